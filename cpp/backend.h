@@ -1,0 +1,80 @@
+// The seam between a step and its tables: in this process (local_backend) or on servers (remote_backend).
+// In: unique keys routed to servers (step_rows.h). Out: rows, or the word that a push was applied.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "types.h"
+
+namespace springtide {
+
+// slot -> server, with the number that rises whenever it changes.
+struct Placement {
+  uint32_t epoch = 0;
+  std::vector<uint16_t> server_of_slot;  // size: slots of the job, a power of two, 64 at least
+  uint16_t servers = 1;
+};
+
+// Unique (table, key) pairs ordered by (server, slot). Row i starts at float row_offset[i]; rows of one server lie
+// together in request order, so a reply lands where it belongs without another copy.
+struct Routed {
+  std::vector<TableId> tables;
+  std::vector<Key> keys;
+  std::vector<uint32_t> row_offset;    // size keys.size() + 1
+  std::vector<uint32_t> server_begin;  // size servers + 1, indices into keys
+};
+
+// Several of these travel in one frame to each server: e.g. embedding rows and dense chunks.
+struct Part {
+  const Routed* routed;
+  float* rows;  // pull: filled; push: gradients (read only)
+};
+
+// Identity of trained batches: (epoch, shard, offset) or (partition, first offset, count) on a stream.
+struct BatchRange {
+  uint32_t epoch = 0;
+  uint32_t shard = 0;   // or the stream's partition
+  uint64_t first = 0;
+  uint64_t count = 0;
+};
+
+struct PullMeta {
+  uint64_t after_step = 0;  // bsp: answer only once this step is applied; 0: at once
+};
+
+struct PushMeta {
+  uint64_t step = 0;                      // bsp: the step this is a part of, counted from 1; async: the worker's own
+  bool bsp = false;                       // sum with the other ranks' parts in rank order, then apply once
+  bool unique = true;                     // no key twice over all parts; else the store sums duplicates first
+  uint64_t clock = 0;                     // age clock: steps or event time
+  std::vector<BatchRange> batches;        // identities this push trains
+  std::vector<std::pair<TableId, Hyper>> hyper;
+};
+
+// One request under way. wait() blocks without the GIL and throws what went wrong.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void wait() = 0;
+  virtual bool done() = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const Placement& placement() const = 0;
+  virtual void declare(std::span<const TableSpec> tables) = 0;      // on every server; BadInput on a mismatch
+  // Parts, routed plans and buffers must live until the Pending is done. Requests of one backend to one server are
+  // served in the order they were made, so a pull after a push sees it.
+  virtual std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) = 0;
+  virtual std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) = 0;
+  virtual void assign(std::span<const Part> parts) = 0;             // sets weights, zeroes optimizer state
+  // All rows of a table, server by server: keys and float32 weights.
+  virtual void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) = 0;
+};
+
+}  // namespace springtide

@@ -1,0 +1,20 @@
+// What the binding files share: array types that refuse to be converted silently.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+
+// Every array argument is bound with .noconvert(): a silent copy of an output would be filled and dropped.
+using KeyArray = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using TableArray = nb::ndarray<const uint16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatArray = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstFloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void bind_errors(nb::module_& m);  // errors.cpp: types.h exceptions -> springtide.errors
+void bind_store(nb::module_& m);   // store.cpp: TableSpec, Hyper, Store
+void bind_server(nb::module_& m);  // server.cpp: Server
+void bind_client(nb::module_& m);  // client.cpp: backends, StepRows, Pending

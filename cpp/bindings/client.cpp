@@ -1,0 +1,3 @@
+#include "bindings.h"
+
+void bind_client(nb::module_&) {}

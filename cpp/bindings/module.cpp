@@ -1,0 +1,10 @@
+// The Python module. Each file of this folder binds one part; nothing outside it sees nanobind.
+#include "bindings.h"
+
+NB_MODULE(_native, m) {
+  m.doc() = "The native core: tables, servers, clients.";
+  bind_errors(m);
+  bind_store(m);
+  bind_server(m);
+  bind_client(m);
+}

@@ -1,0 +1,3 @@
+#include "bindings.h"
+
+void bind_store(nb::module_&) {}

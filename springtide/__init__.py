@@ -1,0 +1,33 @@
+"""Springtide: elastic training for recommendation models.
+
+The names here are the whole public surface of a training script. Each is imported when first used, so that
+``import springtide`` stays quick and free of torch.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0.dev0"
+
+_HOME = {
+    "join": "springtide.train.session",
+    "Job": "springtide.train.session",
+    "EmbeddingBag": "springtide.embedding.modules",
+    "Embedding": "springtide.embedding.modules",
+    "EmbeddingBags": "springtide.embedding.modules",
+    "SpringtideError": "springtide.errors",
+}
+
+__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBags", "Job", "SpringtideError", "join"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'springtide' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Names for completion."""
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,94 @@
+"""The one error tree. A message says what, which, got, wanted and what to do next; retrying is a type.
+
+SpringtideError
+├── UserError              a mistake the user can mend: shown without a traceback
+│   ├── BadInput           a value, shape, dtype or file that does not fit
+│   │   ├── NonFiniteGradient   NaN or infinity in a push; nothing of it was applied
+│   │   ├── UnknownName    not one of the known names ("did you mean")
+│   │   └── MalformedRecord     a line of a data file that cannot be read
+│   ├── MissingFile        a path that does not exist (nearest name given)
+│   ├── MissingExtra       an optional dependency that is not installed
+│   ├── PortTaken          an address someone else listens on
+│   ├── DiskFull           no room to write
+│   └── UserCodeFailed     the training script raised
+├── TemporaryError         worth retrying after `delay_s`
+│   └── WrongOwner         a slot that the addressed server does not own (any more)
+└── JobFailed              the job cannot go on
+    └── ServerUnreachable  a server that does not answer: which, after how long, what to check
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpringtideError(Exception):
+    """Anything Springtide raises on purpose."""
+
+
+class UserError(SpringtideError):
+    """A mistake the user can mend; command lines print it without a traceback."""
+
+
+class BadInput(UserError, ValueError):
+    """A value, shape, dtype or file that does not fit."""
+
+
+class NonFiniteGradient(BadInput):
+    """NaN or infinity in a push; nothing of it was applied."""
+
+
+class UnknownName(BadInput):
+    """A name that is not one of the known ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"no {kind} named {name!r}.{hint} Known: {', '.join(names)}.")
+
+
+class MalformedRecord(BadInput):
+    """A record of a data file that cannot be read; the message has the line number."""
+
+
+class MissingFile(UserError, FileNotFoundError):
+    """A path that does not exist."""
+
+
+class MissingExtra(UserError, ImportError):
+    """An optional dependency that is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs `pip install 'springtide[{extra}]'`")
+
+
+class PortTaken(UserError):
+    """An address that another process listens on."""
+
+
+class DiskFull(UserError):
+    """No room to write."""
+
+
+class UserCodeFailed(UserError):
+    """The training script raised; the message starts with its own error."""
+
+
+class TemporaryError(SpringtideError):
+    """Worth retrying after `delay_s` seconds."""
+
+    def __init__(self, message: str, *, delay_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.delay_s = delay_s
+
+
+class WrongOwner(TemporaryError):
+    """A slot that the addressed server does not own."""
+
+
+class JobFailed(SpringtideError):
+    """The job cannot go on."""
+
+
+class ServerUnreachable(JobFailed):
+    """A server that cannot be reached or went away."""
