@@ -1,0 +1,65 @@
+// Tables on servers: the Backend that speaks the wire protocol (docs/design/wire.md), one connection a
+// server. In: plans of a step (step_rows.h). Out: rows from servers, gradients to them. Next: peer.h (one
+// connection).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend.h"
+
+namespace springtide {
+
+struct RemoteOptions {
+  std::vector<std::string> hosts;  // of server 0, 1, ...
+  std::vector<uint16_t> ports;
+  std::string secret;  // of the job; never sent, only proved
+  Placement placement;
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;  // how often this rank was started again
+  double connect_timeout_s = 30;
+  double request_timeout_s = 60;
+  bool shared_memory = true;  // where a server is on this host; TCP elsewhere
+  uint32_t generation = 0;    // bsp: raised when the group goes back to a checkpoint
+};
+
+// What this client has seen of all servers since it connected. Times are sums, so that a reader takes
+// differences.
+struct RemoteStats {
+  uint64_t pulls = 0, pushes = 0;  // requests, one a server
+  uint64_t pulled_keys = 0, pushed_keys = 0;
+  uint64_t bytes_in = 0, bytes_out = 0;
+  uint64_t lookup_ns = 0;  // servers' own time in pulls, as they report it
+  uint64_t update_ns = 0;  // and in pushes
+  uint64_t sync_ns = 0;    // from a request's first byte to its reply's last, less the server's own time
+  uint64_t wait_ns = 0;    // callers blocked in Pending::wait
+  std::vector<std::string> transports;  // "tcp" or "shm", server by server
+};
+
+class RemoteBackend final : public Backend {
+ public:
+  // Connects to every server and proves the secret both ways; PeerLost names the server that did not come up
+  // in time.
+  explicit RemoteBackend(const RemoteOptions& options);
+  ~RemoteBackend() override;  // waits for what is under way, then closes
+
+  const Placement& placement() const override;
+  void declare(std::span<const TableSpec> tables) override;
+  std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
+  std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;
+  void assign(std::span<const Part> parts) override;
+  void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
+
+  RemoteStats stats() const;
+  // Float memory that same-host servers read and write in place, so that a pull or push of it is not copied;
+  // plain memory when no server is on this host. Any other memory works too, at one copy more.
+  std::shared_ptr<float> buffer(size_t floats);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace springtide
