@@ -1,0 +1,91 @@
+"""Settings: defaults, then the environment (`SPRINGTIDE_*`), then what the code says. Nothing else reads it.
+
+Each field's docstring has its unit and the reason of its default. In: os.environ. Next: train/session.py and the roles.
+"""
+
+import os
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from springtide import errors
+
+PREFIX = "SPRINGTIDE_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a process of a job is told. `load()` makes one; nothing else reads the environment."""
+
+    master: str = ""
+    """host:port of the job's master. Empty: the script trains alone, on tables in its own process."""
+    member: str = ""
+    """Name of this process in its job, such as worker-0. Empty: made from the process id."""
+    secret: str = ""
+    """Per-job secret, hex: proves membership to master and servers. Empty only when alone."""
+    seed: int = 0
+    """Seed of shuffles and of rows that no one has trained yet."""
+    sync: str = "async"
+    """How workers agree: async (each at its own pace) or bsp (one step of the whole group at a time)."""
+    slots: int = 1024
+    """Slots of the job's key space when alone: a power of two from 64 to 65536. In a job the master decides."""
+    connect_timeout_s: float = 30.0
+    """How long to try to reach a master or a server before giving up: long enough for a server that starts."""
+    report_every_s: float = 0.5
+    """Seconds between reports to the master: progress bars move at this pace; a report costs some 40 µs."""
+    debug: bool = False
+    """Whether user errors show their traceback."""
+
+
+def load(overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the environment, lay `overrides` (given in code) over it and check every value once."""
+    environ = os.environ if environ is None else environ
+    types = typing.get_type_hints(Settings)
+    values: dict[str, Any] = {}
+    for field in fields(Settings):
+        text = environ.get(PREFIX + field.name.upper())
+        if text is not None:
+            values[field.name] = parse(PREFIX + field.name.upper(), text, types[field.name])
+    for name, value in (overrides or {}).items():
+        if name not in types:
+            raise errors.UnknownName("setting", name, types)
+        values[name] = check_type(name, value, types[name])
+    return check(Settings(**values))
+
+
+def parse(name: str, text: str, kind: type) -> Any:
+    """Turn the text of an environment variable into a value of the field's type."""
+    if kind is bool:
+        known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+        if text.lower() not in known:
+            raise errors.BadInput(f"{name}={text!r} is neither true nor false; set it to 1 or 0")
+        return known[text.lower()]
+    try:
+        return kind(text)
+    except ValueError:
+        raise errors.BadInput(f"{name}={text!r} cannot be read as {kind.__name__}") from None
+
+
+def check_type(name: str, value: Any, kind: type) -> Any:
+    """Refuse a setting given in code with a value of another type (an int will do for a float)."""
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise errors.BadInput(f"setting {name!r} is {value!r} ({type(value).__name__}), wanted {kind.__name__}")
+    return value
+
+
+def check(settings: Settings) -> Settings:
+    """Refuse values that no process could work with, all at one place."""
+    if settings.sync not in ("async", "bsp"):
+        raise errors.UnknownName("sync mode", settings.sync, ["async", "bsp"])
+    slots = settings.slots
+    if not 64 <= slots <= 65536 or slots & (slots - 1):
+        raise errors.BadInput(f"slots={slots}: wanted a power of two from 64 to 65536, such as 1024")
+    for name in ("connect_timeout_s", "report_every_s"):
+        if getattr(settings, name) <= 0:
+            raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, more than 0")
+    if settings.master and ":" not in settings.master:
+        raise errors.BadInput(f"master={settings.master!r}: wanted host:port, such as 10.0.0.5:7700")
+    return settings

@@ -1,0 +1,77 @@
+"""Pure. Where the time of steps went: four waits as a user sees them, four terms as the performance model wants them.
+
+In: train/meter.py makes one StepTiming a step. Next: sums of them ride on heartbeats to the master; planning fits them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTiming:
+    """One step of one worker, in seconds of its own clock."""
+
+    samples: int
+    """Samples of the batches that this step trained."""
+    total_s: float
+    """From the end of the step before to the end of this one."""
+    data_s: float
+    """Reading and collating the batch."""
+    pull_wait_s: float
+    """Blocked on rows (and dense values) that were not here yet."""
+    forward_s: float
+    """From the batch being handed out to the end of the model's forward, without the pull wait."""
+    backward_s: float
+    """From there to `optimizer.step()`: the loss, the backward pass, clipping."""
+    push_wait_s: float
+    """Inside `optimizer.step()`: handing gradients over, waiting for room or for the other ranks."""
+    gradient_s: float
+    """Term 1 of the model: forward and backward compute."""
+    update_s: float
+    """Term 2: the slowest server applying gradients, and the local optimizer where there is one."""
+    synchronization_s: float
+    """Term 3: requests under way that no server was working on (network, queues, other ranks)."""
+    lookup_s: float
+    """Term 4: the slowest server looking rows up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingSum:
+    """Sums over `steps` steps: what a heartbeat carries."""
+
+    steps: int = 0
+    samples: int = 0
+    total_s: float = 0.0
+    data_s: float = 0.0
+    pull_wait_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    push_wait_s: float = 0.0
+    gradient_s: float = 0.0
+    update_s: float = 0.0
+    synchronization_s: float = 0.0
+    lookup_s: float = 0.0
+
+    def __add__(self, other: "TimingSum") -> "TimingSum":
+        """Both together."""
+        return TimingSum(**{name: getattr(self, name) + getattr(other, name) for name in SUM_FIELDS})
+
+    @property
+    def wait_share(self) -> float:
+        """Part of the time spent blocked on servers."""
+        return (self.pull_wait_s + self.push_wait_s) / self.total_s if self.total_s > 0 else 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples trained a second."""
+        return self.samples / self.total_s if self.total_s > 0 else 0.0
+
+
+SUM_FIELDS = tuple(field.name for field in fields(TimingSum))
+STEP_FIELDS = tuple(field.name for field in fields(StepTiming))
+
+
+def summed(timings: Iterable[StepTiming]) -> TimingSum:
+    """Add the steps up."""
+    steps = list(timings)
+    return TimingSum(steps=len(steps), **{name: sum(getattr(step, name) for step in steps) for name in STEP_FIELDS})

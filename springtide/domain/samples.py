@@ -1,0 +1,69 @@
+"""Pure. What a batch is called before anyone trains it, and what a master must know of a data set to hand it out.
+
+In: data/source.py counts the samples. Next: data/shards.py cuts them, train/batches.py yields them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Batch(NamedTuple):
+    """Features and labels of one mini-batch; unpacks as ``for x, y in batches`` too."""
+
+    x: Any
+    y: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRange:
+    """Samples ``first`` to ``first + count`` of a shard, in the order that its epoch's shuffle gave it.
+
+    The same range always means the same samples, whoever reads them; slots remember ranges to apply each once.
+    """
+
+    epoch: int
+    shard: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetCard:
+    """All that decides which samples a shard holds: two workers with equal cards mean the same shards."""
+
+    samples: int
+    """How many samples one epoch has."""
+    batch_size: int
+    """Samples of one step of a worker (async) or of the whole group (bsp). Shards hold a whole number of these."""
+    epochs: int = 1
+    """How many epochs one pass over `batches` covers."""
+    first_epoch: int = 0
+    """Epoch that this pass begins with: iterating over `batches` again goes on where the last pass ended."""
+    shuffle: bool = True
+    """Whether each epoch has its own order, drawn from (seed, epoch)."""
+    seed: int = 0
+    """Seed of that order."""
+    drop_last: bool = False
+    """Whether an epoch's last, smaller batch is left out."""
+    shard_batches: int = 16
+    """Batches a shard: the unit of a lease. Few give fine balance at the tail, many cost fewer leases."""
+
+    @property
+    def shard_size(self) -> int:
+        """Samples of every shard but an epoch's last."""
+        return self.batch_size * self.shard_batches
+
+    @property
+    def samples_used(self) -> int:
+        """Samples of an epoch that are trained: all, or those in full batches."""
+        return self.samples - self.samples % self.batch_size if self.drop_last else self.samples
+
+    @property
+    def shards(self) -> int:
+        """Shards of one epoch."""
+        return -(-self.samples_used // self.shard_size)
+
+    @property
+    def batches(self) -> int:
+        """Batches of one pass, all workers together."""
+        return self.epochs * -(-self.samples_used // self.batch_size)
