@@ -4,24 +4,68 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_BUILD := build/native
 STAMPS := .stamps
+EXTRAS := dev parquet bench
 
-.PHONY: env native demo test check format bench soak setup-extra sanitize clean
+.DEFAULT_GOAL := help
+.PHONY: help env native native-tests demo test check format docs bench soak setup-extra sanitize clean
+
+help:
+	@echo "make env          .venv with everything, the native core built in place"
+	@echo "make demo         train WideDeep on a generated click log: 2 servers, 2 workers"
+	@echo "make test         all tests that need nothing but this clone, a compiler and PyPI"
+	@echo "make check        format, lint, types, import contracts"
+	@echo "make format       rewrite the sources as 'make check' wants them"
+	@echo "make docs         run the runnable blocks of README and docs/"
+	@echo "make bench        all benchmarks, or NAME=store"
+	@echo "make soak         the long tests"
+	@echo "make setup-extra  what the tests marked 'extra' need"
+	@echo "make sanitize     the native tests under ASan/UBSan and TSan"
 
 env: $(STAMPS)/deps native
 
-$(STAMPS)/deps: pyproject.toml constraints.txt
-	@mkdir -p $(STAMPS)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# torch first and pinned: a looser requirement resolved before it would pull CUDA builds
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt $$($(BIN)/python tools/requirements.py dev parquet bench)
-	@# the package is used in place: its folder on the path, its command in bin
-	@$(BIN)/python tools/link_in_place.py
+$(STAMPS)/deps: pyproject.toml constraints.txt tools/install tools/requirements.py tools/link_in_place.py
+	@tools/install "$(PYTHON)" $(VENV) $(STAMPS)/requirements.txt $(EXTRAS)
 	@touch $@
 
 # Ninja rebuilds only what changed.
 native: $(STAMPS)/deps
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/build_native $(NATIVE_BUILD)
 
+native-tests: native
+	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/build_native $(NATIVE_BUILD) tests
+
+demo: env
+	@$(BIN)/springtide demo
+
+test: env native-tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/clang-format --dry-run -Werror cpp/*.h cpp/*.cpp cpp/bindings/*.h cpp/bindings/*.cpp
+
+format: env
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i cpp/*.h cpp/*.cpp cpp/bindings/*.h cpp/bindings/*.cpp
+
+docs: env
+	@$(BIN)/python -m pytest tests/process/test_docs.py
+
+bench: env
+	@$(BIN)/python -m springtide.bench $(or $(NAME),--all) --json
+
+soak: env native-tests
+	@$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
+setup-extra: $(STAMPS)/deps
+	@tools/setup_extra $(VENV) $(STAMPS)/extra.txt
+
+sanitize: $(STAMPS)/deps
+	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/sanitize
+
 clean:
-	rm -rf build $(STAMPS) springtide/_native*.so
+	rm -rf build $(STAMPS) springtide/_native*.so springtide/_native.pyi

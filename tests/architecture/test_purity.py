@@ -1,0 +1,78 @@
+"""A module that says it is pure is pure, and those that decide say so. The layers are import-linter's, in pyproject."""
+
+import tomllib
+
+from tests.architecture import sources
+
+IO_MODULES = {
+    "asyncio", "concurrent", "fcntl", "http", "io", "kubernetes", "logging", "mmap", "multiprocessing", "os", "pathlib",
+    "psutil", "random", "ray", "requests", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl",
+    "subprocess", "sys", "tempfile", "threading", "time", "torch", "urllib", "uuid",
+    "springtide._native", "springtide.config", "springtide.platforms", "springtide.rpc", "springtide.telemetry",
+}  # fmt: skip
+DECIDES = ("springtide.domain", "springtide.planning", "springtide.job")
+DECIDING_MODULES = ("springtide.data.ledger", "springtide.data.shards", "springtide.embedding.placement")
+
+
+def name_of(path):
+    parts = path.relative_to(sources.ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def touches(imported, banned):
+    return {name for name in imported for bad in banned if name == bad or name.startswith(bad + ".")}
+
+
+def decides(module):
+    return module in DECIDING_MODULES or any(module == p or module.startswith(p + ".") for p in DECIDES)
+
+
+def test_a_module_that_says_pure_is_pure():
+    for path in sources.python("springtide"):
+        if sources.docstring(path).startswith("Pure."):
+            bad = touches(sources.imports(path), IO_MODULES)
+            assert not bad, f"{sources.short(path)} says it is pure and imports {sorted(bad)}"
+
+
+def test_what_decides_declares_that_it_is_pure():
+    silent = [
+        sources.short(path)
+        for path in sources.python("springtide")
+        if decides(name_of(path)) and not sources.docstring(path).startswith("Pure.")
+    ]
+    assert not silent, f"the docstring must begin with 'Pure.': {silent}"
+
+
+def test_the_import_contract_names_everything_that_decides():
+    contracts = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (forbidden,) = [contract for contract in contracts if contract["type"] == "forbidden"]
+    existing = {name_of(path) for path in sources.python("springtide")}
+    wanted = {module for module in (*DECIDES, *DECIDING_MODULES) if module in existing}
+    assert wanted <= set(forbidden["source_modules"])
+
+
+def test_only_config_reads_the_environment():
+    readers = [
+        sources.short(path)
+        for path in sources.python("springtide")
+        if name_of(path) != "springtide.config"
+        and any(word in path.read_text() for word in ("os.environ", "os.getenv", "from os import environ"))
+    ]
+    assert not readers, f"settings come from springtide/config.py: {readers}"
+
+
+def test_nothing_is_unpickled():
+    found = [
+        sources.short(path)
+        for path in sources.python("springtide")
+        if touches(sources.imports(path), {"pickle", "cloudpickle", "dill", "marshal", "shelve"})
+    ]
+    assert not found, f"no pickle in the package: {found}"
+
+
+def test_the_native_core_sees_python_only_in_its_bindings():
+    for path in sources.native():
+        if path.parent.name != "bindings":
+            text = path.read_text()
+            for header in ("Python.h", "nanobind/", "torch/", "pybind11/"):
+                assert f"<{header}" not in text and f'"{header}' not in text, f"{sources.short(path)} includes {header}"

@@ -1,0 +1,78 @@
+"""Rooms stay small, are named for what is in them, and say at the door what comes in and out."""
+
+import ast
+
+from tests.architecture import sources
+
+FILE_LINES = 450
+FUNCTION_LINES = 60
+SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "api", "tools", "lib"}
+
+
+def test_no_file_is_longer_than_a_sitting():
+    long = {
+        sources.short(path): lines
+        for path in [*sources.python("springtide", "tests", "tools", "examples"), *sources.native()]
+        if (lines := len(path.read_text().splitlines())) > FILE_LINES
+    }
+    assert not long, f"over {FILE_LINES} lines: {long}"
+
+
+def test_no_python_function_is_longer_than_a_screen():
+    long = []
+    for path in sources.python("springtide", "tests", "tools", "examples"):
+        for node in ast.walk(sources.tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES:
+                    long.append(f"{sources.short(path)}:{node.lineno} {node.name} has {lines}")
+    assert not long, f"functions over {FUNCTION_LINES} lines: {long}"
+
+
+def test_no_room_has_a_name_that_says_nothing():
+    files = [*sources.python("springtide", "tests"), *sources.native()]
+    empty = {
+        sources.short(path) for path in files if SAYS_NOTHING & {path.stem, *path.relative_to(sources.ROOT).parts[:-1]}
+    }
+    assert not empty, f"name these for what they do: {sorted(empty)}"
+
+
+def test_every_module_says_at_the_door_what_it_is():
+    silent = [sources.short(path) for path in sources.python("springtide") if not sources.docstring(path)]
+    assert not silent, f"no module docstring: {silent}"
+
+
+def test_every_native_file_says_at_the_door_what_it_is():
+    silent = [sources.short(p) for p in sources.native() if not p.read_text().startswith(("//", "/*"))]
+    assert not silent, f"no opening comment: {silent}"
+
+
+def test_nothing_is_left_to_be_done_or_swallowed():
+    marks = ("TO" + "DO", "FIX" + "ME", "NotImplemented" + "Error", "not implemented" + " yet")
+    files = [*sources.python("springtide", "tests", "tools", "examples"), *sources.native()]
+    found = [f"{sources.short(path)}: {mark}" for path in files for mark in marks if mark in path.read_text()]
+    assert not found, found
+
+
+def test_no_exception_is_swallowed_whole():
+    swallowed = []
+    for path in sources.python("springtide", "tests", "tools", "examples"):
+        for node in ast.walk(sources.tree(path)):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            broad = node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"}
+            if broad and all(isinstance(statement, ast.Pass | ast.Continue) for statement in node.body):
+                swallowed.append(f"{sources.short(path)}:{node.lineno}")
+    assert not swallowed, f"catch less, or do something about it: {swallowed}"
+
+
+def test_nothing_names_the_place_it_was_written_at():
+    places = ("/wo" + "rk/", "/tmp/" + "wt", "/ho" + "me/")
+    text = [p for p in sources.tracked() if p.suffix not in {".png", ".jpg", ".gif", ".parquet", ".so"}]
+    found = [
+        f"{sources.short(path)}: {place}"
+        for path in text
+        for place in places
+        if place in path.read_text(errors="replace")
+    ]
+    assert not found, found

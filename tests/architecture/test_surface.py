@@ -1,0 +1,87 @@
+"""What users meet: public names, quick imports, pages that list what there is."""
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+
+import springtide
+from springtide import errors
+from tests.architecture import sources
+
+HEAVY = {
+    "torch",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "ray",
+    "kubernetes",
+    "rich",
+    "typer",
+    "springtide._native",
+}
+
+
+def modules_after(statement):
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=sources.ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_springtide_brings_neither_torch_nor_anything_heavy():
+    loaded = modules_after("import springtide")
+    assert not loaded & HEAVY
+    assert len(loaded - modules_after("pass")) < 40
+
+
+def test_public_names_are_sorted_and_each_has_its_home():
+    assert springtide.__all__ == sorted(springtide.__all__)
+    assert set(springtide.__all__) == set(springtide._HOME)
+    for name, home in springtide._HOME.items():
+        assert hasattr(importlib.import_module(home), name), f"{home} has no {name}"
+
+
+def test_every_error_has_its_entry_on_the_errors_page():
+    page = (sources.ROOT / "docs" / "errors.md").read_text()
+    listed = set(re.findall(r"^## `(\w+)`$", page, flags=re.M))
+    defined = {
+        name for name, thing in vars(errors).items() if inspect.isclass(thing) and thing.__module__ == errors.__name__
+    }
+    assert listed == defined
+
+
+def test_the_error_tree_is_drawn_as_it_is():
+    drawn = set(re.findall(r"^[│├└─ ]*(\w+)", errors.__doc__, flags=re.M)) & {*vars(errors)}
+    defined = {
+        name for name, thing in vars(errors).items() if inspect.isclass(thing) and thing.__module__ == errors.__name__
+    }
+    assert drawn == defined
+
+
+def test_every_dependency_has_its_reason_written_down():
+    project = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"]]
+    for extra in project["optional-dependencies"].values():
+        wanted += extra
+    names = {re.match(r"[A-Za-z0-9._-]+", requirement).group().lower() for requirement in wanted}
+    page = (sources.ROOT / "docs" / "design" / "dependencies.md").read_text()
+    explained = {name.lower() for name in re.findall(r"^\| `([A-Za-z0-9._-]+)`", page, flags=re.M)}
+    assert names <= explained, f"no reason given for {sorted(names - explained)}"
+    assert explained <= names, f"explained but not used: {sorted(explained - names)}"
+
+
+def test_links_between_pages_lead_somewhere():
+    broken = []
+    for page in [p for p in sources.tracked() if p.suffix == ".md"]:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists():
+                broken.append(f"{sources.short(page)} -> {target}")
+    assert not broken, broken
+
+
+def test_the_version_is_written_once():
+    project = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == springtide.__version__

@@ -1,0 +1,131 @@
+"""What every test gets: a seed that is printed, gates for slow and extra tests, a check that nothing is left behind.
+
+* ``SPRINGTIDE_TEST_SEED=7 pytest ...`` repeats a run; the seed is in the header and in the output of a failing test.
+* Tests marked ``extra`` are skipped where ``make setup-extra`` has not run; their count is the last line.
+* Tests marked ``soak`` run only under ``-m soak``.
+* A test that leaves a thread, an open file or socket, or a child process behind fails.
+"""
+
+import gc
+import importlib.util
+import os
+import pathlib
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import hypothesis
+import numpy as np
+import pytest
+
+LEAK_GRACE_S = 5.0  # how long threads and children that are on their way out may take
+
+hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("dev", max_examples=30, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
+
+_extra_skipped: set[str] = set()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    in_ci = os.environ.get("CI", "").lower() in {"1", "true"}
+    soak = config.getoption("markexpr") == "soak"
+    hypothesis.settings.load_profile("soak" if soak else "ci" if in_ci else "dev")
+    fallback = 20261115 if in_ci else random.SystemRandom().randrange(1 << 31)
+    config.stash[SEED] = int(os.environ.get("SPRINGTIDE_TEST_SEED", fallback))
+    if config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesisseed = str(config.stash[SEED])
+
+
+SEED = pytest.StashKey[int]()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.stash[SEED]} (repeat with SPRINGTIDE_TEST_SEED={config.stash[SEED]})"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    soak_wanted = "soak" in (config.getoption("markexpr") or "")
+    for item in items:
+        if item.get_closest_marker("soak") and not soak_wanted:
+            item.add_marker(pytest.mark.skip(reason="long: make soak"))
+        for marker in item.iter_markers("extra"):
+            missing = [name for name in marker.args if importlib.util.find_spec(name) is None]
+            if missing:
+                _extra_skipped.add(item.nodeid)
+                item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}: make setup-extra"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _extra_skipped:
+        count = len(_extra_skipped)
+        print(f"{count} extra test{'s' if count > 1 else ''} skipped: run make setup-extra", flush=True)
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A seed of this test's own, printed so that a failure can be repeated."""
+    session = request.config.stash[SEED]
+    own = int(np.random.SeedSequence([session, *request.node.nodeid.encode()]).generate_state(1)[0])
+    print(f"seed of this test: {own} (SPRINGTIDE_TEST_SEED={session})")
+    return own
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    """Random numbers that a failure can repeat."""
+    return np.random.default_rng(seed)
+
+
+def _open_files() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # the descriptor of this very listing
+    return found
+
+
+def _children() -> set[int]:
+    pids: set[int] = set()
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            pids.update(int(pid) for pid in (task / "children").read_text().split())
+        except OSError:
+            continue  # that thread has just ended
+    return pids
+
+
+def _command(pid: int) -> str:
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:120]
+    except OSError:
+        return "gone"
+
+
+def _left_behind(threads: set[threading.Thread], files: dict[int, str], children: set[int]) -> list[str]:
+    new_threads = [f"thread {t.name!r}" for t in threading.enumerate() if t not in threads and t.is_alive()]
+    new_files = [f"open file {fd} -> {to}" for fd, to in _open_files().items() if files.get(fd) != to]
+    new_children = [f"child process {pid}: {_command(pid)}" for pid in _children() - children]
+    return new_threads + new_files + new_children
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not pathlib.Path("/proc/self/fd").exists():
+        yield
+        return
+    before = set(threading.enumerate()), _open_files(), _children()
+    yield
+    if not _left_behind(*before):
+        return
+    gc.collect()
+    deadline = time.monotonic() + LEAK_GRACE_S
+    while (left := _left_behind(*before)) and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    if left:
+        pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
