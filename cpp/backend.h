@@ -19,8 +19,8 @@ struct Placement {
   uint16_t servers = 1;
 };
 
-// Unique (table, key) pairs ordered by (server, slot). Row i starts at float row_offset[i]; rows of one server lie
-// together in request order, so a reply lands where it belongs without another copy.
+// Unique (table, key) pairs ordered by (server, slot). Row i starts at float row_offset[i]; rows of one
+// server lie together in request order, so a reply lands where it belongs without another copy.
 struct Routed {
   std::vector<TableId> tables;
   std::vector<Key> keys;
@@ -37,7 +37,7 @@ struct Part {
 // Identity of trained batches: (epoch, shard, offset) or (partition, first offset, count) on a stream.
 struct BatchRange {
   uint32_t epoch = 0;
-  uint32_t shard = 0;   // or the stream's partition
+  uint32_t shard = 0;  // or the stream's partition
   uint64_t first = 0;
   uint64_t count = 0;
 };
@@ -47,11 +47,11 @@ struct PullMeta {
 };
 
 struct PushMeta {
-  uint64_t step = 0;                      // bsp: the step this is a part of, counted from 1; async: the worker's own
-  bool bsp = false;                       // sum with the other ranks' parts in rank order, then apply once
-  bool unique = true;                     // no key twice over all parts; else the store sums duplicates first
-  uint64_t clock = 0;                     // age clock: steps or event time
-  std::vector<BatchRange> batches;        // identities this push trains
+  uint64_t step = 0;   // bsp: the step this is a part of, counted from 1; async: the worker's own
+  bool bsp = false;    // sum with the other ranks' parts in rank order, then apply once
+  bool unique = true;  // no key twice over all parts; else the store sums duplicates first
+  uint64_t clock = 0;  // age clock: steps or event time
+  std::vector<BatchRange> batches;  // identities this push trains
   std::vector<std::pair<TableId, Hyper>> hyper;
 };
 
@@ -67,12 +67,12 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const Placement& placement() const = 0;
-  virtual void declare(std::span<const TableSpec> tables) = 0;      // on every server; BadInput on a mismatch
-  // Parts, routed plans and buffers must live until the Pending is done. Requests of one backend to one server are
-  // served in the order they were made, so a pull after a push sees it.
+  virtual void declare(std::span<const TableSpec> tables) = 0;  // on every server; BadInput on a mismatch
+  // Parts, routed plans and buffers must live until the Pending is done. Requests of one backend to one
+  // server are served in the order they were made, so a pull after a push sees it.
   virtual std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) = 0;
   virtual std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) = 0;
-  virtual void assign(std::span<const Part> parts) = 0;             // sets weights, zeroes optimizer state
+  virtual void assign(std::span<const Part> parts) = 0;  // sets weights, zeroes optimizer state
   // All rows of a table, server by server: keys and float32 weights.
   virtual void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) = 0;
 };

@@ -1,5 +1,5 @@
-// The tables of one server (or of a job alone in its process): slots of every table in shared huge-page arenas.
-// In: (table, key) pairs and gradients. Out: rows. Oracle: springtide/embedding/reference.py.
+// The tables of one server (or of a job alone in its process): slots of every table in shared huge-page
+// arenas. In: (table, key) pairs and gradients. Out: rows. Oracle: springtide/embedding/reference.py.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace springtide {
 
 struct StoreOptions {
-  uint32_t slots = 1024;         // of the job, a power of two, 64 to 65536
+  uint32_t slots = 1024;  // of the job, a power of two, 64 to 65536
   uint64_t seed = 0;
-  uint64_t reserve_bytes = 0;    // address space set aside for rows; 0: twice the machine's memory
-  uint32_t threads = 1;          // used inside one large call
+  uint64_t reserve_bytes = 0;  // address space set aside for rows; 0: twice the machine's memory
+  uint32_t threads = 1;        // used inside one large call
 };
 
 struct SlotLoad {
@@ -25,9 +25,9 @@ struct SlotLoad {
 };
 
 struct PushStats {
-  uint64_t applied = 0;    // rows updated
+  uint64_t applied = 0;  // rows updated
   uint64_t created = 0;
-  uint64_t waiting = 0;    // keys seen, not admitted yet
+  uint64_t waiting = 0;  // keys seen, not admitted yet
   uint64_t evicted = 0;
 };
 
@@ -44,14 +44,14 @@ class Store {
   bool has_table(TableId id) const;
   uint32_t slots() const;
 
-  // Rows of keys[i] in tables[i], one after the other in `out` (float32 whatever the storage). Never writes to a
-  // table: a missing row reads as its init. Any order; fastest when keys come in slot order, since a stripe is
-  // locked once a run.
+  // Rows of keys[i] in tables[i], one after the other in `out` (float32 whatever the storage). Never writes
+  // to a table: a missing row reads as its init. Any order; fastest when keys come in slot order, since a
+  // stripe is locked once a run.
   void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out);
 
-  // Applies gradients laid out like pull's output. hyper[k] belongs to table hyper_tables[k]; every table pushed to
-  // must be named. `unique` promises that no (table, key) comes twice; else duplicates are summed first, in order.
-  // `check_finite` scans first and throws NonFinite with nothing applied.
+  // Applies gradients laid out like pull's output. hyper[k] belongs to table hyper_tables[k]; every table
+  // pushed to must be named. `unique` promises that no (table, key) comes twice; else duplicates are summed
+  // first, in order. `check_finite` scans first and throws NonFinite with nothing applied.
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                  std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
                  bool unique, bool check_finite);
@@ -68,7 +68,8 @@ class Store {
   // One slot, all tables, bit for bit: keys, weights as stored, state, ages, admission counts; versioned and
   // checksummed. With since_cut != 0 only what changed after that cut, with tombstones for what went.
   std::vector<uint8_t> export_slot(uint32_t slot, uint64_t since_cut = 0);
-  void import_slot(std::span<const uint8_t> image);  // BadInput on a torn or foreign image, nothing changed then
+  void import_slot(
+      std::span<const uint8_t> image);  // BadInput on a torn or foreign image, nothing changed then
   void clear_slot(uint32_t slot);
 
   // Marks a moment: rows changed later are dirty with respect to it.

@@ -8,8 +8,8 @@
 
 namespace springtide {
 
-using Key = int64_t;        // 64 bits end to end; every value is legal
-using TableId = uint16_t;   // dense tensors live in tables too, one per parameter group
+using Key = int64_t;               // 64 bits end to end; every value is legal
+using TableId = uint16_t;          // dense tensors live in tables too, one per parameter group
 constexpr uint32_t kStripes = 64;  // lock stripes of a store; the slots of one stripe are neighbours
 
 enum class DType : uint8_t { f32 = 0, f16 = 1, bf16 = 2 };
@@ -27,15 +27,15 @@ struct InitSpec {
 // What never changes while a table lives. What a scheduler may change rides on the push (Hyper).
 struct OptimSpec {
   OptimKind kind = OptimKind::sgd;
-  float momentum = 0, dampening = 0;           // sgd
-  bool nesterov = false;                       // sgd
-  float beta1 = 0.9f, beta2 = 0.999f;          // adam
-  bool eps_outside = true;                     // adam: true is torch.optim.Adam's place of eps, false SparseAdam's
-  bool decoupled_decay = false;                // adam: true is AdamW
-  float eps = 1e-8f;                           // adagrad, adam, rmsprop
-  float alpha = 0.99f;                         // rmsprop
-  float ftrl_beta = 1, l1 = 0, l2 = 0;         // ftrl
-  float initial_accumulator = 0;               // adagrad, rowwise_adagrad, ftrl
+  float momentum = 0, dampening = 0;    // sgd
+  bool nesterov = false;                // sgd
+  float beta1 = 0.9f, beta2 = 0.999f;   // adam
+  bool eps_outside = true;              // adam: true is torch.optim.Adam's place of eps, false SparseAdam's
+  bool decoupled_decay = false;         // adam: true is AdamW
+  float eps = 1e-8f;                    // adagrad, adam, rmsprop
+  float alpha = 0.99f;                  // rmsprop
+  float ftrl_beta = 1, l1 = 0, l2 = 0;  // ftrl
+  float initial_accumulator = 0;        // adagrad, rowwise_adagrad, ftrl
   bool operator==(const OptimSpec&) const = default;
 };
 
@@ -43,12 +43,12 @@ struct TableSpec {
   TableId id = 0;
   std::string name;
   uint32_t dim = 0;
-  DType dtype = DType::f32;      // of the weights; optimizer state is always float32
+  DType dtype = DType::f32;  // of the weights; optimizer state is always float32
   InitSpec init;
   OptimSpec optim;
-  uint32_t min_count = 0;        // a row exists after that many applied gradients; 0 and 1: at once
-  uint64_t ttl = 0;              // a row untouched for longer than this on the push clock is evicted; 0: never
-  uint64_t capacity_rows = 0;    // job-wide bound, shared out over slots; 0: none
+  uint32_t min_count = 0;      // a row exists after that many applied gradients; 0 and 1: at once
+  uint64_t ttl = 0;            // a row untouched for longer than this on the push clock is evicted; 0: never
+  uint64_t capacity_rows = 0;  // job-wide bound, shared out over slots; 0: none
   bool operator==(const TableSpec&) const = default;
 };
 
@@ -60,12 +60,20 @@ struct Hyper {
 };
 
 // A mistake of the caller: reaches Python as springtide.errors.BadInput.
-struct BadInput : std::runtime_error { using std::runtime_error::runtime_error; };
+struct BadInput : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 // A push with NaN or infinity in it: nothing of it was applied. springtide.errors.NonFiniteGradient.
-struct NonFinite : BadInput { using BadInput::BadInput; };
+struct NonFinite : BadInput {
+  using BadInput::BadInput;
+};
 // A peer that cannot be reached, went away or spoke nonsense. springtide.errors.ServerUnreachable.
-struct PeerLost : std::runtime_error { using std::runtime_error::runtime_error; };
+struct PeerLost : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 // A slot that the addressed server does not own. springtide.errors.WrongOwner.
-struct WrongOwner : std::runtime_error { using std::runtime_error::runtime_error; };
+struct WrongOwner : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 }  // namespace springtide
