@@ -1,0 +1,33 @@
+"""Models to train and data to train them on.
+
+`model(name)`, `example_batch(name)` and `loss` are in `catalog` and `loss`; a generated click log with a known best
+AUC is `ClickLog` (`clickdata`, `clicklog`, `oracle`); readers of public data sets: `criteo`, `avazu`, `movielens`,
+`parquet`;
+streaming AUC and log loss: `metrics`. Names are imported when first used: the generator and the metrics need no torch.
+"""
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "MODELS": "springtide.zoo.catalog",
+    "model": "springtide.zoo.catalog",
+    "example_batch": "springtide.zoo.catalog",
+    "loss": "springtide.zoo.loss",
+}
+
+__all__ = ["MODELS", "example_batch", "loss", "model"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of the zoo from its home on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'springtide.zoo' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value  # a submodule of the same name (`loss`) must not hide the function
+    return value
+
+
+def __dir__() -> list[str]:
+    """Names for completion."""
+    return sorted([*globals(), *__all__])
