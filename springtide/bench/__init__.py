@@ -1,0 +1,53 @@
+"""Benchmarks: ours and peers in alternating rounds of one run, ratios and goals last.
+
+In: a name (`springtide bench store --json`). Each name has a module with `bench(options) -> report.Result`, imported
+only when asked for. Next: harness.py (rounds), machine.py (is the box idle), report.py (tables and the JSON line).
+"""
+
+import importlib
+import pathlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from springtide import errors
+
+if TYPE_CHECKING:
+    from springtide.bench import report
+
+BENCHES = {
+    "store": "springtide.bench.store",
+    "store-growth": "springtide.bench.store_growth",
+    "pull": "springtide.bench.pull",
+    "train": "springtide.bench.train",
+    "cost-growth": "springtide.bench.cost_growth",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a benchmark is asked for."""
+
+    quick: bool = False
+    """Small sizes and few rounds: shows that it runs, proves nothing."""
+    out: pathlib.Path | None = None
+    """Folder for plots; none: `.springtide/bench` in the current folder."""
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where plots go, made when first asked for."""
+        folder = self.out or pathlib.Path(".springtide") / "bench"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def run(name: str, *, json: bool = False, quick: bool = False, out: pathlib.Path | None = None) -> "report.Result":
+    """Measure, print tables (and with `json` one object as the last line), return what was measured."""
+    if name not in BENCHES:
+        raise errors.UnknownName("benchmark", name, BENCHES)
+    from springtide.bench import machine, report
+
+    with machine.Watch(settle_s=0.2 if quick else 3.0) as watch:
+        result = importlib.import_module(BENCHES[name]).bench(Options(quick=quick, out=out))
+    whole = report.complete(result, name=name, quick=quick, box=watch.box())
+    report.show(whole, json=json)
+    return whole
