@@ -85,3 +85,15 @@ def test_links_between_pages_lead_somewhere():
 def test_the_version_is_written_once():
     project = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == springtide.__version__
+
+
+def test_the_settings_page_says_what_config_says():
+    done = subprocess.run(
+        [sys.executable, "-c", "import settings_page; print(settings_page.page(), end='')"],
+        cwd=sources.ROOT / "tools",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    page = (sources.ROOT / "docs" / "settings.md").read_text()
+    assert page == done.stdout, "run tools/settings_page.py"

@@ -1,0 +1,52 @@
+"""README and docs/ tell the truth: blocks marked `run` run, in page order, in one fresh folder a page.
+
+```python file=train.py   is written to that file        ```python run   is run by Python
+```sh run                 is run by bash -e, with our command on the PATH
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>(?: [\w=./-]+)+)\n(?P<code>.*?)^```$", flags=re.M | re.S)
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if page.exists() and any(re.search(r"\brun\b", match["options"]) for match in FENCE.finditer(page.read_text()))
+]
+
+
+def blocks(text):
+    """The marked blocks of a page: line, language, options, code."""
+    for match in FENCE.finditer(text):
+        options = dict(option.partition("=")[::2] for option in match["options"].split())
+        yield text.count("\n", 0, match.start()) + 1, match["language"], options, match["code"]
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_says_runs(page, tmp_path):
+    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    for line, language, options, code in blocks(page.read_text()):
+        assert set(options) <= {"run", "file"}, f"{page}:{line}: unknown option among {sorted(options)}"
+        if "file" in options:
+            (tmp_path / options["file"]).write_text(code)
+        if "run" in options:
+            command = {"python": [sys.executable, "-c"], "sh": ["bash", "-euo", "pipefail", "-c"]}[language]
+            done = subprocess.run([*command, code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, f"{page}:{line}:\n{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def test_marked_blocks_are_found_with_their_options():
+    page = "text\n```python file=a.py\nx = 1\n```\n```sh run\necho\n```\n```sh\nnot marked\n```\n"
+    assert list(blocks(page)) == [
+        (2, "python", {"file": "a.py"}, "x = 1\n"),
+        (5, "sh", {"run": ""}, "echo\n"),
+    ]

@@ -1,0 +1,38 @@
+"""Write docs/settings.md from the docstrings of config.Settings. A test fails when the page is behind."""
+
+import ast
+import inspect
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from springtide import config  # noqa: E402
+
+HEAD = """# Settings
+
+Defaults, then the environment, then what the code gives to `st.join(...)`. `springtide run` sets what a process of a
+job needs. This page is written by `tools/settings_page.py` from `springtide/config.py`.
+
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    (settings,) = ast.parse(inspect.getsource(config.Settings)).body
+    assert isinstance(settings, ast.ClassDef)
+    lines = []
+    for field, words in zip(settings.body, settings.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant):
+            name, default = ast.unparse(field.target), ast.unparse(field.value) if field.value else "none"
+            text = inspect.cleandoc(str(words.value.value)).replace("\n", " ")
+            lines.append(
+                f"## `{name}`\n\n`{config.PREFIX}{name.upper()}`, {ast.unparse(field.annotation)}, "
+                f"default `{default}`\n\n{text}\n"
+            )
+    return HEAD + "\n".join(lines)
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "settings.md").write_text(page())
