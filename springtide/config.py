@@ -23,7 +23,9 @@ class Settings:
     member: str = ""
     """Name of this process in its job, such as worker-0. Empty: made from the process id."""
     secret: str = ""
-    """Per-job secret, hex: proves membership to master and servers. Empty only when alone."""
+    """Per-job secret, hex: proves membership to master and servers. Empty when alone, or when it is in a file."""
+    secret_file: str = ""
+    """File with that secret, hex, readable by its owner only: an environment shows up in too many places."""
     seed: int = 0
     """Seed of shuffles and of rows that no one has trained yet."""
     sync: str = "async"
@@ -89,3 +91,19 @@ def check(settings: Settings) -> Settings:
     if settings.master and ":" not in settings.master:
         raise errors.BadInput(f"master={settings.master!r}: wanted host:port, such as 10.0.0.5:7700")
     return settings
+
+
+def job_secret(settings: Settings) -> bytes:
+    """The job's secret from the environment or from its file; empty when there is none."""
+    text, source = settings.secret, PREFIX + "SECRET"
+    if settings.secret_file:
+        source = settings.secret_file
+        try:
+            with open(source, encoding="ascii") as file:
+                text = file.read().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise errors.BadInput(f"cannot read the job's secret from {source}: {error}") from error
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise errors.BadInput(f"the job's secret in {source} is not hex; let `springtide run` make it") from None

@@ -14,7 +14,8 @@ SpringtideError
 ├── TemporaryError         worth retrying after `delay_s`
 │   └── WrongOwner         a slot that the addressed server does not own (any more)
 └── JobFailed              the job cannot go on
-    └── ServerUnreachable  a server that does not answer: which, after how long, what to check
+    ├── ServerUnreachable  a server that does not answer: which, after how long, what to check
+    └── MasterUnreachable  the same of the job's master
 """
 
 import difflib
@@ -92,3 +93,7 @@ class JobFailed(SpringtideError):
 
 class ServerUnreachable(JobFailed):
     """A server that cannot be reached or went away."""
+
+
+class MasterUnreachable(JobFailed):
+    """The job's master cannot be reached or went away."""

@@ -1,0 +1,77 @@
+"""Pure. Cut a data set into shards: small, equal runs of a shuffled order that anyone can compute alone.
+
+In: a `DatasetCard`. Out: the samples of the k-th shard of an epoch, in order. Next: `data.ledger` hands shards out.
+
+The order of an epoch is a keyed permutation of 0..n-1 (a Feistel network that walks cycles), so shard k costs only its
+own length: no table of all samples is ever built, and neither the number of workers nor of servers changes the order.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide import errors
+from springtide.domain.samples import DatasetCard
+
+Indices = npt.NDArray[np.int64]
+
+ROUNDS = 6  # four suffice for a random-looking order in theory; small domains gain from two more
+
+
+def size(card: DatasetCard, index: int) -> int:
+    """Samples of the index-th shard of an epoch: all are equal but the last."""
+    if not 0 <= index < card.shards:
+        raise errors.BadInput(f"shard {index}: an epoch of {card.samples_used} samples has {card.shards} shards")
+    return min(card.shard_size, card.samples_used - index * card.shard_size)
+
+
+def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0) -> Indices:
+    """The samples of a shard in training order, from its `first` on; batches are consecutive runs of `batch_size`."""
+    begin = index * card.shard_size
+    positions = np.arange(begin + first, begin + size(card, index), dtype=np.int64)
+    return permuted(positions, card.samples, key=order_key(card.seed, epoch)) if card.shuffle else positions
+
+
+def rank_part(count: int, *, rank: int, workers: int) -> slice:
+    """The part of a batch of `count` samples that one rank of a bsp group takes; parts differ by one sample at most."""
+    if not 0 <= rank < workers:
+        raise errors.BadInput(f"rank {rank} of a group of {workers}: wanted 0 to {workers - 1}")
+    return slice(count * rank // workers, count * (rank + 1) // workers)
+
+
+def order_key(seed: int, epoch: int) -> int:
+    """One 64-bit key from seed and epoch; equal neighbours give unrelated keys."""
+    return int(_mix(np.array([(seed * 0x9E3779B97F4A7C15 + epoch * 0xD1B54A32D192ED03) % 2**64], dtype=np.uint64))[0])
+
+
+def permuted(positions: Indices, count: int, *, key: int) -> Indices:
+    """Where a keyed permutation of 0..count-1 sends each position."""
+    bits = max(
+        4, int(count - 1).bit_length()
+    )  # under 16 samples a network has too few orders: walk out of a larger one
+    low_bits = bits // 2
+    keys = _mix(np.arange(1, ROUNDS + 1, dtype=np.uint64) + np.uint64(key))
+    out = _network(positions.astype(np.uint64), keys, low_bits, bits - low_bits)
+    while (outside := np.flatnonzero(out >= count)).size:
+        out[outside] = _network(out[outside], keys, low_bits, bits - low_bits)
+    return out.astype(np.int64)
+
+
+def _network(
+    values: npt.NDArray[np.uint64], keys: npt.NDArray[np.uint64], low_bits: int, high_bits: int
+) -> npt.NDArray[np.uint64]:
+    """A bijection of 0..2^(low+high)-1: each half in turn is masked by a hash of the other."""
+    low_mask, high_mask = np.uint64((1 << low_bits) - 1), np.uint64((1 << high_bits) - 1)
+    low, high = values & low_mask, values >> np.uint64(low_bits)
+    for turn in range(ROUNDS):
+        if turn % 2:
+            low ^= _mix(high + keys[turn]) & low_mask
+        else:
+            high ^= _mix(low + keys[turn]) & high_mask
+    return (high << np.uint64(low_bits)) | low
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Spread every input bit over all 64 (a multiply-and-shift finalizer; wraps on purpose)."""
+    values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return values ^ (values >> np.uint64(32))

@@ -1,0 +1,70 @@
+"""Pure. Who is in a job and where its slots lie: roles, members, placements.
+
+In: `platforms` starts roles, `embedding.placement` lays out slots. Next: `rpc.messages` carries these over the wire.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from springtide import errors
+
+
+class RoleKind(StrEnum):
+    """What a process does in a job."""
+
+    AGENT = "agent"
+    MASTER = "master"
+    SERVER = "server"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Role:
+    """One process of a job, by kind and rank; prints as its log file is called: `worker-1`."""
+
+    kind: RoleKind
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.rank}" if self.kind in (RoleKind.SERVER, RoleKind.WORKER) else str(self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which server owns each slot. The epoch rises whenever the map changes."""
+
+    epoch: int
+    servers: int
+    server_of_slot: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        slots = len(self.server_of_slot)
+        if slots < 64 or slots & (slots - 1):
+            raise errors.BadInput(f"placement: {slots} slots; the number must be a power of two, 64 or more")
+        if not all(0 <= server < self.servers for server in self.server_of_slot):
+            raise errors.BadInput(f"placement: a slot names a server outside 0..{self.servers - 1}")
+
+    def slots_of(self, server: int) -> tuple[int, ...]:
+        """The slots that one server owns."""
+        return tuple(slot for slot, owner in enumerate(self.server_of_slot) if owner == server)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleExit:
+    """How a process of the job ended, as the platform that started it saw it."""
+
+    role: Role
+    pid: int
+    code: int | None = None
+    """Exit status; None when a signal ended it."""
+    signal: str = ""
+    """Name of that signal, such as SIGKILL."""
+
+    @property
+    def clean(self) -> bool:
+        """Ended by itself with status 0."""
+        return self.code == 0
+
+    def __str__(self) -> str:
+        cause = f"was killed by {self.signal}" if self.signal else f"exited with status {self.code}"
+        return f"{self.role} (pid {self.pid}) {cause}"

@@ -1,0 +1,79 @@
+"""Pure. What a job is asked to be, and the phases it goes through.
+
+In: `cli.run` builds a `JobSpec`. Next: `job.state` moves a job through its phases, `master` acts it out.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from springtide import errors
+
+SyncMode = Literal["async", "bsp"]
+SYNC_MODES: tuple[SyncMode, ...] = ("async", "bsp")
+DEFAULT_SLOTS = 1024
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+
+
+class Phase(StrEnum):
+    """Where a job is. `job.state.LEGAL` says which may follow which."""
+
+    STARTING = "starting"
+    """Servers and workers are still joining."""
+    RUNNING = "running"
+    """All servers are there and a worker has joined."""
+    DRAINING = "draining"
+    """Asked to stop: workers finish the batch in hand."""
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def over(self) -> bool:
+        """Nothing follows."""
+        return self in (Phase.FINISHED, Phase.STOPPED, Phase.FAILED)
+
+
+class Blame(StrEnum):
+    """Whose failure ended a job: decides the exit code of the command."""
+
+    NONE = "none"
+    USER = "user"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job as the user asked for it, with the gaps filled in."""
+
+    name: str
+    servers: int = 1
+    workers: int = 1
+    sync: SyncMode = "async"
+    slots: int = DEFAULT_SLOTS
+    """Parts of the key space; fixed for the job. A power of two, 64 or more, and no fewer than servers."""
+    seed: int = 0
+    heartbeat_s: float = 1.0
+    """Seconds between two heartbeats of a role."""
+    silence_s: float = 30.0
+    """A role that is silent for so long counts as lost. A dead process is noticed at once, this is for stuck ones."""
+    join_s: float = 300.0
+    """A role that has not joined after so long fails the job."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise errors.BadInput(
+                f"job name {self.name!r}: use lower-case letters, digits, '.', '_' and '-', at most 63, not at the ends"
+            )
+        if self.servers < 1 or self.workers < 1:
+            raise errors.BadInput(
+                f"job {self.name}: {self.servers} servers and {self.workers} workers; it needs at least one of each"
+            )
+        if self.sync not in SYNC_MODES:
+            raise errors.UnknownName("sync mode", self.sync, SYNC_MODES)
+        if self.slots < 64 or self.slots & (self.slots - 1):
+            raise errors.BadInput(f"job {self.name}: {self.slots} slots; use a power of two, 64 or more")
+        if self.servers > self.slots:
+            raise errors.BadInput(f"job {self.name}: {self.servers} servers but only {self.slots} slots; raise slots")

@@ -1,0 +1,117 @@
+"""A connection to the master for code that is not asyncio: a thread of its own runs the loop and the heartbeat.
+
+In: calls from the user's loop, from any thread. Out: replies. A child forked after this (a DataLoader's worker) closes
+its copy of the socket and may not call: only the process that made the channel speaks on it.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from springtide import errors
+from springtide.rpc import connection, messages
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Channel:
+    """Synchronous and thread-safe; `beat` and `pulse` are called in the channel's thread."""
+
+    def __init__(self, address: str, secret: bytes, *, connect_timeout_s: float) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-link", daemon=True)
+        self._thread.start()
+        self._beating: asyncio.Task[None] | None = None
+        self._open = True
+        try:
+            self._connection = self._run(connection.connect(address, secret, within_s=connect_timeout_s))
+        except BaseException:
+            self._stop_loop()
+            raise
+        _channels.add(self)
+
+    def ask(self, request: messages.Request) -> messages.Reply:
+        """Send a request, wait for its reply."""
+        return self._run(self._connection.ask(request))
+
+    def start_heartbeat(
+        self, every_s: float, beat: Callable[[], messages.Heartbeat], pulse: Callable[[messages.Pulse], None]
+    ) -> None:
+        """Send `beat()` every so often and hand the answer to `pulse`."""
+        self._run(self._start_beating(every_s, beat, pulse))
+
+    def close(self) -> None:
+        """Hang up. Harmless when done twice, or in a forked child."""
+        if os.getpid() != self._pid or not self._open:
+            return
+        self._open = False
+        _channels.discard(self)
+        try:
+            self._run_closed(self._goodbye())
+        finally:
+            self._stop_loop()
+
+    def forget_in_child(self) -> None:
+        """After a fork, in the child: give back the copy of the socket, so that the parent's death still closes it."""
+        self._connection.sock.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if os.getpid() != self._pid or not self._open:
+            work.close()
+            raise errors.JobFailed(
+                "this process has no link to the master: it was forked from a worker, or the link is closed. "
+                "Only the process that called st.join() may use the job."
+            )
+        return self._run_closed(work)
+
+    def _run_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _start_beating(
+        self, every_s: float, beat: Callable[[], messages.Heartbeat], pulse: Callable[[messages.Pulse], None]
+    ) -> None:
+        self._beating = asyncio.create_task(self._beat(every_s, beat, pulse))
+
+    async def _beat(
+        self, every_s: float, beat: Callable[[], messages.Heartbeat], pulse: Callable[[messages.Pulse], None]
+    ) -> None:
+        try:
+            while True:
+                await asyncio.sleep(every_s)
+                answer = await self._connection.ask(beat())
+                if isinstance(answer, messages.Pulse):
+                    pulse(answer)
+        except errors.SpringtideError as error:
+            log.warning("heartbeat stopped: %s", error)
+
+    async def _goodbye(self) -> None:
+        if self._beating:
+            self._beating.cancel()
+        await self._connection.close()
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+_channels: "weakref.WeakSet[Channel]" = weakref.WeakSet()
+
+
+def _forget_all_in_child() -> None:
+    for channel in list(_channels):
+        channel.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_all_in_child)

@@ -1,0 +1,128 @@
+"""The calling side of one persistent connection: numbered requests, replies in any order.
+
+In: `Request`s of a member. Out: the master's `Reply`, or the error it stands for. `rpc.channel` wraps this for threads.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+
+import msgspec
+
+from springtide import errors
+from springtide.rpc import auth, frames, messages
+
+_decoder = msgspec.msgpack.Decoder(messages.Return)
+RETRY_S = 0.05
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port"."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise errors.BadInput(f"address {address!r}: wanted host:port, such as 127.0.0.1:7700")
+    return host.strip("[]"), int(port)
+
+
+class Connection:
+    """An authenticated connection to the master. Made by `connect`; lives in one event loop."""
+
+    def __init__(
+        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sock: socket.socket
+    ) -> None:
+        self.address = address
+        self.sock = sock
+        self._reader, self._writer = reader, writer
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[messages.Reply]] = {}
+        self._lost: errors.MasterUnreachable | None = None
+        self._receiver = asyncio.create_task(self._receive())
+
+    async def ask(self, request: messages.Request) -> messages.Reply:
+        """Send a request and wait for its reply; a refusal is raised as the error it names."""
+        if self._lost:
+            raise self._lost
+        number = next(self._numbers)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(frames.pack(messages.Call(number, request)))
+            reply: messages.Reply = await future
+        finally:
+            self._waiting.pop(number, None)
+        if isinstance(reply, messages.Refused):
+            raise as_error(reply)
+        return reply
+
+    async def close(self) -> None:
+        """Say goodbye; waiting requests fail."""
+        self._receiver.cancel()
+        self._lose("this side closed the connection")
+        self._writer.close()
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await self._writer.wait_closed()
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                answer = await frames.read(self._reader, _decoder)
+                future = self._waiting.get(answer.id)
+                if future and not future.done():
+                    future.set_result(answer.body)
+        except (OSError, EOFError, frames.BadFrame) as error:
+            self._lose(str(error) or type(error).__name__)
+
+    def _lose(self, why: str) -> None:
+        self._lost = self._lost or errors.MasterUnreachable(
+            f"lost the connection to the master at {self.address}: {why}. See the master's log."
+        )
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(self._lost)
+
+
+async def connect(address: str, secret: bytes, *, within_s: float) -> Connection:
+    """Connect and authenticate, trying again until `within_s` has passed while no one listens there yet."""
+    host, port = parse_address(address)
+    last = "no answer"
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                try:
+                    return await _open(address, host, port, secret)
+                except (OSError, EOFError, frames.BadFrame) as error:
+                    last = str(error) or type(error).__name__
+                await asyncio.sleep(RETRY_S)
+    except auth.Rejected as error:
+        raise errors.MasterUnreachable(f"the master at {address} turned this process away: {error}") from error
+    except TimeoutError:
+        raise errors.MasterUnreachable(
+            f"no master at {address} after {within_s:g} s ({last}). Check that the job is running and the port is open."
+        ) from None
+
+
+async def _open(address: str, host: str, port: int, secret: bytes) -> Connection:
+    loop = asyncio.get_running_loop()
+    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, where = infos[0]
+    sock = socket.socket(family, kind, protocol)  # our own object: a forked child must be able to close its copy
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, where)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader, writer = await asyncio.open_connection(sock=sock)
+        await auth.answer(reader, writer, secret)
+    except BaseException:
+        sock.close()
+        raise
+    return Connection(address, reader, writer, sock)
+
+
+def as_error(refused: messages.Refused) -> errors.SpringtideError:
+    """The exception that a refusal names; one this side does not know becomes `JobFailed`."""
+    kind = getattr(errors, refused.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, errors.SpringtideError)):
+        return errors.JobFailed(refused.error)
+    while "__init__" in vars(kind) and issubclass(kind, errors.UserError):
+        kind = kind.__bases__[0]  # it composes its own message: the one we have goes into its parent
+    return kind(refused.error)

@@ -1,0 +1,298 @@
+"""Every message of the control plane, in one place.
+
+A member sends a `Request` and gets one `Reply` with the same number; msgspec checks types on both sides, so nothing
+malformed gets past `rpc.frames`. Before the first request both sides prove that they know the secret (`rpc.auth`).
+"""
+
+import msgspec
+
+from springtide.domain.cluster import Placement, Role, RoleExit
+from springtide.domain.job import Blame, Phase, SyncMode
+from springtide.domain.samples import DatasetCard
+
+VERSION = 1
+"""Raised when a message changes meaning; both sides must have the same."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Base of all messages; the class name travels as the tag."""
+
+
+# ---- handshake ----
+
+
+class Challenge(Message, frozen=True):
+    """Listener to caller, first thing on a connection."""
+
+    version: int
+    nonce: bytes
+
+
+class Answer(Message, frozen=True):
+    """Caller's proof that it knows the secret."""
+
+    version: int
+    nonce: bytes
+    proof: bytes
+
+
+class Accepted(Message, frozen=True):
+    """Listener's own proof."""
+
+    proof: bytes
+
+
+# ---- nouns that travel inside others ----
+
+
+class Report(Message, frozen=True):
+    """What a member has done so far. Totals since it joined, so that a lost or repeated report does no harm."""
+
+    step: int = 0
+    samples: int = 0
+    loss: float | None = None
+    """Mean over the samples since the report before."""
+    metrics: dict[str, float] = {}
+    """Anything the user reports by name, such as auc; the job shows their mean weighted by samples."""
+    seconds: dict[str, float] = {}
+    """Totals of the parts of a step: gradient, update, synchronization, lookup (Eqns 1-6), and waits."""
+    counters: dict[str, float] = {}
+    """A server's own: rows, bytes, requests."""
+
+
+class MemberView(Message, frozen=True):
+    """One role as the job's status shows it."""
+
+    role: Role
+    alive: bool
+    joined: bool
+    report: Report = Report()
+
+
+class JobStatus(Message, frozen=True):
+    """The whole job at one moment: what progress views and `status` show."""
+
+    name: str
+    phase: Phase
+    why: str
+    """Reason of the last change of phase; for a failed job the first line is the user's error or the lost role."""
+    elapsed_s: float
+    blame: Blame = Blame.NONE
+    detail: str = ""
+    """More on a failure: the user's traceback."""
+    samples: int = 0
+    samples_per_s: float = 0.0
+    """Over the last few seconds."""
+    loss: float | None = None
+    metrics: dict[str, float] = {}
+    shards_done: int = 0
+    shards_leased: int = 0
+    shards_total: int = 0
+    epochs: int = 0
+    members: tuple[MemberView, ...] = ()
+
+
+# ---- requests ----
+
+
+class JoinServer(Message, frozen=True):
+    """A server is up and listens for data-plane connections at `address` (host:port)."""
+
+    rank: int
+    address: str
+    pid: int
+
+
+class JoinWorker(Message, frozen=True):
+    """A worker's script has called `st.join()`. Answered with `Welcome` once all servers are there."""
+
+    rank: int
+    pid: int
+
+
+class JoinAgent(Message, frozen=True):
+    """The agent that starts and watches the roles of a host."""
+
+    pid: int
+
+
+class Heartbeat(Message, frozen=True):
+    """I am alive, this is how far I am, these shards are done."""
+
+    report: Report | None = None
+    done: tuple[int, ...] = ()
+
+
+class LeaseRequest(Message, frozen=True):
+    """Give me a shard of this data set; these are done."""
+
+    card: DatasetCard
+    done: tuple[int, ...] = ()
+
+
+class BarrierRequest(Message, frozen=True):
+    """Answered when every worker has come to the barrier of this name."""
+
+    name: str
+
+
+class Share(Message, frozen=True):
+    """Put a small value where the other workers find it."""
+
+    key: str
+    value: bytes
+
+
+class Lookup(Message, frozen=True):
+    """Answered with the value once somebody has shared it."""
+
+    key: str
+
+
+class Finish(Message, frozen=True):
+    """The worker's script has ended well."""
+
+    done: tuple[int, ...] = ()
+    report: Report | None = None
+
+
+class Fail(Message, frozen=True):
+    """The worker's script has raised. `error` is its first line, `trace` the rest."""
+
+    error: str
+    trace: str = ""
+
+
+class Exited(Message, frozen=True):
+    """Agent: a process that it had started has ended."""
+
+    exit: RoleExit
+
+
+class StatusRequest(Message, frozen=True):
+    """How is the job?"""
+
+
+class Stop(Message, frozen=True):
+    """Drain the job: workers finish the batch in hand and stop."""
+
+    why: str
+
+
+class Shutdown(Message, frozen=True):
+    """Agent: everything is over, the master may go."""
+
+
+# ---- replies ----
+
+
+class Ok(Message, frozen=True):
+    """Done."""
+
+
+class Pulse(Message, frozen=True):
+    """Answer to a heartbeat."""
+
+    drain: bool = False
+    """Finish the batch in hand, then stop."""
+    stop: bool = False
+    """The job is over: a server may go."""
+
+
+class ServerWelcome(Message, frozen=True):
+    """What a server needs to start serving."""
+
+    placement: Placement
+    seed: int
+    workers: int
+    sync: SyncMode
+    heartbeat_s: float
+
+
+class Welcome(Message, frozen=True):
+    """What a worker needs to start training."""
+
+    job: str
+    rank: int
+    workers: int
+    servers: tuple[str, ...]
+    """Data-plane addresses, in the order of the placement's server numbers."""
+    placement: Placement
+    slots: int
+    seed: int
+    sync: SyncMode
+    heartbeat_s: float
+    secret: bytes = b""
+    """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
+
+
+class Lease(Message, frozen=True):
+    """A shard to train: `data.shards.indices(card, epoch=epoch, index=index, first=first)`.
+
+    In bsp every rank leases the same shards in the same order and trains its part of each batch (`shards.rank_part`).
+    """
+
+    shard: int
+    """Unique in the job, over epochs and data sets: with a range of its samples, the identity of a batch."""
+    epoch: int
+    index: int
+    """Which shard of its epoch."""
+    first: int
+    """Samples of the shard that are trained already."""
+    count: int
+    """Samples to train, from `first` on."""
+
+
+class Wait(Message, frozen=True):
+    """Nothing to hand out now, but others hold shards: ask again. The master has held the call for a while."""
+
+
+class End(Message, frozen=True):
+    """Nothing of this pass is left to hand out: all shards are done, or held by the asker itself; or the job drains."""
+
+
+class Found(Message, frozen=True):
+    """What `Lookup` asked for."""
+
+    value: bytes
+
+
+class Refused(Message, frozen=True):
+    """The request cannot be served. `kind` names a class of `springtide.errors`."""
+
+    kind: str
+    error: str
+
+
+Request = (
+    JoinServer
+    | JoinWorker
+    | JoinAgent
+    | Heartbeat
+    | LeaseRequest
+    | BarrierRequest
+    | Share
+    | Lookup
+    | Finish
+    | Fail
+    | Exited
+    | StatusRequest
+    | Stop
+    | Shutdown
+)
+Reply = Ok | Pulse | ServerWelcome | Welcome | Lease | Wait | End | Found | JobStatus | Refused
+Handshake = Challenge | Answer | Accepted | Refused
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A numbered request."""
+
+    id: int
+    body: Request
+
+
+class Return(msgspec.Struct, frozen=True, array_like=True):
+    """The reply to the request of that number."""
+
+    id: int
+    body: Reply

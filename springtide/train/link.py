@@ -1,0 +1,246 @@
+"""A worker's link to its master: who I am, which shards are mine, how far I am. `AloneLink`: the same, no cluster.
+
+In: `train.session` and `train.batches` call a `Link`. Out: `rpc.messages` to the master, over `rpc.channel`.
+The link is for the process that joined: a forked DataLoader child neither holds the socket nor may call.
+"""
+
+import os
+import threading
+from typing import Protocol
+
+import msgspec
+
+from springtide import config, errors
+from springtide.data import ledger
+from springtide.domain.cluster import Placement
+from springtide.domain.samples import DatasetCard
+from springtide.rpc import channel, messages
+from springtide.rpc.messages import End, Lease, Report, Wait, Welcome
+
+_current: "Link | None" = None
+
+
+def current(settings: config.Settings | None = None) -> "Link":
+    """This process's one link, made on first use: to the master that the environment names, else alone."""
+    global _current
+    if _current is None:
+        settings = settings or config.load()
+        if not settings.master:
+            _current = AloneLink(settings)
+        else:
+            _current = MasterLink(
+                address=settings.master,
+                secret=config.job_secret(settings),
+                rank=rank_of(settings.member),
+                pid=os.getpid(),
+                connect_timeout_s=settings.connect_timeout_s,
+            )
+    return _current
+
+
+def rank_of(member: str) -> int:
+    """The rank in a worker's name."""
+    kind, _, rank = member.rpartition("-")
+    if kind != "worker" or not rank.isdigit():
+        raise errors.BadInput(f"{config.PREFIX}MEMBER={member!r}: wanted worker-RANK, such as worker-0")
+    return int(rank)
+
+
+class Link(Protocol):
+    """What a worker asks of its master."""
+
+    def join(self) -> Welcome:
+        """Enter the job; waits until all servers are there. Called again it returns the same."""
+        ...
+
+    def lease(self, card: DatasetCard) -> Lease | Wait | End:
+        """A shard to train. `Wait`: ask again (the call itself has waited a while). `End`: this pass is over for me."""
+        ...
+
+    def done(self, shard: int) -> None:
+        """The shard of that lease is trained: call it when every server has acknowledged its pushes. Never blocks."""
+        ...
+
+    def report(self, report: Report) -> None:
+        """How far this worker is, in totals. Never blocks: rides on the next heartbeat."""
+        ...
+
+    def barrier(self, name: str) -> None:
+        """Wait until all workers have come to the barrier of this name; a name may be used again."""
+        ...
+
+    def share(self, key: str, value: bytes) -> None:
+        """Put a small value where all workers of the job find it."""
+        ...
+
+    def lookup(self, key: str) -> bytes:
+        """A value that some worker shares; waits until it has."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """The job was asked to stop: push the batch in hand, then end the loop."""
+        ...
+
+    def finish(self) -> None:
+        """The script has ended well. Harmless when said twice."""
+        ...
+
+    def fail(self, error: str, trace: str = "") -> None:
+        """The script has raised; `error` is the line to show first: `ValueError: no such column (train.py:12)`."""
+        ...
+
+
+class MasterLink:
+    """The link of a worker that `springtide run` (or another platform) has started."""
+
+    def __init__(self, *, address: str, secret: bytes, rank: int, pid: int, connect_timeout_s: float) -> None:
+        self._secret, self._rank, self._pid = secret, rank, pid
+        self._channel = channel.Channel(address, secret, connect_timeout_s=connect_timeout_s)
+        self._lock = threading.Lock()
+        self._done: list[int] = []
+        self._report: Report | None = None
+        self._welcome: Welcome | None = None
+        self._draining = False
+        self._over = False
+
+    def join(self) -> Welcome:
+        """Enter the job; see `Link.join`."""
+        if self._welcome is None:
+            welcome = self._channel.ask(messages.JoinWorker(self._rank, self._pid))
+            assert isinstance(welcome, Welcome)
+            self._welcome = msgspec.structs.replace(welcome, secret=self._secret)
+            self._channel.start_heartbeat(welcome.heartbeat_s, self._beat, self._take_pulse)
+        return self._welcome
+
+    def lease(self, card: DatasetCard) -> Lease | Wait | End:
+        """A shard to train; see `Link.lease`."""
+        if self._draining:
+            return End()
+        reply = self._channel.ask(messages.LeaseRequest(card, self._take_done()))
+        assert isinstance(reply, Lease | Wait | End)
+        return reply
+
+    def done(self, shard: int) -> None:
+        """The shard is trained; the word rides on the next request or heartbeat."""
+        with self._lock:
+            self._done.append(shard)
+
+    def report(self, report: Report) -> None:
+        """How far this worker is; only the newest is sent."""
+        with self._lock:
+            self._report = report
+
+    def barrier(self, name: str) -> None:
+        """Wait for all workers."""
+        self._channel.ask(messages.BarrierRequest(name))
+
+    def share(self, key: str, value: bytes) -> None:
+        """Put a value where all workers find it."""
+        self._channel.ask(messages.Share(key, value))
+
+    def lookup(self, key: str) -> bytes:
+        """A value that some worker shares."""
+        reply = self._channel.ask(messages.Lookup(key))
+        assert isinstance(reply, messages.Found)
+        return reply.value
+
+    @property
+    def draining(self) -> bool:
+        """The job was asked to stop."""
+        return self._draining
+
+    @property
+    def joined(self) -> bool:
+        """Whether the script has called `st.join()`."""
+        return self._welcome is not None
+
+    def finish(self) -> None:
+        """The script has ended well."""
+        if not self._over:
+            self._over = True
+            self._channel.ask(messages.Finish(self._take_done(), self._take_report()))
+            self._channel.close()
+
+    def fail(self, error: str, trace: str = "") -> None:
+        """The script has raised."""
+        if not self._over:
+            self._over = True
+            self._channel.ask(messages.Fail(error, trace))
+            self._channel.close()
+
+    def _beat(self) -> messages.Heartbeat:
+        return messages.Heartbeat(self._take_report(), self._take_done())
+
+    def _take_pulse(self, pulse: messages.Pulse) -> None:
+        self._draining = self._draining or pulse.drain
+
+    def _take_done(self) -> tuple[int, ...]:
+        with self._lock:
+            done, self._done = tuple(self._done), []
+        return done
+
+    def _take_report(self) -> Report | None:
+        with self._lock:
+            report, self._report = self._report, None
+        return report
+
+
+class AloneLink:
+    """No cluster: one worker, no servers, all shards to itself. What is reported can be read from `latest`."""
+
+    def __init__(self, settings: config.Settings) -> None:
+        self._settings = settings
+        self._book = ledger.Book(workers=1)
+        self._shared: dict[str, bytes] = {}
+        self.latest = Report()
+        self.draining = False
+
+    def join(self) -> Welcome:
+        """Rank 0 of 1; all slots belong to the one store in this process."""
+        settings = self._settings
+        return Welcome(
+            job="alone",
+            rank=0,
+            workers=1,
+            servers=(),
+            placement=Placement(epoch=0, servers=1, server_of_slot=(0,) * settings.slots),
+            slots=settings.slots,
+            seed=settings.seed,
+            sync="bsp" if settings.sync == "bsp" else "async",
+            heartbeat_s=1.0,
+        )
+
+    def lease(self, card: DatasetCard) -> Lease | Wait | End:
+        """The next shard."""
+        grant = self._book.lease(0, card)
+        if isinstance(grant, ledger.Nothing):
+            return End()
+        return Lease(shard=grant.shard, epoch=grant.epoch, index=grant.index, first=grant.first, count=grant.count)
+
+    def done(self, shard: int) -> None:
+        """Book it."""
+        self._book.finish(0, shard)
+
+    def report(self, report: Report) -> None:
+        """Keep the newest."""
+        self.latest = report
+
+    def barrier(self, name: str) -> None:
+        """Everyone is here."""
+
+    def share(self, key: str, value: bytes) -> None:
+        """Keep it."""
+        self._shared[key] = value
+
+    def lookup(self, key: str) -> bytes:
+        """What was shared; there is no one to wait for."""
+        if key not in self._shared:
+            raise errors.UnknownName("shared value", key, self._shared)
+        return self._shared[key]
+
+    def finish(self) -> None:
+        """No one to tell."""
+
+    def fail(self, error: str, trace: str = "") -> None:
+        """No one to tell: the exception goes on to the user."""

@@ -1,0 +1,93 @@
+"""Messages survive the wire as they are; anything else is refused without harm."""
+
+import asyncio
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given
+
+from springtide import errors
+from springtide.domain.samples import DatasetCard
+from springtide.rpc import frames, messages
+
+calls = msgspec.msgpack.Decoder(messages.Call)
+
+counts = st.integers(0, 2**40)
+cards = st.builds(
+    DatasetCard,
+    samples=counts,
+    batch_size=st.integers(1, 2**20),
+    epochs=st.integers(1, 9),
+    seed=counts,
+    shuffle=st.booleans(),
+)
+reports = st.builds(
+    messages.Report,
+    step=counts,
+    samples=counts,
+    loss=st.none() | st.floats(allow_nan=False),
+    metrics=st.dictionaries(st.text(max_size=8), st.floats(allow_nan=False), max_size=3),
+)
+done = st.lists(counts, max_size=5).map(tuple)
+requests = st.one_of(
+    st.builds(messages.JoinServer, rank=counts, address=st.text(max_size=30), pid=counts),
+    st.builds(messages.LeaseRequest, card=cards, done=done),
+    st.builds(messages.Heartbeat, report=st.none() | reports, done=done),
+    st.builds(messages.Share, key=st.text(max_size=20), value=st.binary(max_size=200)),
+    st.builds(messages.Fail, error=st.text(max_size=50), trace=st.text(max_size=50)),
+    st.just(messages.StatusRequest()),
+)
+
+
+def read_all(data, limit=frames.MAX_BYTES):
+    """Every message in the bytes, and how the stream ended."""
+
+    async def run():
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        found = []
+        try:
+            while True:
+                found.append(await frames.read(reader, calls, limit=limit))
+        except (EOFError, frames.BadFrame) as end:
+            return found, end
+
+    return asyncio.run(run())
+
+
+@given(st.lists(st.builds(messages.Call, counts, requests), max_size=5))
+def test_what_is_packed_is_read_back(sent):
+    found, end = read_all(b"".join(frames.pack(call) for call in sent))
+    assert found == sent
+    assert isinstance(end, EOFError)
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused_not_misread(data):
+    _, end = read_all(data)
+    assert isinstance(end, (frames.BadFrame, EOFError))
+
+
+@given(st.builds(messages.Call, counts, requests), st.data())
+def test_a_cut_frame_is_noticed(call, data):
+    whole = frames.pack(call)
+    found, end = read_all(whole[: data.draw(st.integers(1, len(whole) - 1))])
+    assert found == [] and isinstance(end, frames.BadFrame)
+
+
+def test_a_length_over_the_limit_is_refused_before_it_is_read():
+    _, end = read_all(frames.LENGTH.pack(2**31) + b"x", limit=1024)
+    assert "2147483648 bytes announced, at most 1024" in str(end)
+
+
+def test_a_message_too_large_to_send_is_refused_by_the_sender():
+    with pytest.raises(errors.BadInput, match="over the control plane's limit"):
+        frames.pack(messages.Share("key", bytes(frames.MAX_BYTES)))
+
+
+def test_a_value_of_the_wrong_type_is_refused():
+    body = msgspec.msgpack.encode([1, {"type": "Heartbeat", "done": "many"}])
+    with pytest.raises(frames.BadFrame, match="Expected `array`, got `str`"):
+        frames.unpack(body, calls)
