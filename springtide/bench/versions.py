@@ -7,6 +7,7 @@ TORCH = "torch==2.13.0"
 PEERS = (
     "fbgemm-gpu-cpu==1.8.0",  # 1.9.0 does not import with torch 2.13.0: undefined symbol
     "torchrec==1.9.2",
+    "numpy",
     "torchmetrics",
     "tensordict",
     "pyre-extensions",

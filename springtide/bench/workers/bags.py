@@ -1,0 +1,97 @@
+"""Lookup, backward and update of many one-id bags by a peer: nn.EmbeddingBag (sparse) or FBGEMM's TBE.
+
+Options: kind, file (int64 ids), shape [batches, tables, batch], rows, dim, threads, lr. A round: seconds -> M rows/s.
+"""
+
+import importlib.metadata
+import time
+from collections.abc import Callable
+from typing import Any
+
+import line
+import torch
+
+Step = Callable[[torch.Tensor], None]
+Round = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def embedding_bag(options: dict[str, Any]) -> Step:
+    """26 plain modules and torch's own sparse SGD."""
+    tables = [
+        torch.nn.EmbeddingBag(options["rows"], options["dim"], mode="sum", sparse=True)
+        for _ in range(options["shape"][1])
+    ]
+    optimizer = torch.optim.SGD([table.weight for table in tables], lr=options["lr"])
+    offsets = torch.arange(options["shape"][2])
+    gradient = torch.full((options["shape"][2], options["shape"][1] * options["dim"]), 0.01)
+
+    def step(ids: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        out = torch.cat([table(ids[index], offsets) for index, table in enumerate(tables)], dim=1)
+        torch.autograd.backward(out, gradient)
+        optimizer.step()
+
+    return step
+
+
+def tbe(optimizer: str) -> Callable[[dict[str, Any]], Step]:
+    """All tables in one of FBGEMM's fused modules, which updates in its backward pass."""
+
+    def make(options: dict[str, Any]) -> Step:
+        from fbgemm_gpu import split_embedding_configs
+        from fbgemm_gpu import split_table_batched_embeddings_ops_training as ops
+
+        _, count, batch = options["shape"]
+        place = (ops.EmbeddingLocation.HOST, ops.ComputeDevice.CPU)
+        module = ops.SplitTableBatchedEmbeddingBagsCodegen(
+            [(options["rows"], options["dim"], *place)] * count,
+            optimizer=split_embedding_configs.EmbOptimType[optimizer],
+            learning_rate=options["lr"],
+        )
+        module.init_embedding_weights_uniform(-0.01, 0.01)
+        offsets = torch.arange(count * batch + 1)
+        gradient = torch.full((batch, count * options["dim"]), 0.01)
+
+        def step(ids: torch.Tensor) -> None:
+            torch.autograd.backward(module(ids.reshape(-1), offsets), gradient)
+
+        return step
+
+    return make
+
+
+KINDS: dict[str, Callable[[dict[str, Any]], Step]] = {
+    "embeddingbag_sgd": embedding_bag,
+    "tbe_sgd": tbe("EXACT_SGD"),
+    "tbe_rowwise_adagrad": tbe("EXACT_ROWWISE_ADAGRAD"),
+}
+
+
+def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
+    """Make the tables; a round trains batches for some seconds."""
+    torch.set_num_threads(options["threads"])
+    torch.manual_seed(0)
+    batches, tables, batch = options["shape"]
+    ids = torch.from_file(options["file"], size=batches * tables * batch, dtype=torch.int64)
+    ids = ids.reshape(batches, tables, batch)
+    step = KINDS[options["kind"]](options)
+    done = 0
+
+    def measure(request: dict[str, Any]) -> dict[str, Any]:
+        nonlocal done
+        began = time.perf_counter()
+        times = 0
+        while (took := time.perf_counter() - began) < request["seconds"] or not times:
+            step(ids[done % batches])
+            done += 1
+            times += 1
+        return {"figure": times * tables * batch / took / 1e6}
+
+    versions = {"torch": str(torch.__version__)}
+    if options["kind"].startswith("tbe"):
+        versions["fbgemm-gpu-cpu"] = importlib.metadata.version("fbgemm-gpu-cpu")
+    return measure, versions
+
+
+if __name__ == "__main__":
+    line.serve(start)
