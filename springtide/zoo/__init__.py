@@ -14,9 +14,11 @@ _HOME = {
     "model": "springtide.zoo.catalog",
     "example_batch": "springtide.zoo.catalog",
     "loss": "springtide.zoo.loss",
+    "LogSpec": "springtide.zoo.logspec",
+    "ClickLog": "springtide.zoo.clickdata",
 }
 
-__all__ = ["MODELS", "example_batch", "loss", "model"]
+__all__ = ["MODELS", "ClickLog", "LogSpec", "example_batch", "loss", "model"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,73 @@
+"""Pure. Random numbers by counter: number i of a stream is a hash of (seed, stream, i), so slices can be drawn alone.
+
+In: an array of indices, a key. Out: 64 random bits an index, or bell-shaped floats. Next: `zipf`, `clickworld`,
+`clicklog`. The hash is the finaliser of SplitMix64: a few integer operations, the same on every machine.
+"""
+
+import functools
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]
+Bits = NDArray[np.uint64]
+Floats = NDArray[np.float32]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
+_LEVELS_LOG2 = 14  # values a normal can take: 16384 keep the table in the second-level cache
+
+
+@functools.lru_cache(maxsize=4096)
+def key(*parts: int) -> int:
+    """The key of a stream, from the seed and whatever names it."""
+    state = 0
+    for part in parts:
+        state = int(_mixed(np.array([(state + _GOLDEN + part) & _WORD], dtype=np.uint64))[0])
+    return state
+
+
+def bits(index: Index, stream: int) -> Bits:
+    """64 random bits an index."""
+    state = index.astype(np.uint64)
+    state *= np.uint64(_GOLDEN)
+    state += np.uint64(stream)
+    return _mixed(state)
+
+
+def uniforms(index: Index, stream: int) -> NDArray[np.float64]:
+    """Floats in (0, 1), never an end."""
+    unit = (bits(index, stream) >> np.uint64(12)).astype(np.float64)
+    unit += 0.5
+    unit *= 2.0**-52
+    return unit
+
+
+def normals(index: Index, stream: int, columns: int = 1) -> Floats:
+    """Standard normal floats, `columns` an index: [columns, len(index)]."""
+    table = _normal_levels()
+    out = np.empty((columns, len(index)), dtype=np.float32)
+    for column in range(columns):
+        lane = column % 4  # four 16-bit lanes of a hash serve four columns
+        if lane == 0:
+            word = bits(index, key(stream, column))
+        level = (word >> np.uint64(16 * lane + 2)) & np.uint64((1 << _LEVELS_LOG2) - 1)
+        table.take(level.astype(np.int64), out=out[column], mode="clip")
+    return out
+
+
+def _mixed(state: Bits) -> Bits:
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state
+
+
+@functools.cache
+def _normal_levels() -> Floats:
+    count = 1 << _LEVELS_LOG2
+    bell = NormalDist()
+    return np.array([bell.inv_cdf((level + 0.5) / count) for level in range(count)], dtype=np.float32)

@@ -1,0 +1,148 @@
+"""Pure. Streaming quality of click predictions: AUC, log loss, normalised entropy; states of workers can be merged.
+
+In: labels and scores of a batch at a time. Out: the metric of all so far. `auc` is the exact one over arrays. Labels
+are 0 or 1, scores are probabilities, or logits where `from_logits` says so.
+
+`StreamingAUC` keeps how many clicks and others fell into each of 2**16 cells of the logit. Pairs within a cell count
+half, so it is off by at most half the share of (click, other) pairs that share a cell: `StreamingAUC.error_bound`
+says how much.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from springtide import errors
+
+_CELLS = 1 << 16
+_LOGIT_RANGE = 16.0  # sigmoid(-16) is 1e-7: what lies beyond shares the outermost cell
+_TINY = 1e-7  # probabilities are kept this far from 0 and 1 in the log loss, about what float32 resolves next to 1
+
+
+def auc(labels: ArrayLike, scores: ArrayLike) -> float:
+    """The exact area under the ROC curve: the share of (1, 0) pairs in order, ties half. NaN with one class."""
+    y, s = _checked(labels, scores)
+    _, which, count = np.unique(s, return_inverse=True, return_counts=True)
+    middle = np.cumsum(count) - (count - 1) / 2  # average rank of each group of ties, from 1
+    ones = float(y.sum())
+    zeros = len(y) - ones
+    if ones == 0 or zeros == 0:
+        return float("nan")
+    return float((middle[which][y > 0].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+class StreamingAUC:
+    """AUC over any number of batches in 1 MiB."""
+
+    def __init__(self, *, from_logits: bool = True) -> None:
+        self._from_logits = from_logits
+        self._ones = np.zeros(_CELLS, dtype=np.int64)
+        self._zeros = np.zeros(_CELLS, dtype=np.int64)
+
+    def update(self, labels: ArrayLike, scores: ArrayLike) -> None:
+        """Add a batch."""
+        y, s = _checked(labels, scores)
+        logit = s if self._from_logits else _logit(s)
+        place = (logit + _LOGIT_RANGE) * (_CELLS / (2 * _LOGIT_RANGE))
+        cell = np.clip(place, 0, _CELLS - 1).astype(np.int64)
+        clicked = y > 0
+        self._ones += np.bincount(cell[clicked], minlength=_CELLS)
+        self._zeros += np.bincount(cell[~clicked], minlength=_CELLS)
+
+    def merge(self, other: "StreamingAUC") -> None:
+        """Add what another one has seen."""
+        self._ones += other._ones
+        self._zeros += other._zeros
+
+    @property
+    def samples(self) -> int:
+        """How many were seen."""
+        return int(self._ones.sum() + self._zeros.sum())
+
+    def value(self) -> float:
+        """The AUC so far; NaN as long as one class is missing."""
+        ones, zeros = self._ones.astype(np.float64), self._zeros.astype(np.float64)
+        pairs = ones.sum() * zeros.sum()
+        if pairs == 0:
+            return float("nan")
+        below = np.cumsum(zeros) - zeros
+        return float((ones * (below + zeros / 2)).sum() / pairs)
+
+    def error_bound(self) -> float:
+        """How far `value` can be from the exact AUC."""
+        ones, zeros = self._ones.astype(np.float64), self._zeros.astype(np.float64)
+        pairs = ones.sum() * zeros.sum()
+        return float((ones * zeros).sum() / (2 * pairs)) if pairs else float("nan")
+
+    def state(self) -> NDArray[np.int64]:
+        """Counts to send or save: [2, cells]."""
+        return np.stack([self._ones, self._zeros])
+
+    @classmethod
+    def from_state(cls, state: NDArray[np.int64], *, from_logits: bool = True) -> "StreamingAUC":
+        """The inverse of `state`."""
+        if state.shape != (2, _CELLS):
+            raise errors.BadInput(f"the state of a StreamingAUC has shape (2, {_CELLS}), got {state.shape}")
+        made = cls(from_logits=from_logits)
+        made._ones += state[0]
+        made._zeros += state[1]
+        return made
+
+
+class StreamingLogLoss:
+    """Mean log loss, and the same over the entropy of the click rate (normalised entropy: below 1 beats a guess)."""
+
+    def __init__(self, *, from_logits: bool = True) -> None:
+        self._from_logits = from_logits
+        self.samples = 0
+        self._ones = 0.0
+        self._total = 0.0
+
+    def update(self, labels: ArrayLike, scores: ArrayLike) -> None:
+        """Add a batch."""
+        y, s = _checked(labels, scores)
+        logit = s if self._from_logits else _logit(s)
+        signed = np.where(y > 0, -logit, logit)
+        self._total += float(np.logaddexp(0.0, signed).sum())
+        self._ones += float((y > 0).sum())
+        self.samples += len(y)
+
+    def merge(self, other: "StreamingLogLoss") -> None:
+        """Add what another one has seen."""
+        self.samples += other.samples
+        self._ones += other._ones
+        self._total += other._total
+
+    def value(self) -> float:
+        """Mean log loss so far; NaN when nothing was seen."""
+        return self._total / self.samples if self.samples else float("nan")
+
+    def normalised_entropy(self) -> float:
+        """Mean log loss over the entropy of the mean label; NaN as long as one class is missing."""
+        if self._ones == 0 or self._ones == self.samples:
+            return float("nan")
+        rate = self._ones / self.samples
+        return float(self.value() / -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate)))
+
+
+def _logit(probability: NDArray[np.float64]) -> NDArray[np.float64]:
+    if len(probability) and not (probability.min() >= 0 and probability.max() <= 1):
+        low, high = probability.min(), probability.max()
+        raise errors.BadInput(
+            f"scores are {low:.4g} to {high:.4g}, wanted probabilities; for logits say from_logits=True"
+        )
+    inside = np.clip(probability, _TINY, 1 - _TINY)
+    return np.asarray(np.log(inside) - np.log1p(-inside))
+
+
+def _checked(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    y = np.asarray(labels, dtype=np.float64).ravel()
+    s = np.asarray(scores, dtype=np.float64).ravel()
+    if y.shape != s.shape:
+        raise errors.BadInput(f"got {len(y)} labels and {len(s)} scores; they must be as many")
+    if np.isnan(s).any():
+        raise errors.BadInput(
+            f"{int(np.isnan(s).sum())} of {len(s)} scores are NaN; the model has diverged, lower its rate"
+        )
+    if not np.isin(y, (0.0, 1.0)).all():
+        raise errors.BadInput(f"labels must be 0 or 1, got {np.unique(y)[:5].tolist()}")
+    return y, s
