@@ -50,6 +50,7 @@ check: env
 format: env
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python tools/settings_page.py
 	$(BIN)/clang-format -i cpp/*.h cpp/*.cpp cpp/bindings/*.h cpp/bindings/*.cpp
 
 docs: env
