@@ -1,0 +1,118 @@
+#include "bsp_steps.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace springtide {
+namespace {
+
+// Ranks one after the other: the store sums duplicates in the order it finds them.
+StepPart joined(const std::map<uint32_t, StepPart>& parts) {
+  StepPart all;
+  all.unique = parts.size() == 1 && parts.begin()->second.unique;
+  for (const auto& [rank, part] : parts) {
+    all.tables.insert(all.tables.end(), part.tables.begin(), part.tables.end());
+    all.keys.insert(all.keys.end(), part.keys.begin(), part.keys.end());
+    all.grads.insert(all.grads.end(), part.grads.begin(), part.grads.end());
+    all.clock = std::max(all.clock, part.clock);
+    for (size_t i = 0; i < part.hyper_tables.size(); ++i) {
+      const auto& known = all.hyper_tables;
+      if (std::find(known.begin(), known.end(), part.hyper_tables[i]) != known.end()) continue;
+      all.hyper_tables.push_back(part.hyper_tables[i]);
+      all.hyper.push_back(part.hyper[i]);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+uint64_t BspSteps::add(uint64_t step, uint32_t rank, StepPart part) {
+  const std::lock_guard lock(mutex_);
+  if (!stopped_.empty()) throw StepMissing(stopped_);
+  if (rank >= workers_) {
+    throw BadInput("rank " + std::to_string(rank) + " pushed a bsp part, but the group has " +
+                   std::to_string(workers_) + " workers (ranks from 0)");
+  }
+  if (step <= applied_) return 0;
+  if (step > applied_ + kAhead) {
+    throw BadInput("rank " + std::to_string(rank) + " pushed step " + std::to_string(step) + " while step " +
+                   std::to_string(applied_ + 1) + " is not applied yet" + missing(applied_ + 1));
+  }
+  parts_[step].try_emplace(rank, std::move(part));
+  return apply_ready();
+}
+
+uint64_t BspSteps::apply_ready() {
+  const auto start = std::chrono::steady_clock::now();
+  bool any = false;
+  for (auto next = parts_.find(applied_ + 1); next != parts_.end() && next->second.size() == workers_;
+       next = parts_.find(applied_ + 1)) {
+    const StepPart all = joined(next->second);
+    parts_.erase(next);
+    any = true;
+    try {
+      if (!all.keys.empty()) {
+        store_.push(all.tables, all.keys, all.grads.data(), all.hyper_tables, all.hyper, all.clock,
+                    all.unique, false);
+      }
+    } catch (const std::exception& e) {
+      stopped_ = "step " + std::to_string(applied_ + 1) + " could not be applied: " + e.what();
+      moved_.notify_all();
+      throw;
+    }
+    ++applied_;
+    moved_.notify_all();
+  }
+  if (!any) return 0;
+  const auto spent = std::chrono::steady_clock::now() - start;
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count());
+}
+
+void BspSteps::wait(uint64_t step, double timeout_s) {
+  std::unique_lock lock(mutex_);
+  const uint64_t resets = resets_;
+  const auto ready = [&] { return applied_ >= step || !stopped_.empty() || resets_ != resets; };
+  const bool came = moved_.wait_for(lock, std::chrono::duration<double>(timeout_s), ready);
+  if (resets_ != resets) throw StepMissing("the group went back to a checkpoint while this pull waited");
+  if (applied_ >= step) return;
+  if (!stopped_.empty()) throw StepMissing(stopped_);
+  if (!came) {
+    throw StepMissing("step " + std::to_string(applied_ + 1) + " was not complete after " +
+                      std::to_string(static_cast<int64_t>(timeout_s)) + " s" + missing(applied_ + 1) +
+                      "; are these workers running? see their logs");
+  }
+}
+
+std::string BspSteps::missing(uint64_t step) const {
+  const auto there = parts_.find(step);
+  std::string ranks;
+  for (uint32_t rank = 0; rank < workers_; ++rank) {
+    if (there != parts_.end() && there->second.contains(rank)) continue;
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return ": no part of rank " + ranks;
+}
+
+void BspSteps::reset(uint64_t applied, uint32_t workers) {
+  const std::lock_guard lock(mutex_);
+  applied_ = applied;
+  workers_ = workers;
+  parts_.clear();
+  stopped_.clear();
+  ++resets_;
+  moved_.notify_all();
+}
+
+void BspSteps::cancel(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  stopped_ = why;
+  moved_.notify_all();
+}
+
+uint64_t BspSteps::applied() const {
+  const std::lock_guard lock(mutex_);
+  return applied_;
+}
+
+}  // namespace springtide

@@ -1,0 +1,44 @@
+// One client's connection on a server: handshake, then frames one after the other until it ends.
+// In: a socket that accept() gave. Out: requests to request_handler.h; every way to end is counted.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "handshake.h"
+#include "request_handler.h"
+#include "server_state.h"
+#include "socket.h"
+
+namespace springtide {
+
+class Connection {
+ public:
+  Connection(ServerState& state, Fd fd, bool local) : state_(state), fd_(std::move(fd)), local_(local) {}
+
+  void serve(const Welcome& terms);  // until the peer goes, misbehaves, or one of the two below
+  void stop_reading() { shut_reading(fd_.get()); }
+  void cut() { shut_both(fd_.get()); }
+
+  std::thread thread;
+  std::atomic<bool> finished{false};
+
+ private:
+  bool next(RequestHandler& handler);
+  bool receive_body(const FrameHeader& header, RequestHandler& handler, std::span<const uint8_t>& body);
+  bool receive_window(const FrameHeader& header, RequestHandler& handler);
+  bool misbehaved(const FrameHeader& header, const std::string& why);
+  bool lost(Io io);
+  uint8_t* reserve(uint64_t bytes);
+
+  ServerState& state_;
+  Fd fd_;
+  bool local_;
+  std::unique_ptr<uint8_t[]>
+      buffer_;  // of the frame being read; not cleared, so that a large claim costs nothing
+  uint64_t capacity_ = 0;
+};
+
+}  // namespace springtide

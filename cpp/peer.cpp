@@ -1,0 +1,361 @@
+#include "peer.h"
+
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+#include "fork_guard.h"
+#include "frame_io.h"
+
+namespace springtide {
+namespace {
+
+constexpr uint64_t kReplyBytes = 1ULL << 34;  // a reply larger than this is not one
+
+std::string seconds(double s) {
+  std::ostringstream text;
+  text.precision(1);
+  text << std::fixed << s << " s";
+  return text.str();
+}
+
+double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
+  return b <= a ? 0
+                : static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(b - a).count());
+}
+
+}  // namespace
+
+Peer::Peer(const RemoteOptions& options, uint16_t index, const std::shared_ptr<SharedWindow>& shared)
+    : options_(options), index_(index) {
+  connect_until(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                   std::chrono::duration<double>(options.connect_timeout_s)));
+  check_terms();
+  if (shared && shared->window.valid() && terms_.local_name[0] != '\0') try_local(shared);
+  set_timeouts(fd_.get(), 0, options.request_timeout_s);
+  if (!shared_) tune_tcp(fd_.get());
+  close_in_children(fd_.get());
+  connected_ = last_reply_ = Clock::now();
+  sender_ = std::thread([this] { send_loop(); });
+  receiver_ = std::thread([this] { receive_loop(); });
+}
+
+Peer::~Peer() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    fail(name() + ": the connection was closed here");
+  }
+  sender_.join();
+  receiver_.join();
+  forget_in_children(fd_.get());
+}
+
+void Peer::connect_until(Clock::time_point deadline) {
+  const Clock::time_point start = Clock::now();
+  std::string last = "no answer";
+  do {
+    fd_ = connect_tcp(options_.hosts[index_], options_.ports[index_], deadline);
+    if (fd_) {
+      const double left = std::max(0.1, -since(deadline));
+      set_timeouts(fd_.get(), left, left);
+      try {
+        terms_ = introduce(fd_.get(), options_.secret, header(Kind::hello));
+        return;
+      } catch (const HandshakeRefused& e) {
+        throw PeerLost(name() + " refused the connection: " + e.what());
+      } catch (const PeerLost& e) {
+        last = e.what();
+      }
+    } else {
+      last = std::strerror(errno);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  } while (Clock::now() < deadline);
+  throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " +
+                 advice());
+}
+
+void Peer::check_terms() const {
+  if (terms_.server_index != index_) {
+    throw PeerLost(name() + " says it is server " + std::to_string(terms_.server_index) +
+                   "; the list of addresses is old");
+  }
+  if (terms_.slots != options_.placement.server_of_slot.size()) {
+    throw BadInput(name() + " cuts its tables into " + std::to_string(terms_.slots) +
+                   " slots, this client into " + std::to_string(options_.placement.server_of_slot.size()) +
+                   "; both come from the job's settings");
+  }
+}
+
+void Peer::try_local(const std::shared_ptr<SharedWindow>& shared) {
+  Fd local = connect_local(terms_.local_name.data());
+  if (!local) return;  // another host, or another network namespace
+  set_timeouts(local.get(), 5, 5);
+  try {
+    const Welcome again = introduce(local.get(), options_.secret, header(Kind::hello));
+    if (again.instance != terms_.instance) return;
+  } catch (const PeerLost&) {  // the name is someone else's: the connection we have is good
+    return;
+  }
+  FrameHeader frame = header(Kind::window);
+  const uint64_t bytes = shared->window.size();
+  frame.body_bytes = sizeof bytes;
+  seal(frame);
+  std::vector<iovec> out = {{&frame, sizeof frame}};
+  if (send_all(local.get(), out) != Io::ok) return;
+  const auto* body = reinterpret_cast<const uint8_t*>(&bytes);
+  if (send_with_fd(local.get(), {body, sizeof bytes}, shared->window.fd()) != Io::ok) return;
+  FrameHeader answer;
+  std::vector<uint8_t> rest;
+  std::string why;
+  if (receive_frame(local.get(), answer, rest, kHandshakeBytes, why) != Io::ok || !why.empty()) return;
+  if (answer.status != static_cast<uint16_t>(Status::ok)) return;
+  fd_ = std::move(local);
+  shared_ = shared;
+}
+
+FrameHeader Peer::header(Kind kind) const {
+  FrameHeader header;
+  header.kind = static_cast<uint8_t>(kind);
+  header.generation = options_.generation;
+  header.epoch = options_.placement.epoch;
+  header.rank = options_.rank;
+  header.incarnation = options_.incarnation;
+  return header;
+}
+
+bool Peer::has_credit(const Call& call) const {
+  if (awaiting_.empty()) return true;  // one request always goes, however large
+  return awaiting_.size() < terms_.credit_requests &&
+         bytes_under_way_ + call.out_bytes <= terms_.credit_bytes;
+}
+
+void Peer::submit(const std::shared_ptr<Call>& call) {
+  if (call->header.body_bytes > terms_.max_frame_bytes) {
+    throw BadInput("a " + std::string(name_of(static_cast<Kind>(call->header.kind))) + " of " +
+                   std::to_string(call->header.body_bytes) + " bytes to " + name() +
+                   " is over its limit of " + std::to_string(terms_.max_frame_bytes) +
+                   "; use smaller batches or more servers");
+  }
+  std::unique_lock lock(mutex_);
+  const auto may_go = [&] { return !failed_.empty() || has_credit(*call); };
+  if (!moved_.wait_for(lock, std::chrono::duration<double>(call->timeout_s), may_go)) {
+    fail(name() + " has answered nothing for " + seconds(call->timeout_s) + " while " +
+         std::to_string(awaiting_.size()) + " requests wait; " + advice());
+  }
+  if (!failed_.empty()) throw PeerLost(failed_);
+  call->header.request = next_request_++;
+  seal(call->header);
+  call->sent = Clock::now();
+  awaiting_.push_back(call);
+  bytes_under_way_ += call->out_bytes;
+  if (sending_) {
+    queue_.push_back(call);
+    return;
+  }
+  sending_ = true;
+  ++call->busy;
+  lock.unlock();
+  const Io io = send_some(fd_.get(), call->out);  // mostly the kernel takes it all: no thread is woken then
+  lock.lock();
+  --call->busy;
+  moved_.notify_all();
+  if (io != Io::ok) fail(name() + " is gone (" + describe(io) + "); " + advice());
+  if (failed_.empty() && !call->out.empty()) queue_.push_front(call);
+  if (queue_.empty()) {
+    sending_ = false;
+  } else {
+    handed_over_ = true;
+    to_send_.notify_one();
+  }
+}
+
+void Peer::send_loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    to_send_.wait(lock, [&] { return handed_over_ || closing_; });
+    if (closing_) return;
+    while (!queue_.empty()) {
+      const std::shared_ptr<Call> call = queue_.front();
+      queue_.pop_front();
+      if (call->done) continue;
+      ++call->busy;
+      lock.unlock();
+      const Io io = send_all(fd_.get(), call->out);
+      lock.lock();
+      --call->busy;
+      moved_.notify_all();
+      if (io != Io::ok) fail(name() + " takes no more requests (" + describe(io) + "); " + advice());
+    }
+    handed_over_ = sending_ = false;
+  }
+}
+
+void Peer::receive_loop() {
+  while (true) {
+    FrameHeader answer;
+    const Io io = receive_all(fd_.get(), &answer, sizeof answer);
+    std::string why = io == Io::ok ? fault_in(answer, kReplyBytes) : describe(io);
+    std::unique_lock lock(mutex_);
+    if (closing_ || !failed_.empty()) return;
+    if (why.empty() && (awaiting_.empty() || awaiting_.front()->header.request != answer.request)) {
+      why = "it answered what nobody asked";
+    }
+    if (!why.empty()) {
+      return fail(name() + " went away " + seconds(since(connected_)) + " after it was connected (" + why +
+                  "); " + advice());
+    }
+    const std::shared_ptr<Call> call = awaiting_.front();
+    ++call->busy;
+    lock.unlock();
+    const bool whole = receive_reply(*call, answer, why);
+    lock.lock();
+    --call->busy;
+    if (!whole) return fail(name() + " went away in the middle of a reply (" + why + "); " + advice());
+    if (!failed_.empty()) return moved_.notify_all();
+    awaiting_.pop_front();
+    finish(*call);
+  }
+}
+
+bool Peer::receive_reply(Call& call, const FrameHeader& answer, std::string& why) {
+  call.answer = answer;
+  const bool rows = answer.status == static_cast<uint16_t>(Status::ok) && call.in_bytes != 0;
+  Io io = Io::ok;
+  if (rows && (answer.flags & kInWindow) != 0) {
+    for (const Call::Copy& copy : call.copies) std::memcpy(copy.to, copy.from, copy.bytes);
+  } else if (rows) {
+    if (answer.body_bytes != call.in_bytes + sizeof call.answer.server_ns || (answer.flags & kTimed) == 0) {
+      why = std::to_string(answer.body_bytes) + " bytes for " + std::to_string(call.in_bytes) +
+            " bytes of rows";
+      return false;
+    }
+    std::vector<iovec> in = std::move(call.in);
+    in.push_back({&call.answer.server_ns, sizeof call.answer.server_ns});
+    io = receive_all(fd_.get(), in);
+  } else if (answer.body_bytes != 0) {
+    call.reply.resize(answer.body_bytes);
+    io = receive_all(fd_.get(), call.reply.data(), call.reply.size());
+  }
+  if (io != Io::ok) why = describe(io);
+  return io == Io::ok;
+}
+
+void Peer::finish(Call& call) {
+  const Clock::time_point now = Clock::now();
+  // Behind another request a call waits for that one, not for the network.
+  const uint64_t took = ns_between(std::max(call.sent, last_reply_), now);
+  last_reply_ = now;
+  stats_.sync_ns += took - std::min(took, call.answer.server_ns + call.answer.clock);
+  stats_.step_wait_ns += call.answer.clock;
+  bytes_under_way_ -= call.out_bytes;
+  stats_.bytes_out += sizeof call.header + call.out_bytes;
+  stats_.bytes_in += sizeof call.answer + call.in_bytes + call.reply.size();
+  if (call.header.kind == static_cast<uint8_t>(Kind::pull)) {
+    ++stats_.pulls;
+    stats_.pulled_keys += call.header.keys;
+    stats_.lookup_ns += call.answer.server_ns;
+  } else if (call.header.kind == static_cast<uint8_t>(Kind::push)) {
+    ++stats_.pushes;
+    stats_.pushed_keys += call.header.keys;
+    stats_.update_ns += call.answer.server_ns;
+  }
+  if (call.answer.status != static_cast<uint16_t>(Status::ok)) call.error = failure_of(call);
+  call.done = true;
+  moved_.notify_all();
+}
+
+std::exception_ptr Peer::failure_of(const Call& call) const {
+  const std::string said = text_of(call.reply);
+  switch (static_cast<Status>(call.answer.status)) {
+    case Status::non_finite:
+      return std::make_exception_ptr(NonFinite(said));
+    case Status::bad_input:
+      return std::make_exception_ptr(BadInput(name() + ": " + said));
+    case Status::wrong_owner: {
+      std::string slots;
+      for (size_t at = 0; at + 1 < call.reply.size() && at < 16; at += 2) {
+        uint16_t slot = 0;
+        std::memcpy(&slot, call.reply.data() + at, sizeof slot);
+        slots += (at == 0 ? "" : ", ") + std::to_string(slot);
+      }
+      return std::make_exception_ptr(WrongOwner(
+          name() + " does not own " + std::to_string(call.reply.size() / 2) + " of the slots asked for (" +
+          slots + (call.reply.size() > 16 ? ", ..." : "") + "); its placement is of epoch " +
+          std::to_string(call.answer.epoch) + ", ours of " + std::to_string(options_.placement.epoch)));
+    }
+    default:
+      return std::make_exception_ptr(PeerLost(name() + ": " + said));
+  }
+}
+
+void Peer::fail(const std::string& why) {
+  if (failed_.empty()) {
+    failed_ = why;
+    shut_both(fd_.get());
+    for (const auto& call : awaiting_) {
+      call->error = std::make_exception_ptr(PeerLost(why));
+      call->done = true;
+    }
+    awaiting_.clear();
+    queue_.clear();
+  }
+  moved_.notify_all();
+  to_send_.notify_all();
+}
+
+bool Peer::wait_done(std::unique_lock<std::mutex>& lock, Call& call) {
+  const auto settled = [&] { return call.done && call.busy == 0; };
+  const auto deadline =
+      call.sent + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(call.timeout_s));
+  if (moved_.wait_until(lock, deadline, settled)) return true;
+  if (!call.done) {
+    fail(name() + " has not answered a " + name_of(static_cast<Kind>(call.header.kind)) + " of " +
+         std::to_string(call.header.keys) + " keys for " + seconds(call.timeout_s) + "; " + advice());
+  }
+  moved_.wait(lock, settled);  // the socket is shut: whoever used the caller's memory lets go now
+  return false;
+}
+
+void Peer::wait(Call& call) {
+  std::unique_lock lock(mutex_);
+  const Clock::time_point start = Clock::now();
+  wait_done(lock, call);
+  stats_.wait_ns += ns_between(start, Clock::now());
+  if (call.error) std::rethrow_exception(call.error);
+}
+
+void Peer::settle(Call& call) noexcept {
+  std::unique_lock lock(mutex_);
+  wait_done(lock, call);
+}
+
+bool Peer::done(const Call& call) {
+  const std::lock_guard lock(mutex_);
+  return call.done && call.busy == 0;
+}
+
+void Peer::add_to(RemoteStats& stats) const {
+  const std::lock_guard lock(mutex_);
+  stats.pulls += stats_.pulls, stats.pushes += stats_.pushes;
+  stats.pulled_keys += stats_.pulled_keys, stats.pushed_keys += stats_.pushed_keys;
+  stats.bytes_in += stats_.bytes_in, stats.bytes_out += stats_.bytes_out;
+  stats.lookup_ns += stats_.lookup_ns, stats.update_ns += stats_.update_ns;
+  stats.sync_ns += stats_.sync_ns, stats.wait_ns += stats_.wait_ns, stats.step_wait_ns += stats_.step_wait_ns;
+  stats.transports.push_back(shared_ ? "shm" : "tcp");
+}
+
+std::string Peer::name() const {
+  return "server " + std::to_string(index_) + " (" + options_.hosts[index_] + ":" +
+         std::to_string(options_.ports[index_]) + ")";
+}
+
+std::string Peer::advice() const {
+  return "is it running? see logs/server-" + std::to_string(index_) +
+         ".log, and check host, port and firewall";
+}
+
+}  // namespace springtide

@@ -1,0 +1,76 @@
+// A client's connection to one server: calls go out in order, replies come back in order, both while others
+// compute. In: calls (call.h). Out: their replies, or PeerLost for all of them at once. Next:
+// remote_backend.h.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "call.h"
+#include "handshake.h"
+#include "remote_backend.h"
+#include "socket.h"
+
+namespace springtide {
+
+class Peer {
+ public:
+  // Connects, retrying until the deadline. `shared` moves it to shared memory when the server is on this
+  // host.
+  Peer(const RemoteOptions& options, uint16_t index, const std::shared_ptr<SharedWindow>& shared);
+  ~Peer();  // calls that are still under way fail
+
+  void submit(const std::shared_ptr<Call>& call);  // blocks only while the server's credits are used up
+  void wait(Call& call);                           // until its reply; throws what went wrong with it
+  void settle(Call& call) noexcept;                // until nothing uses the caller's memory any more
+  bool done(const Call& call);
+  FrameHeader header(Kind kind) const;  // with this client's identity
+
+  const Welcome& terms() const { return terms_; }
+  const std::shared_ptr<SharedWindow>& shared() const { return shared_; }
+  void add_to(RemoteStats& stats) const;
+
+ private:
+  void connect_until(Clock::time_point deadline);
+  void try_local(const std::shared_ptr<SharedWindow>& shared);
+  void check_terms() const;
+  void send_loop();
+  void receive_loop();
+  bool receive_reply(Call& call, const FrameHeader& answer, std::string& why);
+  void finish(Call& call);  // these four with the lock held
+  void fail(const std::string& why);
+  bool has_credit(const Call& call) const;
+  std::exception_ptr failure_of(const Call& call) const;
+  bool wait_done(std::unique_lock<std::mutex>& lock, Call& call);
+  std::string name() const;
+  std::string advice() const;
+
+  const RemoteOptions& options_;
+  const uint16_t index_;
+  Fd fd_;
+  Welcome terms_;
+  std::shared_ptr<SharedWindow> shared_;
+  Clock::time_point connected_{};
+
+  mutable std::mutex mutex_;
+  std::condition_variable moved_;               // a call is done, or credit came back
+  std::condition_variable to_send_;             // the sender has work
+  std::deque<std::shared_ptr<Call>> queue_;     // not sent yet, or only in part
+  std::deque<std::shared_ptr<Call>> awaiting_;  // no reply yet, in order
+  uint64_t bytes_under_way_ = 0;
+  uint64_t next_request_ = 1;
+  bool sending_ = false;      // someone has the right to write
+  bool handed_over_ = false;  // the sender thread has it
+  bool closing_ = false;
+  std::string failed_;
+  Clock::time_point last_reply_{};
+  RemoteStats stats_;
+  std::thread sender_, receiver_;
+};
+
+}  // namespace springtide

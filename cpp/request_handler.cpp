@@ -1,0 +1,293 @@
+#include "request_handler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+
+#include "frame_io.h"
+#include "hash.h"
+#include "wire_tables.h"
+
+namespace springtide {
+namespace {
+
+// Rows are gathered and sent by this many bytes, so that the peer copies one chunk while the next is
+// gathered, and a chunk is still in the cache when the kernel copies it.
+constexpr size_t kChunkBytes = 64 << 10;
+constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan stops at the first slot past this
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
+}
+
+}  // namespace
+
+bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> body) {
+  state_.count.bytes_in += sizeof header + body.size();
+  try {
+    return dispatch(header, body);
+  } catch (const NonFinite& e) {
+    return fail(header, Status::non_finite, e.what());
+  } catch (const BadInput& e) {
+    return fail(header, Status::bad_input, e.what());
+  } catch (const StepMissing& e) {
+    return fail(header, Status::step_missing, e.what());
+  } catch (const std::exception& e) {
+    return fail(header, Status::internal,
+                std::string(name_of(static_cast<Kind>(header.kind))) + ": " + e.what());
+  }
+}
+
+bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t> body) {
+  if (header.generation < state_.generation) {
+    return fail(header, Status::stale_generation,
+                "generation " + std::to_string(header.generation) + " is over, the group is at " +
+                    std::to_string(state_.generation) + "; join again");
+  }
+  BodyView view;
+  const auto kind = static_cast<Kind>(header.kind);
+  if (kind == Kind::pull || kind == Kind::push || kind == Kind::assign) {
+    if (const std::string why = take_apart(header, body, view); !why.empty()) throw BadInput(why);
+  }
+  switch (kind) {
+    case Kind::pull:
+      return pull(header, view);
+    case Kind::push:
+      return push(header, view);
+    case Kind::assign:
+      return assign(header, view);
+    case Kind::declare:
+      return declare(header, body);
+    case Kind::scan:
+      return scan(header, body);
+    case Kind::stats:
+      return stats(header);
+    default:
+      ++state_.count.bad_frames;
+      fail(header, Status::bad_frame,
+           std::string("a ") + name_of(kind) + " has no place after the handshake");
+      return false;
+  }
+}
+
+bool RequestHandler::pull(const FrameHeader& header, const BodyView& body) {
+  const std::vector<Run> runs = reply_runs(header, body, window_, dims_);
+  uint64_t waited = 0;
+  if (header.step != 0) {
+    const uint64_t start = now_ns();
+    state_.steps.wait(header.step, state_.options.step_wait_s);
+    waited = now_ns() - start;
+    state_.count.step_wait_ns += waited;
+  }
+  const auto owned = state_.ownership();
+  const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
+  if (!foreign.empty()) return refuse_slots(header, foreign, owned->epoch, 0);
+  ++state_.count.pulls;
+  state_.count.pulled_keys += body.keys.size();
+  return runs.empty() ? stream(header, body, waited) : fill_window(header, body, runs, waited);
+}
+
+bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns) {
+  FrameHeader answer = reply_to(header);
+  answer.flags |= kTimed;
+  answer.clock = waited_ns;
+  uint64_t spent = 0;
+  answer.body_bytes = sizeof(float) * dims_.floats(body.tables) + sizeof spent;
+  seal(answer);
+  std::vector<iovec> out = {{&answer, sizeof answer}};
+  size_t at = 0;
+  while (at < body.keys.size()) {
+    size_t end = at, floats = 0;
+    while (end < body.keys.size() && floats < kChunkBytes / sizeof(float))
+      floats += dims_.of(body.tables[end++]);
+    if (rows_.size() < floats) rows_.resize(floats);
+    const uint64_t start = now_ns();
+    state_.store.pull(body.tables.subspan(at, end - at), body.keys.subspan(at, end - at), rows_.data());
+    spent += now_ns() - start;
+    out.push_back({rows_.data(), floats * sizeof(float)});
+    at = end;
+    if (at == body.keys.size()) break;  // the last chunk goes with the trailer
+    mid_reply_ = true;
+    if (send_all(fd_, out) != Io::ok) return false;
+  }
+  mid_reply_ = false;
+  out.push_back({&spent, sizeof spent});
+  state_.count.lookup_ns += spent;
+  state_.count.bytes_out += sizeof answer + answer.body_bytes;
+  return send_all(fd_, out) == Io::ok;
+}
+
+bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                                 uint64_t waited_ns) {
+  const uint64_t start = now_ns();
+  uint64_t bytes = 0;
+  for (const Run& run : runs) {
+    const auto tables = body.tables.subspan(run.first, run.keys);
+    state_.store.pull(tables, body.keys.subspan(run.first, run.keys), run.floats);
+  }
+  for (const FloatSpan& span : body.spans) bytes += span.bytes;
+  FrameHeader answer = reply_to(header);
+  answer.flags |= kInWindow;
+  answer.clock = waited_ns;
+  answer.server_ns = now_ns() - start;
+  state_.count.lookup_ns += answer.server_ns;
+  state_.count.bytes_out += bytes;
+  return reply(answer, {});
+}
+
+void RequestHandler::check_push(const FrameHeader& header, const BodyView& body) {
+  std::vector<uint8_t> named(UINT16_MAX + 1, 0);
+  for (const HyperRecord& record : body.hypers) named[record.table] = 1;
+  for (const TableId table : body.tables) {
+    if (named[table] == 0) {
+      throw BadInput("the push holds keys of table '" + state_.store.table(table).name +
+                     "' but no learning rate for it");
+    }
+  }
+  const uint32_t slots = state_.store.slots();
+  std::vector<uint8_t> spoken(slots, (header.flags & kNamesSlots) != 0 ? 0 : 1);
+  for (const uint16_t slot : body.slots) {
+    if (slot >= slots) throw BadInput("slot " + std::to_string(slot) + " of " + std::to_string(slots));
+    spoken[slot] = 1;
+  }
+  if ((header.flags & kNamesSlots) == 0) return;
+  for (size_t i = 0; i < body.keys.size(); ++i) {
+    if (spoken[slot_of(hash_key(body.tables[i], body.keys[i]), slots)] == 0) {
+      throw BadInput("the push holds key " + std::to_string(body.keys[i]) +
+                     " of a slot it does not speak for");
+    }
+  }
+}
+
+bool RequestHandler::push(const FrameHeader& header, const BodyView& body) {
+  const std::vector<Run> runs = runs_of(header, body, window_, dims_);
+  check_push(header, body);
+  check_finite(body, runs, dims_, state_.store);
+  const auto owned = state_.ownership();
+  const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
+  const uint64_t spent = apply(header, body, runs, keep_);
+  ++state_.count.pushes;
+  state_.count.pushed_keys += body.keys.size();
+  state_.count.update_ns += spent;
+  for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
+  if (!foreign.empty()) return refuse_slots(header, foreign, owned->epoch, spent);
+  FrameHeader answer = reply_to(header);
+  answer.server_ns = spent;
+  return reply(answer, {});
+}
+
+uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                               std::span<const uint8_t> keep) {
+  std::vector<TableId> tables;
+  std::vector<Hyper> hyper;
+  for (const HyperRecord& record : body.hypers) {
+    tables.push_back(record.table);
+    hyper.push_back({record.lr, record.weight_decay, record.step});
+  }
+  const bool unique = (header.flags & kUnique) != 0;
+  if ((header.flags & kBsp) != 0) {
+    StepPart part = gathered(body, runs, keep, dims_);
+    part.hyper_tables = std::move(tables);
+    part.hyper = std::move(hyper);
+    part.clock = header.clock;
+    part.unique = unique;
+    return state_.steps.add(header.step, header.rank, std::move(part));
+  }
+  const auto count = [&](const PushStats& stats) {
+    state_.count.created += stats.created;
+    state_.count.evicted += stats.evicted;
+  };
+  const uint64_t start = now_ns();
+  if (keep.empty() && (unique || runs.size() <= 1)) {
+    for (const Run& run : runs) {
+      count(state_.store.push(body.tables.subspan(run.first, run.keys),
+                              body.keys.subspan(run.first, run.keys), run.floats, tables, hyper, header.clock,
+                              unique, false));
+    }
+  } else {
+    const StepPart part = gathered(body, runs, keep, dims_);
+    count(state_.store.push(part.tables, part.keys, part.grads.data(), tables, hyper, header.clock, unique,
+                            false));
+  }
+  return now_ns() - start;
+}
+
+bool RequestHandler::assign(const FrameHeader& header, const BodyView& body) {
+  const std::vector<Run> runs = runs_of(header, body, window_, dims_);
+  const auto owned = state_.ownership();
+  const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
+  if (!foreign.empty()) return refuse_slots(header, foreign, owned->epoch, 0);
+  const uint64_t start = now_ns();
+  for (const Run& run : runs) {
+    state_.store.assign(body.tables.subspan(run.first, run.keys), body.keys.subspan(run.first, run.keys),
+                        run.floats);
+  }
+  ++state_.count.assigns;
+  FrameHeader answer = reply_to(header);
+  answer.server_ns = now_ns() - start;
+  return reply(answer, {});
+}
+
+bool RequestHandler::declare(const FrameHeader& header, std::span<const uint8_t> body) {
+  for (const TableSpec& spec : decode_tables(body)) state_.store.declare(spec);
+  ++state_.count.declares;
+  return reply(reply_to(header), {});
+}
+
+bool RequestHandler::scan(const FrameHeader& header, std::span<const uint8_t> body) {
+  TableId table = 0;
+  if (body.size() != sizeof table) throw BadInput("a scan names one table");
+  std::memcpy(&table, body.data(), sizeof table);
+  const uint32_t dim = dims_.of(table), slots = state_.store.slots();
+  const auto owned = state_.ownership();
+  std::vector<Key> keys;
+  std::vector<float> rows;
+  uint64_t slot = header.step;
+  for (; slot < slots && keys.size() * (sizeof(Key) + dim * sizeof(float)) < kScanBytes; ++slot) {
+    if (owned->all || owned->mine[slot] != 0)
+      state_.store.scan(table, static_cast<uint32_t>(slot), keys, rows);
+  }
+  if (keys.size() > UINT32_MAX || rows.size() != keys.size() * dim)
+    throw std::runtime_error("a slot read badly");
+  ++state_.count.scans;
+  FrameHeader answer = reply_to(header);
+  answer.keys = static_cast<uint32_t>(keys.size());
+  answer.step = slot;
+  answer.body_bytes = keys.size() * sizeof(Key) + rows.size() * sizeof(float);
+  seal(answer);
+  std::vector<iovec> out = {{&answer, sizeof answer},
+                            {keys.data(), keys.size() * sizeof(Key)},
+                            {rows.data(), rows.size() * sizeof(float)}};
+  state_.count.bytes_out += sizeof answer + answer.body_bytes;
+  return send_all(fd_, out) == Io::ok;
+}
+
+bool RequestHandler::stats(const FrameHeader& header) {
+  const ServerStats figures = state_.stats();
+  return reply(reply_to(header), {reinterpret_cast<const uint8_t*>(&figures), sizeof figures});
+}
+
+bool RequestHandler::reply(const FrameHeader& reply, std::span<const uint8_t> body) {
+  state_.count.bytes_out += sizeof reply + body.size();
+  return send_frame(fd_, reply, body) == Io::ok;
+}
+
+bool RequestHandler::fail(const FrameHeader& request, Status status, const std::string& why) {
+  if (mid_reply_) return false;
+  state_.count.bytes_out += sizeof request + why.size();
+  return send_failure(fd_, request, status, why) == Io::ok;
+}
+
+bool RequestHandler::refuse_slots(const FrameHeader& request, std::span<const uint16_t> slots, uint32_t epoch,
+                                  uint64_t server_ns) {
+  state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
+  FrameHeader answer = reply_to(request);
+  answer.status = static_cast<uint16_t>(Status::wrong_owner);
+  answer.epoch = epoch;
+  answer.server_ns = server_ns;
+  return reply(answer, {reinterpret_cast<const uint8_t*>(slots.data()), slots.size_bytes()});
+}
+
+}  // namespace springtide

@@ -1,0 +1,58 @@
+// One connection's requests, served: pull, push, assign, declare, scan, stats.
+// In: frames whose headers were checked (connection.h). Out: the store read and written, a reply on the
+// socket.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "row_runs.h"
+#include "server_state.h"
+#include "socket.h"
+#include "window.h"
+#include "wire.h"
+
+namespace springtide {
+
+class RequestHandler {
+ public:
+  RequestHandler(ServerState& state, int fd) : state_(state), fd_(fd), dims_(state.store) {}
+
+  // False when the connection must end: it broke, or the peer speaks nonsense.
+  bool handle(const FrameHeader& header, std::span<const uint8_t> body);
+  void use(Window window) { window_ = std::move(window); }
+  const Window& window() const { return window_; }
+
+ private:
+  bool dispatch(const FrameHeader& header, std::span<const uint8_t> body);
+  bool pull(const FrameHeader& header, const BodyView& body);
+  bool stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns);
+  bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                   uint64_t waited_ns);
+  bool push(const FrameHeader& header, const BodyView& body);
+  uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                 std::span<const uint8_t> keep);
+  bool assign(const FrameHeader& header, const BodyView& body);
+  bool declare(const FrameHeader& header, std::span<const uint8_t> body);
+  bool scan(const FrameHeader& header, std::span<const uint8_t> body);
+  bool stats(const FrameHeader& header);
+
+  bool reply(const FrameHeader& reply, std::span<const uint8_t> body);
+  bool fail(const FrameHeader& request, Status status, const std::string& why);
+  bool refuse_slots(const FrameHeader& request, std::span<const uint16_t> slots, uint32_t epoch,
+                    uint64_t server_ns);
+  void check_push(const FrameHeader& header, const BodyView& body);
+
+  ServerState& state_;
+  int fd_;
+  Dims dims_;
+  Window window_;
+  std::vector<float> rows_;  // one chunk of a reply
+  std::vector<uint8_t> keep_;
+  bool mid_reply_ =
+      false;  // part of a reply is out: an error can no longer be told, only the connection ended
+};
+
+}  // namespace springtide

@@ -1,0 +1,73 @@
+// A parameter server: a Store behind a TCP port (and a local socket with shared memory), one blocking thread
+// a connection. Python only starts, stops and watches it. Requests are served in request_handler.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "store.h"
+
+namespace springtide {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;  // 0: a free one
+  std::string secret;
+  uint32_t index = 0;    // which server of the job this is
+  uint32_t workers = 1;  // bsp: parts of one step
+  bool shared_memory = true;
+  uint32_t max_connections = 1024;
+  uint64_t max_frame_bytes = 1ULL << 30;
+  double handshake_s = 10;  // for each of the two answers of a client that connects
+  double stall_s =
+      30;  // a peer that stops in the middle of a frame, or takes no reply, for longer is dropped
+  double step_wait_s = 300;
+  uint32_t credit_requests = 64;  // a client's requests under way
+  uint64_t credit_bytes = 256ULL << 20;
+};
+
+// Sums since the start. Plain numbers in a fixed order: also the body of a reply to Kind::stats.
+struct ServerStats {
+  uint64_t pulls = 0, pushes = 0, assigns = 0, scans = 0, declares = 0;
+  uint64_t pulled_keys = 0, pushed_keys = 0;
+  uint64_t bytes_in = 0, bytes_out = 0;  // bodies and headers, also those that lay in shared memory
+  uint64_t lookup_ns = 0, update_ns = 0, step_wait_ns = 0;
+  uint64_t created = 0, evicted = 0;
+  uint64_t connections = 0;  // open now
+  uint64_t accepted = 0;     // ever, with the secret proved
+  uint64_t shared = 0;       // of these, over shared memory
+  uint64_t refused = 0;      // version, secret, too many
+  uint64_t bad_frames = 0;   // nonsense, torn, oversized
+  uint64_t stalled = 0;      // dropped for stopping in the middle
+  uint64_t wrong_owner_keys = 0;
+  uint64_t applied_step = 0;  // bsp
+};
+
+class Server {
+ public:
+  Server(Store& store, const ServerOptions& options);  // the store must outlive it
+  ~Server();                                           // stops at once
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  void start();  // PortTaken, BadInput
+  std::string host() const;
+  uint16_t port() const;
+  // owners[slot] is the server that has the slot; those of this server's index are its own. Until the first
+  // call it takes every slot for its own. BadInput for another number of slots, or an epoch lower than the
+  // last.
+  void set_placement(uint32_t epoch, const std::vector<uint16_t>& owners);
+  // bsp: the group went back to `applied_step`; frames of an older generation are refused from now on.
+  void set_generation(uint32_t generation, uint64_t applied_step, uint32_t workers);
+  ServerStats stats() const;
+  // No new connections; requests that have arrived are answered, for `drain_s` at most. Twice is fine.
+  void stop(double drain_s);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace springtide

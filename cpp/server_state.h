@@ -1,0 +1,49 @@
+// What all connections of one server share: the tables, who owns which slot, the bsp steps, the counters.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "bsp_steps.h"
+#include "server.h"
+#include "store.h"
+
+namespace springtide {
+
+struct Owned {
+  uint32_t epoch = 0;
+  bool all = true;
+  std::vector<uint8_t> mine;  // by slot
+};
+
+struct ServerCounters {
+  std::atomic<uint64_t> pulls{0}, pushes{0}, assigns{0}, scans{0}, declares{0}, pulled_keys{0},
+      pushed_keys{0}, bytes_in{0}, bytes_out{0}, lookup_ns{0}, update_ns{0}, step_wait_ns{0}, created{0},
+      evicted{0}, connections{0}, accepted{0}, shared{0}, refused{0}, bad_frames{0}, stalled{0},
+      wrong_owner_keys{0};
+};
+
+struct ServerState {
+  ServerState(Store& tables, const ServerOptions& o)
+      : store(tables), options(o), steps(tables, o.workers), owned(std::make_shared<const Owned>()) {}
+
+  std::shared_ptr<const Owned> ownership() const {
+    const std::lock_guard lock(mutex);
+    return owned;
+  }
+  ServerStats stats() const;
+
+  Store& store;
+  const ServerOptions options;
+  BspSteps steps;
+  ServerCounters count;
+  std::atomic<uint32_t> generation{0};
+  std::atomic<bool> stopping{false};
+  mutable std::mutex mutex;  // of what follows
+  std::shared_ptr<const Owned> owned;
+};
+
+}  // namespace springtide

@@ -1,0 +1,18 @@
+// SHA-256 (FIPS 180-4) and HMAC (RFC 2104): how both ends of a connection prove the job's secret without
+// sending it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace springtide {
+
+using Digest = std::array<uint8_t, 32>;
+
+Digest sha256(std::span<const uint8_t> message);
+Digest hmac_sha256(std::span<const uint8_t> key, std::span<const uint8_t> message);
+bool same_digest(const Digest& a, const Digest& b);  // in time that does not depend on where they differ
+
+}  // namespace springtide

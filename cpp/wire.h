@@ -1,0 +1,133 @@
+// The frame: a fixed little-endian header, then a body whose layout the header's counts fix completely.
+// In: bytes of a peer that nobody trusts. Out: spans into them, or the reason for refusing. Spec:
+// docs/design/wire.md.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend.h"
+#include "types.h"
+
+namespace springtide {
+
+static_assert(std::endian::native == std::endian::little, "frames are laid out as little-endian memory");
+
+constexpr uint32_t kMagic = 0x57445453;     // "STDW"
+constexpr uint16_t kVersion = 1;            // raised whenever a byte changes its meaning
+constexpr uint64_t kHandshakeBytes = 4096;  // the largest body before the secret is proved
+
+enum class Kind : uint8_t {
+  hello = 1,  // handshake.h
+  challenge,
+  proof,
+  welcome,
+  window,  // shared memory: the body comes with a descriptor
+  declare,
+  pull,
+  push,
+  assign,
+  scan,
+  stats,
+  last = stats,
+};
+
+enum class Status : uint16_t {
+  ok = 0,
+  bad_input,         // the caller's mistake; the body is a sentence, the connection lives on
+  non_finite,        // NaN or infinity in a push, nothing applied; a sentence
+  wrong_owner,       // a body of slots (u16) that the server does not own; a push was applied to the others
+  stale_generation,  // the group has gone back to a checkpoint since; a sentence
+  step_missing,      // bsp: not every rank's part came in time; a sentence that names them
+  refused,           // handshake: version, secret, too many connections; a sentence, then the connection ends
+  bad_frame,         // nonsense; a sentence, then the connection ends
+  internal,          // the server failed at it; a sentence
+};
+
+enum Flag : uint8_t {
+  kReply = 1,
+  kBsp = 2,          // push: a part of step `step` of the whole group
+  kUnique = 4,       // push: no key twice
+  kInWindow = 8,     // keys, tables and the rest lie at window_offset; floats where the spans say
+  kNamesSlots = 16,  // push: speaks only for the slots in its body, else for all this server has at its epoch
+  kTimed = 32,       // reply: the last 8 bytes of the body are server_ns, known only after the rows were sent
+};
+
+// Every field of "exactly once, by identity" has its place from the start, used by this version or not.
+struct FrameHeader {
+  uint32_t magic = kMagic;
+  uint16_t version = kVersion;
+  uint8_t kind = 0;
+  uint8_t flags = 0;
+  uint64_t request = 0;     // chosen by the client, echoed by the reply
+  uint64_t body_bytes = 0;  // what follows, on the socket or in the window
+  uint32_t generation = 0;  // bsp: raised by a return to a checkpoint
+  uint32_t epoch = 0;       // of the sender's placement
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  uint64_t step = 0;   // push: its step; pull: answer only once this step is applied; scan reply: next slot
+  uint64_t clock = 0;  // push: the age clock; reply: ns spent waiting for a step
+  uint64_t server_ns = 0;  // reply: the server's own time in its tables
+  uint16_t status = 0;
+  uint16_t hypers = 0;   // HyperRecord[]
+  uint16_t spans = 0;    // FloatSpan[]
+  uint16_t slots = 0;    // uint16_t[]
+  uint32_t batches = 0;  // BatchRange[]
+  uint32_t keys = 0;     // Key[], then TableId[]
+  uint64_t window_offset = 0;
+  uint32_t reserved = 0;
+  uint32_t check = 0;  // of all bytes before it
+};
+static_assert(sizeof(FrameHeader) == 96);
+
+struct HyperRecord {
+  uint16_t table = 0;
+  uint16_t reserved = 0;
+  float lr = 0;
+  float weight_decay = 0;
+  uint32_t reserved2 = 0;
+  uint64_t step = 0;
+};
+static_assert(sizeof(HyperRecord) == 24 && sizeof(BatchRange) == 24);
+
+// A run of floats in the shared window: the rows of the next keys, as many as fit exactly.
+struct FloatSpan {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// Where each section of a body starts, in bytes. Every section is aligned for its type.
+struct BodyLayout {
+  uint64_t batches, hypers, spans, slots, keys, tables, floats;
+};
+BodyLayout layout_of(const FrameHeader& header);
+
+// A body taken apart. The spans point into the bytes that were given.
+struct BodyView {
+  std::span<const BatchRange> batches;
+  std::span<const HyperRecord> hypers;
+  std::span<const FloatSpan> spans;
+  std::span<const uint16_t> slots;
+  std::span<const Key> keys;
+  std::span<const TableId> tables;
+  std::span<const float> floats;
+};
+
+void seal(FrameHeader& header);  // fills in `check`; last thing before sending
+// Empty when the header can be believed; else what is wrong with it. `limit` bounds body_bytes.
+std::string fault_in(const FrameHeader& header, uint64_t limit);
+// Empty, and `view` filled, when the body's size is exactly what the header's counts ask for. `body` is
+// aligned to 8.
+std::string take_apart(const FrameHeader& header, std::span<const uint8_t> body, BodyView& view);
+
+// All sections of a body before its keys: small, so built in one piece.
+std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRange> batches,
+                                   std::span<const HyperRecord> hypers, std::span<const FloatSpan> spans,
+                                   std::span<const uint16_t> slots);
+
+const char* name_of(Kind kind);
+
+}  // namespace springtide
