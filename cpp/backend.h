@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <vector>
@@ -75,6 +76,11 @@ class Backend {
   virtual void assign(std::span<const Part> parts) = 0;  // sets weights, zeroes optimizer state
   // All rows of a table, server by server: keys and float32 weights.
   virtual void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) = 0;
+  // Memory that this backend moves rows to and from with the fewest copies; aligned to a cache line.
+  virtual std::shared_ptr<float> buffer(size_t floats) {
+    void* memory = ::operator new(floats * sizeof(float), std::align_val_t{64});
+    return {static_cast<float*>(memory), [](float* p) { ::operator delete(p, std::align_val_t{64}); }};
+  }
 };
 
 }  // namespace springtide

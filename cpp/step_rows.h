@@ -5,57 +5,75 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend.h"
+#include "pooling.h"
+#include "row_set.h"
 
 namespace springtide {
 
-// Ids of one feature. Features may share a table; then they share unique rows.
-struct FeatureIds {
+// What stays the same of a feature from step to step. Features may share a table; then they share unique
+// rows.
+struct FeatureSpec {
+  std::string name;  // for messages
   TableId table = 0;
   uint32_t dim = 0;
+  uint16_t group = 0;  // rows of one group lie together: one parameter of the model
+  uint64_t rows = 0;   // ids must lie in [0, rows); 0: open-ended
+  bool has_padding = false;
+  Key padding = 0;            // occurrences of it are not trained
+  bool pull_padding = false;  // its row is read all the same (nn.Embedding); else it takes no part (bags)
+};
+
+// The features of a step, checked once: a table has one dim and one group.
+struct StepPlan {
+  explicit StepPlan(std::vector<FeatureSpec> features);
+  std::vector<FeatureSpec> features;
+  std::vector<uint32_t> by_table;  // feature indices, those of one table together
+  std::vector<std::pair<TableId, std::string>> names;
+  size_t groups = 0;
+};
+
+struct FeatureIds {
   const Key* ids = nullptr;
   int64_t count = 0;
   int64_t stride = 1;  // in ids: a column of a [batch, features] tensor needs no copy
-  uint64_t rows = 0;   // ids must lie in [0, rows); 0: open-ended
-};
-
-enum class Pooling : uint8_t { none = 0, sum = 1, mean = 2, max = 3 };
-
-// How occurrences of one feature become output rows. offsets empty: one id an output row.
-struct Bag {
-  Pooling pooling = Pooling::sum;
-  std::span<const int64_t> offsets;  // start of each bag, as in nn.EmbeddingBag (no closing entry)
-  std::span<const float> weights;    // per-sample weights, sum only
-  bool has_padding = false;
-  Key padding = 0;  // its occurrences take no part
 };
 
 class StepRows {
  public:
-  // Copies nothing it need not: ids are read during construction only.
-  StepRows(Backend& backend, std::span<const FeatureIds> features);
+  // Ids are read here only. BadInput names the feature, the position and the id that is out of range.
+  StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<const FeatureIds> ids);
 
-  void pull(const PullMeta& meta);  // starts; rows() is valid after wait()
-  void wait();
+  // Gradients of two backward passes as one: a key of both has their sum, the first one's first. What the
+  // parts held is zero afterwards. `groups[p][g]` is the group here of part p's group g; negative: left out.
+  StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<StepRows* const> parts,
+           std::span<const std::vector<int>> groups);
 
-  size_t unique() const;
-  const Routed& routed() const;
-  std::span<float> rows();   // unique rows, at routed().row_offset
-  std::span<float> grads();  // same layout; zero until accumulate()
+  const std::shared_ptr<RowSet>& set() const { return set_; }
+  const StepPlan& plan() const { return *plan_; }
+  size_t unique() const { return set_->unique().keys.size(); }
 
-  // Writes one output row per bag (or id) at out + i * out_stride floats.
+  // Writes one output row per bag (or id) at out + i * out_stride floats. Waits for the pull.
   void pool(size_t feature, const Bag& bag, float* out, int64_t out_stride);
-  // Adds d(out) into grads(). Same bag as in pool(). Optionally d(weights) for per-sample weights.
+  // Adds d(out) into the gradients, in batch order. Same bag as in pool(). Optionally d(weights).
   void accumulate(size_t feature, const Bag& bag, const float* grad_out, int64_t grad_stride,
                   float* grad_weights);
+  Part push_part() { return set_->push_part(plan_->names, false); }
 
  private:
-  struct Impl;
-  std::shared_ptr<Impl> impl_;
+  Occurrences occurrences(size_t feature) const;
+  void dedup(std::span<const FeatureIds> ids);
+  void dedup_feature(size_t feature, const FeatureIds& ids);
+
+  std::shared_ptr<const StepPlan> plan_;
+  std::shared_ptr<RowSet> set_;
+  std::vector<uint32_t>& at_;         // of all occurrences, feature by feature; memory of set_
+  std::vector<size_t> begin_;         // of each feature in at_
+  std::vector<uint32_t> padding_at_;  // of each feature
 };
 
 }  // namespace springtide

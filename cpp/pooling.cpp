@@ -1,0 +1,252 @@
+#include "pooling.h"
+
+#include <cstring>
+
+#include "clones.h"
+#include "types.h"
+
+namespace springtide {
+
+namespace {
+
+struct Range {
+  int64_t begin, end;
+};
+
+inline Range range_of(const Bag& bag, int64_t b, int64_t occurrences) {
+  if (!bag.offsets) return {b * bag.per_bag, (b + 1) * bag.per_bag};
+  return {bag.offsets[b], bag.closed || b + 1 < bag.bags ? bag.offsets[b + 1] : occurrences};
+}
+
+inline bool one_id_a_bag(const Bag& bag) {
+  return !bag.offsets && bag.per_bag == 1 && !bag.weights && bag.pooling != Pooling::none;
+}
+
+// D is the row's length when it is known to the compiler, else 0.
+template <uint32_t D>
+struct Row {
+  uint32_t dim;
+  [[gnu::always_inline]] uint32_t size() const { return D ? D : dim; }
+  [[gnu::always_inline]] void zero(float* to) const {
+    for (uint32_t d = 0; d < size(); ++d) to[d] = 0;
+  }
+  [[gnu::always_inline]] void copy(float* __restrict to, const float* __restrict from) const {
+    for (uint32_t d = 0; d < size(); ++d) to[d] = from[d];
+  }
+  [[gnu::always_inline]] void add(float* __restrict to, const float* __restrict from) const {
+    for (uint32_t d = 0; d < size(); ++d) to[d] += from[d];
+  }
+  [[gnu::always_inline]] void add_scaled(float* __restrict to, const float* __restrict from, float by) const {
+    for (uint32_t d = 0; d < size(); ++d) to[d] += from[d] * by;
+  }
+  [[gnu::always_inline]] void scale(float* to, float by) const {
+    for (uint32_t d = 0; d < size(); ++d) to[d] *= by;
+  }
+};
+
+template <uint32_t D>
+[[gnu::always_inline]] inline void copy_rows(const float* rows, const Occurrences& ids, float* out,
+                                             int64_t out_stride) {
+  const Row<D> row{ids.dim};
+  for (int64_t i = 0; i < ids.count; ++i) {
+    uint32_t at = ids.at[i];
+    if (at == kPadding) at = ids.padding_at;
+    float* to = out + i * out_stride;
+    if (at == kPadding)
+      row.zero(to);
+    else
+      row.copy(to, rows + at);
+  }
+}
+
+template <uint32_t D>
+[[gnu::always_inline]] inline void sum_bag(const float* rows, const Occurrences& ids, const Bag& bag,
+                                           Range range, float* to) {
+  const Row<D> row{ids.dim};
+  int64_t taken = 0;
+  row.zero(to);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    if (ids.at[i] == kPadding) continue;
+    ++taken;
+    if (bag.weights)
+      row.add_scaled(to, rows + ids.at[i], bag.weights[i]);
+    else
+      row.add(to, rows + ids.at[i]);
+  }
+  if (bag.pooling == Pooling::mean && taken > 1) row.scale(to, 1.0f / static_cast<float>(taken));
+}
+
+[[gnu::always_inline]] inline void max_bag(const float* rows, const Occurrences& ids, Range range,
+                                           float* to) {
+  bool first = true;
+  for (uint32_t d = 0; d < ids.dim; ++d) to[d] = 0;
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    if (ids.at[i] == kPadding) continue;
+    const float* from = rows + ids.at[i];
+    for (uint32_t d = 0; d < ids.dim; ++d) to[d] = first || from[d] > to[d] ? from[d] : to[d];
+    first = false;
+  }
+}
+
+template <uint32_t D>
+[[gnu::always_inline]] inline void pool_as(const float* rows, const Occurrences& ids, const Bag& bag,
+                                           float* out, int64_t out_stride) {
+  if (bag.pooling == Pooling::none || one_id_a_bag(bag)) return copy_rows<D>(rows, ids, out, out_stride);
+  for (int64_t b = 0; b < bag.bags; ++b) {
+    const Range range = range_of(bag, b, ids.count);
+    if (bag.pooling == Pooling::max)
+      max_bag(rows, ids, range, out + b * out_stride);
+    else
+      sum_bag<D>(rows, ids, bag, range, out + b * out_stride);
+  }
+}
+
+// The sum is checked rather than what is added: it is NaN or infinite if anything in it is, or if it
+// overflows.
+template <uint32_t D>
+[[gnu::always_inline]] inline void add_checked(float* __restrict to, const float* __restrict from, float by,
+                                               float* __restrict poison, uint32_t dim) {
+  const uint32_t n = D ? D : dim;
+  if constexpr (D == 0) {
+    float bad = 0;
+    for (uint32_t d = 0; d < n; ++d) {
+      to[d] += from[d] * by;
+      bad += to[d] * 0.0f;
+    }
+    poison[0] += bad;
+  } else {
+    for (uint32_t d = 0; d < n; ++d) {
+      const float sum = to[d] + from[d] * by;
+      to[d] = sum;
+      poison[d] += sum * 0.0f;
+    }
+  }
+}
+
+template <uint32_t D>
+[[gnu::always_inline]] inline void spread_bag(float* grads, const float* rows, const Occurrences& ids,
+                                              const Bag& bag, Range range, const float* from,
+                                              float* grad_weights, float* poison) {
+  float by = 1.0f;
+  if (bag.pooling == Pooling::mean) {
+    int64_t taken = 0;
+    for (int64_t i = range.begin; i < range.end; ++i) taken += ids.at[i] != kPadding;
+    if (taken > 1) by = 1.0f / static_cast<float>(taken);
+  }
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const uint32_t at = ids.at[i];
+    if (grad_weights) grad_weights[i] = 0;
+    if (at == kPadding) continue;
+    add_checked<D>(grads + at, from, bag.weights ? bag.weights[i] : by, poison, ids.dim);
+    if (!grad_weights) continue;
+    float dot = 0;
+    for (uint32_t d = 0; d < ids.dim; ++d) dot += from[d] * rows[at + d];
+    grad_weights[i] = dot;
+  }
+}
+
+// d(out) of a dimension goes to the first of the largest values, as in torch. Rows are still what they were.
+inline void spread_max(float* grads, const float* rows, const Occurrences& ids, Range range,
+                       const float* from, float* poison) {
+  for (uint32_t d = 0; d < ids.dim; ++d) {
+    uint32_t best = kPadding;
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const uint32_t at = ids.at[i];
+      if (at != kPadding && (best == kPadding || rows[at + d] > rows[best + d])) best = at;
+    }
+    if (best == kPadding) continue;
+    grads[best + d] += from[d];
+    poison[0] += grads[best + d] * 0.0f;
+  }
+}
+
+template <uint32_t D>
+[[gnu::always_inline]] inline bool accumulate_as(float* grads, const float* rows, const Occurrences& ids,
+                                                 const Bag& bag, const float* grad_out, int64_t grad_stride,
+                                                 float* grad_weights) {
+  float poison[D ? D : 1] = {};
+  if (bag.pooling == Pooling::none || one_id_a_bag(bag)) {
+    for (int64_t i = 0; i < ids.count; ++i)
+      if (ids.at[i] != kPadding)
+        add_checked<D>(grads + ids.at[i], grad_out + i * grad_stride, 1.0f, poison, ids.dim);
+  } else {
+    for (int64_t b = 0; b < bag.bags; ++b) {
+      const Range range = range_of(bag, b, ids.count);
+      const float* from = grad_out + b * grad_stride;
+      if (bag.pooling == Pooling::max)
+        spread_max(grads, rows, ids, range, from, poison);
+      else
+        spread_bag<D>(grads, rows, ids, bag, range, from, grad_weights, poison);
+    }
+  }
+  float sum = 0;
+  for (float p : poison) sum += p;
+  return sum == 0;
+}
+
+}  // namespace
+
+SPRINGTIDE_CLONES
+void pool(const float* rows, const Occurrences& ids, const Bag& bag, float* out, int64_t out_stride) {
+  switch (ids.dim) {
+    case 8:
+      return pool_as<8>(rows, ids, bag, out, out_stride);
+    case 16:
+      return pool_as<16>(rows, ids, bag, out, out_stride);
+    case 32:
+      return pool_as<32>(rows, ids, bag, out, out_stride);
+    case 64:
+      return pool_as<64>(rows, ids, bag, out, out_stride);
+    default:
+      return pool_as<0>(rows, ids, bag, out, out_stride);
+  }
+}
+
+SPRINGTIDE_CLONES
+bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag,
+                const float* grad_out, int64_t grad_stride, float* grad_weights) {
+  switch (ids.dim) {
+    case 8:
+      return accumulate_as<8>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
+    case 16:
+      return accumulate_as<16>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
+    case 32:
+      return accumulate_as<32>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
+    case 64:
+      return accumulate_as<64>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
+    default:
+      return accumulate_as<0>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
+  }
+}
+
+void check_bag(const Bag& bag, int64_t occurrences, const std::string& feature) {
+  const std::string who = "feature '" + feature + "': ";
+  if (bag.pooling == Pooling::none) {
+    if (bag.bags != occurrences || bag.offsets)
+      throw BadInput(who + "without pooling there is one output row an id; got " + std::to_string(bag.bags) +
+                     " rows for " + std::to_string(occurrences) + " ids");
+    return;
+  }
+  if (bag.weights && bag.pooling != Pooling::sum) throw BadInput(who + "per-sample weights need mode 'sum'");
+  if (!bag.offsets) {
+    if (bag.bags * bag.per_bag != occurrences)
+      throw BadInput(who + std::to_string(bag.bags) + " bags of " + std::to_string(bag.per_bag) +
+                     " ids do not make " + std::to_string(occurrences) + " ids");
+    return;
+  }
+  const int64_t entries = bag.bags + (bag.closed ? 1 : 0);
+  int64_t last = 0;
+  for (int64_t b = 0; b < entries; ++b) {
+    const int64_t at = bag.offsets[b];
+    if (b == 0 && at != 0) throw BadInput(who + "offsets[0] is " + std::to_string(at) + "; it must be 0");
+    if (at < last)
+      throw BadInput(who + "offsets[" + std::to_string(b) + "] is " + std::to_string(at) + ", less than " +
+                     std::to_string(last) + " before it; offsets must not decrease");
+    if (at > occurrences)
+      throw BadInput(who + "offsets[" + std::to_string(b) + "] is " + std::to_string(at) + " but there are " +
+                     std::to_string(occurrences) + " ids");
+    last = at;
+  }
+}
+
+}  // namespace springtide

@@ -1,0 +1,41 @@
+// Rows to bags and back: one output row per bag, one gradient per row. Pure loops over memory.
+// In: where each occurrence's row lies. Out: pooled rows, or gradients added in the order of occurrences.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace springtide {
+
+enum class Pooling : uint8_t { none = 0, sum = 1, mean = 2, max = 3 };
+
+// How the occurrences of one feature become output rows.
+struct Bag {
+  Pooling pooling = Pooling::sum;
+  int64_t bags = 0;
+  int64_t per_bag = 1;               // ids of every bag when there are no offsets
+  const int64_t* offsets = nullptr;  // start of each bag, as in nn.EmbeddingBag
+  bool closed = false;               // offsets has one entry more: where the last bag ends
+  const float* weights = nullptr;    // one per occurrence, sum only
+};
+
+constexpr uint32_t kPadding = ~0u;  // in place of a row's offset: this occurrence takes no part
+
+// Where the rows of one feature's occurrences lie, in floats from the start of the rows.
+struct Occurrences {
+  const uint32_t* at = nullptr;
+  int64_t count = 0;
+  uint32_t dim = 0;
+  uint32_t padding_at = kPadding;  // the padding row, read but never trained (nn.Embedding); kPadding: none
+};
+
+// BadInput unless the bags are in order and within the occurrences; `feature` is named in the message.
+void check_bag(const Bag& bag, int64_t occurrences, const std::string& feature);
+
+void pool(const float* rows, const Occurrences& ids, const Bag& bag, float* out, int64_t out_stride);
+
+// Adds d(out) to `grads`, and writes d(weights) unless null. False when a sum is not finite.
+bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag,
+                const float* grad_out, int64_t grad_stride, float* grad_weights);
+
+}  // namespace springtide

@@ -1,0 +1,230 @@
+#include "row_set.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "hash.h"
+
+namespace springtide {
+
+namespace {
+
+constexpr size_t kKeptSets = 16;  // prefetched, current, pushed: a handful is in use at once
+
+void copy_row(float* to, const float* from, uint32_t dim) { std::memcpy(to, from, dim * sizeof(float)); }
+
+}  // namespace
+
+void UniqueKeys::clear() {
+  tables.clear();
+  keys.clear();
+  dims.clear();
+  groups.clear();
+  hashes.clear();
+}
+
+RowSource::RowSource(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {
+  const Placement& placement = backend_->placement();
+  bucket_of_slot_.resize(placement.server_of_slot.size());
+  server_bucket_.assign(placement.servers + 1u, 0);
+  for (uint16_t server : placement.server_of_slot) server_bucket_.at(server + 1u) += 1;
+  for (size_t s = 0; s < placement.servers; ++s) server_bucket_[s + 1] += server_bucket_[s];
+  std::vector<uint32_t> next(server_bucket_.begin(), server_bucket_.end());
+  for (size_t slot = 0; slot < bucket_of_slot_.size(); ++slot)
+    bucket_of_slot_[slot] = next[placement.server_of_slot[slot]]++;
+}
+
+std::shared_ptr<RowSet> RowSource::take() {
+  std::unique_ptr<RowSet> set;
+  {
+    std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      set = std::move(free_.back());
+      free_.pop_back();
+    }
+  }
+  if (!set) set = std::make_unique<RowSet>(backend_);
+  auto source = weak_from_this();
+  return {set.release(), [source](RowSet* used) {
+            std::unique_ptr<RowSet> owned(used);
+            if (auto home = source.lock()) home->give_back(std::move(owned));
+          }};
+}
+
+void RowSource::give_back(std::unique_ptr<RowSet> set) {
+  set->reset();
+  std::lock_guard lock(mutex_);
+  if (free_.size() < kKeptSets) free_.push_back(std::move(set));
+}
+
+RowSet::~RowSet() { reset(); }
+
+void RowSet::reset() {
+  if (pulling_) {
+    // The rows are wanted no more, but a reply may still be written into them.
+    try {
+      pulling_->wait();
+    } catch (const std::exception&) {
+      pulling_.reset();  // whoever asks for rows next is told; nobody is left to hear of this pull
+    }
+  }
+  pulling_.reset();
+  unique_.clear();
+  group_begin_.clear();
+  grads_ready_ = suspect_ = false;
+}
+
+void RowSet::route(const RowSource& source, size_t groups) {
+  const size_t n = unique_.keys.size();
+  const auto bucket_of_slot = source.bucket_of_slot();
+  const uint32_t slots = source.slots();
+  buckets_.assign(slots + 1, 0);
+  for (uint64_t hash : unique_.hashes) buckets_[bucket_of_slot[slot_of(hash, slots)] + 1] += 1;
+  for (size_t b = 0; b < slots; ++b) buckets_[b + 1] += buckets_[b];
+  const auto server_bucket = source.server_bucket();
+  routed_.server_begin.resize(server_bucket.size());
+  for (size_t s = 0; s < server_bucket.size(); ++s) routed_.server_begin[s] = buckets_[server_bucket[s]];
+  order_.resize(n);
+  for (uint32_t i = 0; i < n; ++i) order_[buckets_[bucket_of_slot[slot_of(unique_.hashes[i], slots)]]++] = i;
+
+  routed_.tables.resize(n);
+  routed_.keys.resize(n);
+  routed_.row_offset.resize(n + 1);
+  user_offset_.resize(n);
+  group_begin_.assign(groups + 1, 0);
+  uint64_t at = 0;
+  for (size_t r = 0; r < n; ++r) {
+    const uint32_t i = order_[r];
+    routed_.tables[r] = unique_.tables[i];
+    routed_.keys[r] = unique_.keys[i];
+    routed_.row_offset[r] = static_cast<uint32_t>(at);
+    user_offset_[i] = static_cast<uint32_t>(at);
+    group_begin_[unique_.groups[i] + 1u] += unique_.dims[i];
+    at += unique_.dims[i];
+  }
+  if (at > std::numeric_limits<uint32_t>::max() - 1)
+    throw BadInput("a batch needs " + std::to_string(at) +
+                   " floats of rows, more than 2^32 - 2: use smaller batches");
+  routed_.row_offset[n] = static_cast<uint32_t>(at);
+  for (size_t g = 0; g < groups; ++g) group_begin_[g + 1] += group_begin_[g];
+  if (!same_layout()) {
+    std::vector<uint32_t> next(group_begin_.begin(), group_begin_.end());
+    for (size_t i = 0; i < n; ++i) {
+      user_offset_[i] = next[unique_.groups[i]];
+      next[unique_.groups[i]] += unique_.dims[i];
+    }
+  }
+  touched_.assign(groups, 0);
+  rows_.get(*backend_, at);
+}
+
+std::span<float> RowSet::grads() {
+  float* grads = grads_.get(*backend_, floats());
+  if (!grads_ready_) std::fill_n(grads, floats(), 0.0f);
+  grads_ready_ = true;
+  return {grads, floats()};
+}
+
+void RowSet::pull(std::span<const std::shared_ptr<RowSet>> sets, const PullMeta& meta) {
+  if (sets.empty()) return;
+  std::vector<Part> parts;
+  for (const auto& set : sets) {
+    set->wait();
+    float* target = set->same_layout() ? set->rows_.data() : set->wire_.get(*set->backend_, set->floats());
+    parts.push_back({&set->routed_, target});
+  }
+  std::shared_ptr<Pending> pending = sets[0]->backend_->pull(parts, meta);
+  for (const auto& set : sets) set->pulling_ = pending;
+}
+
+void RowSet::wait() {
+  if (!pulling_) return;
+  auto pulling = std::move(pulling_);
+  pulling->wait();
+  if (same_layout()) return;
+  const float* wire = wire_.data();
+  for (size_t r = 0; r < order_.size(); ++r) {
+    const uint32_t i = order_[r];
+    copy_row(rows_.data() + user_offset_[i], wire + routed_.row_offset[r], unique_.dims[i]);
+  }
+}
+
+void RowSet::drop_grads() {
+  grads_ready_ = suspect_ = false;
+  std::fill(touched_.begin(), touched_.end(), uint8_t{0});
+}
+
+bool RowSet::any_touched() const {
+  return std::find(touched_.begin(), touched_.end(), uint8_t{1}) != touched_.end();
+}
+
+void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& names) {
+  const float* grads = grads_.data();
+  for (size_t i = 0; i < unique_.keys.size(); ++i) {
+    if (!touched_[unique_.groups[i]]) continue;
+    const float* row = grads + user_offset_[i];
+    float poison = 0;
+    for (uint32_t d = 0; d < unique_.dims[i]; ++d) poison += row[d] * 0.0f;
+    if (poison == 0) continue;
+    std::string name = std::to_string(unique_.tables[i]);
+    for (const auto& [table, known] : names)
+      if (table == unique_.tables[i]) name = "'" + known + "'";
+    const float* bad = std::find_if_not(row, row + unique_.dims[i], [](float x) { return std::isfinite(x); });
+    throw NonFinite("the gradient of table " + name + ", key " + std::to_string(unique_.keys[i]) +
+                    ", holds " + (std::isnan(*bad) ? "NaN" : "infinity") +
+                    "; nothing of this step was pushed. Look at the loss, lower the learning rate or clip");
+  }
+}
+
+void RowSet::select_touched() {
+  selected_.tables.clear();
+  selected_.keys.clear();
+  selected_.row_offset.assign(1, 0);
+  selected_.server_begin.assign(1, 0);
+  float* wire = wire_.get(*backend_, floats());
+  uint32_t at = 0;
+  for (size_t s = 0; s + 1 < routed_.server_begin.size(); ++s) {
+    for (uint32_t r = routed_.server_begin[s]; r < routed_.server_begin[s + 1]; ++r) {
+      const uint32_t i = order_[r];
+      if (!touched_[unique_.groups[i]]) continue;
+      copy_row(wire + at, grads_.data() + user_offset_[i], unique_.dims[i]);
+      at += unique_.dims[i];
+      selected_.tables.push_back(unique_.tables[i]);
+      selected_.keys.push_back(unique_.keys[i]);
+      selected_.row_offset.push_back(at);
+    }
+    selected_.server_begin.push_back(static_cast<uint32_t>(selected_.keys.size()));
+  }
+}
+
+Part RowSet::push_part(const std::vector<std::pair<TableId, std::string>>& names, bool always_check) {
+  wait();
+  grads();
+  if (suspect_ || always_check) check_finite(names);
+  if (std::find(touched_.begin(), touched_.end(), uint8_t{0}) != touched_.end()) {
+    select_touched();
+    return {&selected_, wire_.data()};
+  }
+  if (same_layout()) return {&routed_, grads_.data()};
+  float* wire = wire_.get(*backend_, floats());
+  for (size_t r = 0; r < order_.size(); ++r) {
+    const uint32_t i = order_[r];
+    copy_row(wire + routed_.row_offset[r], grads_.data() + user_offset_[i], unique_.dims[i]);
+  }
+  return {&routed_, wire};
+}
+
+Part RowSet::assign_part() {
+  wait();
+  if (same_layout()) return {&routed_, rows_.data()};
+  float* wire = wire_.get(*backend_, floats());
+  for (size_t r = 0; r < order_.size(); ++r) {
+    const uint32_t i = order_[r];
+    copy_row(wire + routed_.row_offset[r], rows_.data() + user_offset_[i], unique_.dims[i]);
+  }
+  return {&routed_, wire};
+}
+
+}  // namespace springtide

@@ -1,0 +1,210 @@
+"""Reaches the tables: in this process or on servers. Everything that crosses to the native core goes through here.
+
+In: table specs, addresses of ids, parts of a step. Out: rows, and the word that a push was applied.
+Next: embedding/lookup.py uses it for a model's lookups, train/ for dense chunks and pushes.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide import _native, errors
+from springtide.domain import tables
+
+if TYPE_CHECKING:
+    from springtide.embedding import lookup
+
+Part = _native.StepRows | _native.DenseRows
+Keys = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+READ_CHUNK_ROWS = 1 << 18
+"""Rows read or assigned in one request: bounds the memory of a table-sized call."""
+
+
+class TableClient:
+    """The tables of one job as this process sees them."""
+
+    def __init__(self, backend: _native.Backend) -> None:
+        self.backend = backend
+        self.source = _native.RowSource(backend)
+        self.lookups: lookup.Lookups | None = None
+        self._specs: dict[str, tables.TableSpec] = {}
+
+    @classmethod
+    def local(cls, *, slots: int = 1024, seed: int = 0, threads: int = 1, servers: int = 1) -> "TableClient":
+        """Tables in this process. More than one "server" is for tests: as many stores, slots shared out over them."""
+        return cls(_native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers))
+
+    @classmethod
+    def connect(
+        cls,
+        addresses: Sequence[tuple[str, int]],
+        *,
+        secret: str,
+        placement: Sequence[int] | npt.NDArray[Any],
+        epoch: int = 0,
+        rank: int = 0,
+        incarnation: int = 0,
+        generation: int = 0,
+        connect_timeout_s: float = 30.0,
+        request_timeout_s: float = 60.0,
+        shared_memory: bool = True,
+    ) -> "TableClient":
+        """Tables on servers: (host, port) of each, the server of each slot, the job's secret.
+
+        ServerUnreachable names the server that does not come up within `connect_timeout_s`.
+        """
+        return cls(
+            _native.RemoteBackend(
+                hosts=[host for host, _ in addresses],
+                ports=[port for _, port in addresses],
+                secret=secret,
+                server_of_slot=[int(server) for server in placement],
+                epoch=epoch,
+                rank=rank,
+                incarnation=incarnation,
+                generation=generation,
+                connect_timeout_s=connect_timeout_s,
+                request_timeout_s=request_timeout_s,
+                shared_memory=shared_memory,
+            )
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Sums since the client began: requests, keys, bytes, nanoseconds by term. Empty in one process."""
+        return self.backend.stats() if isinstance(self.backend, _native.RemoteBackend) else {}
+
+    @property
+    def servers(self) -> int:
+        """How many servers hold the slots."""
+        return self.backend.servers
+
+    @property
+    def specs(self) -> tuple[tables.TableSpec, ...]:
+        """Tables declared so far."""
+        return tuple(self._specs.values())
+
+    def declare(self, specs: Iterable[tables.TableSpec]) -> None:
+        """Make tables known on every server. Twice the same is fine; another dim or optimizer is refused."""
+        fresh = []
+        for spec in specs:
+            known = self._specs.get(spec.name)
+            if known is not None and known != spec:
+                raise errors.BadInput(f"table {spec.name!r} is declared twice: {_difference(known, spec)}")
+            fresh.append(spec)
+        self.backend.declare([native_spec(spec) for spec in fresh])
+        self._specs.update({spec.name: spec for spec in fresh})
+
+    def table(self, name: str) -> tables.TableSpec:
+        """The spec of a declared table."""
+        if name not in self._specs:
+            raise errors.UnknownName("table", name, self._specs)
+        return self._specs[name]
+
+    def gather(
+        self, plan: _native.StepPlan, ids: Sequence[tuple[int, int, int]], *, after_step: int = 0
+    ) -> _native.StepRows:
+        """Start pulling the unique rows of a batch: (address, count, stride) of int64 ids for each feature."""
+        step = _native.StepRows(self.source, plan, ids)
+        _native.pull([step], after_step)
+        return step
+
+    def dense(self, tables_: Sequence[int] | npt.NDArray[Any], keys: npt.NDArray[Any], dims: Any) -> _native.DenseRows:
+        """Rows under keys that the caller names, in that order: chunks of dense tensors, or rows to read or set."""
+        keys = np.ascontiguousarray(keys, dtype=np.int64)
+        return _native.DenseRows(
+            self.source,
+            np.ascontiguousarray(np.broadcast_to(np.asarray(tables_, dtype=np.uint16), keys.shape)),
+            keys,
+            np.ascontiguousarray(np.broadcast_to(np.asarray(dims, dtype=np.uint32), keys.shape)),
+        )
+
+    def pull(self, parts: Sequence[Part], *, after_step: int = 0) -> None:
+        """Start pulling all parts in one request a server; wait with ``part.wait()``."""
+        _native.pull(list(parts), after_step)
+
+    def push(
+        self,
+        parts: Sequence[Part],
+        *,
+        step: int,
+        hyper: Sequence[tuple[int, float, float, int]],
+        bsp: bool = False,
+        batches: Sequence[tuple[int, int, int, int]] = (),
+        clock: int = 0,
+        unique: bool = True,
+    ) -> _native.Pending:
+        """Send the gradients of all parts, one request a server, with the identities of the batches they train.
+
+        `hyper` holds (table id, lr, weight decay, step) for every table; `batches` (epoch, shard, first, count).
+        """
+        return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
+
+    def read(self, name: str, keys: npt.NDArray[Any]) -> Floats:
+        """Rows under these keys; one never trained reads as its init."""
+        spec = self.table(name)
+        keys = _as_keys(keys, name)
+        out = np.empty((len(keys), spec.dim), dtype=np.float32)
+        for first in range(0, len(keys), READ_CHUNK_ROWS):
+            chunk = keys[first : first + READ_CHUNK_ROWS]
+            part = self.dense(spec.id, chunk, spec.dim)
+            self.pull([part])
+            out[first : first + len(chunk)] = part.rows().reshape(-1, spec.dim)
+        return out
+
+    def assign(self, name: str, keys: npt.NDArray[Any], rows: npt.NDArray[Any]) -> None:
+        """Set weights and zero the optimizer state of these rows."""
+        spec = self.table(name)
+        keys = _as_keys(keys, name)
+        if rows.shape != (len(keys), spec.dim):
+            raise errors.BadInput(
+                f"table {name!r}: rows of shape {tuple(rows.shape)} for {len(keys)} keys; "
+                f"wanted ({len(keys)}, {spec.dim})"
+            )
+        for first in range(0, len(keys), READ_CHUNK_ROWS):
+            chunk = keys[first : first + READ_CHUNK_ROWS]
+            part = self.dense(spec.id, chunk, spec.dim)
+            part.rows()[:] = rows[first : first + len(chunk)].reshape(-1)
+            self.backend.assign([part])
+
+    def scan(self, name: str) -> tuple[Keys, Floats]:
+        """All rows of a table, in order of keys."""
+        spec = self.table(name)
+        keys, rows = self.backend.scan(spec.id)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], rows.reshape(-1, spec.dim)[order]
+
+
+def native_spec(spec: tables.TableSpec) -> _native.TableSpec:
+    """The same spec for the native core."""
+    kernel = dataclasses.asdict(spec.optim)
+    return _native.TableSpec(
+        id=spec.id,
+        name=spec.name,
+        dim=spec.dim,
+        dtype=spec.dtype,
+        init=(spec.init.kind, spec.init.a, spec.init.b),
+        optimizer=kernel.pop("kind"),
+        min_count=spec.min_count,
+        ttl=spec.ttl,
+        capacity_rows=spec.capacity_rows,
+        **kernel,
+    )
+
+
+def _as_keys(keys: npt.NDArray[Any], name: str) -> Keys:
+    keys = np.asarray(keys)
+    if keys.ndim != 1 or not np.issubdtype(keys.dtype, np.integer):
+        raise errors.BadInput(
+            f"table {name!r}: keys must be a 1-D array of integers, got {keys.dtype} of shape {keys.shape}"
+        )
+    return np.ascontiguousarray(keys, dtype=np.int64)
+
+
+def _difference(known: tables.TableSpec, spec: tables.TableSpec) -> str:
+    fields = [field for field in known.__slots__ if getattr(known, field) != getattr(spec, field)]
+    return ", ".join(f"{field} {getattr(known, field)!r} and {getattr(spec, field)!r}" for field in fields)

@@ -1,0 +1,240 @@
+"""Grouped lookups: the ids of all modules of a batch in one request, pooled when the first module asks.
+
+In: batches before the loop sees them (`prefetch`), calls of served modules. Out: outputs for the modules, gradients for
+the push (`pending_parts`). Next: embedding/gathered.py does the work, train/ pushes.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from springtide import _native
+from springtide.embedding import routes
+from springtide.embedding.calls import Call
+from springtide.embedding.client import TableClient
+from springtide.embedding.gathered import Gathered, Plan, Pooled
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+"""Misses after which ids count as computed by the model, and unused prefetches after which a route is dropped."""
+
+
+class Caller(Protocol):
+    """A served module: makes a Call of what it is given."""
+
+    def call(self, *inputs: Any) -> Call:
+        """Addresses, bags and outputs of one lookup."""
+        ...
+
+
+class _Prefetched:
+    """One call of the batch whose rows were asked for before the module was called."""
+
+    __slots__ = ("call", "first", "learnt", "outs", "used", "versions")
+
+    def __init__(self, first: int, call: Call, learnt: "_Learnt") -> None:
+        self.first = first
+        self.call = call
+        self.learnt = learnt
+        self.used = False
+        self.outs: tuple[torch.Tensor, ...] | None = None
+        self.versions: tuple[int, ...] = ()
+
+
+class Handle:
+    """A batch whose rows are on their way."""
+
+    __slots__ = ("batch", "calls", "gathered")
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.gathered: Gathered | None = None
+        self.calls: dict[tuple[Any, ...], _Prefetched] = {}
+
+
+class _Learnt:
+    """What is known of one module's nth call in a step."""
+
+    __slots__ = ("inputs", "misses", "module", "unused")
+
+    def __init__(self, module: Caller) -> None:
+        self.module = module
+        self.inputs: tuple[routes.Route | None, ...] | None = None
+        self.misses = 0
+        self.unused = 0
+
+
+class Lookups:
+    """All lookups of one model against one client. Not for several threads, but for `prefetch`."""
+
+    def __init__(self, client: TableClient) -> None:
+        self.client = client
+        client.lookups = self
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._learnt: dict[tuple[int, int], _Learnt] = {}
+        self._counts: dict[int, int] = {}
+        self._active: Handle | None = None
+        self._pending: list[Gathered] = []
+        self.hits = 0
+        self.misses = 0
+
+    # -- batches, as the iterator sees them
+
+    def prefetch(self, batch: Any, *, after_step: int = 0) -> Handle:
+        """Ask for the rows of a batch that the loop gets later, as far as it is known where modules find their ids."""
+        handle = Handle(batch)
+        found: list[tuple[tuple[Any, ...], Call, _Learnt]] = []
+        for (module_id, _), learnt in list(self._learnt.items()):
+            if learnt.inputs is None:
+                continue
+            inputs = tuple(None if route is None else route.follow(batch) for route in learnt.inputs)
+            if inputs[0] is None or any((i is None) != (r is None) for i, r in zip(inputs, learnt.inputs, strict=True)):
+                continue
+            found.append((_call_key(module_id, inputs), learnt.module.call(*inputs), learnt))
+        if not found:
+            return handle
+        calls = [call for _, call, _ in found]
+        handle.gathered = Gathered(self.client, self._plan(calls), calls, after_step=after_step)
+        first = 0
+        for key, call, learnt in found:
+            handle.calls[key] = _Prefetched(first, call, learnt)
+            first += len(call.features)
+        return handle
+
+    def begin(self, handle: Handle) -> None:
+        """The loop gets this batch now: forwards that follow look here first."""
+        self._retire()
+        self._active = handle
+        self._counts.clear()
+
+    def learn(self, batch: Any) -> None:
+        """Begin a batch of which nothing was prefetched."""
+        self.begin(Handle(batch))
+
+    # -- lookups, as modules see them
+
+    def run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+        """Outputs of one call of a module. `weights` are per-sample weights, which no batch can prefetch."""
+        count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
+        handle = self._active
+        if handle is not None:
+            key = _call_key(id(module), inputs)
+            ready = handle.calls.get(key)
+            if ready is not None:
+                self.hits += 1
+                ready.used = True
+                if weights is None:
+                    return self._grouped(handle, ready)
+                call = module.call(*inputs, weights)
+                assert handle.gathered is not None
+                return self._pool(handle.gathered, [(ready.first, call)])
+            self.misses += 1
+            self._note(module, count, handle.batch, inputs)
+        call = module.call(*inputs) if weights is None else module.call(*inputs, weights)
+        gathered = Gathered(self.client, self._plan([call]), [call])
+        return self._pool(gathered, [(0, call)])
+
+    def run_together(self, calls: Sequence[Call]) -> list[tuple[torch.Tensor, ...]]:
+        """Outputs of several calls whose rows are pulled in one request now."""
+        gathered = Gathered(self.client, self._plan(calls), calls)
+        firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
+        outs = self._pool(gathered, list(zip(firsts, calls, strict=True)))
+        ends = [sum(len(call.shapes) for call in calls[:i]) for i in range(len(calls) + 1)]
+        return [outs[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+
+    def _grouped(self, handle: Handle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
+        """The outputs of one prefetched call; the first to ask pools all of them."""
+        assert handle.gathered is not None
+        wants_grad = torch.is_grad_enabled()
+        if not wants_grad:
+            return self._pool(handle.gathered, [(ready.first, ready.call)])
+        if ready.outs is None:
+            everyone = list(handle.calls.values())
+            outs = self._pool(handle.gathered, [(one.first, one.call) for one in everyone])
+            at = 0
+            for one in everyone:
+                one.outs = outs[at : at + len(one.call.shapes)]
+                one.versions = tuple(out._version for out in one.outs)
+                at += len(one.call.shapes)
+        assert ready.outs is not None
+        if any(out._version != version for out, version in zip(ready.outs, ready.versions, strict=True)):
+            return self._pool(handle.gathered, [(ready.first, ready.call)])
+        return ready.outs
+
+    def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, Call]]) -> tuple[torch.Tensor, ...]:
+        trained = any(weight.requires_grad for weight in gathered.plan.weights)
+        anchor = self._anchor if trained else self._anchor.detach()
+        outs: tuple[torch.Tensor, ...] = Pooled.apply(
+            anchor, gathered, calls, self._after_backward, *(call.weights for _, call in calls)
+        )
+        return outs
+
+    def _plan(self, calls: Sequence[Call]) -> Plan:
+        features = [feature for call in calls for feature in call.features]
+        key = tuple(map(id, features))
+        plan = self._plans.get(key)
+        if plan is None or plan.features != tuple(features):
+            plan = self._plans[key] = Plan(features)
+        return plan
+
+    # -- gradients, as the optimizer sees them
+
+    def _after_backward(self, gathered: Gathered, groups: Sequence[int]) -> None:
+        others = [other for other in self._pending if other is not gathered and other.settle()]
+        shared = [other for other in others if other.shares_weights(gathered)]
+        self._pending = [other for other in others if other not in shared]
+        if shared:
+            gathered = Gathered.merged(self.client, [*shared, gathered])
+            groups = range(len(gathered.plan.weights))
+        gathered.show(groups)
+        self._pending.append(gathered)
+
+    def pending_parts(self) -> list[_native.StepRows]:
+        """Rows with gradients since the last push; no key is in two of them."""
+        self._pending = [gathered for gathered in self._pending if gathered.settle()]
+        return [gathered.step for gathered in self._pending]
+
+    def clear(self) -> None:
+        """After a push: the gradients are handed over, and outputs of this batch are no longer current."""
+        for gathered in self._pending:
+            for group in gathered.shown:
+                gathered.plan.weights[group].grad = None
+        self._pending.clear()
+        self._retire()
+
+    # -- learning
+
+    def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...]) -> None:
+        learnt = self._learnt.setdefault((id(module), count), _Learnt(module))
+        if learnt.misses >= TRIES:
+            return
+        found = tuple(None if given is None else routes.find(batch, given) for given in inputs)
+        learnt.inputs = None
+        if all((route is None) == (given is None) for route, given in zip(found, inputs, strict=True)):
+            learnt.inputs, learnt.misses = found, 0
+            return
+        learnt.misses += 1
+        if learnt.misses == TRIES:
+            log.info(
+                "ids of %s are not a view of the batch, so its rows are pulled when it is called and not ahead",
+                type(module).__name__,
+            )
+
+    def _retire(self) -> None:
+        """Drop the active batch; forget routes that went unused some batches in a row."""
+        handle, self._active = self._active, None
+        if handle is None or not any(ready.used for ready in handle.calls.values()):
+            return
+        for ready in handle.calls.values():
+            learnt = ready.learnt
+            learnt.unused = 0 if ready.used else learnt.unused + 1
+            if learnt.unused >= TRIES:
+                learnt.inputs, learnt.misses, learnt.unused = None, 0, 0
+
+
+def _call_key(module_id: int, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return (module_id, *(None if given is None else routes.key_of(given) for given in inputs))

@@ -1,0 +1,303 @@
+"""Tables without a row count, as modules: any 64-bit id has a row, which exists once it was trained.
+
+In: ids of a batch. Out: rows, pooled or not; `job.prepare(model, ...)` binds them to servers first.
+Next: embedding/convert.py binds, embedding/lookup.py looks up.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.domain import tables
+from springtide.embedding import calls, optim
+from springtide.embedding.served import Binding
+from springtide.embedding.tables import ServedTable, TableRequest
+
+Init = str | tuple[str | float, ...] | tables.Init
+
+
+class _OpenTable(nn.Module):
+    """What modules without a row count share: the binding, and state dicts of keys and rows."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.springtide_binding: Binding | None = None
+
+    @property
+    def binding(self) -> Binding:
+        """Where the rows are; BadInput before the module is bound."""
+        if self.springtide_binding is None:
+            raise errors.BadInput(
+                f"{type(self).__name__} has no tables yet: call `model, optimizer, batches = job.prepare(model, "
+                "optimizer, dataset)` before the first forward (`job = st.join()` works without a cluster too)"
+            )
+        return self.springtide_binding
+
+    def state_names(self) -> list[str]:
+        """Prefix of each table's entries in a state dict, in the order of the binding's tables."""
+        return [""]
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        for name, table in zip(self.state_names(), self.binding.tables, strict=True):
+            keys, rows = self.binding.client.scan(table.name)
+            destination[f"{prefix}{name}keys"] = torch.from_numpy(np.ascontiguousarray(keys))
+            destination[f"{prefix}{name}rows"] = torch.from_numpy(np.ascontiguousarray(rows))
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        for name, table in zip(self.state_names(), self.binding.tables, strict=True):
+            keys_name, rows_name = f"{prefix}{name}keys", f"{prefix}{name}rows"
+            missing = [key for key in (keys_name, rows_name) if key not in state_dict]
+            if missing:
+                missing_keys += missing if strict else []
+                continue
+            keys, rows = state_dict[keys_name], state_dict[rows_name]
+            if tuple(rows.shape) != (len(keys), table.request.dim):
+                error_msgs.append(
+                    f"size mismatch for {rows_name}: the checkpoint has {tuple(rows.shape)}, "
+                    f"the model needs ({len(keys)}, {table.request.dim})."
+                )
+                continue
+            self.binding.client.assign(table.name, keys.numpy(), rows.detach().float().numpy())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if self.springtide_binding is not None:
+            return self
+        copy = type(self).__new__(type(self))
+        memo[id(self)] = copy
+        import copy as copying
+
+        for name, value in self.__dict__.items():
+            copy.__dict__[name] = copying.deepcopy(value, memo)
+        return copy
+
+
+def _request(
+    dim: int,
+    *,
+    name: str,
+    optimizer: str | tables.OptimSpec | None,
+    lr: float | None,
+    init: Init,
+    dtype: str,
+    min_count: int,
+    ttl: int,
+    capacity: int,
+) -> TableRequest:
+    if dim < 1:
+        raise errors.BadInput(f"{name}: dim is {dim}; it must be at least 1")
+    if str(dtype).removeprefix("torch.") not in tables.DTYPES:
+        raise errors.UnknownName(f"dtype ({name})", str(dtype), tables.DTYPES)
+    short: Any = str(dtype).removeprefix("torch.")
+    return TableRequest(
+        dim=dim,
+        optimizer=optim.named(optimizer) if isinstance(optimizer, str) else optimizer,
+        lr=lr,
+        init=tables.parse_init(init, table=name),
+        dtype=short,
+        min_count=min_count,
+        ttl=ttl,
+        capacity_rows=capacity,
+    )
+
+
+class EmbeddingBag(_OpenTable):
+    """nn.EmbeddingBag without a row count: rows of `dim` floats for any 64-bit id, pooled by bag."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        name: str | None = None,
+        mode: Literal["sum", "mean", "max"] = "sum",
+        padding_idx: int | None = None,
+        optimizer: str | tables.OptimSpec | None = None,
+        lr: float | None = None,
+        init: Init = "normal",
+        dtype: str = "float32",
+        min_count: int = 0,
+        ttl: int = 0,
+        capacity: int = 0,
+    ) -> None:
+        """`optimizer` and `lr` default to those of the parameter group; `min_count`, `ttl` and `capacity` bound rows."""
+        super().__init__(torch.empty(0, dim))
+        if mode not in ("sum", "mean", "max"):
+            raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
+        self.name, self.mode, self.padding_idx = name, mode, padding_idx
+        self.request = _request(
+            dim, name=name or "EmbeddingBag", optimizer=optimizer, lr=lr, init=init, dtype=dtype,
+            min_count=min_count, ttl=ttl, capacity=capacity,
+        )  # fmt: skip
+
+    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
+        """The table this module asks for."""
+        return [(self.name or path, self.request)]
+
+    def features(self, served: Sequence[ServedTable]) -> tuple[calls.Feature, ...]:
+        """The lookup this module does."""
+        return (calls.Feature(served[0].name, served[0], self.padding_idx),)
+
+    def call(
+        self, ids: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
+    ) -> calls.Call:
+        """The lookup of one forward."""
+        return calls.bag_call(self.binding.features[0], ids, offsets, mode=self.mode, weights=weights)
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Pooled rows: 2-D ids are a bag a row, 1-D ids need offsets or are a bag each."""
+        (out,) = self.binding.lookups.run(self, ids, offsets, weights=per_sample_weights)
+        return out
+
+
+class Embedding(_OpenTable):
+    """nn.Embedding without a row count: a row of `dim` floats for any 64-bit id."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        name: str | None = None,
+        padding_idx: int | None = None,
+        optimizer: str | tables.OptimSpec | None = None,
+        lr: float | None = None,
+        init: Init = "normal",
+        dtype: str = "float32",
+        min_count: int = 0,
+        ttl: int = 0,
+        capacity: int = 0,
+    ) -> None:
+        """`padding_idx` is read but never trained; the other options are those of EmbeddingBag."""
+        super().__init__(torch.empty(0, dim))
+        self.name, self.padding_idx = name, padding_idx
+        self.request = _request(
+            dim, name=name or "Embedding", optimizer=optimizer, lr=lr, init=init, dtype=dtype,
+            min_count=min_count, ttl=ttl, capacity=capacity,
+        )  # fmt: skip
+
+    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
+        """The table this module asks for."""
+        return [(self.name or path, self.request)]
+
+    def features(self, served: Sequence[ServedTable]) -> tuple[calls.Feature, ...]:
+        """The lookup this module does."""
+        return (calls.Feature(served[0].name, served[0], self.padding_idx, pull_padding=True),)
+
+    def call(self, ids: torch.Tensor) -> calls.Call:
+        """The lookup of one forward."""
+        return calls.row_call(self.binding.features[0], ids)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """A row for each id."""
+        (out,) = self.binding.lookups.run(self, ids)
+        return out
+
+
+class EmbeddingBags(_OpenTable):
+    """Many summing tables looked up at once: one call for all of them, the fastest way to embed a click log.
+
+    ``forward(ids)`` with int64 ids [batch, tables], one id a bag, gives [batch, sum of dims]; with a dict of
+    ``name: ids`` or ``name: (ids, offsets)`` it gives a dict of [bags, dim].
+    """
+
+    def __init__(
+        self,
+        dims: Mapping[str, int] | Sequence[int],
+        *,
+        name: str | None = None,
+        mode: Literal["sum", "mean", "max"] = "sum",
+        output: Literal["concat", "list"] = "concat",
+        optimizer: str | tables.OptimSpec | None = None,
+        lr: float | None = None,
+        init: Init = "normal",
+        dtype: str = "float32",
+        min_count: int = 0,
+        ttl: int = 0,
+        capacity: int = 0,
+    ) -> None:
+        """`dims` names the tables and their row lengths; a list names them by number."""
+        super().__init__(torch.empty(0))
+        named = dict(dims) if isinstance(dims, Mapping) else {str(i): dim for i, dim in enumerate(dims)}
+        if not named:
+            raise errors.BadInput("EmbeddingBags needs at least one table, such as EmbeddingBags({'user': 16})")
+        if mode not in calls.POOLING or mode == "none":
+            raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
+        if output not in ("concat", "list"):
+            raise errors.UnknownName("output", str(output), ("concat", "list"))
+        self.name, self.mode, self.output, self.dims = name, mode, output, named
+        self.starts = [sum(list(named.values())[:i]) for i in range(len(named))]
+        self.total = sum(named.values())
+        self.request_of = {
+            table: _request(
+                dim, name=table, optimizer=optimizer, lr=lr, init=init, dtype=dtype,
+                min_count=min_count, ttl=ttl, capacity=capacity,
+            )
+            for table, dim in named.items()
+        }  # fmt: skip
+
+    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
+        """The tables this module asks for."""
+        return [(f"{self.name or path}.{table}", request) for table, request in self.request_of.items()]
+
+    def features(self, served: Sequence[ServedTable]) -> tuple[calls.Feature, ...]:
+        """The lookups this module does."""
+        return tuple(calls.Feature(table.name, table) for table in served)
+
+    def state_names(self) -> list[str]:
+        """A table's entries begin with its name."""
+        return [f"{table}." for table in self.dims]
+
+    def call(self, ids: torch.Tensor) -> calls.Call:
+        """The lookup of one forward with one id a bag."""
+        who = f"EmbeddingBags {self.name or ''}".strip()
+        ids = calls.as_ids(ids, who)
+        if ids.dim() != 2 or ids.shape[1] != len(self.dims):
+            raise errors.BadInput(
+                f"{who}: ids have shape {tuple(ids.shape)}; wanted [batch, {len(self.dims)}], a column a table"
+            )
+        batch = ids.shape[0]
+        address, rows, columns = ids.data_ptr(), *ids.stride()
+        where = [(address + i * columns * 8, batch, rows) for i in range(len(self.dims))]
+        bags: list[calls.Bag] = [(calls.POOLING[self.mode], batch, 1, 0, False, 0)] * len(self.dims)
+        if self.output == "concat":
+            shapes: list[tuple[int, ...]] = [(batch, self.total)]
+            places = [(0, start, self.total) for start in self.starts]
+        else:
+            shapes = [(batch, dim) for dim in self.dims.values()]
+            places = [(i, 0, dim) for i, dim in enumerate(self.dims.values())]
+        return calls.Call(self.binding.features, where, bags, shapes, places, (ids,))
+
+    def forward(self, ids: torch.Tensor | Mapping[str, Any]) -> Any:
+        """Rows of all tables, pooled."""
+        if isinstance(ids, Mapping):
+            return self._forward_named(ids)
+        outs = self.binding.lookups.run(self, ids)
+        return outs[0] if self.output == "concat" else list(outs)
+
+    def _forward_named(self, ids: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        by_name = dict(zip(self.dims, self.binding.features, strict=True))
+        parts = []
+        for table, given in ids.items():
+            if table not in by_name:
+                raise errors.UnknownName("table", table, by_name)
+            values, offsets = given if isinstance(given, tuple) else (given, None)
+            parts.append(calls.bag_call(by_name[table], values, offsets, mode=self.mode))
+        outs = self.binding.lookups.run_together(parts)
+        return {table: out for table, (out,) in zip(ids, outs, strict=True)}

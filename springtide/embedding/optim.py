@@ -1,0 +1,170 @@
+"""Which kernel trains a table, and what rides on each push: torch.optim optimizers and st.* overrides, translated.
+
+In: the user's optimizer and its parameter groups. Out: OptimSpec once, (table, lr, weight decay, step) every push.
+Used for embedding tables and for chunks of dense parameters alike.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from springtide import errors
+from springtide.domain import tables
+from springtide.embedding.tables import ServedTable
+
+NAMED: dict[str, tables.OptimSpec] = {
+    "sgd": tables.OptimSpec(kind="sgd"),
+    "adagrad": tables.OptimSpec(kind="adagrad", eps=1e-10),
+    "rowwise_adagrad": tables.OptimSpec(kind="rowwise_adagrad", eps=1e-10),
+    "adam": tables.OptimSpec(kind="adam"),
+    "adamw": tables.OptimSpec(kind="adam", decoupled_decay=True),
+    "sparse_adam": tables.OptimSpec(kind="adam", eps_outside=False),
+    "rmsprop": tables.OptimSpec(kind="rmsprop"),
+    "ftrl": tables.OptimSpec(kind="ftrl"),
+}
+"""What `st.EmbeddingBag(dim, optimizer="...")` may name."""
+
+
+def named(name: str) -> tables.OptimSpec:
+    """The kernel of that name."""
+    if name not in NAMED:
+        raise errors.UnknownName("table optimizer", name, NAMED)
+    return NAMED[name]
+
+
+Group = Mapping[str, Any]
+
+
+def _refuse(group: Group, kind: str, *options: str) -> None:
+    for option in options:
+        if group.get(option):
+            raise errors.BadInput(
+                f"torch.optim.{kind} with {option}={group[option]} has no kernel on servers; leave {option} out, "
+                'or join with sync="bsp", which runs dense parameters in the worker, and name a table optimizer: '
+                'st.EmbeddingBag(dim, optimizer="adagrad")'
+            )
+
+
+def _sgd(group: Group) -> tables.OptimSpec:
+    _refuse(group, "SGD", "maximize")
+    return tables.OptimSpec(
+        kind="sgd",
+        momentum=float(group["momentum"]),
+        dampening=float(group["dampening"]),
+        nesterov=bool(group["nesterov"]),
+    )
+
+
+def _adagrad(group: Group) -> tables.OptimSpec:
+    _refuse(group, "Adagrad", "maximize")
+    return tables.OptimSpec(
+        kind="adagrad", eps=float(group["eps"]), initial_accumulator=float(group["initial_accumulator_value"])
+    )
+
+
+def _adam(group: Group, *, decoupled: bool) -> tables.OptimSpec:
+    _refuse(group, "AdamW" if decoupled else "Adam", "maximize", "amsgrad")
+    beta1, beta2 = group["betas"]
+    return tables.OptimSpec(
+        kind="adam", beta1=float(beta1), beta2=float(beta2), eps=float(group["eps"]), decoupled_decay=decoupled
+    )
+
+
+def _sparse_adam(group: Group) -> tables.OptimSpec:
+    _refuse(group, "SparseAdam", "maximize")
+    beta1, beta2 = group["betas"]
+    return tables.OptimSpec(
+        kind="adam", beta1=float(beta1), beta2=float(beta2), eps=float(group["eps"]), eps_outside=False
+    )
+
+
+def _rmsprop(group: Group) -> tables.OptimSpec:
+    _refuse(group, "RMSprop", "maximize", "momentum", "centered")
+    return tables.OptimSpec(kind="rmsprop", alpha=float(group["alpha"]), eps=float(group["eps"]))
+
+
+KERNELS: dict[type[torch.optim.Optimizer], Callable[[Group], tables.OptimSpec]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adagrad: _adagrad,
+    torch.optim.AdamW: lambda group: _adam(group, decoupled=True),
+    torch.optim.Adam: lambda group: _adam(group, decoupled=bool(group.get("decoupled_weight_decay", False))),
+    torch.optim.SparseAdam: _sparse_adam,
+    torch.optim.RMSprop: _rmsprop,
+}
+
+
+def has_kernel(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether servers can run this optimizer."""
+    return type(optimizer) in KERNELS
+
+
+def spec_of(optimizer: torch.optim.Optimizer, group: Group) -> tables.OptimSpec:
+    """The kernel that does what this optimizer does to the parameters of this group."""
+    kernel = KERNELS.get(type(optimizer))
+    if kernel is None:
+        known = ", ".join(sorted(kind.__name__ for kind in KERNELS))
+        raise errors.BadInput(
+            f"{type(optimizer).__name__} has no kernel on servers (there are: {known}). For tables name one: "
+            'st.EmbeddingBag(dim, optimizer="rowwise_adagrad"); for dense parameters join with sync="bsp"'
+        )
+    return kernel(group)
+
+
+def hyper_of(optimizer: torch.optim.Optimizer, group: Group, *, step: int) -> tables.Hyper:
+    """What rides on push number `step` (counted from 1) for the parameters of this group."""
+    lr = float(group["lr"])
+    decay = float(group.get("weight_decay", 0.0))
+    if isinstance(optimizer, torch.optim.Adagrad):
+        lr /= 1.0 + (step - 1) * float(group["lr_decay"])
+    return tables.Hyper(lr=lr, weight_decay=decay, step=step if isinstance(optimizer, torch.optim.SparseAdam) else 0)
+
+
+def group_index(optimizer: torch.optim.Optimizer, weight: torch.Tensor, *, name: str) -> int:
+    """Number of the parameter group that holds this weight."""
+    for i, group in enumerate(optimizer.param_groups):
+        if any(parameter is weight for parameter in group["params"]):
+            return i
+    raise errors.BadInput(
+        f"table {name!r}: its weight is in no parameter group; pass model.parameters() to the optimizer, "
+        "or freeze the table with weight.requires_grad_(False)"
+    )
+
+
+class TableOptim:
+    """The optimizers of a model's tables: their kernels now, their rates at each push."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Iterable[ServedTable]) -> None:
+        self._entries: list[tuple[int, ServedTable, torch.optim.Optimizer, int]] = []
+        self._frozen: list[ServedTable] = []
+        for table in served:
+            holder = next((one for one in optimizers if _holds(one, table.weight)), None)
+            if holder is None and not table.weight.requires_grad:
+                self._frozen.append(table)
+                continue
+            if holder is None:
+                holder = optimizers[0]
+            index = group_index(holder, table.weight, name=table.name)
+            if table.request.optimizer is None:
+                table.with_optimizer(spec_of(holder, holder.param_groups[index]))
+            self._entries.append((table.spec.id, table, holder, index))
+
+    def hyper(self, *, step: int) -> list[tuple[int, float, float, int]]:
+        """(table, lr, weight decay, step) of every trained table for push number `step`, counted from 1."""
+        seen: dict[tuple[int, int], tables.Hyper] = {}
+        out = []
+        for table_id, table, optimizer, index in self._entries:
+            key = (id(optimizer), index)
+            values = seen.get(key)
+            if values is None:
+                values = seen[key] = hyper_of(optimizer, optimizer.param_groups[index], step=step)
+            request = table.request
+            lr = values.lr if request.lr is None else request.lr
+            own = request.optimizer
+            count = values.step if own is None else (step if own.kind == "adam" and not own.eps_outside else 0)
+            out.append((table_id, lr, values.weight_decay, count))
+        return out
+
+
+def _holds(optimizer: torch.optim.Optimizer, weight: torch.Tensor) -> bool:
+    return any(parameter is weight for group in optimizer.param_groups for parameter in group["params"])

@@ -1,0 +1,144 @@
+"""nn.Embedding and nn.EmbeddingBag whose rows live on servers. `convert` turns plain ones into these, in place.
+
+In: the same inputs as in torch. Out: the same outputs; `weight` shows the unique rows of the step and their gradient.
+Next: embedding/lookup.py. Tables without a row count: embedding/modules.py.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.embedding import calls
+from springtide.embedding.client import TableClient
+from springtide.embedding.lookup import Lookups
+from springtide.embedding.tables import ServedTable
+
+
+class Binding:
+    """What a module needs to look rows up: set by `convert`, shared by copies of the module."""
+
+    __slots__ = ("client", "features", "tables")
+
+    def __init__(self, client: TableClient, tables: tuple[ServedTable, ...], features: tuple[calls.Feature, ...]):
+        self.client = client
+        self.tables = tables
+        self.features = features
+
+    @property
+    def lookups(self) -> Lookups:
+        """The lookups of the client's model."""
+        return self.client.lookups or Lookups(self.client)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Binding":
+        return self
+
+    def __reduce__(self) -> Any:
+        raise errors.BadInput(
+            "a model with served tables cannot be pickled: its rows are on servers. Save model.state_dict() instead"
+        )
+
+
+def read_rows(binding: Binding, table: ServedTable) -> torch.Tensor:
+    """The whole table, of a known row count, from the servers."""
+    keys = np.arange(table.request.rows, dtype=np.int64)
+    return torch.from_numpy(binding.client.read(table.name, keys))
+
+
+def write_rows(binding: Binding, table: ServedTable, weight: torch.Tensor, key: str) -> str | None:
+    """Assign a whole table; returns what is wrong with its shape instead, as load_state_dict reports it."""
+    wanted = (table.request.rows, table.request.dim)
+    if tuple(weight.shape) != wanted:
+        return f"size mismatch for {key}: the checkpoint has {tuple(weight.shape)}, the model has {wanted}."
+    keys = np.arange(table.request.rows, dtype=np.int64)
+    binding.client.assign(table.name, keys, weight.detach().to("cpu", torch.float32).numpy())
+    return None
+
+
+class _WholeTable:
+    """state_dict() reads the table under the usual name, load_state_dict() writes it."""
+
+    springtide_binding: Binding
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        binding = self.springtide_binding
+        destination[prefix + "weight"] = read_rows(binding, binding.tables[0])
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        key = prefix + "weight"
+        if key not in state_dict:
+            if strict:
+                missing_keys.append(key)
+            return
+        binding = self.springtide_binding
+        wrong = write_rows(binding, binding.tables[0], state_dict[key], key)
+        if wrong:
+            error_msgs.append(wrong)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+
+class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
+    """nn.EmbeddingBag over a served table."""
+
+    def call(
+        self, input: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
+    ) -> calls.Call:
+        """The lookup of one forward."""
+        mode: Any = self.mode
+        return calls.bag_call(
+            self.springtide_binding.features[0],
+            input,
+            offsets,
+            mode=mode,
+            closed=bool(self.include_last_offset) and offsets is not None,
+            weights=weights,
+        )
+
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Pooled rows, one a bag."""
+        (out,) = self.springtide_binding.lookups.run(self, input, offsets, weights=per_sample_weights)
+        return out
+
+
+class ServedEmbedding(_WholeTable, nn.Embedding):
+    """nn.Embedding over a served table."""
+
+    def call(self, input: torch.Tensor) -> calls.Call:
+        """The lookup of one forward."""
+        return calls.row_call(self.springtide_binding.features[0], input)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """A row for each id."""
+        (out,) = self.springtide_binding.lookups.run(self, input)
+        return out
+
+
+def check_supported(module: nn.EmbeddingBag | nn.Embedding, path: str) -> None:
+    """Refuse what a served table cannot do exactly, and say what to do instead."""
+    if module.max_norm is not None:
+        raise errors.BadInput(
+            f"{path!r} has max_norm={module.max_norm}: served tables cannot rescale rows on lookup; "
+            "leave it out and use weight decay"
+        )
+    if module.scale_grad_by_freq:
+        raise errors.BadInput(
+            f"{path!r} has scale_grad_by_freq=True: served tables sum gradients of a batch; leave it out"
+        )
