@@ -11,6 +11,8 @@
 
 namespace springtide {
 
+class StoreImpl;
+
 struct StoreOptions {
   uint32_t slots = 1024;  // of the job, a power of two, 64 to 65536
   uint64_t seed = 0;
@@ -43,6 +45,7 @@ class Store {
   const TableSpec& table(TableId id) const;  // BadInput when it was never declared
   bool has_table(TableId id) const;
   uint32_t slots() const;
+  uint64_t row_floats(std::span<const TableId> tables) const;  // floats in the rows of these tables, one each
 
   // Rows of keys[i] in tables[i], one after the other in `out` (float32 whatever the storage). Never writes
   // to a table: a missing row reads as its init. Any order; fastest when keys come in slot order, since a
@@ -59,7 +62,8 @@ class Store {
   // Sets weights and resets optimizer state; creates rows without admission.
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows);
 
-  // Evicts what is older than its table's ttl at `clock`; push does a bounded share of this itself.
+  // Frees the memory of rows older than their table's ttl at `clock`; push does a bounded share of this
+  // itself. To pull, scan and export such a row is gone as soon as the clock has passed it, freed or not.
   uint64_t evict(uint64_t clock);
 
   // All existing rows of one table in the given slot, weights as float32. Order: unspecified but repeatable.
@@ -68,13 +72,14 @@ class Store {
   // One slot, all tables, bit for bit: keys, weights as stored, state, ages, admission counts; versioned and
   // checksummed. With since_cut != 0 only what changed after that cut, with tombstones for what went.
   std::vector<uint8_t> export_slot(uint32_t slot, uint64_t since_cut = 0);
-  void import_slot(
-      std::span<const uint8_t> image);  // BadInput on a torn or foreign image, nothing changed then
+  // A full image replaces what the slot held, one since a cut is laid over it. BadInput on a torn or foreign
+  // image, nothing changed then.
+  void import_slot(std::span<const uint8_t> image);
   void clear_slot(uint32_t slot);
 
   // Marks a moment: rows changed later are dirty with respect to it.
   uint64_t cut();
-  uint64_t dirty_rows(uint32_t slot, uint64_t since_cut);
+  uint64_t dirty_rows(uint32_t slot, uint64_t since_cut);  // what export_slot(slot, since_cut) would carry
 
   SlotLoad load(uint32_t slot);
   uint64_t rows() const;
@@ -82,8 +87,7 @@ class Store {
   uint64_t resident_bytes() const;  // what the arenas hold, slack included
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<StoreImpl> impl_;
 };
 
 }  // namespace springtide

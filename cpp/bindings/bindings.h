@@ -14,7 +14,8 @@ using TableArray = nb::ndarray<const uint16_t, nb::ndim<1>, nb::c_contig, nb::de
 using FloatArray = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstFloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void bind_errors(nb::module_& m);  // errors.cpp: types.h exceptions -> springtide.errors
-void bind_store(nb::module_& m);   // store.cpp: TableSpec, Hyper, Store
-void bind_server(nb::module_& m);  // server.cpp: Server
-void bind_client(nb::module_& m);  // client.cpp: backends, StepRows, Pending
+void bind_errors(nb::module_& m);      // errors.cpp: types.h exceptions -> springtide.errors
+void bind_table_spec(nb::module_& m);  // table_spec.cpp: TableSpec, Hyper
+void bind_store(nb::module_& m);       // store.cpp: Store and, first, the specs
+void bind_server(nb::module_& m);      // server.cpp: Server
+void bind_client(nb::module_& m);      // client.cpp: backends, StepRows, Pending

@@ -1,3 +1,197 @@
-#include "bindings.h"
+// Store. Arrays are taken as they are or refused; the GIL is released while tables are touched.
+#include "store.h"
 
-void bind_store(nb::module_&) {}
+#include <nanobind/stl/pair.h>
+
+#include "bindings.h"
+#include "hash.h"
+
+using namespace nb::literals;
+using namespace springtide;
+
+namespace {
+
+using Matrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ConstMatrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using HyperList = std::vector<std::pair<TableId, Hyper>>;
+
+std::span<const Key> span_of(const KeyArray& keys) { return {keys.data(), keys.size()}; }
+std::span<const TableId> span_of(const TableArray& tables) { return {tables.data(), tables.size()}; }
+
+void check_flat(const char* call, const Store& store, std::span<const TableId> tables, size_t keys,
+                size_t floats) {
+  if (tables.size() != keys) {
+    throw BadInput(std::string(call) + ": one table a key is needed, got " + std::to_string(tables.size()) +
+                   " tables and " + std::to_string(keys) + " keys");
+  }
+  uint64_t wanted = store.row_floats(tables);
+  if (wanted != floats) {
+    throw BadInput(std::string(call) + ": the rows of these keys have " + std::to_string(wanted) +
+                   " floats together, got an array of " + std::to_string(floats));
+  }
+}
+
+template <class Array>
+void check_matrix(const char* call, const Store& store, TableId table, size_t keys, const Array& rows) {
+  uint32_t dim = store.table(table).dim;
+  if (rows.shape(0) == keys && rows.shape(1) == dim) return;
+  throw BadInput(std::string(call) + ": table '" + store.table(table).name + "' needs rows of shape (" +
+                 std::to_string(keys) + ", " + std::to_string(dim) + "), got (" +
+                 std::to_string(rows.shape(0)) + ", " + std::to_string(rows.shape(1)) + ")");
+}
+
+PushStats push(Store& store, std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
+               const HyperList& hyper, uint64_t clock, bool unique, bool check_finite) {
+  std::vector<TableId> ids;
+  std::vector<Hyper> values;
+  for (const auto& [id, value] : hyper) {
+    ids.push_back(id);
+    values.push_back(value);
+  }
+  nb::gil_scoped_release release;
+  return store.push(tables, keys, grads, ids, values, clock, unique, check_finite);
+}
+
+// Hands a vector's memory to NumPy without a copy.
+template <class T>
+nb::object to_numpy(std::vector<T>&& values, std::initializer_list<size_t> shape) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), shape, owner));
+}
+
+nb::tuple scan(Store& store, TableId table, uint32_t slot) {
+  std::vector<Key> keys;
+  std::vector<float> rows;
+  {
+    nb::gil_scoped_release release;
+    store.scan(table, slot, keys, rows);
+  }
+  size_t count = keys.size(), dim = store.table(table).dim;
+  return nb::make_tuple(to_numpy(std::move(keys), {count}), to_numpy(std::move(rows), {count, dim}));
+}
+
+nb::bytes export_slot(Store& store, uint32_t slot, uint64_t since_cut) {
+  std::vector<uint8_t> image;
+  {
+    nb::gil_scoped_release release;
+    image = store.export_slot(slot, since_cut);
+  }
+  return nb::bytes(image.data(), image.size());
+}
+
+void import_slot(Store& store, const nb::bytes& image) {
+  std::span<const uint8_t> bytes{reinterpret_cast<const uint8_t*>(image.c_str()), image.size()};
+  nb::gil_scoped_release release;
+  store.import_slot(bytes);
+}
+
+nb::object slots_of(const Store& store, TableId table, const KeyArray& keys) {
+  std::vector<uint32_t> slots(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    slots[i] = slot_of(hash_key(table, keys.data()[i]), store.slots());
+  }
+  size_t count = slots.size();
+  return to_numpy(std::move(slots), {count});
+}
+
+void bind_numbers(nb::module_& m) {
+  nb::class_<SlotLoad>(m, "SlotLoad")
+      .def_ro("rows", &SlotLoad::rows)
+      .def_ro("bytes", &SlotLoad::bytes)
+      .def_ro("requests", &SlotLoad::requests)
+      .def("__repr__", [](const SlotLoad& l) {
+        return "SlotLoad(rows=" + std::to_string(l.rows) + ", bytes=" + std::to_string(l.bytes) +
+               ", requests=" + std::to_string(l.requests) + ")";
+      });
+  nb::class_<PushStats>(m, "PushStats")
+      .def_ro("applied", &PushStats::applied)
+      .def_ro("created", &PushStats::created)
+      .def_ro("waiting", &PushStats::waiting)
+      .def_ro("evicted", &PushStats::evicted)
+      .def("__repr__", [](const PushStats& p) {
+        return "PushStats(applied=" + std::to_string(p.applied) + ", created=" + std::to_string(p.created) +
+               ", waiting=" + std::to_string(p.waiting) + ", evicted=" + std::to_string(p.evicted) + ")";
+      });
+}
+
+void bind_rows(nb::class_<Store>& store) {
+  store
+      .def(
+          "pull",
+          [](Store& s, TableArray tables, KeyArray keys, FloatArray out) {
+            check_flat("pull", s, span_of(tables), keys.size(), out.size());
+            nb::gil_scoped_release release;
+            s.pull(span_of(tables), span_of(keys), out.data());
+          },
+          "tables"_a.noconvert(), "keys"_a.noconvert(), "out"_a.noconvert())
+      .def(
+          "pull_table",
+          [](Store& s, TableId table, KeyArray keys, Matrix out) {
+            check_matrix("pull_table", s, table, keys.size(), out);
+            std::vector<TableId> tables(keys.size(), table);
+            nb::gil_scoped_release release;
+            s.pull(tables, span_of(keys), out.data());
+          },
+          "table"_a, "keys"_a.noconvert(), "out"_a.noconvert())
+      .def(
+          "push",
+          [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper,
+             uint64_t clock, bool unique, bool check_finite) {
+            check_flat("push", s, span_of(tables), keys.size(), grads.size());
+            return push(s, span_of(tables), span_of(keys), grads.data(), hyper, clock, unique, check_finite);
+          },
+          "tables"_a.noconvert(), "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a, "clock"_a = 0,
+          "unique"_a = false, "check_finite"_a = true)
+      .def(
+          "push_table",
+          [](Store& s, TableId table, KeyArray keys, ConstMatrix grads, const Hyper& hyper, uint64_t clock,
+             bool unique, bool check_finite) {
+            check_matrix("push_table", s, table, keys.size(), grads);
+            std::vector<TableId> tables(keys.size(), table);
+            return push(s, tables, span_of(keys), grads.data(), {{table, hyper}}, clock, unique,
+                        check_finite);
+          },
+          "table"_a, "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a, "clock"_a = 0,
+          "unique"_a = false, "check_finite"_a = true)
+      .def(
+          "assign",
+          [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray rows) {
+            check_flat("assign", s, span_of(tables), keys.size(), rows.size());
+            nb::gil_scoped_release release;
+            s.assign(span_of(tables), span_of(keys), rows.data());
+          },
+          "tables"_a.noconvert(), "keys"_a.noconvert(), "rows"_a.noconvert());
+}
+
+}  // namespace
+
+void bind_store(nb::module_& m) {
+  bind_table_spec(m);
+  bind_numbers(m);
+  nb::class_<Store> store(m, "Store");
+  store.def(
+      "__init__",
+      [](Store* self, uint32_t slots, uint64_t seed, uint32_t threads, uint64_t reserve_bytes) {
+        new (self) Store(StoreOptions{slots, seed, reserve_bytes, threads});
+      },
+      "slots"_a = 1024, "seed"_a = 0, "threads"_a = 1, "reserve_bytes"_a = 0);
+  bind_rows(store);
+  store.def("declare", &Store::declare, "spec"_a)
+      .def("table", &Store::table, "table"_a, nb::rv_policy::copy)
+      .def("has_table", &Store::has_table, "table"_a)
+      .def_prop_ro("slots", &Store::slots)
+      .def("evict", &Store::evict, "clock"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("scan", scan, "table"_a, "slot"_a)
+      .def("export_slot", export_slot, "slot"_a, "since_cut"_a = 0)
+      .def("import_slot", import_slot, "image"_a)
+      .def("clear_slot", &Store::clear_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("cut", &Store::cut)
+      .def("dirty_rows", &Store::dirty_rows, "slot"_a, "since_cut"_a = 0,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("load", &Store::load, "slot"_a)
+      .def("rows", nb::overload_cast<>(&Store::rows, nb::const_))
+      .def("rows", nb::overload_cast<TableId>(&Store::rows, nb::const_), "table"_a)
+      .def("resident_bytes", &Store::resident_bytes)
+      .def("slot_of", slots_of, "table"_a, "keys"_a.noconvert());
+}

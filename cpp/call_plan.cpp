@@ -1,0 +1,106 @@
+#include "call_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "hash.h"
+
+namespace springtide {
+
+CallPlan& CallPlan::of_this_thread() {
+  thread_local CallPlan plan;
+  return plan;
+}
+
+void CallPlan::begin() {
+  for (TableId id : used_ids_) use_by_id_[id] = nullptr;
+  used_ids_.clear();
+  uses_.clear();
+  items_.clear();
+  sums_.clear();
+}
+
+void CallPlan::use(TableId id, const TableUse& use) {
+  if (use_by_id_.size() <= id) use_by_id_.resize(size_t{id} + 1, nullptr);
+  uses_.push_back(use);
+  use_by_id_[id] = &uses_.back();
+  used_ids_.push_back(id);
+}
+
+const TableUse* CallPlan::use_of(TableId id, const std::function<TableUse(TableId)>& missing_use) {
+  if (id >= use_by_id_.size() || use_by_id_[id] == nullptr) use(id, missing_use(id));
+  return use_by_id_[id];
+}
+
+void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys, float* data,
+                     const std::function<TableUse(TableId)>& missing_use) {
+  size_t n = keys.size();
+  if (tables.size() != n) {
+    throw BadInput("as many tables as keys are needed, got " + std::to_string(tables.size()) + " and " +
+                   std::to_string(n));
+  }
+  if (n > UINT32_MAX) throw BadInput("one call takes at most 2^32 keys, got " + std::to_string(n));
+  hashes_.resize(n);
+  items_.resize(n);
+  std::array<uint32_t, kStripes> count{};
+  for (size_t i = 0; i < n; ++i) {
+    hashes_[i] = hash_key(tables[i], keys[i]);
+    ++count[stripe_of(hashes_[i])];
+  }
+  begin_[0] = 0;
+  for (uint32_t s = 0; s < kStripes; ++s) {
+    end_[s] = begin_[s];
+    begin_[s + 1] = begin_[s] + count[s];
+  }
+  const TableUse* use = nullptr;
+  TableId last = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (use == nullptr || tables[i] != last) {
+      last = tables[i];
+      use = use_of(last, missing_use);
+    }
+    items_[end_[stripe_of(hashes_[i])]++] = Item{hashes_[i], use, data};
+    data += use->table->dim;
+  }
+}
+
+void CallPlan::sum_duplicates() {
+  size_t floats = 0;
+  for (const Item& item : items_) floats += item.use->table->dim;
+  sums_.reserve(floats);  // so that pointers into it stay
+  for (uint32_t s = 0; s < kStripes; ++s) sum_stripe(s);
+}
+
+void CallPlan::sum_stripe(uint32_t number) {
+  uint32_t n = end_[number] - begin_[number];
+  if (n < 2) return;
+  Item* items = items_.data() + begin_[number];
+  size_t mask = std::bit_ceil(size_t{n} * 2) - 1;
+  places_.assign(mask + 1, UINT32_MAX);
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    Item item = items[i];
+    size_t at = item.hash & mask;
+    while (places_[at] != UINT32_MAX &&
+           (items[places_[at]].hash != item.hash || items[places_[at]].use != item.use)) {
+      at = (at + 1) & mask;
+    }
+    if (places_[at] == UINT32_MAX) {
+      places_[at] = kept;
+      items[kept++] = item;
+      continue;
+    }
+    Item& first = items[places_[at]];
+    uint32_t dim = item.use->table->dim;
+    bool summed = first.data >= sums_.data() && first.data < sums_.data() + sums_.size();
+    if (!summed) {
+      sums_.insert(sums_.end(), first.data, first.data + dim);
+      first.data = sums_.data() + sums_.size() - dim;
+    }
+    for (uint32_t k = 0; k < dim; ++k) first.data[k] += item.data[k];
+  }
+  end_[number] = begin_[number] + kept;
+}
+
+}  // namespace springtide

@@ -1,0 +1,63 @@
+// One call's keys, hashed and grouped by lock stripe in the order they came, so that each stripe is locked
+// once. In: tables, keys, where each row's floats are. Out: items per stripe for store_pull.cpp and
+// store_push.cpp.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "table.h"
+
+namespace springtide {
+
+// A table as this call uses it.
+struct TableUse {
+  Table* table;
+  Kernel kernel = nullptr;
+  StepArgs args;
+};
+
+struct Item {
+  uint64_t hash;
+  const TableUse* use;
+  float* data;  // pull: filled; push and assign: read only
+};
+
+class CallPlan {
+ public:
+  static CallPlan& of_this_thread();  // memory is kept from call to call
+
+  void begin();
+  void use(TableId id, const TableUse& use);
+  // `missing_use` answers for a table not named by use(); it may throw.
+  void group(std::span<const TableId> tables, std::span<const Key> keys, float* data,
+             const std::function<TableUse(TableId)>& missing_use);
+  // Gradients of equal (table, key) are added in the order they came; one item remains.
+  void sum_duplicates();
+
+  std::span<const Item> stripe(uint32_t number) const {
+    return {items_.data() + begin_[number], items_.data() + end_[number]};
+  }
+  std::span<const Item> items() const { return items_; }
+  std::span<const float> sums() const { return sums_; }
+
+ private:
+  const TableUse* use_of(TableId id, const std::function<TableUse(TableId)>& missing_use);
+  void sum_stripe(uint32_t number);
+
+  std::vector<uint64_t> hashes_;
+  std::vector<Item> items_;
+  std::array<uint32_t, kStripes + 1> begin_{};
+  std::array<uint32_t, kStripes> end_{};
+  std::deque<TableUse> uses_;
+  std::vector<const TableUse*> use_by_id_;
+  std::vector<TableId> used_ids_;
+  std::vector<float> sums_;
+  std::vector<uint32_t> places_;
+};
+
+}  // namespace springtide

@@ -1,0 +1,71 @@
+// Rows of all tables in one arena. A table takes extents (64 KiB, or a few of them for long rows); in an
+// extent lie the weights of all its rows and then their optimizer state, so that a pull touches weights only.
+// In: a row's sizes. Out: handles (cell.h) and addresses. Above it: table.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "arena.h"
+#include "cell.h"
+
+namespace springtide {
+
+constexpr size_t kExtentBytes = size_t{64} << 10;
+
+// Extent number -> table, for telling equal hashes of different tables apart.
+class ExtentArena {
+ public:
+  explicit ExtentArena(size_t reserve_bytes);
+  uint32_t take(uint32_t extents, TableId table);
+  uint8_t* at(uint32_t extent) const { return arena_.base() + extent * kExtentBytes; }
+  const TableId* tables() const { return tables_; }
+  size_t resident() const { return arena_.resident(); }
+
+ private:
+  Arena arena_;
+  Arena tables_arena_;
+  TableId* tables_;
+};
+
+class RowPool {
+ public:
+  RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t state_bytes);
+
+  // The caller holds the stripe's lock; the table's own lock is taken once for several rows.
+  RowHandle take(uint32_t stripe);
+  void give_back(uint32_t stripe, RowHandle row);
+
+  uint8_t* weights(RowHandle row) const {
+    return arena_.at(extent_of(row)) + size_t{row_of(row)} * weight_bytes_;
+  }
+  float* state(RowHandle row) const {
+    return reinterpret_cast<float*>(arena_.at(extent_of(row)) + state_at_ +
+                                    size_t{row_of(row)} * state_bytes_);
+  }
+  uint32_t rows_per_extent() const { return rows_; }
+  uint32_t extents_at_once() const { return extents_; }
+
+ private:
+  struct alignas(64) Stripe {
+    std::vector<RowHandle> free;
+    uint64_t taken = 0;  // rows in use
+  };
+  void refill(Stripe& stripe);
+
+  ExtentArena& arena_;
+  TableId table_;
+  uint32_t weight_bytes_, state_bytes_;
+  uint32_t extents_ = 1;  // taken together
+  uint32_t rows_ = 0;     // in them
+  size_t state_at_ = 0;   // offset of the first state
+  std::unique_ptr<std::array<Stripe, kStripes>> stripes_;
+  std::mutex lock_;
+  std::vector<RowHandle> free_;  // given up by stripes that had too many
+  uint32_t extent_ = 0, next_row_ = 0;
+};
+
+}  // namespace springtide

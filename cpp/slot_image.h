@@ -1,0 +1,41 @@
+// One slot as bytes: what moves between servers and what checkpoints hold. Versioned, checksummed, sizes
+// checked. In: a SlotImage (store_slots.cpp). Out: bytes, and back; BadInput on anything torn or foreign.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "types.h"
+
+namespace springtide {
+
+// The rows of one table, column by column. Hashes stand for keys (hash.h).
+struct TableImage {
+  TableId id = 0;
+  uint32_t dim = 0;
+  DType dtype = DType::f32;
+  OptimKind optimizer = OptimKind::sgd;
+  uint32_t state_floats = 0;
+  std::vector<uint64_t> rows, row_ages;
+  std::vector<uint8_t> weights, state;
+  std::vector<uint64_t> waiting, waiting_ages;
+  std::vector<uint32_t> waiting_counts;
+  std::vector<uint64_t> gone;
+};
+
+struct SlotImage {
+  uint32_t slot = 0;
+  uint32_t slots = 0;
+  uint64_t seed = 0;
+  uint64_t clock = 0;
+  bool full = true;  // false: what changed since a cut
+  std::vector<TableImage> tables;
+};
+
+std::vector<uint8_t> encode(const SlotImage& image);
+SlotImage decode(std::span<const uint8_t> bytes);
+
+uint64_t checksum(std::span<const uint8_t> bytes);
+
+}  // namespace springtide

@@ -1,0 +1,125 @@
+// hash -> cell, one slot at a time. A slot starts as one small segment, doubles it up to 1024 cells, then
+// splits segment by segment under a directory, so that growth never moves more than one segment at once. The
+// caller holds the slot's stripe lock. Design: docs/design/slot-tables.md.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cell.h"
+#include "segment_pool.h"
+
+namespace springtide {
+
+struct alignas(64) Slot {
+  uint32_t root = 0;         // unit of the only segment, or of the directory when depth > 0
+  uint8_t depth = 0;         // the directory has 2^depth entries
+  uint16_t bucket_mask = 0;  // buckets of a segment, less one
+  uint64_t cells = 0;        // rows and candidates
+  uint64_t rows = 0;
+  uint64_t row_bytes = 0;  // weights and state of the rows
+  uint64_t requests = 0;
+};
+
+class SlotIndex {
+ public:
+  SlotIndex(uint32_t slots, size_t reserve_bytes, const TableId* extent_table);
+
+  Slot& slot(uint32_t number) { return slots_[number]; }
+
+  // The line a search starts at; prefetch it some time before find().
+  const Cell* home(const Slot& slot, uint64_t hash) const {
+    return cells_at(segment_unit(slot, hash)) + (hash & slot.bucket_mask) * kBucket;
+  }
+  Cell* find(Slot& slot, uint64_t hash, TableId table, const Cell* home) {
+    unsigned hits = match(home, hash);
+    if (hits != 0) [[likely]] {
+      Cell* cell = const_cast<Cell*>(home) + __builtin_ctz(hits);
+      if (belongs(cell->meta, table)) [[likely]]
+        return cell;
+    } else if (has_empty(home)) {
+      return nullptr;
+    }
+    return find_slowly(slot, hash, table);
+  }
+  Cell* find(Slot& slot, uint64_t hash, TableId table) { return find(slot, hash, table, home(slot, hash)); }
+
+  Cell* insert(Slot& slot, uint64_t hash, uint64_t meta);  // must not be there yet; moves other cells
+  void erase(Slot& slot, Cell* cell);                      // moves other cells of its segment
+  void clear(Slot& slot);
+
+  bool belongs(uint64_t meta, TableId table) const { return table_of(meta) == table; }
+  TableId table_of(uint64_t meta) const {
+    return is_candidate(meta) ? candidate_table(meta) : extent_table_[extent_of(meta)];
+  }
+
+  // Every cell in use, in an order that only the history of the slot decides. Must not insert or erase.
+  template <class Visit>
+  void for_each(Slot& slot, Visit visit) {
+    for (uint32_t at = 0; at < (uint32_t{1} << slot.depth);) at = for_segment(slot, at, visit);
+  }
+  // One segment, by the number of a directory entry that leads to it; returns the entry of the next one.
+  template <class Visit>
+  uint32_t for_segment(Slot& slot, uint32_t entry, Visit visit) {
+    Cell* cells = cells_at(slot.depth == 0 ? slot.root : directory(slot)[entry]);
+    if (slot.root != 0) {
+      uint32_t last = (uint32_t{slot.bucket_mask} + 1) * kBucket - 1;
+      for (uint32_t i = 0; i < last; ++i) {
+        if (cells[i].meta != 0) visit(cells[i]);
+      }
+      if (slot.depth != 0) return entry + (uint32_t{1} << (slot.depth - header(cells, last).depth));
+    }
+    return entry + 1;
+  }
+
+  size_t resident() const { return pool_.resident() + slots_.size() * sizeof(Slot); }
+
+ private:
+  static constexpr uint32_t kBucket = 4;      // cells of a cache line
+  static constexpr uint32_t kFirstClass = 0;  // 16 cells
+  static constexpr uint32_t kFullClass = 6;   // 1024 cells, 16 KiB
+  static constexpr uint32_t kMaxDepth = 30;
+
+  // In the last cell of a segment, in the place of its hash. Its meta is one that belongs to no table.
+  struct Header {
+    uint16_t count;
+    uint16_t limit;  // grows when it would hold more
+    uint8_t depth;
+  };
+  static constexpr uint64_t kHeaderMeta = 1;
+
+  static unsigned match(const Cell* b, uint64_t hash) {
+    return unsigned{b[0].hash == hash && b[0].meta != 0} |
+           unsigned{b[1].hash == hash && b[1].meta != 0} << 1 |
+           unsigned{b[2].hash == hash && b[2].meta != 0} << 2 |
+           unsigned{b[3].hash == hash && b[3].meta != 0} << 3;
+  }
+  static bool has_empty(const Cell* b) {
+    return b[0].meta == 0 || b[1].meta == 0 || b[2].meta == 0 || b[3].meta == 0;
+  }
+  Cell* cells_at(uint32_t unit) const { return reinterpret_cast<Cell*>(pool_.at(unit)); }
+  uint32_t* directory(const Slot& slot) const { return reinterpret_cast<uint32_t*>(pool_.at(slot.root)); }
+  uint32_t entry_of(const Slot& slot, uint64_t hash) const {
+    return static_cast<uint32_t>((hash << slot_bits_) >> (64 - slot.depth));
+  }
+  uint32_t segment_unit(const Slot& slot, uint64_t hash) const {
+    return slot.depth == 0 ? slot.root : directory(slot)[entry_of(slot, hash)];
+  }
+  static Header& header(Cell* cells, uint32_t last) { return *reinterpret_cast<Header*>(&cells[last].hash); }
+
+  Cell* find_slowly(Slot& slot, uint64_t hash, TableId table);
+  uint32_t new_segment(uint32_t size_class, uint8_t depth);
+  static Cell* place(Cell* cells, uint32_t bucket_mask, uint64_t hash, uint64_t meta);
+  void grow(Slot& slot, uint64_t hash);
+  void double_segment(Slot& slot);
+  void double_directory(Slot& slot);
+  void split(Slot& slot, uint64_t hash);
+  static uint32_t directory_class(uint32_t depth) { return depth < 6 ? 0 : depth - 6; }
+
+  SegmentPool pool_;
+  std::vector<Slot> slots_;
+  uint32_t slot_bits_;
+  const TableId* extent_table_;
+};
+
+}  // namespace springtide

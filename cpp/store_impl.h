@@ -1,0 +1,113 @@
+// The parts of a Store and what its files share: store.cpp (tables, wiring), store_pull.cpp, store_push.cpp,
+// store_evict.cpp, store_slots.cpp (scan, cuts, export, import).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "age_clock.h"
+#include "call_plan.h"
+#include "slot_image.h"
+#include "slot_index.h"
+#include "store.h"
+#include "table.h"
+#include "work_crew.h"
+
+namespace springtide {
+
+// An eviction that an export since a cut must tell of.
+struct Gone {
+  uint64_t hash;
+  TableId table;
+  uint32_t tick;
+};
+
+// What a slot remembers beside its cells.
+struct SlotHistory {
+  std::vector<Gone> gone;      // oldest first; kept only once a cut was made
+  uint32_t complete_from = 0;  // exports since a boundary before this tick must be full
+};
+
+struct alignas(64) Stripe {
+  std::mutex lock;
+  uint64_t sweep_credit = 0;
+  uint32_t sweep_slot = 0, sweep_entry = 0;
+};
+
+class StoreImpl {
+ public:
+  explicit StoreImpl(const StoreOptions& options);
+  ~StoreImpl();
+
+  void declare(const TableSpec& spec);
+  Table* find_table(TableId id) const { return tables_[id].load(std::memory_order_acquire); }
+  Table& table(TableId id) const;
+  void check_slot(uint32_t slot) const;
+  void check_process() const;  // a forked child has no tables
+
+  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out);
+  PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
+                 std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
+                 bool unique, bool check_finite);
+  void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows);
+  uint64_t evict(uint64_t clock);
+
+  void scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows);
+  SlotImage copy_slot(uint32_t slot, uint64_t since_cut);
+  void import_image(const SlotImage& image);
+  void clear_slot(uint32_t slot);
+  uint64_t dirty_rows(uint32_t slot, uint64_t since_cut);
+  SlotLoad load(uint32_t slot);
+  uint64_t resident() const { return extents_.resident() + index_.resident(); }
+
+  const StoreOptions options;
+  AgeClock clock;
+
+ private:
+  friend class SlotCopier;
+
+  uint32_t slot_number(uint64_t hash) const { return static_cast<uint32_t>(hash >> slot_shift_); }
+  Stripe& stripe_of_slot(uint32_t slot) { return stripes_[slot / (options.slots / kStripes)]; }
+  static uint32_t stripe_number(uint64_t hash) { return static_cast<uint32_t>(hash >> 58); }
+  bool expired(uint64_t meta, const Table& table) const {
+    return table.spec.ttl != 0 && clock.expired(stamp_of(meta), table.spec.ttl);
+  }
+  void for_stripes(size_t keys, const std::function<void(uint32_t)>& work);
+
+  // Each is under the stripe's lock.
+  void pull_stripe(std::span<const Item> items);
+  void update_found(std::span<const Item> items, uint32_t tick, PushStats& stats,
+                    std::vector<uint32_t>& rest);
+  void apply_one(const Item& item, uint32_t tick, PushStats& stats);
+  RowHandle create(const Item& item, uint32_t tick);
+  void update(const Item& item, RowHandle row);
+  void assign_one(const Item& item, uint32_t tick);
+
+  void make_room(Table& table, uint32_t slot_number, PushStats& stats);
+  void evict_oldest(Table& table, uint32_t slot_number);
+  void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
+  void forget_rows(uint32_t slot_number);
+  void import_table(uint32_t slot_number, const TableImage& part);
+  void remember_gone(uint32_t slot_number, uint64_t hash, TableId table);
+  uint64_t drop_expired(uint32_t slot_number, const std::vector<Cell>& found);
+  void sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& stats);
+  void renumber_ticks();
+
+  uint32_t slot_shift_;
+  ExtentArena extents_;
+  SlotIndex index_;
+  std::array<Stripe, kStripes> stripes_;
+  std::vector<SlotHistory> histories_;
+  std::unique_ptr<std::atomic<Table*>[]> tables_;
+  std::mutex declare_lock_;
+  std::vector<std::unique_ptr<Table>> owned_;
+  std::atomic<bool> any_ttl_{false};
+  WorkCrew crew_;
+  uint64_t process_;
+};
+
+}  // namespace springtide

@@ -1,0 +1,226 @@
+// Applying gradients. In each stripe rows that exist are updated first, in a pipeline like the pull's; then
+// the keys that have no row yet, in their order: only these change the index.
+#include <cmath>
+#include <string>
+
+#include "hash.h"
+#include "prefetch.h"
+#include "store_impl.h"
+
+namespace springtide {
+
+namespace {
+
+constexpr size_t kAhead = 16;
+constexpr size_t kRing = 2 * kAhead;
+
+struct InFlight {
+  Slot* slot;
+  const Cell* home;
+  uint8_t* weights;  // nullptr: no row yet
+  float* state;
+};
+
+bool all_finite(const float* values, size_t count) {
+  uint32_t bad = 0;
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, values + i, sizeof bits);
+    bad |= (bits & 0x7f800000u) == 0x7f800000u;
+  }
+  return bad == 0;
+}
+
+// Says which key of which table it was.
+void check_gradients(std::span<const Item> items) {
+  for (const Item& item : items) {
+    const Table& table = *item.use->table;
+    if (all_finite(item.data, table.dim)) continue;
+    throw NonFinite("push to table '" + table.spec.name + "': the gradient of key " +
+                    std::to_string(key_of(table.spec.id, item.hash)) +
+                    " holds NaN or infinity; nothing of this push was applied");
+  }
+}
+
+PushStats& operator+=(PushStats& a, const PushStats& b) {
+  a.applied += b.applied;
+  a.created += b.created;
+  a.waiting += b.waiting;
+  a.evicted += b.evicted;
+  return a;
+}
+
+}  // namespace
+
+PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
+                          std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t at,
+                          bool unique, bool check_finite) {
+  check_process();
+  CallPlan& plan = CallPlan::of_this_thread();
+  plan.begin();
+  for (size_t i = 0; i < hyper_tables.size(); ++i) {
+    Table& named = table(hyper_tables[i]);
+    plan.use(hyper_tables[i], TableUse{&named, named.optimizer.kernel(), named.optimizer.prepare(hyper[i])});
+  }
+  plan.group(tables, keys, const_cast<float*>(grads), [this](TableId id) -> TableUse {
+    throw BadInput("push to table '" + table(id).spec.name +
+                   "' without a learning rate: name the table in hyper");
+  });
+  if (check_finite) check_gradients(plan.items());
+  if (!unique) {
+    plan.sum_duplicates();
+    if (check_finite && !all_finite(plan.sums().data(), plan.sums().size())) {
+      throw NonFinite("push: gradients of one key sum to infinity; nothing of this push was applied");
+    }
+  }
+  if (clock.nearly_full()) renumber_ticks();
+  clock.advance(at);
+  std::array<PushStats, kStripes> parts{};
+  for_stripes(keys.size(), [&](uint32_t number) {
+    std::span<const Item> items = plan.stripe(number);
+    if (items.empty()) return;
+    thread_local std::vector<uint32_t> rest;
+    rest.clear();
+    Stripe& stripe = stripes_[number];
+    std::lock_guard hold(stripe.lock);
+    uint32_t tick = clock.tick();
+    update_found(items, tick, parts[number], rest);
+    for (uint32_t i : rest) apply_one(items[i], tick, parts[number]);
+    if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripe, number, items.size(), parts[number]);
+  });
+  PushStats sum;
+  for (const PushStats& part : parts) sum += part;
+  return sum;
+}
+
+void StoreImpl::update_found(std::span<const Item> items, uint32_t tick, PushStats& stats,
+                             std::vector<uint32_t>& rest) {
+  InFlight ring[kRing];
+  size_t n = items.size();
+  for (size_t i = 0; i < n + 2 * kAhead; ++i) {
+    if (i < n) {
+      InFlight& f = ring[i % kRing];
+      f.slot = &index_.slot(slot_number(items[i].hash));
+      ++f.slot->requests;
+      f.home = index_.home(*f.slot, items[i].hash);
+      prefetch_read(f.home);
+    }
+    if (size_t j = i - kAhead; j < n) {
+      InFlight& f = ring[j % kRing];
+      const Table& table = *items[j].use->table;
+      Cell* cell = index_.find(*f.slot, items[j].hash, table.spec.id, f.home);
+      f.weights = nullptr;
+      if (cell != nullptr && !is_candidate(cell->meta) && !expired(cell->meta, table)) {
+        RowHandle row = handle_of(cell->meta);
+        f.weights = table.rows.weights(row);
+        f.state = table.rows.state(row);
+        prefetch_lines_to_write(f.weights, table.weight_bytes);
+        prefetch_lines_to_write(f.state, table.state_bytes);
+        if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
+      }
+    }
+    if (size_t k = i - 2 * kAhead; k < n) {
+      const InFlight& f = ring[k % kRing];
+      if (f.weights == nullptr) {
+        rest.push_back(static_cast<uint32_t>(k));
+        continue;
+      }
+      const TableUse& use = *items[k].use;
+      update_row(use.table->spec.dtype, use.kernel, use.args, f.weights, f.state, items[k].data,
+                 use.table->dim);
+    }
+  }
+  stats.applied += n - rest.size();
+}
+
+// A key with no row, one that waits for admission, or one whose row is past its ttl.
+void StoreImpl::apply_one(const Item& item, uint32_t tick, PushStats& stats) {
+  Table& table = *item.use->table;
+  uint32_t number = slot_number(item.hash);
+  Slot& slot = index_.slot(number);
+  Cell* cell = index_.find(slot, item.hash, table.spec.id);
+  if (cell != nullptr && expired(cell->meta, table)) {
+    if (!is_candidate(cell->meta)) ++stats.evicted;
+    drop(number, cell, table, true);
+    cell = nullptr;
+  }
+  if (cell != nullptr &&
+      !is_candidate(cell->meta)) {  // made earlier in this push, by a caller who broke `unique`
+    update(item, handle_of(cell->meta));
+    ++stats.applied;
+    return;
+  }
+  uint32_t count = cell != nullptr ? candidate_count(cell->meta) + 1 : 1;
+  if (count < table.spec.min_count) {
+    uint64_t meta = candidate_meta(table.spec.id, count, tick);
+    if (cell != nullptr) {
+      cell->meta = meta;
+    } else {
+      index_.insert(slot, item.hash, meta);
+    }
+    ++stats.waiting;
+    return;
+  }
+  make_room(table, number, stats);
+  update(item, create(item, tick));
+  ++stats.applied;
+  ++stats.created;
+}
+
+// The row with its init; a waiting key's cell becomes the row's.
+RowHandle StoreImpl::create(const Item& item, uint32_t tick) {
+  Table& table = *item.use->table;
+  uint32_t number = slot_number(item.hash);
+  Slot& slot = index_.slot(number);
+  RowHandle row = table.rows.take(stripe_number(item.hash));
+  table.write_init(row, item.hash);
+  if (Cell* cell = index_.find(slot, item.hash, table.spec.id)) {
+    cell->meta = row_meta(row, tick);
+  } else {
+    index_.insert(slot, item.hash, row_meta(row, tick));
+  }
+  ++slot.rows;
+  slot.row_bytes += table.weight_bytes + table.state_bytes;
+  if (table.share != 0) ++table.quotas[number].rows;
+  table.count.fetch_add(1, std::memory_order_relaxed);
+  return row;
+}
+
+void StoreImpl::update(const Item& item, RowHandle row) {
+  const TableUse& use = *item.use;
+  update_row(use.table->spec.dtype, use.kernel, use.args, use.table->rows.weights(row),
+             use.table->rows.state(row), item.data, use.table->dim);
+}
+
+void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows) {
+  check_process();
+  CallPlan& plan = CallPlan::of_this_thread();
+  plan.begin();
+  plan.group(tables, keys, const_cast<float*>(rows),
+             [this](TableId id) { return TableUse{&table(id), nullptr, {}}; });
+  for_stripes(keys.size(), [&](uint32_t number) {
+    std::span<const Item> items = plan.stripe(number);
+    if (items.empty()) return;
+    std::lock_guard hold(stripes_[number].lock);
+    uint32_t tick = clock.tick();
+    for (const Item& item : items) assign_one(item, tick);
+  });
+}
+
+void StoreImpl::assign_one(const Item& item, uint32_t tick) {
+  Table& table = *item.use->table;
+  uint32_t number = slot_number(item.hash);
+  Cell* cell = index_.find(index_.slot(number), item.hash, table.spec.id);
+  RowHandle row;
+  if (cell != nullptr && !is_candidate(cell->meta)) {
+    row = handle_of(cell->meta);
+    cell->meta = row_meta(row, tick);
+  } else {
+    PushStats ignored;
+    make_room(table, number, ignored);
+    row = create(item, tick);
+  }
+  table.write(row, item.data);
+}
+
+}  // namespace springtide

@@ -1,0 +1,198 @@
+// Whole slots: scanning, accounting, what changed since a cut, copying out and in.
+#include <map>
+#include <string>
+
+#include "hash.h"
+#include "store_impl.h"
+
+namespace springtide {
+
+namespace {
+
+template <class T>
+void append(std::vector<uint8_t>& to, const T* from, size_t bytes) {
+  auto* first = reinterpret_cast<const uint8_t*>(from);
+  to.insert(to.end(), first, first + bytes);
+}
+
+std::string of(const TableSpec& spec) {
+  return "slot image: table " + std::to_string(spec.id) + " ('" + spec.name + "')";
+}
+
+void check_table(const TableImage& image, const Table& table) {
+  if (image.dim != table.dim) {
+    throw BadInput(of(table.spec) + " has dim " + std::to_string(image.dim) + " there and " +
+                   std::to_string(table.dim) + " here");
+  }
+  if (image.dtype != table.spec.dtype) throw BadInput(of(table.spec) + " has another dtype there than here");
+  if (image.optimizer != table.spec.optim.kind || image.state_floats != table.optimizer.state_floats()) {
+    throw BadInput(of(table.spec) + " was trained by " + name_of(image.optimizer) + " with " +
+                   std::to_string(image.state_floats) + " floats of state a row; here it is " +
+                   name_of(table.spec.optim.kind) + " with " +
+                   std::to_string(table.optimizer.state_floats()));
+  }
+}
+
+}  // namespace
+
+// Gathers the cells of one slot into columns by table.
+class SlotCopier {
+ public:
+  SlotCopier(StoreImpl& store, SlotImage& image) : store_(store), image_(image) {}
+
+  void add(const Cell& cell) {
+    Table& table = store_.table(store_.index_.table_of(cell.meta));
+    if (store_.expired(cell.meta, table)) return;
+    TableImage& to = of(table);
+    uint64_t age = store_.clock.age_at(stamp_of(cell.meta));
+    if (is_candidate(cell.meta)) {
+      to.waiting.push_back(cell.hash);
+      to.waiting_ages.push_back(age);
+      to.waiting_counts.push_back(candidate_count(cell.meta));
+      return;
+    }
+    to.rows.push_back(cell.hash);
+    to.row_ages.push_back(age);
+    append(to.weights, table.rows.weights(handle_of(cell.meta)), table.weight_bytes);
+    append(to.state, table.rows.state(handle_of(cell.meta)), table.state_bytes);
+  }
+  void add_gone(const Gone& gone) { of(store_.table(gone.table)).gone.push_back(gone.hash); }
+
+ private:
+  TableImage& of(const Table& table) {
+    auto [at, fresh] = place_.emplace(table.spec.id, image_.tables.size());
+    if (fresh) {
+      TableImage image;
+      image.id = table.spec.id;
+      image.dim = table.dim;
+      image.dtype = table.spec.dtype;
+      image.optimizer = table.spec.optim.kind;
+      image.state_floats = table.optimizer.state_floats();
+      image_.tables.push_back(std::move(image));
+    }
+    return image_.tables[at->second];
+  }
+
+  StoreImpl& store_;
+  SlotImage& image_;
+  std::map<TableId, size_t> place_;
+};
+
+void StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::vector<float>& rows) {
+  check_slot(number);
+  Table& wanted = table(id);
+  std::lock_guard hold(stripe_of_slot(number).lock);
+  index_.for_each(index_.slot(number), [&](const Cell& cell) {
+    if (is_candidate(cell.meta) || !index_.belongs(cell.meta, id) || expired(cell.meta, wanted)) return;
+    keys.push_back(key_of(id, cell.hash));
+    rows.resize(rows.size() + wanted.dim);
+    read_row(wanted.spec.dtype, wanted.rows.weights(handle_of(cell.meta)),
+             rows.data() + rows.size() - wanted.dim, wanted.dim);
+  });
+}
+
+SlotImage StoreImpl::copy_slot(uint32_t number, uint64_t since_cut) {
+  check_slot(number);
+  std::lock_guard hold(stripe_of_slot(number).lock);
+  uint32_t boundary = since_cut == 0 ? 0 : clock.boundary(since_cut);
+  const SlotHistory& history = histories_[number];
+  SlotImage image{
+      number, options.slots, options.seed, clock.now(), since_cut == 0 || boundary < history.complete_from,
+      {}};
+  SlotCopier copier(*this, image);
+  index_.for_each(index_.slot(number), [&](const Cell& cell) {
+    if (image.full || stamp_of(cell.meta) > boundary) copier.add(cell);
+  });
+  for (const Gone& gone : history.gone) {
+    if (!image.full && gone.tick > boundary) copier.add_gone(gone);
+  }
+  return image;
+}
+
+uint64_t StoreImpl::dirty_rows(uint32_t number, uint64_t since_cut) {
+  SlotImage image = copy_slot(number, since_cut);
+  uint64_t sum = 0;
+  for (const TableImage& table : image.tables)
+    sum += table.rows.size() + table.waiting.size() + table.gone.size();
+  return sum;
+}
+
+// Everything is checked before the slot is touched.
+void StoreImpl::import_image(const SlotImage& image) {
+  check_process();
+  if (image.slots != options.slots) {
+    throw BadInput("slot image: made with " + std::to_string(image.slots) + " slots, this store has " +
+                   std::to_string(options.slots));
+  }
+  if (image.seed != options.seed) {
+    throw BadInput("slot image: made with seed " + std::to_string(image.seed) + ", this store has " +
+                   std::to_string(options.seed) + ": rows that do not exist yet would change");
+  }
+  for (const TableImage& part : image.tables) check_table(part, table(part.id));
+  clock.advance(image.clock);
+  std::lock_guard hold(stripe_of_slot(image.slot).lock);
+  if (image.full) forget_rows(image.slot);
+  for (const TableImage& part : image.tables) import_table(image.slot, part);
+}
+
+void StoreImpl::import_table(uint32_t number, const TableImage& part) {
+  Table& into = table(part.id);
+  Slot& slot = index_.slot(number);
+  for (uint64_t hash : part.gone) {
+    if (Cell* cell = index_.find(slot, hash, part.id)) drop(number, cell, into, true);
+  }
+  if (into.share != 0) into.quotas[number].oldest_last.clear();
+  TableUse use{&into, nullptr, {}};
+  for (size_t i = 0; i < part.rows.size(); ++i) {
+    Cell* cell = index_.find(slot, part.rows[i], part.id);
+    uint32_t tick = clock.tick_for(part.row_ages[i]);
+    RowHandle row = 0;
+    if (cell != nullptr && !is_candidate(cell->meta)) {
+      row = handle_of(cell->meta);
+      cell->meta = row_meta(row, tick);
+    } else {
+      row = create(Item{part.rows[i], &use, nullptr}, tick);
+    }
+    std::memcpy(into.rows.weights(row), part.weights.data() + i * into.weight_bytes, into.weight_bytes);
+    if (into.state_bytes != 0) {
+      std::memcpy(into.rows.state(row), part.state.data() + i * into.state_bytes, into.state_bytes);
+    }
+  }
+  for (size_t i = 0; i < part.waiting.size(); ++i) {
+    Cell* cell = index_.find(slot, part.waiting[i], part.id);
+    if (cell != nullptr) drop(number, cell, into, false);
+    uint32_t count = std::min(part.waiting_counts[i], kMaxCount);
+    index_.insert(slot, part.waiting[i],
+                  candidate_meta(part.id, count, clock.tick_for(part.waiting_ages[i])));
+  }
+}
+
+// No list of what went: exports since an earlier cut become full ones instead.
+void StoreImpl::forget_rows(uint32_t number) {
+  Slot& slot = index_.slot(number);
+  uint32_t stripe = number / (options.slots / kStripes);
+  index_.for_each(slot, [&](const Cell& cell) {
+    if (is_candidate(cell.meta)) return;
+    Table& owner = table(index_.table_of(cell.meta));
+    owner.rows.give_back(stripe, handle_of(cell.meta));
+    owner.count.fetch_sub(1, std::memory_order_relaxed);
+    if (owner.share != 0) owner.quotas[number] = Quota{};
+  });
+  index_.clear(slot);
+  histories_[number] = SlotHistory{{}, clock.tick()};
+}
+
+void StoreImpl::clear_slot(uint32_t number) {
+  check_slot(number);
+  std::lock_guard hold(stripe_of_slot(number).lock);
+  forget_rows(number);
+}
+
+SlotLoad StoreImpl::load(uint32_t number) {
+  check_slot(number);
+  std::lock_guard hold(stripe_of_slot(number).lock);
+  const Slot& slot = index_.slot(number);
+  return {slot.rows, slot.row_bytes + slot.cells * sizeof(Cell), slot.requests};
+}
+
+}  // namespace springtide

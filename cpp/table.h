@@ -1,0 +1,107 @@
+// One table at run time: its spec with everything derived from it, and its rows.
+// In: declare(). Used by the store_*.cpp files, under the stripe locks they hold.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "half.h"
+#include "optimizer.h"
+#include "row_init.h"
+#include "row_pool.h"
+#include "types.h"
+
+namespace springtide {
+
+// A row that was among the oldest of its slot when last looked at.
+struct Victim {
+  uint64_t age, hash;
+  uint32_t stamp;
+};
+
+// A capacity table's count and next victims in one slot.
+struct Quota {
+  uint64_t rows = 0;
+  std::vector<Victim> oldest_last;
+};
+
+struct Table {
+  Table(const TableSpec& wanted, uint32_t slots, uint64_t seed, ExtentArena& arena)
+      : spec(wanted),
+        dim(spec.dim),
+        weight_bytes(dim * bytes_of(spec.dtype)),
+        optimizer(spec.optim, dim, spec.name),
+        state_bytes(optimizer.state_floats() * 4),
+        init(spec.init, dim, seed),
+        rows(arena, spec.id, weight_bytes, state_bytes),
+        share(spec.capacity_rows == 0 ? 0 : (spec.capacity_rows + slots - 1) / slots),
+        quotas(share == 0 ? 0 : slots) {}
+
+  const TableSpec spec;
+  const uint32_t dim;
+  const uint32_t weight_bytes;
+  const Optimizer optimizer;
+  const uint32_t state_bytes;
+  const RowInit init;
+  RowPool rows;
+  const uint64_t share;       // rows a slot may hold; 0: any
+  std::vector<Quota> quotas;  // a slot
+  std::atomic<int64_t> count{0};
+
+  // A missing row reads as what creating it would store.
+  void read_init(uint64_t hash, float* out) const {
+    init.fill(hash, out, dim);
+    if (spec.dtype == DType::f32) return;
+    std::vector<uint16_t> stored(dim);
+    narrow(spec.dtype, out, stored.data(), dim);
+    widen(spec.dtype, stored.data(), out, dim);
+  }
+  void write(RowHandle row, const float* weights) {
+    narrow(spec.dtype, weights, rows.weights(row), dim);
+    optimizer.reset(rows.state(row));
+  }
+  void write_init(RowHandle row, uint64_t hash) {
+    if (spec.dtype == DType::f32) {
+      init.fill(hash, reinterpret_cast<float*>(rows.weights(row)), dim);
+      optimizer.reset(rows.state(row));
+    } else {
+      std::vector<float> weights(dim);
+      init.fill(hash, weights.data(), dim);
+      write(row, weights.data());
+    }
+  }
+};
+
+inline void read_row(DType dtype, const uint8_t* from, float* out, uint32_t dim) {
+  if (dtype != DType::f32) return widen(dtype, from, out, dim);
+  switch (dim) {  // a known length becomes a few vector moves
+    case 8:
+      std::memcpy(out, from, 8 * 4);
+      break;
+    case 16:
+      std::memcpy(out, from, 16 * 4);
+      break;
+    case 32:
+      std::memcpy(out, from, 32 * 4);
+      break;
+    case 64:
+      std::memcpy(out, from, 64 * 4);
+      break;
+    default:
+      std::memcpy(out, from, dim * sizeof(float));
+  }
+}
+
+inline void update_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* state,
+                       const float* grad, uint32_t dim) {
+  if (dtype == DType::f32) return kernel(args, reinterpret_cast<float*>(weights), state, grad, dim);
+  thread_local std::vector<float> wide;
+  if (wide.size() < dim) wide.resize(dim);
+  widen(dtype, weights, wide.data(), dim);
+  kernel(args, wide.data(), state, grad, dim);
+  narrow(dtype, wide.data(), weights, dim);
+}
+
+}  // namespace springtide
