@@ -16,9 +16,24 @@ _HOME = {
     "loss": "springtide.zoo.loss",
     "LogSpec": "springtide.zoo.logspec",
     "ClickLog": "springtide.zoo.clickdata",
+    "CriteoTsv": "springtide.zoo.criteo",
+    "AvazuCsv": "springtide.zoo.avazu",
+    "MovieLens": "springtide.zoo.movielens",
+    "ParquetClicks": "springtide.zoo.parquet",
 }
 
-__all__ = ["MODELS", "ClickLog", "LogSpec", "example_batch", "loss", "model"]
+__all__ = [
+    "MODELS",
+    "AvazuCsv",
+    "ClickLog",
+    "CriteoTsv",
+    "LogSpec",
+    "MovieLens",
+    "ParquetClicks",
+    "example_batch",
+    "loss",
+    "model",
+]
 
 
 def __getattr__(name: str) -> Any:

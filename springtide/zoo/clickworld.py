@@ -112,7 +112,7 @@ def _shuffled(size: int, stream: int) -> NDArray[np.int32]:
 
 def _direction(stream: int) -> Floats:
     """What the n-th attribute of users and the n-th of items both show: so the two go together."""
-    direction = counter.normals(np.arange(LATENT, dtype=np.int64), stream)[0]
+    direction: Floats = counter.normals(np.arange(LATENT, dtype=np.int64), stream)[0]
     direction /= np.sqrt((direction**2).sum())
     return direction
 
