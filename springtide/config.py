@@ -56,6 +56,19 @@ def load(overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, st
     return check(Settings(**values))
 
 
+def child_environment(settings: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process to start: this one's, with `settings` (by field name) laid over it.
+
+    `others` are variables of other programs, such as OMP_NUM_THREADS; what the user has set of these is kept.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    known = {field.name for field in fields(Settings)}
+    for name in settings:
+        if name not in known:
+            raise errors.UnknownName("setting", name, known)
+    return {**others, **own, **{PREFIX + name.upper(): value for name, value in settings.items()}}
+
+
 def parse(name: str, text: str, kind: type) -> Any:
     """Turn the text of an environment variable into a value of the field's type."""
     if kind is bool:

@@ -63,14 +63,17 @@ class Ledger:
     card: DatasetCard
     base: int
     """Number of the first shard; the numbers of a job's passes do not overlap."""
+    total: int = field(init=False)
     holder_of: dict[int, int] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     next_running: int = 0
 
-    @property
-    def total(self) -> int:
-        """Shards of the pass."""
-        return self.card.epochs * self.card.shards
+    def __post_init__(self) -> None:
+        self.total = self.card.epochs * self.card.shards
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self.total = self.next_running
 
     def lease(self, worker: int) -> Grant | Nothing:
         """The next shard, in the order of the epochs."""
@@ -110,17 +113,18 @@ class Lockstep:
     card: DatasetCard
     base: int
     workers: int
-    leased_to: list[int] = field(default_factory=list)
-    done_by: list[int] = field(default_factory=list)
+    total: int = field(init=False)
+    leased_to: list[int] = field(init=False)
+    done_by: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.leased_to = self.leased_to or [0] * self.workers
-        self.done_by = self.done_by or [0] * self.workers
+        self.total = self.card.epochs * self.card.shards
+        self.leased_to = [0] * self.workers
+        self.done_by = [0] * self.workers
 
-    @property
-    def total(self) -> int:
-        """Shards of the pass."""
-        return self.card.epochs * self.card.shards
+    def close(self) -> None:
+        """Hand out no new shard; ranks that are behind still get what another has begun, or it would wait for ever."""
+        self.total = max(self.leased_to)
 
     def lease(self, worker: int) -> Grant | Nothing:
         """The rank's next shard."""
@@ -160,6 +164,13 @@ class Book:
     lockstep: bool = False
     passes: list[Ledger | Lockstep] = field(default_factory=list)
     shown: dict[int, list[DatasetCard]] = field(default_factory=dict)
+    closed: bool = False
+
+    def close(self) -> None:
+        """The job is to stop: what is leased may be finished, nothing more is handed out."""
+        self.closed = True
+        for book in self.passes:
+            book.close()
 
     def lease(self, worker: int, card: DatasetCard) -> Grant | Nothing:
         """A shard of the pass that this card stands for."""
@@ -191,6 +202,8 @@ class Book:
             return
         base = self.passes[-1].base + self.passes[-1].total if self.passes else 0
         self.passes.append(Lockstep(card, base, self.workers) if self.lockstep else Ledger(card, base))
+        if self.closed:
+            self.passes[-1].close()
 
 
 def _check_same(worker: int, card: DatasetCard, known: DatasetCard) -> None:

@@ -120,7 +120,7 @@ async def _open(address: str, host: str, port: int, secret: bytes) -> Connection
 
 def as_error(refused: messages.Refused) -> errors.SpringtideError:
     """The exception that a refusal names; one this side does not know becomes `JobFailed`."""
-    kind = getattr(errors, refused.kind, None)
+    kind: type[errors.SpringtideError] | None = getattr(errors, refused.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, errors.SpringtideError)):
         return errors.JobFailed(refused.error)
     while "__init__" in vars(kind) and issubclass(kind, errors.UserError):

@@ -96,11 +96,16 @@ class JobStatus(Message, frozen=True):
 
 
 class JoinServer(Message, frozen=True):
-    """A server is up and listens for data-plane connections at `address` (host:port)."""
+    """A server process is up. Answered at once with `ServerWelcome`, so that it can build its tables."""
 
     rank: int
-    address: str
     pid: int
+
+
+class ServerReady(Message, frozen=True):
+    """The server listens for data-plane connections at `address` (host:port). Answered once all servers do."""
+
+    address: str
 
 
 class JoinWorker(Message, frozen=True):
@@ -157,10 +162,13 @@ class Finish(Message, frozen=True):
 
 
 class Fail(Message, frozen=True):
-    """The worker's script has raised. `error` is its first line, `trace` the rest."""
+    """A worker's script has raised, perhaps before it joined. `error` is its first line, `trace` the rest."""
 
+    rank: int
     error: str
     trace: str = ""
+    blame: Blame = Blame.USER
+    """Infrastructure when it raised because a server or the master could not be reached."""
 
 
 class Exited(Message, frozen=True):
@@ -200,13 +208,20 @@ class Pulse(Message, frozen=True):
 
 
 class ServerWelcome(Message, frozen=True):
-    """What a server needs to start serving."""
+    """What a server needs to build its tables."""
 
-    placement: Placement
+    job: str
+    slots: int
     seed: int
     workers: int
     sync: SyncMode
     heartbeat_s: float
+
+
+class Placed(Message, frozen=True):
+    """Which slots are whose: a server may start serving."""
+
+    placement: Placement
 
 
 class Welcome(Message, frozen=True):
@@ -266,6 +281,7 @@ class Refused(Message, frozen=True):
 
 Request = (
     JoinServer
+    | ServerReady
     | JoinWorker
     | JoinAgent
     | Heartbeat
@@ -280,7 +296,7 @@ Request = (
     | Stop
     | Shutdown
 )
-Reply = Ok | Pulse | ServerWelcome | Welcome | Lease | Wait | End | Found | JobStatus | Refused
+Reply = Ok | Pulse | ServerWelcome | Placed | Welcome | Lease | Wait | End | Found | JobStatus | Refused
 Handshake = Challenge | Answer | Accepted | Refused
 
 

@@ -13,6 +13,7 @@ import msgspec
 from springtide import config, errors
 from springtide.data import ledger
 from springtide.domain.cluster import Placement
+from springtide.domain.job import Blame
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import channel, messages
 from springtide.rpc.messages import End, Lease, Report, Wait, Welcome
@@ -36,6 +37,12 @@ def current(settings: config.Settings | None = None) -> "Link":
                 connect_timeout_s=settings.connect_timeout_s,
             )
     return _current
+
+
+def opened() -> "Link | None":
+    """This process's link, if it has one and has joined the job."""
+    joined = not isinstance(_current, MasterLink) or _current.joined
+    return _current if joined else None
 
 
 def rank_of(member: str) -> int:
@@ -86,7 +93,7 @@ class Link(Protocol):
         """The script has ended well. Harmless when said twice."""
         ...
 
-    def fail(self, error: str, trace: str = "") -> None:
+    def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
         """The script has raised; `error` is the line to show first: `ValueError: no such column (train.py:12)`."""
         ...
 
@@ -162,11 +169,11 @@ class MasterLink:
             self._channel.ask(messages.Finish(self._take_done(), self._take_report()))
             self._channel.close()
 
-    def fail(self, error: str, trace: str = "") -> None:
-        """The script has raised."""
+    def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
+        """The script has raised; it may be that it had not joined."""
         if not self._over:
             self._over = True
-            self._channel.ask(messages.Fail(error, trace))
+            self._channel.ask(messages.Fail(self._rank, error, trace, blame))
             self._channel.close()
 
     def _beat(self) -> messages.Heartbeat:
@@ -242,5 +249,5 @@ class AloneLink:
     def finish(self) -> None:
         """No one to tell."""
 
-    def fail(self, error: str, trace: str = "") -> None:
+    def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
         """No one to tell: the exception goes on to the user."""

@@ -31,7 +31,7 @@ reports = st.builds(
 )
 done = st.lists(counts, max_size=5).map(tuple)
 requests = st.one_of(
-    st.builds(messages.JoinServer, rank=counts, address=st.text(max_size=30), pid=counts),
+    st.builds(messages.ServerReady, address=st.text(max_size=30)),
     st.builds(messages.LeaseRequest, card=cards, done=done),
     st.builds(messages.Heartbeat, report=st.none() | reports, done=done),
     st.builds(messages.Share, key=st.text(max_size=20), value=st.binary(max_size=200)),

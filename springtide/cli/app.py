@@ -1,0 +1,176 @@
+"""The command line: verbs, exit codes, and errors without tracebacks.
+
+Exit codes: 0 well, 1 the user's code failed, 2 bad usage, 3 infrastructure (a role lost, unreachable), 130 Ctrl-C.
+Each verb's own file is imported when it is called, so that `springtide --help` is quick.
+"""
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from springtide import errors
+
+BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
+
+UsageError = typer.BadParameter.__bases__[0]  # Typer brings a copy of click along: take the class from there
+ClickException = UsageError.__bases__[0]
+
+EXAMPLES = """\b
+Examples:
+  springtide demo                              train on a generated click log
+  springtide run train.py                      run your script on this machine
+  springtide run train.py --servers 2 --workers 2 -- --epochs 3
+  springtide doctor                            is everything here that is needed?
+"""
+
+app = typer.Typer(
+    name="springtide",
+    help="Elastic training for recommendation models: a plain PyTorch loop on workers and parameter servers.",
+    epilog=EXAMPLES,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and log more.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of standard output.")]
+
+
+@app.callback(invoke_without_command=True)
+def springtide(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Elastic training for recommendation models: a plain PyTorch loop on workers and parameter servers."""
+    if version:
+        from springtide import __version__
+
+        typer.echo(f"springtide {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(
+    epilog="""\b
+Example:
+  springtide run train.py --servers 2 --workers 2 -- --epochs 3
+"""
+)
+def run(
+    script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of your script, after --.", metavar="[-- ARGS]...")
+    ] = None,
+    servers: Annotated[int | None, typer.Option(min=1, help="Parameter servers.  [default: 1]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Workers.  [default: 1, 2 from 4 cores on]")] = None,
+    sync: Annotated[str, typer.Option(help="async: each worker at its own pace; bsp: in step.")] = "async",
+    name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the script's]")] = None,
+    logs: Annotated[str, typer.Option(help="Where runs keep their logs.", metavar="DIR")] = ".springtide/runs",
+    seed: Annotated[int, typer.Option(help="Seed of shuffles and of untrained rows.")] = 0,
+    slots: Annotated[int, typer.Option(help="Parts of the key space, a power of two.")] = 1024,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The master's port; 0 takes a free one.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until every role must have joined.")] = 300.0,
+    silence: Annotated[float, typer.Option(min=1, help="Seconds after which a silent role counts as lost.")] = 30.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that workers get to stop after Ctrl-C.")] = 30.0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Run a training script on this machine: one master, N parameter servers, M workers.
+
+    Ctrl-C drains: workers finish the batch in hand and stop. A second Ctrl-C kills.
+    """
+    from springtide.cli import run as verb
+
+    options = verb.RunOptions(
+        script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, sync=sync, name=name,
+        logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence, grace_s=grace,
+        as_json=as_json, debug=debug,
+    )  # fmt: skip
+    return verb.run(options)
+
+
+@app.command(
+    epilog="""\b
+Example:
+  springtide demo
+"""
+)
+def demo(
+    servers: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Workers.")] = 2,
+    samples: Annotated[int, typer.Option(min=1000, help="Clicks to generate and train on.")] = 400_000,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Train WideDeep on a generated click log whose best possible AUC is known. Takes about a minute."""
+    from springtide.cli import demo as verb
+
+    return verb.demo(servers=servers, workers=workers, samples=samples, as_json=as_json, debug=debug)
+
+
+@app.command(
+    epilog="""\b
+Example:
+  springtide doctor --json
+"""
+)
+def doctor(as_json: Json = False) -> int:
+    """Check that everything is here, with a fix for what is not; prints versions for bug reports."""
+    from springtide.cli import doctor as verb
+
+    return verb.doctor(as_json=as_json)
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog="""\b
+Example:
+  springtide bench store --json
+""",
+)
+def bench(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Which one; without it, they are listed.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Run a benchmark: ours and a peer alternately in one run, the ratio last. More options go to the benchmark."""
+    from springtide.cli import bench as verb
+
+    return verb.bench(name, context.args, as_json=as_json)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in (given[: given.index("--")] if "--" in given else given)
+    try:
+        return int(app(given, prog_name="springtide", standalone_mode=False) or 0)
+    except ClickException as error:
+        return _usage_error(error, given)
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except errors.SpringtideError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_USAGE if isinstance(error, errors.UserError) else INFRASTRUCTURE
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read us has left: nothing more to say, not even at exit
+        return 0
+
+
+def _usage_error(error: BaseException, given: list[str]) -> int:
+    """Show what Typer says; a script's own option given without `--` is the usual mistake."""
+    show = getattr(error, "show")  # noqa: B009 - the class is known at run time only
+    show()
+    if type(error).__name__ == "NoSuchOption" and given[:1] == ["run"] and "--" not in given:
+        print("Options of your script go after --, as in: springtide run train.py -- --epochs 3", file=sys.stderr)
+    return BAD_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""How a job ended, in words: for people, for scripts, as an exit code.
+
+In: the last `JobStatus`. Out: text whose first line is the error of a job that failed.
+"""
+
+from typing import Any
+
+import msgspec
+
+from springtide.domain.job import Blame, Phase
+from springtide.rpc.messages import JobStatus
+from springtide.telemetry.logs import RunFiles
+
+OK, USER_CODE, INFRASTRUCTURE, INTERRUPTED = 0, 1, 3, 130
+
+
+def exit_code(status: JobStatus) -> int:
+    """What the command returns."""
+    match status.phase:
+        case Phase.FINISHED:
+            return OK
+        case Phase.STOPPED:
+            return INTERRUPTED
+        case _:
+            return USER_CODE if status.blame is Blame.USER else INFRASTRUCTURE
+
+
+def text(status: JobStatus, files: RunFiles, *, debug: bool = False) -> str:
+    """The outcome on a few lines."""
+    lines = []
+    if status.phase is Phase.FAILED:
+        lines += [status.why, f"job {status.name} failed after {status.elapsed_s:.1f} s; {numbers(status)}"]
+        if status.detail and debug:
+            lines += ["", status.detail.rstrip(), ""]
+        elif status.detail:
+            lines.append("the traceback is in the log; --debug shows it here")
+    elif status.phase is Phase.STOPPED:
+        lines.append(f"job {status.name} stopped after {status.elapsed_s:.1f} s ({status.why}); {numbers(status)}")
+    else:
+        lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
+    lines += [f"logs    {files.logs}", f"events  {files.events}"]
+    return "\n".join(lines)
+
+
+def numbers(status: JobStatus) -> str:
+    """Samples, rate, loss and metrics."""
+    rate = status.samples / status.elapsed_s if status.elapsed_s else 0.0
+    parts = [f"{status.samples:,} samples", f"{rate:,.0f} samples/s"]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4f}")
+    parts += [f"{name} {value:.4f}" for name, value in sorted(status.metrics.items())]
+    return ", ".join(parts)
+
+
+def as_object(status: JobStatus, files: RunFiles) -> dict[str, Any]:
+    """The outcome for scripts."""
+    plain: dict[str, Any] = msgspec.to_builtins(status)
+    plain.pop("type", None)
+    return {**plain, "exit_code": exit_code(status), "logs": str(files.logs), "events": str(files.events)}

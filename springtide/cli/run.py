@@ -1,0 +1,131 @@
+"""`springtide run`: the local agent. Fills in what the user left open, runs the job, says how it went.
+
+In: the options of the command line. Out: a live view on standard error, the outcome on standard output (its first line is
+the user's error if there was one), an exit code. Next: `platforms.agent` does the work, `cli.view` shows it.
+"""
+
+import asyncio
+import difflib
+import os
+import pathlib
+import re
+import signal
+import sys
+from dataclasses import dataclass
+
+import msgspec
+
+from springtide import errors
+from springtide.cli import outcome, view
+from springtide.domain import job, resources
+from springtide.platforms.agent import Agent, RunPlan
+from springtide.platforms.local import LocalPlatform
+from springtide.rpc import messages
+from springtide.telemetry import logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What was given on the command line; None is left open."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    servers: int | None = None
+    workers: int | None = None
+    sync: str = "async"
+    name: str | None = None
+    logs: str = ".springtide/runs"
+    seed: int = 0
+    slots: int = job.DEFAULT_SLOTS
+    port: int = 0
+    timeout_s: float = 300.0
+    silence_s: float = 30.0
+    grace_s: float = 30.0
+    as_json: bool = False
+    debug: bool = False
+
+
+def run(options: RunOptions) -> int:
+    """Run a job to its end; the exit code."""
+    status, files = execute(options)
+    code = outcome.exit_code(status)
+    print(outcome.text(status, files, debug=options.debug))
+    if options.as_json:
+        print(msgspec.json.encode(outcome.as_object(status, files)).decode())
+    return code
+
+
+def execute(options: RunOptions) -> tuple[messages.JobStatus, logs.RunFiles]:
+    """Run a job to its end; how it ended, and where its files are."""
+    script = find_script(options.script)
+    sizes = resources.size_locally(cores(), servers=options.servers, workers=options.workers)
+    name = options.name or name_of(script)
+    spec = job.JobSpec(
+        name=name, servers=sizes.servers, workers=sizes.workers, sync=sync_mode(options.sync), slots=options.slots,
+        seed=options.seed, join_s=options.timeout_s, silence_s=options.silence_s,
+    )  # fmt: skip
+    files = logs.make_run(pathlib.Path(options.logs), name)
+    plan = RunPlan(
+        spec=spec, script=str(script),
+        arguments=options.arguments, threads_per_worker=sizes.threads_per_worker, port=options.port,
+        grace_s=options.grace_s, debug=options.debug,
+    )  # fmt: skip
+    return asyncio.run(_run(plan, files)), files
+
+
+async def _run(plan: RunPlan, files: logs.RunFiles) -> messages.JobStatus:
+    shown = view.open_view(plan, files)
+    platform = LocalPlatform(files)
+    agent = Agent(plan, files, platform)
+    loop = asyncio.get_running_loop()
+    interrupts = 0
+
+    def interrupted(name: str) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            shown.say(f"{name}: draining, workers finish the batch in hand; once more kills")
+            agent.stop(f"stopped by {name}")
+        else:
+            shown.say(f"{name} again: killing")
+            agent.kill()
+
+    for number, name in ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")):
+        loop.add_signal_handler(number, interrupted, name)
+    with shown:
+        return await agent.run(shown.update)
+
+
+def find_script(path: str) -> pathlib.Path:
+    """The script, or an error with the nearest name in that folder."""
+    script = pathlib.Path(path)
+    if script.is_file():
+        return script
+    if script.is_dir():
+        raise errors.MissingFile(
+            f"{path} is a directory; give the training script in it, such as {script / 'train.py'}"
+        )
+    folder = script.parent
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    near = difflib.get_close_matches(script.name, names, n=1)
+    hint = f" Did you mean {folder / near[0]}?" if near else f" Nothing in {folder.absolute()} has a name like it."
+    raise errors.MissingFile(f"no script {path}.{hint}")
+
+
+def name_of(script: pathlib.Path) -> str:
+    """A job name made from the script's."""
+    name = re.sub(r"[^a-z0-9._-]+", "-", script.stem.lower()).strip("._-")[:63].strip("._-")
+    return name or "job"
+
+
+def sync_mode(text: str) -> job.SyncMode:
+    """The mode of that name."""
+    for mode in job.SYNC_MODES:
+        if mode == text:
+            return mode
+    raise errors.UnknownName("sync mode", text, job.SYNC_MODES)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -1,0 +1,64 @@
+"""Adds up what members report: totals, a rate over the last seconds, means weighted by samples.
+
+In: `Report`s that ride on heartbeats; the clock is an argument. Out: the numbers of a `JobStatus`.
+"""
+
+from collections import deque
+
+from springtide.domain.cluster import Role, RoleKind
+from springtide.rpc.messages import Report
+
+WINDOW_S = 5.0  # long enough to be steady with reports every second, short enough to show a change
+
+
+class Tally:
+    """The newest report of each member, and how the sum of samples has grown."""
+
+    def __init__(self) -> None:
+        self.reports: dict[Role, Report] = {}
+        self._loss: dict[Role, tuple[float, float]] = {}
+        self._history: deque[tuple[float, int]] = deque()
+
+    def take(self, role: Role, report: Report, *, at: float) -> None:
+        """Note a member's newest report."""
+        before = self.reports.get(role, Report())
+        self.reports[role] = report
+        if report.loss is not None:
+            self._loss[role] = (report.loss, max(1, report.samples - before.samples))
+        if role.kind is RoleKind.WORKER:
+            self._history.append((at, self.samples))
+            while len(self._history) > 2 and self._history[1][0] <= at - WINDOW_S:
+                self._history.popleft()
+
+    @property
+    def samples(self) -> int:
+        """Trained by all workers so far."""
+        return sum(report.samples for role, report in self.reports.items() if role.kind is RoleKind.WORKER)
+
+    @property
+    def loss(self) -> float | None:
+        """Mean of the workers' newest losses, weighted by the samples they stand for."""
+        return weighted_mean(list(self._loss.values()))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means of the user's metrics over workers, weighted by samples."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        for report in self.reports.values():
+            for name, value in report.metrics.items():
+                found.setdefault(name, []).append((value, max(1, report.samples)))
+        return {name: mean for name, pairs in found.items() if (mean := weighted_mean(pairs)) is not None}
+
+    def samples_per_s(self, *, at: float) -> float:
+        """Rate over the last seconds; while nothing is reported it falls, as it should."""
+        if len(self._history) < 2:
+            return 0.0
+        (since, first), (_, last) = self._history[0], self._history[-1]
+        elapsed = max(at, self._history[-1][0]) - since
+        return (last - first) / elapsed if elapsed > 0 else 0.0
+
+
+def weighted_mean(pairs: list[tuple[float, float]]) -> float | None:
+    """Mean of (value, weight) pairs; None of none."""
+    weight = sum(each for _, each in pairs)
+    return sum(value * each for value, each in pairs) / weight if weight else None

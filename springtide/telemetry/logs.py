@@ -1,0 +1,81 @@
+"""Where a run's files lie, and how a role writes its log.
+
+In: the directory of a run. Out: `logs/<role>.log` (standard output and error of that process) beside `events.jsonl`.
+"""
+
+import logging
+import pathlib
+import sys
+from dataclasses import dataclass
+
+from springtide.domain.cluster import Role
+from springtide.telemetry import events
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files of one run."""
+
+    root: pathlib.Path
+
+    @property
+    def logs(self) -> pathlib.Path:
+        """Directory of the logs."""
+        return self.root / "logs"
+
+    @property
+    def events(self) -> pathlib.Path:
+        """The story of the job."""
+        return self.root / "events.jsonl"
+
+    @property
+    def secret(self) -> pathlib.Path:
+        """The job's secret, readable by its owner only."""
+        return self.root / "secret"
+
+    @property
+    def master(self) -> pathlib.Path:
+        """Where the master listens, or why it does not."""
+        return self.root / "master.json"
+
+    def log_of(self, role: Role) -> pathlib.Path:
+        """One role's log."""
+        return self.logs / f"{role}.log"
+
+
+def make_run(base: pathlib.Path, job: str) -> RunFiles:
+    """Make a fresh directory for a run: `base/job`, or `base/job-2` and so on when that is taken."""
+    number = 1
+    while True:
+        root = base / (job if number == 1 else f"{job}-{number}")
+        try:
+            root.mkdir(parents=True)
+            (root / "logs").mkdir()
+            return RunFiles(root)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise events.as_disk_error(error, root) from error
+
+
+SCRIPT_RAISED = "---- the script raised ----"
+"""A line in a worker's log; what follows is the traceback of the user's code."""
+
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+def log_to_stderr(*, debug: bool = False) -> None:
+    """Set up logging of a role's process; the platform has pointed standard error at the role's log file."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
+
+
+def log_quietly(*, debug: bool = False) -> None:
+    """Set up our own logger only, warnings and worse: in a worker the root logger belongs to the user's script."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    ours = logging.getLogger("springtide")
+    ours.addHandler(handler)
+    ours.setLevel(logging.DEBUG if debug else logging.WARNING)
+    ours.propagate = False
