@@ -15,7 +15,7 @@ from springtide import errors
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
 UsageError = typer.BadParameter.__bases__[0]  # Typer brings a copy of click along: take the class from there
-ClickException = UsageError.__bases__[0]
+ClickException: type[Exception] = UsageError.__bases__[0]
 
 EXAMPLES = """\b
 Examples:
@@ -54,15 +54,16 @@ def springtide(
 
 
 @app.command(
+    short_help="Run a training script on this machine.",
     epilog="""\b
 Example:
   springtide run train.py --servers 2 --workers 2 -- --epochs 3
-"""
+""",
 )
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments of your script, after --.", metavar="[-- ARGS]...")
+        list[str] | None, typer.Argument(help="Arguments of your script, after --.", metavar="ARGS")
     ] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="Parameter servers.  [default: 1]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Workers.  [default: 1, 2 from 4 cores on]")] = None,
@@ -93,10 +94,11 @@ def run(
 
 
 @app.command(
+    short_help="Train on a generated click log, in about a minute.",
     epilog="""\b
 Example:
   springtide demo
-"""
+""",
 )
 def demo(
     servers: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
@@ -112,10 +114,11 @@ def demo(
 
 
 @app.command(
+    short_help="Check that everything is here; a fix for what is not.",
     epilog="""\b
 Example:
   springtide doctor --json
-"""
+""",
 )
 def doctor(as_json: Json = False) -> int:
     """Check that everything is here, with a fix for what is not; prints versions for bug reports."""
@@ -125,21 +128,23 @@ def doctor(as_json: Json = False) -> int:
 
 
 @app.command(
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    short_help="Run a benchmark: ours and a peer in one run.",
     epilog="""\b
 Example:
   springtide bench store --json
 """,
 )
 def bench(
-    context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Which one; without it, they are listed.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, proves nothing.")] = False,
+    out: Annotated[str | None, typer.Option(help="Folder for plots.", metavar="DIR")] = None,
     as_json: Json = False,
+    debug: Debug = False,
 ) -> int:
-    """Run a benchmark: ours and a peer alternately in one run, the ratio last. More options go to the benchmark."""
+    """Run a benchmark: ours and a peer alternately in one run, the ratio last."""
     from springtide.cli import bench as verb
 
-    return verb.bench(name, context.args, as_json=as_json)
+    return verb.bench(name, quick=quick, out=out, as_json=as_json)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -44,7 +44,7 @@ def text(status: JobStatus, files: RunFiles, *, debug: bool = False) -> str:
 
 def numbers(status: JobStatus) -> str:
     """Samples, rate, loss and metrics."""
-    rate = status.samples / status.elapsed_s if status.elapsed_s else 0.0
+    rate = status.samples / status.trained_s if status.trained_s else 0.0
     parts = [f"{status.samples:,} samples", f"{rate:,.0f} samples/s"]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4f}")

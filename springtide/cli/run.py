@@ -1,7 +1,7 @@
 """`springtide run`: the local agent. Fills in what the user left open, runs the job, says how it went.
 
-In: the options of the command line. Out: a live view on standard error, the outcome on standard output (its first line is
-the user's error if there was one), an exit code. Next: `platforms.agent` does the work, `cli.view` shows it.
+In: the options of the command line. Out: a live view on standard error, the outcome on standard output (its first line
+is the user's error if there was one), an exit code. Next: `platforms.agent` does the work, `cli.view` shows it.
 """
 
 import asyncio

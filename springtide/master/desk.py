@@ -96,6 +96,7 @@ class Desk:
             phase=self.state.phase,
             why=self.state.why,
             elapsed_s=now - self.state.started_at,
+            trained_s=now - self.state.running_at if self.state.running_at is not None else 0.0,
             blame=self.state.blame,
             detail=self.state.detail,
             samples=self._tally.samples,

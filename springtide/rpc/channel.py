@@ -41,10 +41,14 @@ class Channel:
         return self._run(self._connection.ask(request))
 
     def start_heartbeat(
-        self, every_s: float, beat: Callable[[], messages.Heartbeat], pulse: Callable[[messages.Pulse], None]
+        self,
+        every_s: float,
+        beat: Callable[[], messages.Heartbeat],
+        pulse: Callable[[messages.Pulse], None],
+        lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Send `beat()` every so often and hand the answer to `pulse`."""
-        self._run(self._start_beating(every_s, beat, pulse))
+        """Send `beat()` every so often and hand the answer to `pulse`; `lost` is called once the master is gone."""
+        self._run(self._start_beating(self._beat(every_s, beat, pulse, lost)))
 
     def close(self) -> None:
         """Hang up. Harmless when done twice, or in a forked child."""
@@ -78,13 +82,15 @@ class Channel:
             future.cancel()
             raise
 
-    async def _start_beating(
-        self, every_s: float, beat: Callable[[], messages.Heartbeat], pulse: Callable[[messages.Pulse], None]
-    ) -> None:
-        self._beating = asyncio.create_task(self._beat(every_s, beat, pulse))
+    async def _start_beating(self, beating: Coroutine[Any, Any, None]) -> None:
+        self._beating = asyncio.create_task(beating)
 
     async def _beat(
-        self, every_s: float, beat: Callable[[], messages.Heartbeat], pulse: Callable[[messages.Pulse], None]
+        self,
+        every_s: float,
+        beat: Callable[[], messages.Heartbeat],
+        pulse: Callable[[messages.Pulse], None],
+        lost: Callable[[], None],
     ) -> None:
         try:
             while True:
@@ -94,6 +100,7 @@ class Channel:
                     pulse(answer)
         except errors.SpringtideError as error:
             log.warning("heartbeat stopped: %s", error)
+            lost()
 
     async def _goodbye(self) -> None:
         if self._beating:

@@ -25,7 +25,10 @@ class BadFrame(errors.SpringtideError):
 
 def pack(message: Any) -> bytes:
     """One message as a frame."""
-    body = msgspec.msgpack.encode(message)
+    try:
+        body = msgspec.msgpack.encode(message)
+    except OverflowError as error:
+        raise errors.BadInput(f"a number in {message} does not fit into 64 bits") from error
     if len(body) > MAX_BYTES:
         raise errors.BadInput(
             f"{type(message).__name__} of {len(body)} bytes is over the control plane's limit of {MAX_BYTES} bytes"

@@ -80,6 +80,8 @@ class JobStatus(Message, frozen=True):
     blame: Blame = Blame.NONE
     detail: str = ""
     """More on a failure: the user's traceback."""
+    trained_s: float = 0.0
+    """Seconds since training began, that is without the start of the processes."""
     samples: int = 0
     samples_per_s: float = 0.0
     """Over the last few seconds."""

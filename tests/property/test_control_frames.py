@@ -35,7 +35,7 @@ requests = st.one_of(
     st.builds(messages.LeaseRequest, card=cards, done=done),
     st.builds(messages.Heartbeat, report=st.none() | reports, done=done),
     st.builds(messages.Share, key=st.text(max_size=20), value=st.binary(max_size=200)),
-    st.builds(messages.Fail, error=st.text(max_size=50), trace=st.text(max_size=50)),
+    st.builds(messages.Fail, rank=counts, error=st.text(max_size=50), trace=st.text(max_size=50)),
     st.just(messages.StatusRequest()),
 )
 
@@ -91,3 +91,8 @@ def test_a_value_of_the_wrong_type_is_refused():
     body = msgspec.msgpack.encode([1, {"type": "Heartbeat", "done": "many"}])
     with pytest.raises(frames.BadFrame, match="Expected `array`, got `str`"):
         frames.unpack(body, calls)
+
+
+def test_a_number_over_64_bits_is_refused_by_the_sender():
+    with pytest.raises(errors.BadInput, match="does not fit into 64 bits"):
+        frames.pack(messages.Call(1, messages.LeaseRequest(DatasetCard(samples=1, batch_size=1, seed=2**70))))

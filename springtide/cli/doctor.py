@@ -1,0 +1,166 @@
+"""`springtide doctor`: is everything here that training needs? A fix for each thing that is not.
+
+In: this machine. Out: a line a check, versions for bug reports; exit code 0 when nothing that is needed is missing.
+"""
+
+import importlib
+import importlib.metadata
+import os
+import pathlib
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import msgspec
+import typer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check found."""
+
+    what: str
+    state: str
+    """ok, slow (works, but could be faster) or missing."""
+    found: str
+    fix: str = ""
+
+
+def doctor(*, as_json: bool) -> int:
+    """Run all checks and print them."""
+    findings = [check() for check in CHECKS]
+    marks = {"ok": "ok     ", "slow": "slow   ", "missing": "MISSING"}
+    for each in findings:
+        typer.echo(f"{marks[each.state]}  {each.what:<14} {each.found}")
+        if each.fix:
+            typer.echo(f"{'':25}fix: {each.fix}")
+    missing = [each.what for each in findings if each.state == "missing"]
+    typer.echo(f"\n{'everything needed is here' if not missing else 'missing: ' + ', '.join(missing)}")
+    if as_json:
+        typer.echo(msgspec.json.encode({"ok": not missing, "checks": [asdict(each) for each in findings]}))
+    return 3 if missing else 0
+
+
+def check_python() -> Finding:
+    """The interpreter."""
+    return Finding(what="python", state="ok", found=f"{platform.python_version()} ({sys.executable})")
+
+
+def check_system() -> Finding:
+    """The machine."""
+    cores = len(os.sched_getaffinity(0))
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Finding(what="machine", state="ok", found=f"{platform.platform()}, {cores} cores, {memory_gb:.0f} GiB")
+
+
+def check_springtide() -> Finding:
+    """Ourselves."""
+    from springtide import __file__ as where
+    from springtide import __version__
+
+    return Finding(what="springtide", state="ok", found=f"{__version__} ({pathlib.Path(where).parent})")
+
+
+def check_native() -> Finding:
+    """The compiled core."""
+    try:
+        native = importlib.import_module("springtide._native")
+    except ImportError as error:
+        fix = "run `make env` in the checkout, or reinstall with `pip install --force-reinstall springtide`"
+        return Finding(what="native core", state="missing", found=str(error), fix=fix)
+    return Finding(what="native core", state="ok", found=str(native.__file__))
+
+
+def check_torch() -> Finding:
+    """PyTorch."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        fix = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+        return Finding(what="torch", state="missing", found=str(error), fix=fix)
+    return Finding(what="torch", state="ok", found=f"{torch.__version__}, {torch.get_num_threads()} threads")
+
+
+def check_packages() -> Finding:
+    """Other things we import."""
+    names = ("numpy", "msgspec", "typer", "rich")
+    versions, missing = [], []
+    for name in names:
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Finding(
+            what="packages", state="missing", found=", ".join(missing), fix=f"pip install {' '.join(missing)}"
+        )
+    return Finding(what="packages", state="ok", found=", ".join(versions))
+
+
+def check_compiler() -> Finding:
+    """A compiler, needed only to build from source."""
+    found = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if found:
+        return Finding(what="compiler", state="ok", found=found)
+    return Finding(
+        what="compiler", state="slow", found="none (needed only to build from source)",
+        fix="apt-get install g++, or your system's C++20 compiler",
+    )  # fmt: skip
+
+
+def check_huge_pages() -> Finding:
+    """Huge pages, which double the rate of lookups in large tables."""
+    path = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    try:
+        text = path.read_text().strip()
+    except OSError as error:
+        return Finding(
+            what="huge pages", state="slow", found=f"cannot tell: {error.strerror}", fix="none on this system"
+        )
+    if "[never]" in text:
+        fix = f"echo madvise | sudo tee {path}"
+        return Finding(
+            what="huge pages", state="slow", found="off: lookups in large tables take twice as long", fix=fix
+        )
+    return Finding(what="huge pages", state="ok", found=text)
+
+
+def check_ports() -> Finding:
+    """Whether roles can talk to one another on this machine."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()[:2]):
+            port = server.getsockname()[1]
+    except OSError as error:
+        fix = "check the loopback interface (`ip link set lo up`) and the sandbox's rules"
+        return Finding(what="ports", state="missing", found=f"127.0.0.1 cannot be used: {error}", fix=fix)
+    return Finding(what="ports", state="ok", found=f"127.0.0.1 takes connections (tried {port})")
+
+
+def check_run_folder() -> Finding:
+    """Whether logs can be written where `springtide run` puts them."""
+    folder = pathlib.Path.cwd()
+    free_gb = shutil.disk_usage(folder).free / 2**30
+    if not os.access(folder, os.W_OK):
+        fix = "run from a folder of yours, or give --logs DIR"
+        return Finding(what="run folder", state="missing", found=f"{folder} cannot be written to", fix=fix)
+    if free_gb < 1:
+        fix = "free some space, or give --logs DIR on another disk"
+        return Finding(what="run folder", state="slow", found=f"{folder}: only {free_gb:.2f} GiB free", fix=fix)
+    return Finding(what="run folder", state="ok", found=f"{folder}: {free_gb:.0f} GiB free")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    check_springtide,
+    check_python,
+    check_system,
+    check_native,
+    check_torch,
+    check_packages,
+    check_compiler,
+    check_huge_pages,
+    check_ports,
+    check_run_folder,
+)

@@ -1,0 +1,35 @@
+"""Reports add up to totals, rates and means."""
+
+import pytest
+
+from springtide.domain.cluster import Role, RoleKind
+from springtide.master.tally import Tally
+from springtide.rpc.messages import Report
+
+FIRST, SECOND = Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)
+
+
+def test_totals_are_of_the_newest_reports():
+    tally = Tally()
+    tally.take(FIRST, Report(samples=100), at=1)
+    tally.take(SECOND, Report(samples=50), at=1)
+    tally.take(FIRST, Report(samples=300), at=2)
+    tally.take(Role(RoleKind.SERVER, 0), Report(counters={"rows": 9.0}), at=2)
+    assert tally.samples == 350
+
+
+def test_the_rate_is_of_the_last_seconds():
+    tally = Tally()
+    for second in range(60):
+        tally.take(FIRST, Report(samples=1000 * second if second < 30 else 30_000 + 10 * (second - 30)), at=second)
+    assert tally.samples_per_s(at=59) == pytest.approx(10)
+    assert tally.samples_per_s(at=64) == pytest.approx(5)  # nothing more was reported
+
+
+def test_means_are_weighted_by_samples():
+    tally = Tally()
+    assert tally.loss is None
+    tally.take(FIRST, Report(samples=300, loss=1.0, metrics={"auc": 0.8}), at=1)
+    tally.take(SECOND, Report(samples=100, loss=2.0, metrics={"auc": 0.6}), at=1)
+    assert tally.loss == pytest.approx(1.25)
+    assert tally.metrics == {"auc": pytest.approx(0.75)}
