@@ -1,3 +1,4 @@
+// The kernels of kernels.inl, built for processors with AVX2.
 #include "kernels.h"
 
 namespace springtide {

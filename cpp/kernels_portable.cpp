@@ -1,3 +1,4 @@
+// The kernels of kernels.inl, built for any processor.
 #include "kernels.h"
 
 namespace springtide {

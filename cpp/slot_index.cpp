@@ -32,9 +32,10 @@ Cell* SlotIndex::insert(Slot& slot, uint64_t hash, uint64_t meta) {
   for (;;) {
     uint32_t last = (uint32_t{slot.bucket_mask} + 1) * kBucket - 1;
     Cell* cells = cells_at(segment_unit(slot, hash));
-    Header& head = header(cells, last);
+    Header head = header(cells, last);
     if (head.count < head.limit) {
       ++head.count;
+      set_header(cells, last, head);
       ++slot.cells;
       return place(cells, slot.bucket_mask, hash, meta);
     }
@@ -47,7 +48,9 @@ Cell* SlotIndex::insert(Slot& slot, uint64_t hash, uint64_t meta) {
 void SlotIndex::erase(Slot& slot, Cell* cell) {
   uint32_t last = (uint32_t{slot.bucket_mask} + 1) * kBucket - 1;
   Cell* cells = cells_at(segment_unit(slot, cell->hash));
-  --header(cells, last).count;
+  Header head = header(cells, last);
+  --head.count;
+  set_header(cells, last, head);
   --slot.cells;
   uint32_t mask = slot.bucket_mask;
   uint32_t hole_bucket = static_cast<uint32_t>(cell - cells) / kBucket;
@@ -94,14 +97,12 @@ void SlotIndex::clear(Slot& slot) {
 }
 
 // Limits are drawn from 0.65 to 0.9 of the cells, so that equal slots do not all grow in the same moment.
-uint32_t SlotIndex::new_segment(uint32_t size_class, uint8_t depth) {
+uint32_t SlotIndex::new_segment(uint32_t size_class, uint32_t depth) {
   uint32_t unit = pool_.take(size_class);
   uint32_t cells = 16u << size_class;
   uint64_t draw = mix64((uint64_t{unit} << 8 | depth) + 0x51ed270b153a4d2fULL);
-  Cell& last = cells_at(unit)[cells - 1];
-  last.meta = kHeaderMeta;
-  header(cells_at(unit), cells - 1) =
-      Header{0, static_cast<uint16_t>(cells * 13 / 20 + draw % (cells / 4)), depth};
+  auto limit = static_cast<uint16_t>(cells * 13 / 20 + draw % (cells / 4));
+  set_header(cells_at(unit), cells - 1, Header{0, limit, depth});
   return unit;
 }
 
@@ -136,7 +137,9 @@ void SlotIndex::double_segment(Slot& slot) {
   for (uint32_t i = 0; i + 1 < old_cells; ++i) {
     if (from[i].meta != 0) place(to, mask, from[i].hash, from[i].meta);
   }
-  header(to, old_cells * 2 - 1).count = header(from, old_cells - 1).count;
+  Header head = header(to, old_cells * 2 - 1);
+  head.count = header(from, old_cells - 1).count;
+  set_header(to, old_cells * 2 - 1, head);
   pool_.give_back(slot.root, old_class);
   slot.root = unit;
   slot.bucket_mask = static_cast<uint16_t>(mask);
@@ -161,16 +164,21 @@ void SlotIndex::double_directory(Slot& slot) {
 void SlotIndex::split(Slot& slot, uint64_t hash) {
   uint32_t last = (16u << kFullClass) - 1;
   uint32_t unit = segment_unit(slot, hash);
-  uint8_t depth = header(cells_at(unit), last).depth;
+  uint32_t depth = header(cells_at(unit), last).depth;
   if (depth == slot.depth) double_directory(slot);
-  uint8_t next = static_cast<uint8_t>(depth + 1);
-  uint32_t halves[2] = {new_segment(kFullClass, next), new_segment(kFullClass, next)};
+  uint32_t halves[2] = {new_segment(kFullClass, depth + 1), new_segment(kFullClass, depth + 1)};
+  uint16_t counts[2] = {0, 0};
   Cell* from = cells_at(unit);
   for (uint32_t i = 0; i < last; ++i) {
     if (from[i].meta == 0) continue;
-    Cell* to = cells_at(halves[(from[i].hash << slot_bits_ << depth) >> 63]);
-    place(to, slot.bucket_mask, from[i].hash, from[i].meta);
-    ++header(to, last).count;
+    uint64_t half = (from[i].hash << slot_bits_ << depth) >> 63;
+    place(cells_at(halves[half]), slot.bucket_mask, from[i].hash, from[i].meta);
+    ++counts[half];
+  }
+  for (int half = 0; half < 2; ++half) {
+    Header head = header(cells_at(halves[half]), last);
+    head.count = counts[half];
+    set_header(cells_at(halves[half]), last, head);
   }
   uint32_t span = uint32_t{1} << (slot.depth - depth);
   uint32_t first = entry_of(slot, hash) & ~(span - 1);

@@ -3,6 +3,7 @@
 // caller holds the slot's stripe lock. Design: docs/design/slot-tables.md.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -84,7 +85,7 @@ class SlotIndex {
   struct Header {
     uint16_t count;
     uint16_t limit;  // grows when it would hold more
-    uint8_t depth;
+    uint32_t depth;
   };
   static constexpr uint64_t kHeaderMeta = 1;
 
@@ -105,10 +106,13 @@ class SlotIndex {
   uint32_t segment_unit(const Slot& slot, uint64_t hash) const {
     return slot.depth == 0 ? slot.root : directory(slot)[entry_of(slot, hash)];
   }
-  static Header& header(Cell* cells, uint32_t last) { return *reinterpret_cast<Header*>(&cells[last].hash); }
+  static Header header(const Cell* cells, uint32_t last) { return std::bit_cast<Header>(cells[last].hash); }
+  static void set_header(Cell* cells, uint32_t last, Header head) {
+    cells[last] = Cell{std::bit_cast<uint64_t>(head), kHeaderMeta};
+  }
 
   Cell* find_slowly(Slot& slot, uint64_t hash, TableId table);
-  uint32_t new_segment(uint32_t size_class, uint8_t depth);
+  uint32_t new_segment(uint32_t size_class, uint32_t depth);
   static Cell* place(Cell* cells, uint32_t bucket_mask, uint64_t hash, uint64_t meta);
   void grow(Slot& slot, uint64_t hash);
   void double_segment(Slot& slot);
