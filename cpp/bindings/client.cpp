@@ -1,3 +1,148 @@
-#include "bindings.h"
+// Backends and the word that a request is done. Rows of a step: step.cpp.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
 
-void bind_client(nb::module_&) {}
+#include "backend.h"
+#include "bindings.h"
+#include "local_backend.h"
+#include "remote_backend.h"
+#include "step.h"
+
+namespace st = springtide;
+
+namespace {
+
+using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>;  // epoch, shard, first, count
+using HyperTuple = std::tuple<uint16_t, float, float, uint64_t>;        // table, lr, weight decay, step
+
+st::PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock,
+                       const std::vector<BatchTuple>& batches, const std::vector<HyperTuple>& hyper) {
+  st::PushMeta meta;
+  meta.step = step;
+  meta.bsp = bsp;
+  meta.unique = unique;
+  meta.clock = clock;
+  for (const auto& [epoch, shard, first, count] : batches)
+    meta.batches.push_back({epoch, shard, first, count});
+  for (const auto& [table, lr, decay, count] : hyper) meta.hyper.push_back({table, {lr, decay, count}});
+  return meta;
+}
+
+PyPending push(st::Backend& backend, const std::vector<PyPart>& parts, uint64_t step, bool bsp, bool unique,
+               uint64_t clock, const std::vector<BatchTuple>& batches, const std::vector<HyperTuple>& hyper) {
+  const st::PushMeta meta = push_meta(step, bsp, unique, clock, batches, hyper);
+  nb::gil_scoped_release release;
+  PyPending pending;
+  std::vector<st::Part> native;
+  for (const PyPart& part : parts) {
+    pending.sets.push_back(part.set());
+    native.push_back(part.push_part());
+  }
+  pending.pending = backend.push(native, meta);
+  return pending;
+}
+
+void assign(st::Backend& backend, const std::vector<PyPart>& parts) {
+  nb::gil_scoped_release release;
+  std::vector<st::Part> native;
+  for (const PyPart& part : parts) native.push_back(part.set()->assign_part());
+  backend.assign(native);
+}
+
+nb::tuple scan(st::Backend& backend, uint16_t table) {
+  auto keys = std::make_unique<std::vector<int64_t>>();
+  auto rows = std::make_unique<std::vector<float>>();
+  {
+    nb::gil_scoped_release release;
+    backend.scan(table, *keys, *rows);
+  }
+  return nb::make_tuple(owned_array(std::move(keys)), owned_array(std::move(rows)));
+}
+
+void bind_backend(nb::module_& m) {
+  nb::class_<st::Backend>(m, "Backend")
+      .def(
+          "declare",
+          [](st::Backend& backend, const std::vector<st::TableSpec>& tables) {
+            nb::gil_scoped_release release;
+            backend.declare(tables);
+          },
+          nb::arg("tables"))
+      .def("push", &push, nb::arg("parts"), nb::arg("step"), nb::arg("bsp"), nb::arg("unique"),
+           nb::arg("clock"), nb::arg("batches"), nb::arg("hyper"))
+      .def("assign", &assign, nb::arg("parts"))
+      .def("scan", &scan, nb::arg("table"))
+      .def_prop_ro("servers", [](const st::Backend& backend) { return backend.placement().servers; })
+      .def_prop_ro("slots",
+                   [](const st::Backend& backend) { return backend.placement().server_of_slot.size(); });
+}
+
+void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::vector<uint16_t> ports,
+                 std::string secret, std::vector<uint16_t> server_of_slot, uint32_t epoch, uint32_t rank,
+                 uint32_t incarnation, uint32_t generation, double connect_timeout_s, double request_timeout_s,
+                 bool shared_memory) {
+  st::RemoteOptions options;
+  options.placement = {epoch, std::move(server_of_slot), static_cast<uint16_t>(hosts.size())};
+  options.hosts = std::move(hosts);
+  options.ports = std::move(ports);
+  options.secret = std::move(secret);
+  options.rank = rank;
+  options.incarnation = incarnation;
+  options.connect_timeout_s = connect_timeout_s;
+  options.request_timeout_s = request_timeout_s;
+  options.shared_memory = shared_memory;
+  options.generation = generation;
+  nb::gil_scoped_release release;
+  new (self) st::RemoteBackend(options);
+}
+
+nb::dict remote_stats(const st::RemoteBackend& backend) {
+  const st::RemoteStats stats = backend.stats();
+  nb::dict out;
+  out["pulls"] = stats.pulls;
+  out["pushes"] = stats.pushes;
+  out["pulled_keys"] = stats.pulled_keys;
+  out["pushed_keys"] = stats.pushed_keys;
+  out["bytes_in"] = stats.bytes_in;
+  out["bytes_out"] = stats.bytes_out;
+  out["lookup_ns"] = stats.lookup_ns;
+  out["update_ns"] = stats.update_ns;
+  out["sync_ns"] = stats.sync_ns;
+  out["step_wait_ns"] = stats.step_wait_ns;
+  out["wait_ns"] = stats.wait_ns;
+  out["transports"] = stats.transports;
+  return out;
+}
+
+void bind_remote(nb::module_& m) {
+  nb::class_<st::RemoteBackend, st::Backend>(m, "RemoteBackend")
+      .def("__init__", &make_remote, nb::kw_only(), nb::arg("hosts"), nb::arg("ports"), nb::arg("secret"),
+           nb::arg("server_of_slot"), nb::arg("epoch"), nb::arg("rank"), nb::arg("incarnation"),
+           nb::arg("generation"), nb::arg("connect_timeout_s"), nb::arg("request_timeout_s"),
+           nb::arg("shared_memory"))
+      .def("stats", &remote_stats);
+}
+
+}  // namespace
+
+void bind_client(nb::module_& m) {
+  nb::class_<PyPending>(m, "Pending")
+      .def("wait", &PyPending::wait, nb::call_guard<nb::gil_scoped_release>())
+      .def("done", [](PyPending& pending) { return !pending.pending || pending.pending->done(); });
+  bind_backend(m);
+  nb::class_<st::LocalBackend, st::Backend>(m, "LocalBackend")
+      .def(
+          "__init__",
+          [](st::LocalBackend* self, uint32_t slots, uint64_t seed, uint32_t threads, uint16_t servers) {
+            st::StoreOptions options;
+            options.slots = slots;
+            options.seed = seed;
+            options.threads = threads;
+            new (self) st::LocalBackend(options, servers);
+          },
+          nb::arg("slots"), nb::arg("seed"), nb::arg("threads"), nb::arg("servers"))
+      .def("store", &st::LocalBackend::store, nb::arg("server"), nb::rv_policy::reference_internal);
+  bind_remote(m);
+  bind_step(m);
+}

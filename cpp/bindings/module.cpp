@@ -2,6 +2,7 @@
 #include "bindings.h"
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // modules and tensors may outlive the interpreter's last sweep
   m.doc() = "The native core: tables, servers, clients.";
   bind_errors(m);
   bind_store(m);

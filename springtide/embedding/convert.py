@@ -37,7 +37,7 @@ def convert(model: nn.Module, client: TableClient) -> list[ServedTable]:
         if type(module).__name__ in ("EmbeddingBagCollection", "EmbeddingCollection"):
             from springtide.embedding import torchrec_modules
 
-            torchrec_modules.bind(module, places[0], client, by_weight)
+            torchrec_modules.bind(module, places[0])
     return list(book.by_name.values())
 
 
@@ -71,13 +71,21 @@ def _bind_plain(
         return  # its own forward reads the weight: it stays a dense parameter
     served.check_supported(module, path)
     weight = module.weight
+    if weight.device.type != "cpu":
+        raise errors.BadInput(
+            f"{path!r} is on {weight.device}: served tables are looked up on the CPU; build it there (rows leave it "
+            "for the servers anyway) and move only the dense part"
+        )
     known = by_weight.get(id(weight))
     if known is None:
-        request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, init=tables.Init(kind="zeros"))
+        dtype: Any = str(weight.dtype).removeprefix("torch.")
+        if dtype not in tables.DTYPES:
+            raise errors.UnknownName(f"dtype of {path!r}", dtype, tables.DTYPES)
+        request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype)
         initial = weight.detach().clone()
         known = book.add(request, name=path, path=path, weight=weight, initial=initial)
         by_weight[id(weight)] = known
-        weight.data = torch.empty(0, module.embedding_dim, dtype=weight.dtype)
+        weight.data = torch.empty(0, module.embedding_dim)
     else:
         known.paths = (*known.paths, path)
     feature = calls.Feature(path, known, module.padding_idx, pull_padding=base is nn.Embedding)

@@ -4,6 +4,7 @@ In: batches before the loop sees them (`prefetch`), calls of served modules. Out
 the push (`pending_parts`). Next: embedding/gathered.py does the work, train/ pushes.
 """
 
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -144,7 +145,7 @@ class Lookups:
         firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
         outs = self._pool(gathered, list(zip(firsts, calls, strict=True)))
         ends = [sum(len(call.shapes) for call in calls[:i]) for i in range(len(calls) + 1)]
-        return [outs[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+        return [outs[begin:end] for begin, end in itertools.pairwise(ends)]
 
     def _grouped(self, handle: Handle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
         """The outputs of one prefetched call; the first to ask pools all of them."""

@@ -132,7 +132,7 @@ class EmbeddingBag(_OpenTable):
         ttl: int = 0,
         capacity: int = 0,
     ) -> None:
-        """`optimizer` and `lr` default to those of the parameter group; `min_count`, `ttl` and `capacity` bound rows."""
+        """`optimizer` and `lr` default to the parameter group's; `min_count`, `ttl` and `capacity` bound rows."""
         super().__init__(torch.empty(0, dim))
         if mode not in ("sum", "mean", "max"):
             raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))

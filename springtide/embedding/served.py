@@ -20,12 +20,13 @@ from springtide.embedding.tables import ServedTable
 class Binding:
     """What a module needs to look rows up: set by `convert`, shared by copies of the module."""
 
-    __slots__ = ("client", "features", "tables")
+    __slots__ = ("client", "dtype", "features", "tables")
 
     def __init__(self, client: TableClient, tables: tuple[ServedTable, ...], features: tuple[calls.Feature, ...]):
         self.client = client
         self.tables = tables
         self.features = features
+        self.dtype: torch.dtype = getattr(torch, tables[0].request.dtype)
 
     @property
     def lookups(self) -> Lookups:
@@ -44,7 +45,7 @@ class Binding:
 def read_rows(binding: Binding, table: ServedTable) -> torch.Tensor:
     """The whole table, of a known row count, from the servers."""
     keys = np.arange(table.request.rows, dtype=np.int64)
-    return torch.from_numpy(binding.client.read(table.name, keys))
+    return torch.from_numpy(binding.client.read(table.name, keys)).to(binding.dtype)
 
 
 def write_rows(binding: Binding, table: ServedTable, weight: torch.Tensor, key: str) -> str | None:
@@ -114,8 +115,9 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Pooled rows, one a bag."""
-        (out,) = self.springtide_binding.lookups.run(self, input, offsets, weights=per_sample_weights)
-        return out
+        binding = self.springtide_binding
+        (out,) = binding.lookups.run(self, input, offsets, weights=per_sample_weights)
+        return out if binding.dtype is torch.float32 else out.to(binding.dtype)
 
 
 class ServedEmbedding(_WholeTable, nn.Embedding):
@@ -127,8 +129,9 @@ class ServedEmbedding(_WholeTable, nn.Embedding):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """A row for each id."""
-        (out,) = self.springtide_binding.lookups.run(self, input)
-        return out
+        binding = self.springtide_binding
+        (out,) = binding.lookups.run(self, input)
+        return out if binding.dtype is torch.float32 else out.to(binding.dtype)
 
 
 def check_supported(module: nn.EmbeddingBag | nn.Embedding, path: str) -> None:

@@ -70,7 +70,7 @@ def named_spec(request: TableRequest, *, name: str, table_id: int) -> tables.Tab
 
 
 class TableBook:
-    """Gives tables their numbers, in the order in which a model names them, and refuses a name that means two things."""
+    """Gives tables their numbers, in the order in which a model names them; refuses a name that means two things."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, ServedTable] = {}

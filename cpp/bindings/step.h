@@ -1,0 +1,52 @@
+// What client.cpp and step.cpp share: parts of a request and requests under way, as Python holds them.
+#pragma once
+
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "bindings.h"
+#include "dense_rows.h"
+#include "step_rows.h"
+
+// A StepRows or a DenseRows in a list of parts.
+struct PyPart {
+  springtide::StepRows* step = nullptr;
+  springtide::DenseRows* dense = nullptr;
+  const std::shared_ptr<springtide::RowSet>& set() const { return step ? step->set() : dense->set(); }
+  springtide::Part push_part() const { return step ? step->push_part() : dense->push_part(); }
+};
+
+// Keeps the memory of a push until the push is done, whatever Python drops meanwhile.
+struct PyPending {
+  std::vector<std::shared_ptr<springtide::RowSet>> sets;
+  std::unique_ptr<springtide::Pending> pending;
+
+  PyPending() = default;
+  PyPending(PyPending&&) = default;
+  PyPending& operator=(PyPending&&) = default;
+  ~PyPending();
+  void wait();
+};
+
+template <typename T>
+auto owned_array(std::unique_ptr<std::vector<T>> values) {
+  auto* vector = values.release();
+  nb::capsule owner(vector, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(vector->data(), {vector->size()}, owner);
+}
+
+void bind_step(nb::module_& m);
+
+namespace nanobind::detail {
+
+template <>
+struct type_caster<PyPart> {
+  NB_TYPE_CASTER(PyPart, const_name("StepRows | DenseRows"))
+  bool from_python(handle source, uint8_t, cleanup_list*) noexcept {
+    value = {};
+    return nb::try_cast(source, value.step) || nb::try_cast(source, value.dense);
+  }
+};
+
+}  // namespace nanobind::detail
