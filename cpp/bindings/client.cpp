@@ -80,8 +80,8 @@ void bind_backend(nb::module_& m) {
 
 void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::vector<uint16_t> ports,
                  std::string secret, std::vector<uint16_t> server_of_slot, uint32_t epoch, uint32_t rank,
-                 uint32_t incarnation, uint32_t generation, double connect_timeout_s, double request_timeout_s,
-                 bool shared_memory) {
+                 uint32_t incarnation, uint32_t generation, double connect_timeout_s,
+                 double request_timeout_s, bool shared_memory) {
   st::RemoteOptions options;
   options.placement = {epoch, std::move(server_of_slot), static_cast<uint16_t>(hosts.size())};
   options.hosts = std::move(hosts);

@@ -29,7 +29,9 @@ def bind(collection: nn.Module, path: str) -> None:
             for module, names in zip(modules, collection._feature_names, strict=True):
                 table = module.springtide_binding.tables[0]
                 features += [
-                    calls.Feature(f"{path}: {name}", table, module.padding_idx, pull_padding=base is EmbeddingCollection)
+                    calls.Feature(
+                        f"{path}: {name}", table, module.padding_idx, pull_padding=base is EmbeddingCollection
+                    )
                     for name in names
                 ]
             first = modules[0].springtide_binding
@@ -83,9 +85,7 @@ class ServedBagCollection(EmbeddingBagCollection):  # type: ignore[misc]
         if self._is_weighted and features.weights().requires_grad:
             raise errors.BadInput("served collections take constant weights; detach them")
         (values,) = self.springtide_binding.lookups.run(self, features)
-        return KeyedTensor(
-            keys=self._embedding_names, values=values, length_per_key=self._lengths_per_embedding
-        )
+        return KeyedTensor(keys=self._embedding_names, values=values, length_per_key=self._lengths_per_embedding)
 
 
 class ServedCollection(EmbeddingCollection):  # type: ignore[misc]
