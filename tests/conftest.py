@@ -19,6 +19,9 @@ import hypothesis
 import numpy as np
 import pytest
 
+# Tests are small and many run processes beside themselves: threads that spin for each other would only slow them down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 LEAK_GRACE_S = 5.0  # how long threads and children that are on their way out may take
 
 hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, print_blob=True)
