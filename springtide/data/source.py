@@ -1,0 +1,195 @@
+"""Samples by index, whatever the user gave: a Dataset, a DataLoader or an IterableDataset become one Source.
+
+In: what was passed to `job.prepare`. Out: `fetch(indices)`, a whole collated mini-batch. Next: train/batches.py.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils import data
+
+from springtide import errors
+from springtide.domain.samples import Batch
+
+Indices = NDArray[np.int64]
+Fetch = Callable[[Indices], Any]
+DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader names one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A data set as training sees it."""
+
+    samples: int | None
+    """Samples of an epoch; None for an IterableDataset, which has no indices."""
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    num_workers: int
+    fetch: Fetch
+    """A mini-batch of the samples with these indices (map-style only)."""
+    stream: Callable[[], Iterable[Any]]
+    """A fresh run over the mini-batches of an IterableDataset."""
+    loader_options: dict[str, Any]
+
+    def read(self, indices: Iterable[Indices]) -> Iterator[Any]:
+        """Mini-batches for these index arrays, in their order, read by `num_workers` processes when asked for."""
+        if self.num_workers == 0:
+            return (self.fetch(one) for one in indices)
+        # A forked reader only ever sees the data set: it touches no socket and no table of this process.
+        loader: Any = data.DataLoader(
+            _Whole(self.fetch), batch_size=None, sampler=_Once(indices), num_workers=self.num_workers, **self.loader_options
+        )
+        return iter(loader)
+
+
+def open_source(
+    dataset: Any,
+    *,
+    batch_size: int | None = None,
+    shuffle: bool | None = None,
+    drop_last: bool | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    num_workers: int | None = None,
+) -> Source:
+    """Understand `dataset`; arguments that are None are taken from it where it is a DataLoader."""
+    options: dict[str, Any] = {}
+    if isinstance(dataset, data.DataLoader):
+        taken = _from_loader(dataset)
+        options = taken["options"]
+        batch_size = batch_size if batch_size is not None else taken["batch_size"]
+        shuffle = taken["shuffle"] if shuffle is None else shuffle
+        drop_last = taken["drop_last"] if drop_last is None else drop_last
+        collate_fn = collate_fn or taken["collate_fn"]
+        num_workers = taken["num_workers"] if num_workers is None else num_workers
+        dataset = dataset.dataset
+    size = batch_size if batch_size is not None else DEFAULT_BATCH_SIZE
+    if size < 1:
+        raise errors.BadInput(f"batch_size={size}: wanted 1 or more")
+    iterable = isinstance(dataset, data.IterableDataset)
+    if iterable and shuffle:
+        raise errors.BadInput("shuffle=True needs a data set with indices; an IterableDataset has its own order")
+    samples = None if iterable else _count(dataset)
+
+    def stream() -> Iterable[Any]:
+        return data.DataLoader(
+            dataset,
+            batch_size=size,
+            collate_fn=collate_fn,
+            num_workers=num_workers or 0,
+            drop_last=bool(drop_last),
+            **options,
+        )
+
+    return Source(
+        samples=samples,
+        batch_size=size,
+        shuffle=(not iterable) if shuffle is None else shuffle,
+        drop_last=bool(drop_last),
+        num_workers=num_workers or 0,
+        fetch=fetcher(dataset, collate_fn),
+        stream=stream,
+        loader_options=options,
+    )
+
+
+def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> Fetch:
+    """The quickest way this data set offers to read many samples at once."""
+    if collate_fn is None:
+        if hasattr(dataset, "batch"):
+            return dataset.batch  # type: ignore[no-any-return]
+        if isinstance(dataset, data.TensorDataset):
+            tensors = dataset.tensors
+            return lambda indices: tuple(_rows(tensor, indices) for tensor in tensors)
+    if isinstance(dataset, data.Subset):
+        chosen = np.asarray(dataset.indices, dtype=np.int64)
+        inner = fetcher(dataset.dataset, collate_fn)
+        return lambda indices: inner(chosen[indices])
+    collate = collate_fn or data.default_collate
+    if hasattr(dataset, "__getitems__"):
+        return lambda indices: collate(dataset.__getitems__(indices.tolist()))
+    return lambda indices: collate([dataset[index] for index in indices.tolist()])
+
+
+def as_batch(collated: Any) -> Any:
+    """A pair becomes a Batch (`batch.x`, `batch.y`, still a pair); anything else stays what collate made it."""
+    if type(collated) in (tuple, list) and len(collated) == 2:
+        return Batch(collated[0], collated[1])
+    return collated
+
+
+def _rows(tensor: torch.Tensor, indices: Indices) -> torch.Tensor:
+    first, last = int(indices[0]), int(indices[-1])
+    if last - first + 1 == len(indices) and (len(indices) < 3 or bool((np.diff(indices) == 1).all())):
+        return tensor[first : last + 1]  # a run of neighbours is a view: nothing to copy
+    return tensor.index_select(0, torch.from_numpy(indices))
+
+
+def _count(dataset: Any) -> int:
+    if not hasattr(dataset, "__len__") or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "batch")):
+        raise errors.BadInput(
+            f"cannot train from a {type(dataset).__name__}: wanted a torch Dataset with __len__ and __getitem__ "
+            "(or .batch(indices)), a DataLoader, or an IterableDataset"
+        )
+    count = len(dataset)
+    if count == 0:
+        raise errors.BadInput(f"the data set ({type(dataset).__name__}) is empty: len() is 0, wanted 1 or more samples")
+    return count
+
+
+def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
+    if loader.batch_size is None:
+        raise errors.BadInput(
+            "this DataLoader batches by its own batch_sampler, which is not taken over: Springtide cuts batches itself, "
+            "so that workers share them exactly once. Pass the data set and batch_size to job.prepare instead"
+        )
+    sampler = None if isinstance(loader.dataset, data.IterableDataset) else loader.sampler
+    plain_random = (
+        type(sampler) is data.RandomSampler and not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+    )
+    if sampler is not None and type(sampler) is not data.SequentialSampler and not plain_random:
+        raise errors.BadInput(
+            f"this DataLoader has a {type(sampler).__name__}, which is not taken over: Springtide decides which worker "
+            "trains which sample. Use shuffle=True or False, or apply the sampler's choice in the data set (Subset)"
+        )
+    options: dict[str, Any] = {"pin_memory": loader.pin_memory}
+    if loader.num_workers > 0:
+        options |= {
+            "worker_init_fn": loader.worker_init_fn,
+            "prefetch_factor": loader.prefetch_factor,
+            "multiprocessing_context": loader.multiprocessing_context,
+            "timeout": loader.timeout,
+        }
+    custom_collate = loader.collate_fn is not data.default_collate
+    return {
+        "batch_size": loader.batch_size,
+        "shuffle": plain_random if sampler is not None else False,
+        "drop_last": loader.drop_last,
+        "collate_fn": loader.collate_fn if custom_collate else None,
+        "num_workers": loader.num_workers,
+        "options": options,
+    }
+
+
+class _Whole(data.Dataset[Any]):
+    """One item is one mini-batch: its index is an array of sample indices."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self.fetch = fetch
+
+    def __getitem__(self, indices: Indices) -> Any:
+        return self.fetch(indices)
+
+
+class _Once(data.Sampler[Any]):
+    """Hands index arrays on as they come; a DataLoader asks for them a little ahead of their use."""
+
+    def __init__(self, indices: Iterable[Indices]) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[Indices]:
+        return iter(self.indices)
