@@ -37,9 +37,12 @@ class Source:
     loader_options: dict[str, Any]
 
     def read(self, indices: Iterable[Indices]) -> Iterator[Any]:
-        """Mini-batches for these index arrays, in their order, read by `num_workers` processes when asked for."""
+        """Mini-batches for these index arrays, in their order, read by `num_workers` processes when asked for.
+
+        An empty array gives None: it keeps its place among the others.
+        """
         if self.num_workers == 0:
-            return (self.fetch(one) for one in indices)
+            return (self.fetch(one) if len(one) else None for one in indices)
         # A forked reader only ever sees the data set: it touches no socket and no table of this process.
         loader: Any = data.DataLoader(
             _Whole(self.fetch), batch_size=None, sampler=_Once(indices), num_workers=self.num_workers, **self.loader_options
@@ -182,7 +185,7 @@ class _Whole(data.Dataset[Any]):
         self.fetch = fetch
 
     def __getitem__(self, indices: Indices) -> Any:
-        return self.fetch(indices)
+        return self.fetch(indices) if len(indices) else None
 
 
 class _Once(data.Sampler[Any]):

@@ -1,0 +1,165 @@
+"""The `batches` of a loop: read a batch ahead where rows are fetched ahead, name what was handed out, end when all end.
+
+In: orders.py and data/source.py. Out: batches to the user's loop. Next: step.py, which is told of every batch.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from springtide import errors
+from springtide.data.source import Source, as_batch
+from springtide.domain.samples import SampleRange
+from springtide.train.meter import Meter
+from springtide.train.orders import PAUSE, Order
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A batch with its order."""
+
+    order: Order
+    batch: Any
+
+
+class Follower(Protocol):
+    """What step.py does with the news of a loop."""
+
+    def hand_out(self, now: Handed, following: Handed | None) -> None:
+        """The loop is about to get `now`; `following` is here already."""
+
+    def taken_back(self) -> None:
+        """The loop asks for the next batch."""
+
+    def close_pass(self) -> None:
+        """The loop has had its last batch."""
+
+
+class Batches:
+    """Iterate over it in the training loop; again for another pass. Yields `Batch(x, y)` or what collate made."""
+
+    def __init__(
+        self,
+        feed: Callable[[int], Iterator[Handed]],
+        follower: Follower,
+        meter: Meter,
+        *,
+        ahead: bool,
+        length: int | None,
+    ) -> None:
+        self.epoch = 0
+        """Epoch of the batch handed out last."""
+        self._open_feed = feed
+        self._follower = follower
+        self._meter = meter
+        self._ahead = ahead
+        self._length = length
+        self._passes = 0
+        self._running = False
+
+    def __len__(self) -> int:
+        """Batches of one pass, where this worker's share is fixed."""
+        if self._length is None:
+            raise TypeError(
+                "len(batches) is not known: shards go to whichever worker is free (or the data set is iterable); "
+                "drive a progress bar by samples instead"
+            )
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._running:
+            raise errors.BadInput(
+                "batches is being iterated over already: one loop at a time hands out a job's samples. "
+                "Leave that loop first (break is enough), or call job.prepare again for another data set"
+            )
+        return self._run()
+
+    def _run(self) -> Iterator[Any]:
+        self._running = True
+        feed = self._feed()
+        self._passes += 1
+        self._meter.restart()
+        try:
+            now = next(feed, None)
+            while now is not None:
+                following = next(feed, None) if self._ahead else None
+                if now is PAUSED:
+                    self._follower.close_pass()  # what is done is reported, so that the tail of a pass can end
+                else:
+                    self.epoch = now.order.epoch
+                    self._follower.hand_out(now, None if following is PAUSED else following)
+                    yield now.batch
+                    self._follower.taken_back()
+                now = following if self._ahead else next(feed, None)
+        finally:
+            self._running = False
+            self._follower.close_pass()
+
+    def _feed(self) -> Iterator[Handed]:
+        feed = self._open_feed(self._passes)
+        while True:
+            began = time.perf_counter()
+            handed = next(feed, None)
+            self._meter.data_read(time.perf_counter() - began)
+            if handed is None:
+                return
+            yield handed
+
+
+PAUSED = Handed(PAUSE, None)
+
+
+def read(source: Source, orders: Iterable[Order]) -> Iterator[Handed]:
+    """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile."""
+    under_way: deque[Order] = deque()
+
+    def indices() -> Iterator[Any]:
+        for order in orders:
+            under_way.append(order)
+            yield order.indices
+
+    for collated in source.read(indices()):
+        order = under_way.popleft()
+        yield Handed(order, as_batch(collated)) if order.ranges else PAUSED
+
+
+def streamed(source: Source, *, rank: int, workers: int, in_step: bool, epochs: range) -> Iterator[Handed]:
+    """Every `workers`-th mini-batch of an IterableDataset, beginning with the rank-th: all workers read all of it.
+
+    So the data set must give the same samples in the same order to everyone. In step (bsp) a last round that is not
+    full is left out, since every rank needs a batch.
+    """
+    for epoch in epochs:
+        first = 0
+        round_: list[Any] = []
+        for collated in source.stream():
+            round_.append(collated)
+            if len(round_) == workers:
+                yield (handed := _nth(round_, rank, workers, epoch, first))
+                first += handed.order.samples
+                round_.clear()
+        if rank < len(round_) and not in_step:
+            yield _nth(round_, rank, workers, epoch, first)
+
+
+def _nth(round_: list[Any], rank: int, workers: int, epoch: int, first: int) -> Handed:
+    counts = [samples_in(one) for one in round_]
+    identity = SampleRange(epoch=epoch, shard=epoch * workers + rank, first=first, count=counts[rank])
+    order = Order(indices=PAUSE.indices, ranges=(identity,), share=counts[rank] / max(1, sum(counts)))
+    return Handed(order, as_batch(round_[rank]))
+
+
+def samples_in(collated: Any) -> int:
+    """Samples of a collated mini-batch: the first dimension of the first tensor found in it."""
+    if isinstance(collated, torch.Tensor):
+        return int(collated.shape[0]) if collated.ndim else 1
+    parts: Iterable[Any] = ()
+    if isinstance(collated, dict):
+        parts = collated.values()
+    elif isinstance(collated, (tuple, list)):
+        parts = collated
+    return next((count for part in parts if (count := samples_in(part))), 0)
