@@ -1,0 +1,135 @@
+"""Dense parameters on servers: cut into chunks, pushed with the tables' gradients, pulled back a step later.
+
+In: the dense parameters of each optimizer group. Out: one part of the step's push, and new values in the parameters.
+Next: step.py. Where the user's own optimizer updates them (alone, bsp) none of this is used.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.embedding.client import TableClient
+
+CHUNK = 1024  # floats a row: 4 KiB, large enough to stream and small enough to spread a layer over servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Where one parameter lies: `chunks` rows of a table, from key `first` on. It has its last chunk to itself."""
+
+    name: str
+    param: nn.Parameter
+    table: int
+    first: int
+    chunks: int
+
+
+def lay_out(groups: Sequence[Sequence[tuple[str, nn.Parameter]]], tables: Sequence[int]) -> list[Held]:
+    """Give each parameter its chunks. A parameter never shares a chunk: without a gradient it is left out of a push."""
+    held: list[Held] = []
+    for members, table in zip(groups, tables, strict=True):
+        first = 0
+        for name, param in members:
+            check_dtype(name, param)
+            chunks = max(1, -(-param.numel() // CHUNK))
+            held.append(Held(name=name, param=param, table=table, first=first, chunks=chunks))
+            first += chunks
+    return held
+
+
+def check_dtype(name: str, param: nn.Parameter) -> None:
+    """Servers keep dense values as float32."""
+    if param.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise errors.BadInput(
+            f"parameter {name!r} is {param.dtype}; servers keep dense parameters as float32, so wanted float32, "
+            'bfloat16 or float16. Convert the model, or use sync="bsp", which keeps dense parameters in the workers'
+        )
+
+
+class Chunks:
+    """The rows of some parameters as one flat buffer each way: values in, gradients out."""
+
+    def __init__(self, client: TableClient, held: Sequence[Held]) -> None:
+        tables = np.concatenate([np.full(one.chunks, one.table, dtype=np.uint16) for one in held])
+        keys = np.concatenate([np.arange(one.first, one.first + one.chunks, dtype=np.int64) for one in held])
+        self.rows = client.dense_rows(tables, keys, np.full(len(keys), CHUNK, dtype=np.uint32))
+        self.params = [one.param for one in held]
+        self.values = self._views(torch.from_numpy(self.rows.rows()), held)
+        self.grads = self._views(torch.from_numpy(self.rows.grads()), held)
+
+    @staticmethod
+    def _views(flat: torch.Tensor, held: Sequence[Held]) -> list[torch.Tensor]:
+        begin, views = 0, []
+        for one in held:
+            views.append(flat[begin : begin + one.param.numel()].view(one.param.shape))
+            begin += one.chunks * CHUNK
+        return views
+
+    def take_values(self) -> None:
+        """Copy the parameters' values into the buffer, to assign them."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.values, [param.detach() for param in self.params])
+
+    def give_values(self) -> None:
+        """Copy pulled values into the model's own tensors."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.params, self.values)
+
+    def take_grads(self, grads: list[torch.Tensor]) -> None:
+        """Copy gradients into the buffer that a push sends."""
+        torch._foreach_copy_(self.grads, grads)
+
+
+class ServedDense:
+    """The dense parameters of an async job."""
+
+    def __init__(self, client: TableClient, held: Sequence[Held]) -> None:
+        self._client = client
+        self.held = list(held)
+        self._all = Chunks(client, self.held) if self.held else None
+        self._by_present: dict[tuple[bool, ...], Chunks] = {}
+        self._pulling = False
+
+    def assign(self) -> None:
+        """Rank 0: put this model's values on the servers."""
+        if self._all is not None:
+            self._all.take_values()
+            self._client.assign([self._all.rows])
+
+    def part(self) -> list[Any]:
+        """Gradients of the parameters that have one, ready to be pushed (an empty list when none has)."""
+        grads = [one.param.grad for one in self.held]
+        present = tuple(grad is not None for grad in grads)
+        if not any(present):
+            return []
+        chunks = self._chunks(present)
+        chunks.take_grads([grad.to_dense() if grad.is_sparse else grad for grad in grads if grad is not None])
+        return [chunks.rows]
+
+    def pull(self) -> None:
+        """Ask for new values."""
+        if self._all is not None:
+            self._client.pull([self._all.rows])
+            self._pulling = True
+
+    def take(self) -> None:
+        """Wait for the values asked for last and put them into the model."""
+        if self._all is not None and self._pulling:
+            self._all.rows.wait()
+            self._pulling = False
+            self._all.give_values()
+
+    def _chunks(self, present: tuple[bool, ...]) -> Chunks:
+        if all(present) and self._all is not None:
+            return self._all
+        if present not in self._by_present:
+            if len(self._by_present) >= 32:  # a model that takes ever new ways keeps the latest
+                self._by_present.pop(next(iter(self._by_present)))
+            chosen = [one for one, here in zip(self.held, present, strict=True) if here]
+            self._by_present[present] = Chunks(self._client, chosen)
+        return self._by_present[present]

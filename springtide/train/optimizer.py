@@ -1,0 +1,71 @@
+"""The optimizer a loop gets back: the user's own as far as anyone can see, but its step goes through the job.
+
+In: the user's torch.optim optimizer, whose groups it shares, so learning-rate schedulers of either act on both.
+Next: step.py applies it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from springtide import errors
+
+
+class JobOptimizer(torch.optim.Optimizer):
+    """Wraps `own`. `step()` trains tables and dense parameters where they live; the rest is `own`'s."""
+
+    # GradScaler then leaves the decision to skip to step(), so that a skipped batch is still accounted for.
+    _step_supports_amp_scaling = True
+
+    def __init__(self, own: torch.optim.Optimizer, apply: "Callable[[JobOptimizer], None]", *, fixed: bool) -> None:
+        if isinstance(own, torch.optim.LBFGS):
+            raise errors.BadInput(
+                "LBFGS evaluates the loss several times a step, which served tables cannot take back; "
+                "use SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop"
+            )
+        self.own = own
+        self._apply = apply
+        self._fixed = fixed
+        # not Optimizer.__init__, which would build groups of its own: this sets up hooks only
+        self.__setstate__({"defaults": own.defaults})
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The user's own groups."""
+        return self.own.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """State of what is updated in this process; a table's (and in async mode a dense parameter's) is on servers."""
+        return self.own.state
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Train on all batches since the last step. A closure is evaluated once, as with SGD or Adam."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._apply(self)
+        self.own._opt_called = True  # type: ignore[attr-defined]  # for a scheduler made before job.prepare
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `own` gives it: groups, and state of what is updated in this process."""
+        return self.own.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As `own` takes it."""
+        self.own.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only where dense parameters are updated in this process: on servers their number is fixed."""
+        if self._fixed:
+            raise errors.BadInput(
+                "a parameter group was added after job.prepare, but in async mode dense parameters live on servers, "
+                'where their number is fixed: add it before job.prepare, or use sync="bsp"'
+            )
+        self.own.add_param_group(param_group)
+
+    def __repr__(self) -> str:
+        return f"JobOptimizer({self.own!r})"
