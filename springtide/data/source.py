@@ -45,7 +45,11 @@ class Source:
             return (self.fetch(one) if len(one) else None for one in indices)
         # A forked reader only ever sees the data set: it touches no socket and no table of this process.
         loader: Any = data.DataLoader(
-            _Whole(self.fetch), batch_size=None, sampler=_Once(indices), num_workers=self.num_workers, **self.loader_options
+            _Whole(self.fetch),
+            batch_size=None,
+            sampler=_Once(indices),
+            num_workers=self.num_workers,
+            **self.loader_options,
         )
         return iter(loader)
 
@@ -147,7 +151,7 @@ def _count(dataset: Any) -> int:
 def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
     if loader.batch_size is None:
         raise errors.BadInput(
-            "this DataLoader batches by its own batch_sampler, which is not taken over: Springtide cuts batches itself, "
+            "this DataLoader batches by its own batch_sampler, which is not taken over: Springtide cuts batches, "
             "so that workers share them exactly once. Pass the data set and batch_size to job.prepare instead"
         )
     sampler = None if isinstance(loader.dataset, data.IterableDataset) else loader.sampler

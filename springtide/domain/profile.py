@@ -28,11 +28,11 @@ class StepTiming:
     gradient_s: float
     """Term 1 of the model: forward and backward compute."""
     update_s: float
-    """Term 2: the slowest server applying gradients, and the local optimizer where there is one."""
+    """Term 2: servers applying gradients (their mean), and the local optimizer where there is one."""
     synchronization_s: float
     """Term 3: requests under way that no server was working on (network, queues, other ranks)."""
     lookup_s: float
-    """Term 4: the slowest server looking rows up."""
+    """Term 4: servers looking rows up (their mean)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,10 @@
 """Which samples this worker trains next, as orders: index arrays with the identity that was theirs before anyone came.
 
-In: leases from the link (async), or rank and group size (bsp). Next: data/source.py reads them, batches.py yields them.
+In: leases from the link, and in a bsp group the rank. Next: data/source.py reads them, batches.py yields them.
 """
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -43,8 +45,12 @@ class Order:
 PAUSE = Order(indices=np.empty(0, dtype=np.int64))
 
 
-def leased(lease: Callable[[DatasetCard], Answer], card: DatasetCard) -> Iterator[Order]:
+def leased(
+    lease: Callable[[DatasetCard], Answer], card: DatasetCard, *, rank: int = 0, group: int = 1
+) -> Iterator[Order]:
     """Batches of shards as the master leases them, until the pass is over for all workers.
+
+    In a bsp group of `group` ranks every rank is leased the same shards, and takes its part of each batch.
 
     A PAUSE comes when nothing can be leased now: shards that others hold may come back, or our own last ones must be
     reported done first. So a reader that runs ahead never waits for a batch that it still keeps in its hand.
@@ -53,61 +59,40 @@ def leased(lease: Callable[[DatasetCard], Answer], card: DatasetCard) -> Iterato
         if isinstance(answer, messages.Wait):
             yield PAUSE
             continue
-        first = answer.first * card.batch_size
-        indices = shards.indices(card, epoch=answer.epoch, index=answer.index, first=first)
-        indices = indices[: answer.batches * card.batch_size]
-        for offset in range(0, len(indices), card.batch_size):
-            part = indices[offset : offset + card.batch_size]
+        indices = shards.indices(card, epoch=answer.epoch, index=answer.index, first=answer.first)[: answer.count]
+        bounds = batch_bounds(len(indices), card.batch_size, group)
+        for begin, end in bounds:
+            part = shards.rank_part(end - begin, rank=rank, workers=group)
+            first, last = begin + part.start, begin + part.stop
+            identity = SampleRange(
+                epoch=answer.epoch, shard=answer.shard, first=answer.first + first, count=last - first
+            )
             yield Order(
-                indices=part,
-                ranges=(
-                    SampleRange(epoch=answer.epoch, shard=answer.shard, first=first + offset, count=len(part)),
-                ),
-                finishes=answer.shard if offset + len(part) == len(indices) else None,
+                indices=indices[first:last],
+                ranges=(identity,),
+                share=(last - first) / (end - begin),
+                finishes=answer.shard if end == bounds[-1][1] else None,
             )
 
 
-def in_step(card: DatasetCard, *, rank: int, workers: int) -> Iterator[Order]:
-    """A rank's part of each batch of the group, in the one order that the whole group follows.
-
-    Fewer samples than workers at the end of an epoch join the batch before, so that no rank is ever without one.
-    """
-    for epoch in range(card.first_epoch, card.first_epoch + card.epochs):
-        for begin, end in group_batches(card, workers):
-            part = shards.rank_part(end - begin, rank=rank, workers=workers)
-            positions = np.arange(begin + part.start, begin + part.stop, dtype=np.int64)
-            indices = positions
-            if card.shuffle:
-                indices = shards.permuted(positions, card.samples, key=shards.order_key(card.seed, epoch))
-            yield Order(
-                indices=indices,
-                ranges=ranges_of(card, epoch, begin + part.start, begin + part.stop),
-                share=len(positions) / (end - begin),
-            )
-
-
-def group_batches(card: DatasetCard, workers: int) -> list[tuple[int, int]]:
-    """Where each batch of the group begins and ends, in positions of an epoch's order."""
-    used = card.samples_used
-    if used < workers:
-        raise errors.BadInput(f"{used} samples cannot be shared by {workers} workers: use fewer workers")
-    ends = [*range(card.batch_size, used, card.batch_size), used]
-    if len(ends) > 1 and ends[-1] - ends[-2] < workers:
+def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:
+    """Where each batch of a shard begins and ends. A last one with fewer samples than ranks joins the one before."""
+    ends = [*range(batch_size, samples, batch_size), samples]
+    if len(ends) > 1 and ends[-1] - ends[-2] < group:
         del ends[-2]
-    if ends[0] < workers:
-        raise errors.BadInput(
-            f"batch_size={card.batch_size} is the whole group's batch and cannot be shared by {workers} workers: "
-            'raise it, or pass scaling="worker_batch" so that each worker has a batch of that size'
-        )
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def ranges_of(card: DatasetCard, epoch: int, begin: int, end: int) -> tuple[SampleRange, ...]:
-    """Identities of positions begin to end of an epoch: one range for each shard that they touch."""
-    found = []
-    while begin < end:
-        shard, first = divmod(begin, card.shard_size)
-        count = min(end - begin, card.shard_size - first)
-        found.append(SampleRange(epoch=epoch, shard=epoch * card.shards + shard, first=first, count=count))
-        begin += count
-    return tuple(found)
+def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
+    """A card whose every batch can be shared by all ranks of a bsp group: no shard is smaller than the group."""
+    if min(card.batch_size, card.samples_used) < group:
+        raise errors.BadInput(
+            f"a batch of {min(card.batch_size, card.samples_used)} samples cannot be shared by {group} workers. In bsp "
+            'mode batch_size is the whole group\'s: raise it, or pass scaling="worker_batch" for that many each'
+        )
+    full, rest = divmod(card.samples_used, card.batch_size)
+    if 0 < rest < group:
+        # the last shard must hold a full batch besides, which the few samples left over can join
+        fitting = next(size for size in itertools.count(card.shard_batches) if full % size)
+        return dataclasses.replace(card, shard_batches=fitting)
+    return card

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+
+from springtide import errors
+from springtide.data import source
+
+X = torch.arange(20).view(10, 2)
+Y = torch.arange(10, dtype=torch.float32)
+SOME = np.array([3, 1, 7], dtype=np.int64)
+
+
+class Plain(data.Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return {"x": X[index], "y": Y[index]}
+
+
+class InBulk(Plain):
+    def __getitems__(self, indices):
+        return [{"x": X[index], "y": Y[index], "bulk": len(indices)} for index in indices]
+
+
+class Ready(Plain):
+    def batch(self, indices):
+        return X[indices], Y[indices]
+
+
+class Endless(data.IterableDataset):
+    def __iter__(self):
+        return iter(range(5))
+
+
+def test_tensors_are_gathered_at_once():
+    x, y = source.open_source(data.TensorDataset(X, Y)).fetch(SOME)
+    assert torch.equal(x, X[[3, 1, 7]])
+    assert torch.equal(y, Y[[3, 1, 7]])
+
+
+def test_neighbouring_samples_of_tensors_are_views():
+    (x,) = source.open_source(data.TensorDataset(X)).fetch(np.arange(2, 6))
+    assert torch.equal(x, X[2:6])
+    assert x.data_ptr() == X[2:].data_ptr()
+
+
+@pytest.mark.parametrize("dataset", [Plain(), InBulk()])
+def test_samples_are_collated_as_a_dataloader_would(dataset):
+    batch = source.open_source(dataset).fetch(SOME)
+    assert torch.equal(batch["x"], X[[3, 1, 7]])
+    assert torch.equal(batch["y"], Y[[3, 1, 7]])
+
+
+def test_a_data_set_with_batch_is_asked_for_whole_batches():
+    x, _ = source.open_source(Ready()).fetch(SOME)
+    assert torch.equal(x, X[SOME])
+
+
+def test_a_subset_is_read_as_quickly_as_what_it_is_of():
+    subset = data.Subset(data.TensorDataset(X, Y), [9, 8, 7, 6, 5])
+    _, y = source.open_source(subset).fetch(np.array([0, 2]))
+    assert y.tolist() == [9.0, 7.0]
+
+
+def test_ones_own_collate_is_used_everywhere():
+    for dataset in (data.TensorDataset(X, Y), Plain(), InBulk(), Ready()):
+        assert source.open_source(dataset, collate_fn=len).fetch(SOME) == 3
+
+
+def test_a_pair_becomes_a_batch_and_nothing_else_does():
+    assert source.as_batch((1, 2)).y == 2
+    assert source.as_batch([1, 2, 3]) == [1, 2, 3]
+    assert source.as_batch({"x": 1}) == {"x": 1}
+
+
+def test_a_loader_gives_its_data_set_size_order_and_collate():
+    loader = data.DataLoader(Plain(), batch_size=4, shuffle=True, drop_last=True, collate_fn=len)
+    opened = source.open_source(loader)
+    assert (opened.samples, opened.batch_size, opened.shuffle, opened.drop_last) == (10, 4, True, True)
+    assert opened.fetch(SOME) == 3
+    assert source.open_source(data.DataLoader(Plain(), batch_size=4)).shuffle is False
+    assert source.open_source(loader, batch_size=2).batch_size == 2
+
+
+def test_samplers_are_not_taken_over_and_the_message_says_so():
+    weighted = data.WeightedRandomSampler([1.0] * 10, 10)
+    with pytest.raises(errors.BadInput, match="WeightedRandomSampler, which is not taken over"):
+        source.open_source(data.DataLoader(Plain(), batch_size=2, sampler=weighted))
+    by_two = data.BatchSampler(data.SequentialSampler(Plain()), 2, False)
+    with pytest.raises(errors.BadInput, match="own batch_sampler"):
+        source.open_source(data.DataLoader(Plain(), batch_sampler=by_two))
+
+
+def test_what_cannot_be_read_is_refused():
+    with pytest.raises(errors.BadInput, match="cannot train from a generator"):
+        source.open_source(one for one in [1])
+    with pytest.raises(errors.BadInput, match="is empty"):
+        source.open_source(data.TensorDataset(X[:0]))
+    with pytest.raises(errors.BadInput, match="batch_size=0"):
+        source.open_source(Plain(), batch_size=0)
+    with pytest.raises(errors.BadInput, match="has its own order"):
+        source.open_source(Endless(), shuffle=True)
+
+
+def test_an_iterable_is_streamed_in_batches():
+    opened = source.open_source(Endless(), batch_size=2)
+    assert opened.samples is None
+    assert [batch.tolist() for batch in opened.stream()] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_come_in_order_and_pauses_keep_their_place(num_workers):
+    opened = source.open_source(data.TensorDataset(X, Y), num_workers=num_workers)
+    asked = [np.array([1, 2]), np.array([], dtype=np.int64), np.array([5])]
+    got = [None if one is None else one[1].tolist() for one in opened.read(asked)]
+    assert got == [[1.0, 2.0], None, [5.0]]
