@@ -1,0 +1,58 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from springtide import config, errors
+from springtide.domain.samples import DatasetCard
+from springtide.rpc import messages
+from springtide.train import link, orders
+
+
+def all_of(card, **group):
+    alone = link.AloneLink(config.load(environ={}))
+    return list(orders.leased(alone.lease, card, **group))
+
+
+@given(samples=some.integers(1, 500), batch_size=some.integers(1, 40), epochs=some.integers(1, 3), drop=some.booleans())
+def test_alone_every_sample_of_every_epoch_comes_once(samples, batch_size, epochs, drop):
+    card = DatasetCard(samples=samples, batch_size=batch_size, epochs=epochs, shard_batches=3, drop_last=drop)
+    found = all_of(card)
+    assert len(found) == card.batches
+    for epoch in range(epochs):
+        drawn = [int(i) for order in found if order.epoch == epoch for i in order.indices]
+        assert len(set(drawn)) == len(drawn) == card.samples_used
+    names = [(one.epoch, one.shard, one.first + k) for order in found for one in order.ranges for k in range(one.count)]
+    assert len(set(names)) == len(names) == card.samples_used * epochs
+    assert [order.finishes for order in found if order.finishes is not None] == list(range(card.shards * epochs))
+
+
+@given(samples=some.integers(8, 400), batch_size=some.integers(8, 64), group=some.integers(1, 8))
+def test_ranks_of_a_group_share_each_batch_and_none_is_without_one(samples, batch_size, group):
+    card = orders.fit_to_group(DatasetCard(samples=samples, batch_size=batch_size, shard_batches=2), group)
+    ranks = [all_of(card, rank=rank, group=group) for rank in range(group)]
+    assert len({len(found) for found in ranks}) == 1
+    for parts in zip(*ranks, strict=True):
+        assert all(part.samples == len(part.indices) > 0 for part in parts)
+        assert sum(part.share for part in parts) == pytest.approx(1)
+        assert len({part.finishes for part in parts}) == 1
+    drawn = sorted(int(i) for order in itertools.chain(*ranks) for i in order.indices)
+    assert drawn == list(range(samples))
+
+
+def test_a_group_larger_than_its_batch_is_refused():
+    with pytest.raises(errors.BadInput, match="cannot be shared by 5 workers"):
+        orders.fit_to_group(DatasetCard(samples=100, batch_size=4), 5)
+
+
+def test_waiting_is_a_pause_and_the_end_ends():
+    answers = iter([messages.Wait(), messages.Lease(shard=7, epoch=1, index=0, first=2, count=3), messages.End()])
+    card = DatasetCard(samples=10, batch_size=2, shuffle=False)
+    found = list(orders.leased(lambda _: next(answers), card))
+    assert found[0] is orders.PAUSE
+    assert [order.indices.tolist() for order in found[1:]] == [[2, 3], [4]]
+    assert [(order.ranges[0].shard, order.ranges[0].first) for order in found[1:]] == [(7, 2), (7, 4)]
+    assert [order.finishes for order in found[1:]] == [None, 7]
+    assert np.size(found[0].indices) == 0
