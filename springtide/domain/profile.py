@@ -18,21 +18,21 @@ class StepTiming:
     data_s: float
     """Reading and collating the batch."""
     pull_wait_s: float
-    """Blocked on rows (and dense values) that were not here yet."""
+    """Blocked on rows that were not here yet."""
     forward_s: float
     """From the batch being handed out to the end of the model's forward, without the pull wait."""
     backward_s: float
     """From there to `optimizer.step()`: the loss, the backward pass, clipping."""
     push_wait_s: float
-    """Inside `optimizer.step()`: handing gradients over, waiting for room or for the other ranks."""
+    """Inside `optimizer.step()`, blocked: on the last push, on dense values, on other ranks."""
     gradient_s: float
     """Term 1 of the model: forward and backward compute."""
     update_s: float
-    """Term 2: servers applying gradients (their mean), and the local optimizer where there is one."""
+    """Term 2: servers applying gradients (their mean), and what `optimizer.step()` itself computes and copies."""
     synchronization_s: float
-    """Term 3: requests under way that no server was working on (network, queues, other ranks)."""
+    """Term 3: requests under way that no server was working on: network, queues, other ranks."""
     lookup_s: float
-    """Term 4: servers looking rows up (their mean)."""
+    """Term 4: servers looking rows up (their mean), and asking for them: with tables in this process, all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

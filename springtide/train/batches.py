@@ -35,8 +35,8 @@ class Follower(Protocol):
     def taken_back(self) -> None:
         """The loop asks for the next batch."""
 
-    def close_pass(self) -> None:
-        """The loop has had its last batch."""
+    def close_pass(self, *, early: bool) -> None:
+        """The loop has had its last batch, or was left early."""
 
 
 class Batches:
@@ -80,7 +80,7 @@ class Batches:
 
     def _run(self) -> Iterator[Any]:
         self._running = True
-        feed = self._feed()
+        feed = self._feed(self._passes)
         self._passes += 1
         self._meter.restart()
         try:
@@ -88,19 +88,22 @@ class Batches:
             while now is not None:
                 following = next(feed, None) if self._ahead else None
                 if now is PAUSED:
-                    self._follower.close_pass()  # what is done is reported, so that the tail of a pass can end
+                    self._follower.close_pass(early=False)  # what is done is reported, so that the tail of a pass can end
                 else:
                     self.epoch = now.order.epoch
                     self._follower.hand_out(now, None if following is PAUSED else following)
                     yield now.batch
                     self._follower.taken_back()
                 now = following if self._ahead else next(feed, None)
+            self._follower.close_pass(early=False)
+        except GeneratorExit:
+            self._follower.close_pass(early=True)
+            raise
         finally:
             self._running = False
-            self._follower.close_pass()
 
-    def _feed(self) -> Iterator[Handed]:
-        feed = self._open_feed(self._passes)
+    def _feed(self, passes: int) -> Iterator[Handed]:
+        feed = self._open_feed(passes)
         while True:
             began = time.perf_counter()
             handed = next(feed, None)

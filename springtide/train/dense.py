@@ -14,6 +14,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.embedding.client import TableClient
+from springtide.train.optimizer import JobOptimizer
 
 CHUNK = 1024  # floats a row: 4 KiB, large enough to stream and small enough to spread a layer over servers
 
@@ -57,7 +58,7 @@ class Chunks:
     def __init__(self, client: TableClient, held: Sequence[Held]) -> None:
         tables = np.concatenate([np.full(one.chunks, one.table, dtype=np.uint16) for one in held])
         keys = np.concatenate([np.arange(one.first, one.first + one.chunks, dtype=np.int64) for one in held])
-        self.rows = client.dense_rows(tables, keys, np.full(len(keys), CHUNK, dtype=np.uint32))
+        self.rows = client.dense(tables, keys, CHUNK)
         self.params = [one.param for one in held]
         self.values = self._views(torch.from_numpy(self.rows.rows()), held)
         self.grads = self._views(torch.from_numpy(self.rows.grads()), held)
@@ -88,8 +89,9 @@ class Chunks:
 class ServedDense:
     """The dense parameters of an async job."""
 
-    def __init__(self, client: TableClient, held: Sequence[Held]) -> None:
+    def __init__(self, client: TableClient, held: Sequence[Held], *, max_staleness: int) -> None:
         self._client = client
+        self._max_staleness = max_staleness
         self.held = list(held)
         self._all = Chunks(client, self.held) if self.held else None
         self._by_present: dict[tuple[bool, ...], Chunks] = {}
@@ -99,9 +101,13 @@ class ServedDense:
         """Rank 0: put this model's values on the servers."""
         if self._all is not None:
             self._all.take_values()
-            self._client.assign([self._all.rows])
+            self._client.backend.assign([self._all.rows])
 
-    def part(self) -> list[Any]:
+    def agree(self, *, share: float, skip: bool) -> bool:
+        """Each worker steps by itself."""
+        return skip
+
+    def parts(self) -> list[Any]:
         """Gradients of the parameters that have one, ready to be pushed (an empty list when none has)."""
         grads = [one.param.grad for one in self.held]
         present = tuple(grad is not None for grad in grads)
@@ -111,14 +117,30 @@ class ServedDense:
         chunks.take_grads([grad.to_dense() if grad.is_sparse else grad for grad in grads if grad is not None])
         return [chunks.rows]
 
-    def pull(self) -> None:
-        """Ask for new values."""
+    def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
+        """Put the values that the step before asked for into the model, and ask for new ones behind this push.
+
+        So compute uses values that lack this worker's last step at most, and never waits for it, unless
+        `max_staleness` is 0.
+        """
+        if self._max_staleness == 0:
+            self.settle()
+        else:
+            self._take()
+            self._ask()
+
+    def settle(self) -> None:
+        """The latest values into the model, waiting for them."""
+        self._take()
+        self._ask()
+        self._take()
+
+    def _ask(self) -> None:
         if self._all is not None:
             self._client.pull([self._all.rows])
             self._pulling = True
 
-    def take(self) -> None:
-        """Wait for the values asked for last and put them into the model."""
+    def _take(self) -> None:
         if self._all is not None and self._pulling:
             self._all.rows.wait()
             self._pulling = False

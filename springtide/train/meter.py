@@ -1,15 +1,32 @@
 """Where a step's time goes, measured as it passes: a few clock readings a step, sums handed on with the reports.
 
-In: marks from batches.py, step.py and the model's forward. Out: domain/profile.py StepTimings. Next: the link's report.
+In: marks from batches.py, step.py and the model's forward. Out: domain/profile.py StepTimings. Next: reports.py.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from springtide.domain import profile
 
 KEPT_STEPS = 4096  # steps kept one by one for a look back (a MiB); sums are kept for ever
+
+
+class Spent(NamedTuple):
+    """Seconds so far, as the client of the tables has seen them."""
+
+    lookup_s: float = 0.0
+    """Servers' own time looking rows up, their mean."""
+    update_s: float = 0.0
+    """Servers' own time applying gradients, their mean."""
+    synchronization_s: float = 0.0
+    """Requests under way, less the servers' own time, mean over servers."""
+    wait_s: float = 0.0
+    """This process blocked on an answer."""
+
+
+NOTHING = Spent()
 
 
 class Meter:
@@ -17,75 +34,72 @@ class Meter:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
+        self.spent: Callable[[], Spent] = lambda: NOTHING
+        """Read at the ends of a step; set where tables are on servers."""
         self.steps: deque[profile.StepTiming] = deque(maxlen=KEPT_STEPS)
-        self.total = profile.TimingSum()
+        """The latest steps, one by one."""
+        self._total = profile.TimingSum()
         self._fresh: list[profile.StepTiming] = []
-        self._last_end = self._handed = self._forward_end = clock()
-        self._data_s = self._pull_wait_s = self._forward_pull_s = 0.0
+        self._last = self._began_spent = NOTHING
+        self._last_end = self._handed = self._forward_end = self._began = clock()
+        self._data_s = self._lookup_s = 0.0
 
     def restart(self) -> None:
         """A pass begins: what lies between it and the last step (an evaluation, say) is not a step's time."""
-        self._last_end = self.clock()
-        self._data_s = self._pull_wait_s = 0.0
+        self._last_end = self._handed = self._forward_end = self.clock()
+        self._last = self.spent()
+        self._data_s = self._lookup_s = 0.0
 
     def data_read(self, seconds: float) -> None:
         """A batch was read and collated."""
         self._data_s += seconds
 
+    def looked_up(self, seconds: float) -> None:
+        """Rows were asked for; with tables in this process they were looked up at once."""
+        self._lookup_s += seconds
+
     def handed_out(self) -> None:
         """The loop gets its batch: forward begins. With accumulation the last batch of a step counts."""
         self._handed = self._forward_end = self.clock()
-        self._forward_pull_s = 0.0
-
-    def pull_waited(self, seconds: float) -> None:
-        """Rows were not here yet when they were wanted."""
-        self._pull_wait_s += seconds
-        self._forward_pull_s += seconds
 
     def forward_done(self) -> None:
         """The model has returned."""
         self._forward_end = self.clock()
 
-    def step_done(
-        self,
-        *,
-        samples: int,
-        began: float,
-        pull_wait_s: float,
-        local_update_s: float,
-        server_update_s: float,
-        server_lookup_s: float,
-        in_flight_s: float,
-    ) -> None:
-        """`optimizer.step()`, entered at `began`, is about to return.
+    def step_began(self) -> None:
+        """The loop has called `optimizer.step()`."""
+        self._began = self.clock()
+        self._began_spent = self.spent()
 
-        `in_flight_s`: how long this step's requests were under way, all in all.
-        """
-        end = self.clock()
-        forward = max(0.0, self._forward_end - self._handed - self._forward_pull_s)
-        backward = max(0.0, began - self._forward_end)
-        push_wait = max(0.0, end - began - local_update_s - pull_wait_s)
+    def step_done(self, *, samples: int) -> None:
+        """`optimizer.step()` is about to return."""
+        end, spent = self.clock(), self.spent()
+        last, began = self._last, self._began_spent
+        pull_wait = began.wait_s - last.wait_s
+        push_wait = spent.wait_s - began.wait_s
+        forward = max(0.0, self._forward_end - self._handed - pull_wait)
+        backward = max(0.0, self._began - self._forward_end)
         timing = profile.StepTiming(
             samples=samples,
             total_s=end - self._last_end,
             data_s=self._data_s,
-            pull_wait_s=self._pull_wait_s + pull_wait_s,
+            pull_wait_s=pull_wait,
             forward_s=forward,
             backward_s=backward,
             push_wait_s=push_wait,
             gradient_s=forward + backward,
-            update_s=server_update_s + local_update_s,
-            synchronization_s=max(0.0, in_flight_s - server_update_s - server_lookup_s),
-            lookup_s=server_lookup_s,
+            update_s=spent.update_s - last.update_s + max(0.0, end - self._began - push_wait),
+            synchronization_s=spent.synchronization_s - last.synchronization_s,
+            lookup_s=spent.lookup_s - last.lookup_s + self._lookup_s,
         )
         self.steps.append(timing)
         self._fresh.append(timing)
-        self._last_end = end
-        self._data_s = self._pull_wait_s = self._forward_pull_s = 0.0
+        self._last_end, self._last = end, spent
+        self._data_s = self._lookup_s = 0.0
 
     def collect(self) -> profile.TimingSum:
         """Sums over all steps so far; cheap enough for every report."""
         if self._fresh:
-            self.total = self.total + profile.summed(self._fresh)
+            self._total = self._total + profile.summed(self._fresh)
             self._fresh.clear()
-        return self.total
+        return self._total

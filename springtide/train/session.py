@@ -1,0 +1,166 @@
+"""`st.join()` and `job.prepare(...)`: from a plain PyTorch script to one whose tables are served.
+
+In: the user's model, optimizer and data set. Out: the same three, as the loop uses them. Next: batches.py (what the loop
+iterates over), optimizer.py (what it steps), step.py (where both meet).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from springtide import config, errors
+from springtide.data import source as sources
+from springtide.domain.samples import DatasetCard
+from springtide.train import batches, link, orders, reports, wiring
+from springtide.train.meter import Meter
+
+Optimizers = TypeVar("Optimizers", torch.optim.Optimizer, list[torch.optim.Optimizer], tuple[torch.optim.Optimizer, ...])
+SCALINGS = ("worker_batch", "global_batch")
+
+
+def join(**settings: Any) -> "Job":
+    """Enter the job that the environment names; with none, train alone on tables in this process.
+
+    `settings` are fields of `springtide.config.Settings` and win over the environment.
+    """
+    loaded = config.load(settings)
+    # alone, every call is a job of its own, so that a notebook can begin anew
+    return Job(loaded, link.current(loaded) if loaded.master else link.AloneLink(loaded))
+
+
+class Job:
+    """A worker's place in its job."""
+
+    def __init__(self, settings: config.Settings, to_master: link.Link) -> None:
+        self._settings = settings
+        self._link = to_master
+        self._welcome = to_master.join()
+        self._prepared = False
+        self.rank: int = self._welcome.rank
+        """Number of this worker, from 0."""
+        self.workers: int = self._welcome.workers
+        """How many workers the job has."""
+        self.meter = Meter()
+        """Where the time of each step went: `job.meter.collect()` sums it up."""
+        self._reports = reports.Reports(to_master, self.meter, every_s=settings.report_every_s)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no cluster: tables are in this process."""
+        return not self._welcome.servers
+
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers,
+        dataset: Any,
+        *,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool | None = None,
+        num_workers: int | None = None,
+        sync: str | None = None,
+        scaling: str | None = None,
+        max_staleness: int | None = None,
+    ) -> tuple[nn.Module, Optimizers, batches.Batches]:
+        """Serve the model's tables and give back what the loop needs: the model, the optimizer(s), the batches.
+
+        model: embeddings in it (nn.Embedding, nn.EmbeddingBag, TorchRec collections, st.EmbeddingBag) become served;
+            nothing else is changed. Wrap it in DistributedDataParallel neither before nor after.
+        optimizer: one torch.optim optimizer, or a list of them: the same comes back.
+        dataset: a Dataset, a DataLoader (its data set, batch size, shuffle, collate and readers are taken), or an
+            IterableDataset (every worker reads all of it and trains its share of the batches).
+        batch_size: samples a step; None takes the DataLoader's, else 512. `scaling` says of whom.
+        epochs: epochs one loop over the batches covers. Iterating again trains further epochs.
+        shuffle: a new order every epoch; None means yes, or what the DataLoader does.
+        sync: "async", every worker at its own pace, or "bsp", all in step; None takes the job's setting.
+        scaling: "worker_batch", each worker's step has batch_size samples (async's default: more workers, more batches
+            under way; in bsp, weak scaling); "global_batch", the workers' steps together have batch_size samples
+            (bsp's default). The learning rate is never changed for you.
+        max_staleness: 0 makes every step wait for its own push; None lets a worker's values lag by one step of its own.
+        """
+        if self._prepared:
+            raise errors.BadInput("job.prepare was called before in this job; a job trains one model. Call st.join() again")
+        mode = self._mode(sync)
+        opened = sources.open_source(
+            dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            collate_fn=collate_fn,
+            num_workers=num_workers,
+        )
+        own = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        wired = wiring.wire(
+            model, own, mode, self._link, self._settings, self.meter, max_staleness=max_staleness, on_step=self._reports.step
+        )
+        self._prepared = True
+        card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed)
+        loop = self._batches(opened, card, mode, wired)
+        back: Any = wired.optimizers[0] if isinstance(optimizer, torch.optim.Optimizer) else type(optimizer)(wired.optimizers)
+        return wired.model, back, loop
+
+    def report(self, **metrics: float) -> None:
+        """Show numbers in the job's progress: `loss` is averaged over samples, others are shown as last reported."""
+        self._reports.add(metrics)
+
+    def finish(self) -> None:
+        """Say that the script is through; `springtide run` says it for scripts it has started."""
+        self._reports.send()
+        self._link.finish()
+
+    def _mode(self, sync: str | None) -> wiring.Mode:
+        asked = sync or self._welcome.sync
+        if asked not in ("async", "bsp"):
+            raise errors.UnknownName("sync mode", asked, ["async", "bsp"])
+        return "alone" if self.alone else "bsp" if asked == "bsp" else "async"
+
+    def _card(
+        self, opened: sources.Source, mode: wiring.Mode, scaling: str | None, epochs: int, seed: int
+    ) -> DatasetCard:
+        if epochs < 1:
+            raise errors.BadInput(f"epochs={epochs}: wanted 1 or more")
+        batch_size = opened.batch_size
+        scaling = scaling or ("global_batch" if mode == "bsp" else "worker_batch")
+        if scaling not in SCALINGS:
+            raise errors.UnknownName("scaling", scaling, SCALINGS)
+        if mode == "bsp" and scaling == "worker_batch":
+            batch_size *= self.workers
+        if mode == "async" and scaling == "global_batch":
+            if batch_size < self.workers:
+                raise errors.BadInput(f"batch_size={batch_size} cannot be shared by {self.workers} workers; raise it")
+            batch_size //= self.workers
+        return DatasetCard(
+            samples=opened.samples or 0,
+            batch_size=batch_size,
+            epochs=epochs,
+            shuffle=opened.shuffle,
+            seed=seed,
+            drop_last=opened.drop_last,
+        )
+
+    def _batches(
+        self, opened: sources.Source, card: DatasetCard, mode: wiring.Mode, wired: wiring.Wired
+    ) -> batches.Batches:
+        in_step = mode == "bsp"
+        rank, group = (self.rank, self.workers) if in_step else (0, 1)
+        if opened.samples is not None:
+            card = orders.fit_to_group(card, group)
+
+        def feed(passes: int) -> Iterator[batches.Handed]:
+            first = passes * card.epochs
+            if opened.samples is None:
+                epochs = range(first, first + card.epochs)
+                return batches.streamed(opened, rank=self.rank, workers=self.workers, in_step=in_step, epochs=epochs)
+            this_pass = dataclasses.replace(card, first_epoch=first)
+            return batches.read(opened, orders.leased(self._link.lease, this_pass, rank=rank, group=group))
+
+        fixed = opened.samples is not None and (in_step or self.workers == 1)
+        length = card.epochs * len(orders.batch_bounds(card.samples_used, card.batch_size, group)) if fixed else None
+        return batches.Batches(feed, wired.step, self.meter, ahead=wired.ahead, length=length)

@@ -1,0 +1,207 @@
+"""A step: what the loop did since the last one goes out as a single push, named by the batches that it trains.
+
+In: batches.py says which batch the loop has, optimizer.py that it steps. Out: gradients to tables and dense parameters,
+new values back. Next: dense.py or local_dense.py (dense), embedding/lookup.py (rows), meter.py (times).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from springtide import _native
+from springtide.embedding.client import TableClient
+from springtide.embedding.lookup import Handle, Lookups
+from springtide.train import link as links
+from springtide.train.batches import Handed
+from springtide.train.meter import Meter
+from springtide.train.optimizer import JobOptimizer
+from springtide.train.rates import Rates
+
+
+class Dense(Protocol):
+    """Where dense parameters are updated."""
+
+    def agree(self, *, share: float, skip: bool) -> bool:
+        """Before anything is applied: the group's gradient, and whether the step is skipped."""
+        ...
+
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
+        """What of it goes out with the push."""
+        ...
+
+    def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
+        """After the push is sent."""
+        ...
+
+    def settle(self) -> None:
+        """The latest values into the model, waiting for them."""
+        ...
+
+
+@dataclass(slots=True)
+class Trained:
+    """Batches handed out since the last push."""
+
+    ranges: list[tuple[int, int, int, int]] = field(default_factory=list)
+    samples: int = 0
+    group_samples: float = 0.0
+    finishes: list[int] = field(default_factory=list)
+
+    def add(self, handed: Handed) -> None:
+        """The loop has this batch now."""
+        order = handed.order
+        self.ranges += [(one.epoch, one.shard, one.first, one.count) for one in order.ranges]
+        self.samples += order.samples
+        self.group_samples += order.samples / order.share
+        if order.finishes is not None:
+            self.finishes.append(order.finishes)
+
+    @property
+    def share(self) -> float:
+        """Part of the group's samples that is ours."""
+        return self.samples / self.group_samples if self.group_samples else 1.0
+
+
+class Step:
+    """Collects what the loop does and sends it. One a `job.prepare`."""
+
+    def __init__(
+        self,
+        lookups: Lookups,
+        weights: Sequence[nn.Parameter],
+        dense: Dense,
+        rates: Rates,
+        link: links.Link,
+        meter: Meter,
+        *,
+        bsp: bool,
+        ahead: bool,
+        on_step: Callable[[], None],
+    ) -> None:
+        self.optimizers: list[JobOptimizer] = []
+        self.count = 0
+        """Pushes so far."""
+        self._client: TableClient = lookups.client
+        self._lookups = lookups
+        self._weights = list(weights)
+        self._dense = dense
+        self._rates = rates
+        self._link = link
+        self._meter = meter
+        self._bsp = bsp
+        self._ahead = ahead
+        self._on_step = on_step
+        self._trained = Trained()
+        self._stepped: list[JobOptimizer] = []
+        self._skip = False
+        self._expected: tuple[Any, Handle] | None = None
+        self._pending: _native.Pending | None = None
+        self._finishes: list[int] = []
+
+    # ---- what batches.py tells ----
+
+    def hand_out(self, now: Handed, following: Handed | None) -> None:
+        """The loop is about to get `now`: its rows are asked for unless they were, then those of the batch after it."""
+        self._trained.add(now)
+        began = self._meter.clock()
+        if self._expected is not None and self._expected[0] is now.batch:
+            handle = self._expected[1]
+        else:
+            handle = self._lookups.prefetch(now.batch, after_step=self._lookups.after_step)
+        self._expected = None
+        if self._ahead and following is not None:
+            self._expected = (following.batch, self._lookups.prefetch(following.batch))
+        self._lookups.begin(handle)
+        self._meter.looked_up(self._meter.clock() - began)
+        self._meter.handed_out()
+
+    def taken_back(self) -> None:
+        """Of several optimizers only some have stepped on this batch: they are not kept waiting for the others."""
+        if self._stepped:
+            self._send()
+
+    def close_pass(self, *, early: bool) -> None:
+        """Everything is applied before this returns, batches that were not stepped on being named in an empty push.
+
+        Where the loop was left early, the batch it had in hand is not named: nobody has trained it.
+        """
+        if self._stepped or (self._trained.ranges and not early):
+            self._send()
+        self._trained = Trained()
+        self._expected = None
+        self._await_push()
+        self._dense.settle()
+
+    # ---- what optimizer.py tells ----
+
+    def apply(self, optimizer: JobOptimizer) -> None:
+        """One optimizer steps; with the last of them the push goes out."""
+        if optimizer in self._stepped:
+            self._send()
+        self._skip |= unscale(optimizer)
+        self._stepped.append(optimizer)
+        if len(self._stepped) == len(self.optimizers):
+            self._send()
+
+    # ---- the push ----
+
+    def _send(self) -> None:
+        self._meter.step_began()
+        stepped, self._stepped = self._stepped, []
+        skip, self._skip = self._skip, False
+        trained = self._trained
+        skip = self._dense.agree(share=trained.share, skip=skip) or not stepped
+        self._await_push()
+        rows = [] if skip else self._table_parts(stepped, trained.share)
+        self._pending = self._client.push(
+            rows if skip else [*rows, *self._dense.parts(stepped)],
+            step=self.count + 1,
+            hyper=[] if skip else self._rates.now(stepped),
+            bsp=self._bsp,
+            batches=trained.ranges,
+            clock=self.count + 1,
+            unique=len(rows) < 2,
+        )
+        self.count += 1
+        self._trained = Trained()
+        self._finishes = trained.finishes
+        if self._bsp:
+            self._lookups.after_step = self.count
+        if not skip:
+            self._dense.update(stepped, self._weights)
+        self._lookups.clear()
+        self._meter.step_done(samples=trained.samples)
+        self._on_step()
+
+    def _table_parts(self, stepped: Sequence[JobOptimizer], share: float) -> list[_native.StepRows]:
+        for weight in self._rates.idle_weights(stepped):
+            weight.grad = None  # whoever trains this table has not stepped: it is left out of the push
+        parts = self._lookups.pending_parts()
+        if self._bsp and share != 1.0:
+            for part in parts:
+                torch.from_numpy(part.grads()).mul_(share)
+        return parts
+
+    def _await_push(self) -> None:
+        """Wait until the last push is applied; then the shards that it finished are done."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+            for shard in self._finishes:
+                self._link.done(shard)
+            self._finishes = []
+
+
+def unscale(optimizer: JobOptimizer) -> bool:
+    """Do what torch.amp.GradScaler leaves to the optimizer: returns whether it found an infinity, else unscales."""
+    found = getattr(optimizer, "found_inf", None)
+    if found is not None and bool(found):
+        return True
+    scale = getattr(optimizer, "grad_scale", None)
+    if scale is not None:
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        torch._foreach_div_(grads, float(scale))
+    return False

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+
+from springtide import config, errors
+from springtide.data import source
+from springtide.domain.samples import Batch, DatasetCard
+from springtide.train import batches, link, orders
+from springtide.train.meter import Meter
+
+
+class Diary:
+    """A follower that writes down what it is told."""
+
+    def __init__(self):
+        self.entries = []
+
+    def hand_out(self, now, following):
+        self.entries.append(("hand", number(now), None if following is None else number(following)))
+
+    def taken_back(self):
+        self.entries.append("back")
+
+    def close_pass(self, *, early):
+        self.entries.append("left" if early else "close")
+
+
+def number(handed):
+    return int(handed.batch.y[0])
+
+
+def feed_of(count, batch_size, **options):
+    opened = source.open_source(
+        data.TensorDataset(torch.arange(count), torch.arange(count)), batch_size=batch_size, shuffle=False, **options
+    )
+    alone = link.AloneLink(config.load(environ={}))
+
+    def feed(passes):
+        card = DatasetCard(samples=count, batch_size=batch_size, shuffle=False, first_epoch=passes)
+        return batches.read(opened, orders.leased(alone.lease, card))
+
+    return feed
+
+
+def loop(feed, *, ahead):
+    diary = Diary()
+    return batches.Batches(feed, diary, Meter(), ahead=ahead, length=None), diary
+
+
+def test_the_follower_hears_of_each_batch_and_the_one_after():
+    over, diary = loop(feed_of(6, 2), ahead=True)
+    assert [batch.y.tolist() for batch in over] == [[0, 1], [2, 3], [4, 5]]
+    hands = [("hand", 0, 2), "back", ("hand", 2, 4), "back", ("hand", 4, None), "back", "close"]
+    assert diary.entries == hands
+
+
+def test_without_reading_ahead_no_batch_is_read_before_it_is_wanted():
+    over, diary = loop(feed_of(4, 2), ahead=False)
+    assert [type(batch) for batch in over] == [Batch, Batch]
+    assert diary.entries == [("hand", 0, None), "back", ("hand", 2, None), "back", "close"]
+
+
+def test_a_second_loop_is_the_next_epoch():
+    over, _ = loop(feed_of(4, 2), ahead=True)
+    epochs = [over.epoch for _ in range(2) for _ in over]
+    assert epochs == [0, 0, 1, 1]
+
+
+def test_leaving_a_loop_early_closes_the_pass():
+    over, diary = loop(feed_of(8, 2), ahead=True)
+    for _ in over:
+        break
+    assert diary.entries[-1] == "left"
+    assert len(list(over)) == 4
+
+
+def test_two_loops_at_once_are_refused():
+    over, _ = loop(feed_of(8, 2), ahead=True)
+    running = iter(over)
+    next(running)
+    with pytest.raises(errors.BadInput, match="iterated over already"):
+        iter(over)
+    running.close()
+
+
+def test_a_pause_reports_what_is_done_and_asks_again():
+    def feed(_):
+        order = orders.Order(indices=np.arange(1), ranges=())
+        yield batches.PAUSED
+        yield batches.Handed(orders.Order(indices=order.indices, ranges=RANGE), Batch(torch.ones(1), torch.ones(1)))
+        yield batches.PAUSED
+
+    over, diary = loop(feed, ahead=True)
+    assert len(list(over)) == 1
+    assert diary.entries == ["close", ("hand", 1, None), "back", "close", "close"]
+
+
+RANGE = next(
+    iter(orders.leased(link.AloneLink(config.load(environ={})).lease, DatasetCard(samples=1, batch_size=1)))
+).ranges
+
+
+def test_the_length_is_told_where_it_is_known():
+    assert len(batches.Batches(feed_of(4, 2), Diary(), Meter(), ahead=False, length=2)) == 2
+    with pytest.raises(TypeError, match="len\\(batches\\) is not known"):
+        len(loop(feed_of(4, 2), ahead=False)[0])
+
+
+def test_readers_in_other_processes_give_the_same_batches():
+    over, diary = loop(feed_of(40, 3, num_workers=2), ahead=True)
+    assert [y for batch in over for y in batch.y.tolist()] == list(range(40))
+    assert diary.entries[-1] == "close"
+
+
+class Numbers(data.IterableDataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        return iter([(torch.tensor(i), torch.tensor(i)) for i in range(self.count)])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_share_an_iterable_batch_by_batch(workers):
+    opened = source.open_source(Numbers(13), batch_size=2)
+    ranks = [
+        list(batches.streamed(opened, rank=rank, workers=workers, in_step=False, epochs=range(1)))
+        for rank in range(workers)
+    ]
+    seen = sorted(i for found in ranks for handed in found for i in handed.batch.y.tolist())
+    assert seen == list(range(13))
+    names = [(one.shard, one.first + k) for f in ranks for h in f for one in h.order.ranges for k in range(one.count)]
+    assert len(set(names)) == 13
+
+
+def test_in_step_every_rank_gets_as_many_batches_of_an_iterable():
+    opened = source.open_source(Numbers(13), batch_size=2)
+    counts = [len(list(batches.streamed(opened, rank=r, workers=2, in_step=True, epochs=range(2)))) for r in range(2)]
+    assert counts == [6, 6]
+
+
+def test_samples_are_counted_in_whatever_collate_made():
+    assert batches.samples_in({"a": ["text", torch.zeros(3, 2)]}) == 3
+    assert batches.samples_in("text") == 0
