@@ -88,7 +88,9 @@ class Batches:
             while now is not None:
                 following = next(feed, None) if self._ahead else None
                 if now is PAUSED:
-                    self._follower.close_pass(early=False)  # what is done is reported, so that the tail of a pass can end
+                    self._follower.close_pass(
+                        early=False
+                    )  # what is done is reported, so that the tail of a pass can end
                 else:
                     self.epoch = now.order.epoch
                     self._follower.hand_out(now, None if following is PAUSED else following)

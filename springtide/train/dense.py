@@ -13,10 +13,22 @@ import torch
 from torch import nn
 
 from springtide import errors
+from springtide.domain.tables import TableSpec
+from springtide.embedding import optim
 from springtide.embedding.client import TableClient
 from springtide.train.optimizer import JobOptimizer
+from springtide.train.rates import Rates
 
 CHUNK = 1024  # floats a row: 4 KiB, large enough to stream and small enough to spread a layer over servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseGroup:
+    """The dense parameters of one optimizer group, with their names in the model."""
+
+    optimizer: torch.optim.Optimizer
+    index: int
+    members: tuple[tuple[str, nn.Parameter], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,26 +36,38 @@ class Held:
     """Where one parameter lies: `chunks` rows of a table, from key `first` on. It has its last chunk to itself."""
 
     name: str
-    param: nn.Parameter
+    param: torch.Tensor
     table: int
     first: int
     chunks: int
+    optimizer: torch.optim.Optimizer | None = None
 
 
-def lay_out(groups: Sequence[Sequence[tuple[str, nn.Parameter]]], tables: Sequence[int]) -> list[Held]:
-    """Give each parameter its chunks. A parameter never shares a chunk: without a gradient it is left out of a push."""
+def declare(client: TableClient, groups: Sequence[DenseGroup], rates: Rates) -> list[Held]:
+    """A table for each group, trained by the kernel of its optimizer. Each parameter gets chunks of its own."""
     held: list[Held] = []
-    for members, table in zip(groups, tables, strict=True):
+    for number, group in enumerate(groups):
+        kernel = optim.spec_of(group.optimizer, group.optimizer.param_groups[group.index])
+        table = next_id(client)
+        client.declare([TableSpec(id=table, name=f"dense:{number}", dim=CHUNK, optim=kernel)])
+        rates.follow_dense(group.optimizer, group.index, table)
         first = 0
-        for name, param in members:
+        for name, param in group.members:
             check_dtype(name, param)
             chunks = max(1, -(-param.numel() // CHUNK))
-            held.append(Held(name=name, param=param, table=table, first=first, chunks=chunks))
+            held.append(
+                Held(name=name, param=param, table=table, first=first, chunks=chunks, optimizer=group.optimizer)
+            )
             first += chunks
     return held
 
 
-def check_dtype(name: str, param: nn.Parameter) -> None:
+def next_id(client: TableClient) -> int:
+    """The first table number that is free."""
+    return max((spec.id for spec in client.specs), default=-1) + 1
+
+
+def check_dtype(name: str, param: torch.Tensor) -> None:
     """Servers keep dense values as float32."""
     if param.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise errors.BadInput(
@@ -107,9 +131,10 @@ class ServedDense:
         """Each worker steps by itself."""
         return skip
 
-    def parts(self) -> list[Any]:
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
         """Gradients of the parameters that have one, ready to be pushed (an empty list when none has)."""
-        grads = [one.param.grad for one in self.held]
+        awake = {id(one.own) for one in stepped}
+        grads = [one.param.grad if id(one.optimizer) in awake else None for one in self.held]
         present = tuple(grad is not None for grad in grads)
         if not any(present):
             return []
@@ -155,3 +180,34 @@ class ServedDense:
             chosen = [one for one, here in zip(self.held, present, strict=True) if here]
             self._by_present[present] = Chunks(self._client, chosen)
         return self._by_present[present]
+
+
+class Still:
+    """Values that no one trains, frozen parameters and float buffers: rank 0's, given to the others once."""
+
+    def __init__(self, client: TableClient, tensors: Sequence[torch.Tensor]) -> None:
+        self._client = client
+        held: list[Held] = []
+        first, table = 0, next_id(client)
+        for tensor in tensors:
+            if tensor.is_floating_point() and tensor.numel():
+                chunks = -(-tensor.numel() // CHUNK)
+                held.append(Held(name="still", param=tensor, table=table, first=first, chunks=chunks))
+                first += chunks
+        self._all: Chunks | None = None
+        if held:
+            client.declare([TableSpec(id=table, name="dense:still", dim=CHUNK)])
+            self._all = Chunks(client, held)
+
+    def assign(self) -> None:
+        """Rank 0: put the values where the others find them."""
+        if self._all is not None:
+            self._all.take_values()
+            self._client.backend.assign([self._all.rows])
+
+    def settle(self) -> None:
+        """Take rank 0's values."""
+        if self._all is not None:
+            self._client.pull([self._all.rows])
+            self._all.rows.wait()
+            self._all.give_values()

@@ -17,7 +17,9 @@ from springtide.domain.samples import DatasetCard
 from springtide.train import batches, link, orders, reports, wiring
 from springtide.train.meter import Meter
 
-Optimizers = TypeVar("Optimizers", torch.optim.Optimizer, list[torch.optim.Optimizer], tuple[torch.optim.Optimizer, ...])
+Optimizers = TypeVar(
+    "Optimizers", torch.optim.Optimizer, list[torch.optim.Optimizer], tuple[torch.optim.Optimizer, ...]
+)
 SCALINGS = ("worker_batch", "global_batch")
 
 
@@ -86,7 +88,9 @@ class Job:
         max_staleness: 0 makes every step wait for its own push; None lets a worker's values lag by one step of its own.
         """
         if self._prepared:
-            raise errors.BadInput("job.prepare was called before in this job; a job trains one model. Call st.join() again")
+            raise errors.BadInput(
+                "job.prepare was called before in this job; a job trains one model. Call st.join() again"
+            )
         mode = self._mode(sync)
         opened = sources.open_source(
             dataset,
@@ -98,12 +102,21 @@ class Job:
         )
         own = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
         wired = wiring.wire(
-            model, own, mode, self._link, self._settings, self.meter, max_staleness=max_staleness, on_step=self._reports.step
+            model,
+            own,
+            mode,
+            self._link,
+            self._settings,
+            self.meter,
+            max_staleness=max_staleness,
+            on_step=self._reports.step,
         )
         self._prepared = True
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed)
         loop = self._batches(opened, card, mode, wired)
-        back: Any = wired.optimizers[0] if isinstance(optimizer, torch.optim.Optimizer) else type(optimizer)(wired.optimizers)
+        back: Any = (
+            wired.optimizers[0] if isinstance(optimizer, torch.optim.Optimizer) else type(optimizer)(wired.optimizers)
+        )
         return wired.model, back, loop
 
     def report(self, **metrics: float) -> None:

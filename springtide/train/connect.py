@@ -1,0 +1,79 @@
+"""Reach the others: the servers that hold the tables, and in a bsp group the other ranks.
+
+In: what the master said in its Welcome. Out: a TableClient, a gloo group, and a reader of the client's own clock.
+"""
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from torch import distributed
+
+from springtide import _native, config, errors
+from springtide.embedding.client import TableClient
+from springtide.rpc.messages import Welcome
+from springtide.train import allreduce, link
+from springtide.train.meter import NOTHING, Spent
+
+NANO = 1e-9
+
+
+def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
+    """The tables of the job: on its servers, or in this process when there are none."""
+    if not welcome.servers:
+        return TableClient.local(slots=welcome.slots, seed=welcome.seed)
+    hosts, ports = zip(*(split_address(address) for address in welcome.servers), strict=True)
+    backend = _native.RemoteBackend(
+        hosts=list(hosts),
+        ports=list(ports),
+        secret=welcome.secret,
+        server_of_slot=list(welcome.placement.server_of_slot),
+        placement_epoch=welcome.placement.epoch,
+        rank=welcome.rank,
+        connect_timeout_s=settings.connect_timeout_s,
+    )
+    return TableClient(backend)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """host and port of `host:port`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise errors.BadInput(f"address {address!r}: wanted host:port, such as 10.0.0.5:7700")
+    return host, int(port)
+
+
+def spending(client: TableClient) -> Callable[[], Spent]:
+    """Reads how long servers were busy for us and how long we were blocked, as the client has counted it."""
+    backend: Any = client.backend
+    if not hasattr(backend, "stats"):
+        return lambda: NOTHING
+    share = NANO / client.servers
+
+    def read() -> Spent:
+        stats = backend.stats()
+        return Spent(stats.lookup_ns * share, stats.update_ns * share, stats.sync_ns * share, stats.wait_ns * NANO)
+
+    return read
+
+
+def gloo(to_master: link.Link, welcome: Welcome) -> distributed.ProcessGroupGloo:
+    """The group of all ranks: rank 0 opens a store at a free port and tells the others where."""
+    host = own_host(welcome)
+    key = "springtide: gloo store"
+    if welcome.rank == 0:
+        store = distributed.TCPStore(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
+        to_master.share(key, f"{host}:{store.port}".encode())
+    else:
+        at, port = split_address(to_master.lookup(key).decode())
+        store = distributed.TCPStore(at, port, welcome.workers, is_master=False, wait_for_workers=False)
+    return allreduce.form_group(store, rank=welcome.rank, workers=welcome.workers, host=host)
+
+
+def own_host(welcome: Welcome) -> str:
+    """The address of this host on the network that the servers are on."""
+    server, port = split_address(welcome.servers[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((server, port))  # sends nothing: it only asks the routing table
+        host: str = probe.getsockname()[0]
+    return host

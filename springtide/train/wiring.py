@@ -1,0 +1,182 @@
+"""Connect a model to its tables: serve its embeddings, place its dense parameters, give every worker the same start.
+
+In: session.py with the user's model and optimizers. Out: Wired, what a loop runs on. Next: step.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import config, errors
+from springtide.embedding import convert
+from springtide.embedding.client import TableClient
+from springtide.embedding.lookup import Lookups
+from springtide.embedding.tables import ServedTable
+from springtide.rpc.messages import Welcome
+from springtide.train import connect, dense, link
+from springtide.train.allreduce import Reducer
+from springtide.train.dense import DenseGroup
+from springtide.train.local_dense import LocalDense
+from springtide.train.meter import Meter
+from springtide.train.optimizer import JobOptimizer
+from springtide.train.rates import Rates
+from springtide.train.step import Dense, Step
+
+Mode = Literal["alone", "async", "bsp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """A model whose tables are served."""
+
+    model: nn.Module
+    optimizers: list[JobOptimizer]
+    step: Step
+    ahead: bool
+    """Whether the next batch's rows are asked for before this one is trained."""
+
+
+def wire(
+    model: nn.Module,
+    own: Sequence[torch.optim.Optimizer],
+    mode: Mode,
+    to_master: link.Link,
+    settings: config.Settings,
+    meter: Meter,
+    *,
+    max_staleness: int | None,
+    on_step: Callable[[], None],
+) -> Wired:
+    """Serve the model's tables, everything else staying what it is."""
+    refuse(model, own, max_staleness)
+    welcome = to_master.join()
+    client = connect.tables(welcome, settings)
+    meter.spent = connect.spending(client)
+    served = convert.convert(model, client)
+    weights = [table.weight for table in served]
+    rates = Rates(own, served)
+    groups = dense_groups(model, own, weights)
+    client.declare([table.spec for table in served])
+    place = serve_dense if mode == "async" else keep_dense
+    placed = place(client, model, groups, rates, to_master, welcome, max_staleness)
+    if welcome.rank == 0:
+        assign_tables(client, served)
+    to_master.barrier("springtide: tables have their first weights")
+    ahead = mode == "async" and max_staleness != 0
+    lookups = client.lookups or Lookups(client)
+    step = Step(lookups, weights, placed, rates, to_master, meter, bsp=mode == "bsp", ahead=ahead, on_step=on_step)
+    step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
+    model.register_forward_hook(_forward_mark(meter))
+    return Wired(model, step.optimizers, step, ahead)
+
+
+def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness: int | None) -> None:
+    """Say clearly what cannot be prepared."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    wrapped = next((type(one).__name__ for one in model.modules() if isinstance(one, wrappers)), None)
+    if wrapped:
+        raise errors.BadInput(
+            f"the model is wrapped in {wrapped}: Springtide shares gradients itself. Pass the plain model (model.module); "
+            'sync="bsp" does what DistributedDataParallel does'
+        )
+    if not own:
+        raise errors.BadInput("no optimizer was given: pass a torch.optim optimizer, or a list of them")
+    for one in own:
+        if isinstance(one, JobOptimizer):
+            raise errors.BadInput("this optimizer came from job.prepare: pass the torch.optim one it was made of")
+        if not isinstance(one, torch.optim.Optimizer):
+            raise errors.BadInput(
+                f"optimizer is a {type(one).__name__}: wanted a torch.optim.Optimizer or a list of them"
+            )
+    if max_staleness is not None and max_staleness < 0:
+        raise errors.BadInput(f"max_staleness={max_staleness}: wanted 0 (each step waits for its push), more, or None")
+
+
+def dense_groups(
+    model: nn.Module, own: Sequence[torch.optim.Optimizer], tables: Sequence[nn.Parameter]
+) -> list[DenseGroup]:
+    """The trainable parameters that are no table, group by group, each once."""
+    names = {id(param): name for name, param in model.named_parameters()}
+    taken = {id(weight) for weight in tables}
+    groups = []
+    for number, optimizer in enumerate(own):
+        for index, group in enumerate(optimizer.param_groups):
+            members = []
+            for place, param in enumerate(group["params"]):
+                if id(param) in taken or not param.requires_grad:
+                    continue
+                taken.add(id(param))
+                members.append((names.get(id(param), f"optimizer {number}, group {index}, parameter {place}"), param))
+            if members:
+                groups.append(DenseGroup(optimizer=optimizer, index=index, members=tuple(members)))
+    return groups
+
+
+def serve_dense(
+    client: TableClient,
+    model: nn.Module,
+    groups: Sequence[DenseGroup],
+    rates: Rates,
+    to_master: link.Link,
+    welcome: Welcome,
+    max_staleness: int | None,
+) -> Dense:
+    """Async: dense parameters live on servers, from rank 0's values on."""
+    held = dense.declare(client, groups, rates)
+    served = dense.ServedDense(client, held, max_staleness=1 if max_staleness is None else max_staleness)
+    trained = {id(one.param) for one in held}
+    still = dense.Still(client, [one for one in state_tensors(model) if id(one) not in trained])
+    if welcome.rank == 0:
+        served.assign()
+        still.assign()
+    to_master.barrier("springtide: dense parameters have their first values")
+    served.settle()
+    if welcome.rank > 0:
+        still.settle()
+    return served
+
+
+def keep_dense(
+    client: TableClient,
+    model: nn.Module,
+    groups: Sequence[DenseGroup],
+    rates: Rates,
+    to_master: link.Link,
+    welcome: Welcome,
+    max_staleness: int | None,
+) -> Dense:
+    """Alone and bsp: dense parameters stay in the model; a group begins with rank 0's values."""
+    named = [member for group in groups for member in group.members]
+    if welcome.workers == 1:
+        return LocalDense(named, None)
+    reducer = Reducer([param for _, param in named], connect.gloo(to_master, welcome))
+    reducer.broadcast(state_tensors(model))
+    return LocalDense(named, reducer)
+
+
+def state_tensors(model: nn.Module) -> list[torch.Tensor]:
+    """Dense parameters and buffers of the model: what every worker must begin with alike."""
+    tables = {id(module.weight) for module in model.modules() if hasattr(module, "springtide_binding")}
+    params = [param for param in model.parameters() if id(param) not in tables]
+    return [*params, *model.buffers()]
+
+
+def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
+    """Rank 0: the weights that nn.Embedding and nn.EmbeddingBag came with become the tables' rows."""
+    for table in served:
+        if table.initial is not None:
+            keys = np.arange(len(table.initial), dtype=np.int64)
+            client.assign(table.name, keys, table.initial.float().numpy())
+            table.initial = None
+
+
+def _forward_mark(meter: Meter) -> Callable[[nn.Module, Any, Any], None]:
+    def mark(module: nn.Module, inputs: Any, output: Any) -> None:
+        if module.training:
+            meter.forward_done()
+
+    return mark
