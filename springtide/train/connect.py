@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import distributed
+from torch.distributed import TCPStore
 
 from springtide import _native, config, errors
 from springtide.embedding.client import TableClient
@@ -62,11 +63,11 @@ def gloo(to_master: link.Link, welcome: Welcome) -> distributed.ProcessGroupGloo
     host = own_host(welcome)
     key = "springtide: gloo store"
     if welcome.rank == 0:
-        store = distributed.TCPStore(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
+        store = TCPStore(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
         to_master.share(key, f"{host}:{store.port}".encode())
     else:
         at, port = split_address(to_master.lookup(key).decode())
-        store = distributed.TCPStore(at, port, welcome.workers, is_master=False, wait_for_workers=False)
+        store = TCPStore(at, port, welcome.workers, is_master=False, wait_for_workers=False)
     return allreduce.form_group(store, rank=welcome.rank, workers=welcome.workers, host=host)
 
 

@@ -1,4 +1,4 @@
-"""Dense parameters in this process: the user's own optimizer updates them, after the group's all-reduce if there is one.
+"""Dense parameters in this process: the user's optimizer updates them, after the group's all-reduce if there is one.
 
 In: step.py, when the loop has stepped. Used alone and in bsp mode; in async mode dense.py serves them instead.
 """

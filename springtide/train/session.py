@@ -1,11 +1,11 @@
 """`st.join()` and `job.prepare(...)`: from a plain PyTorch script to one whose tables are served.
 
-In: the user's model, optimizer and data set. Out: the same three, as the loop uses them. Next: batches.py (what the loop
+In: the user's model, optimizer and data set. Out: the same three, as the loop uses them. Next: batches.py (what it
 iterates over), optimizer.py (what it steps), step.py (where both meet).
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -17,9 +17,8 @@ from springtide.domain.samples import DatasetCard
 from springtide.train import batches, link, orders, reports, wiring
 from springtide.train.meter import Meter
 
-Optimizers = TypeVar(
-    "Optimizers", torch.optim.Optimizer, list[torch.optim.Optimizer], tuple[torch.optim.Optimizer, ...]
-)
+One = torch.optim.Optimizer
+Optimizers = TypeVar("Optimizers", One, list[One], tuple[One, ...])
 SCALINGS = ("worker_batch", "global_batch")
 
 
@@ -89,7 +88,7 @@ class Job:
         """
         if self._prepared:
             raise errors.BadInput(
-                "job.prepare was called before in this job; a job trains one model. Call st.join() again"
+                "job.prepare was called before: a job trains one model. Alone, st.join() begins another"
             )
         mode = self._mode(sync)
         opened = sources.open_source(
@@ -100,7 +99,9 @@ class Job:
             collate_fn=collate_fn,
             num_workers=num_workers,
         )
-        own = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        given: Any = optimizer
+        one = isinstance(given, torch.optim.Optimizer)
+        own: list[Any] = [given] if one else list(given)
         wired = wiring.wire(
             model,
             own,
@@ -114,9 +115,7 @@ class Job:
         self._prepared = True
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed)
         loop = self._batches(opened, card, mode, wired)
-        back: Any = (
-            wired.optimizers[0] if isinstance(optimizer, torch.optim.Optimizer) else type(optimizer)(wired.optimizers)
-        )
+        back: Any = wired.optimizers[0] if one else type(given)(wired.optimizers)
         return wired.model, back, loop
 
     def report(self, **metrics: float) -> None:

@@ -80,7 +80,7 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
     wrapped = next((type(one).__name__ for one in model.modules() if isinstance(one, wrappers)), None)
     if wrapped:
         raise errors.BadInput(
-            f"the model is wrapped in {wrapped}: Springtide shares gradients itself. Pass the plain model (model.module); "
+            f"the model is wrapped in {wrapped}: Springtide shares gradients itself. Pass the plain model; "
             'sync="bsp" does what DistributedDataParallel does'
         )
     if not own:
