@@ -80,6 +80,8 @@ class Lookups:
         self._counts: dict[int, int] = {}
         self._active: Handle | None = None
         self._pending: list[Gathered] = []
+        self.after_step = 0
+        """bsp: pulls that were not prefetched wait for this step of the group too; train/step.py raises it."""
         self.hits = 0
         self.misses = 0
 
@@ -136,7 +138,7 @@ class Lookups:
             self.misses += 1
             self._note(module, count, handle.batch, inputs)
         call = module.call(*inputs) if weights is None else module.call(*inputs, weights)
-        gathered = Gathered(self.client, self._plan([call]), [call])
+        gathered = Gathered(self.client, self._plan([call]), [call], after_step=self.after_step)
         return self._pool(gathered, [(0, call)])
 
     def run_together(self, calls: Sequence[Call]) -> list[tuple[torch.Tensor, ...]]:
