@@ -14,8 +14,10 @@ from torch import nn
 from springtide import _native
 from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Handle, Lookups
+from springtide.embedding.tables import ServedTable
 from springtide.train import link as links
 from springtide.train.batches import Handed
+from springtide.train.finite import check_finite
 from springtide.train.meter import Meter
 from springtide.train.optimizer import JobOptimizer
 from springtide.train.rates import Rates
@@ -71,7 +73,7 @@ class Step:
     def __init__(
         self,
         lookups: Lookups,
-        weights: Sequence[nn.Parameter],
+        tables: Sequence[ServedTable],
         dense: Dense,
         rates: Rates,
         link: links.Link,
@@ -86,7 +88,8 @@ class Step:
         """Pushes so far."""
         self._client: TableClient = lookups.client
         self._lookups = lookups
-        self._weights = list(weights)
+        self._tables = [(f"table {table.name!r}", table.weight) for table in tables]
+        self._weights = [table.weight for table in tables]
         self._dense = dense
         self._rates = rates
         self._link = link
@@ -179,6 +182,7 @@ class Step:
     def _table_parts(self, stepped: Sequence[JobOptimizer], share: float) -> list[_native.StepRows]:
         for weight in self._rates.idle_weights(stepped):
             weight.grad = None  # whoever trains this table has not stepped: it is left out of the push
+        check_finite(self._tables)
         parts = self._lookups.pending_parts()
         if self._bsp and share != 1.0:
             for part in parts:

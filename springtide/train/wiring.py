@@ -57,9 +57,8 @@ def wire(
     client = connect.tables(welcome, settings)
     meter.spent = connect.spending(client)
     served = convert.convert(model, client)
-    weights = [table.weight for table in served]
     rates = Rates(own, served)
-    groups = dense_groups(model, own, weights)
+    groups = dense_groups(model, own, [table.weight for table in served])
     client.declare([table.spec for table in served])
     place = serve_dense if mode == "async" else keep_dense
     placed = place(client, model, groups, rates, to_master, welcome, max_staleness)
@@ -68,7 +67,7 @@ def wire(
     to_master.barrier("springtide: tables have their first weights")
     ahead = mode == "async" and max_staleness != 0
     lookups = client.lookups or Lookups(client)
-    step = Step(lookups, weights, placed, rates, to_master, meter, bsp=mode == "bsp", ahead=ahead, on_step=on_step)
+    step = Step(lookups, served, placed, rates, to_master, meter, bsp=mode == "bsp", ahead=ahead, on_step=on_step)
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
     model.register_forward_hook(_forward_mark(meter))
     return Wired(model, step.optimizers, step, ahead)
