@@ -21,6 +21,7 @@ class Clicks(nn.Module):
         self.top = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits of the click."""
         rows = torch.cat([self.user(ids[:, :1]), self.item(ids[:, 1:])], dim=1)
         return self.top(rows).squeeze(1)
 

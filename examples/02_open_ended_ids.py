@@ -20,6 +20,7 @@ class Model(nn.Module):
         self.out = nn.Linear(8, 1)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """A logit a bag."""
         return self.out(self.ids(ids)).squeeze(1)
 
 

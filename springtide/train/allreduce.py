@@ -5,7 +5,7 @@ In: step.py, once a step. Out: the group's gradient in every `p.grad`. The user'
 
 import datetime
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed, nn
@@ -15,7 +15,7 @@ from springtide import errors
 TIMEOUT = datetime.timedelta(minutes=5)  # a rank that is later than this has died: its step takes a fraction of it
 
 
-def form_group(store: distributed.Store, *, rank: int, workers: int, host: str) -> distributed.ProcessGroupGloo:
+def form_group(store: Any, *, rank: int, workers: int, host: str) -> Any:
     """Connect all ranks over `store`. It is no default group: the user's own torch.distributed stays untouched."""
     options = distributed.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host)]
@@ -26,7 +26,7 @@ def form_group(store: distributed.Store, *, rank: int, workers: int, host: str) 
 class Reducer:
     """Averages gradients over the group by each rank's share of the batch."""
 
-    def __init__(self, params: Sequence[nn.Parameter], group: distributed.ProcessGroupGloo | None) -> None:
+    def __init__(self, params: Sequence[nn.Parameter], group: Any) -> None:
         self.params = list(params)
         self.group = group
         by_dtype: dict[torch.dtype, list[int]] = {torch.float32: []}
@@ -75,7 +75,7 @@ class Reducer:
     def _bucket(self, dtype: torch.dtype, members: list[int]) -> "Bucket":
         sizes = [self.params[index].numel() for index in members]
         flat = torch.zeros(sum(sizes) + 1 + len(members), dtype=dtype)
-        *parts, flags = flat.split([*sizes, 1 + len(members)])
+        *parts, flags = torch.split(flat, [*sizes, 1 + len(members)])
         shapes = (self.params[index].shape for index in members)
         return Bucket(flat, [part.view(shape) for part, shape in zip(parts, shapes, strict=True)], flags)
 

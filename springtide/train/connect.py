@@ -7,8 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from torch import distributed
-from torch.distributed import TCPStore
+from torch.distributed import distributed_c10d
 
 from springtide import _native, config, errors
 from springtide.embedding.client import TableClient
@@ -58,16 +57,16 @@ def spending(client: TableClient) -> Callable[[], Spent]:
     return read
 
 
-def gloo(to_master: link.Link, welcome: Welcome) -> distributed.ProcessGroupGloo:
+def gloo(to_master: link.Link, welcome: Welcome) -> Any:
     """The group of all ranks: rank 0 opens a store at a free port and tells the others where."""
     host = own_host(welcome)
     key = "springtide: gloo store"
     if welcome.rank == 0:
-        store = TCPStore(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
+        store = distributed_c10d.TCPStore(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
         to_master.share(key, f"{host}:{store.port}".encode())
     else:
         at, port = split_address(to_master.lookup(key).decode())
-        store = TCPStore(at, port, welcome.workers, is_master=False, wait_for_workers=False)
+        store = distributed_c10d.TCPStore(at, port, welcome.workers, is_master=False, wait_for_workers=False)
     return allreduce.form_group(store, rank=welcome.rank, workers=welcome.workers, host=host)
 
 

@@ -102,16 +102,7 @@ class Job:
         given: Any = optimizer
         one = isinstance(given, torch.optim.Optimizer)
         own: list[Any] = [given] if one else list(given)
-        wired = wiring.wire(
-            model,
-            own,
-            mode,
-            self._link,
-            self._settings,
-            self.meter,
-            max_staleness=max_staleness,
-            on_step=self._reports.step,
-        )
+        wired = wiring.wire(model, own, mode, self._link, self._settings, self.meter, self._reports.step, max_staleness)
         self._prepared = True
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed)
         loop = self._batches(opened, card, mode, wired)

@@ -47,9 +47,8 @@ def wire(
     to_master: link.Link,
     settings: config.Settings,
     meter: Meter,
-    *,
-    max_staleness: int | None,
     on_step: Callable[[], None],
+    max_staleness: int | None,
 ) -> Wired:
     """Serve the model's tables, everything else staying what it is."""
     refuse(model, own, max_staleness)
