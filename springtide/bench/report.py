@@ -96,7 +96,8 @@ def show(result: Result, *, json: bool) -> None:
     """Print tables, what to know about the machine, and with `json` everything as the last line."""
     screen = console.Console(width=WIDTH, highlight=False, emoji=False)
     title = f"bench {result.bench}{' (quick: shows that it runs, proves nothing)' if result.quick else ''}"
-    measured = table.Table(title=title, box=rich_box.SIMPLE, title_justify="left")
+    screen.print(title, style="bold")
+    measured = table.Table(box=rich_box.SIMPLE)
     for index, column in enumerate(result.columns):
         measured.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
     for row in result.rows:
