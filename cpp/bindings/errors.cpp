@@ -1,5 +1,6 @@
 // C++ exceptions become the classes of springtide/errors.py, found by name when first thrown.
 #include "bindings.h"
+#include "socket.h"
 #include "types.h"
 
 namespace {
@@ -20,6 +21,8 @@ void bind_errors(nb::module_&) {
           raise("NonFiniteGradient", e.what());
         } catch (const springtide::BadInput& e) {
           raise("BadInput", e.what());
+        } catch (const springtide::PortTaken& e) {
+          raise("PortTaken", e.what());
         } catch (const springtide::PeerLost& e) {
           raise("ServerUnreachable", e.what());
         } catch (const springtide::WrongOwner& e) {

@@ -1,3 +1,76 @@
-#include "bindings.h"
+// Server: the native data plane, started, watched and stopped from Python.
+#include "server.h"
 
-void bind_server(nb::module_&) {}
+#include <nanobind/stl/pair.h>
+
+#include "bindings.h"
+#include "sha256.h"
+
+namespace st = springtide;
+
+namespace {
+
+nb::dict stats_of(const st::Server& server) {
+  const st::ServerStats s = server.stats();
+  nb::dict d;
+  d["pulls"] = s.pulls, d["pushes"] = s.pushes, d["assigns"] = s.assigns, d["scans"] = s.scans;
+  d["declares"] = s.declares, d["pulled_keys"] = s.pulled_keys, d["pushed_keys"] = s.pushed_keys;
+  d["bytes_in"] = s.bytes_in, d["bytes_out"] = s.bytes_out;
+  d["lookup_ns"] = s.lookup_ns, d["update_ns"] = s.update_ns, d["step_wait_ns"] = s.step_wait_ns;
+  d["created"] = s.created, d["evicted"] = s.evicted;
+  d["connections"] = s.connections, d["accepted"] = s.accepted, d["shared"] = s.shared;
+  d["refused"] = s.refused, d["bad_frames"] = s.bad_frames, d["stalled"] = s.stalled;
+  d["wrong_owner_keys"] = s.wrong_owner_keys, d["applied_step"] = s.applied_step;
+  return d;
+}
+
+nb::bytes hmac(nb::bytes key, nb::bytes message) {
+  const auto* k = reinterpret_cast<const uint8_t*>(key.c_str());
+  const auto* m = reinterpret_cast<const uint8_t*>(message.c_str());
+  const st::Digest digest = st::hmac_sha256({k, key.size()}, {m, message.size()});
+  return nb::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
+}
+
+}  // namespace
+
+void bind_server(nb::module_& m) {
+  nb::class_<st::ServerOptions>(m, "ServerOptions")
+      .def(nb::init<>())
+      .def_rw("host", &st::ServerOptions::host)
+      .def_rw("port", &st::ServerOptions::port)
+      .def_prop_rw(
+          "secret", [](const st::ServerOptions& o) { return nb::bytes(o.secret.data(), o.secret.size()); },
+          [](st::ServerOptions& o, nb::bytes secret) { o.secret.assign(secret.c_str(), secret.size()); })
+      .def_rw("index", &st::ServerOptions::index)
+      .def_rw("workers", &st::ServerOptions::workers)
+      .def_rw("shared_memory", &st::ServerOptions::shared_memory)
+      .def_rw("max_connections", &st::ServerOptions::max_connections)
+      .def_rw("max_frame_bytes", &st::ServerOptions::max_frame_bytes)
+      .def_rw("handshake_s", &st::ServerOptions::handshake_s)
+      .def_rw("stall_s", &st::ServerOptions::stall_s)
+      .def_rw("step_wait_s", &st::ServerOptions::step_wait_s)
+      .def_rw("credit_requests", &st::ServerOptions::credit_requests)
+      .def_rw("credit_bytes", &st::ServerOptions::credit_bytes);
+  nb::class_<st::Server>(m, "Server")
+      .def(nb::init<st::Store&, const st::ServerOptions&>(), nb::keep_alive<1, 2>(), nb::arg("store"),
+           nb::arg("options"))
+      .def("start",
+           [](st::Server& server) {
+             {
+               nb::gil_scoped_release release;
+               server.start();
+             }
+             return std::pair(server.host(), server.port());
+           })
+      .def(
+          "set_placement",
+          [](st::Server& server, uint32_t epoch, TableArray owners) {
+            server.set_placement(epoch, {owners.data(), owners.data() + owners.size()});
+          },
+          nb::arg("epoch"), nb::arg("owners").noconvert())
+      .def("set_generation", &st::Server::set_generation, nb::arg("generation"), nb::arg("applied_step"),
+           nb::arg("workers"))
+      .def("stats", &stats_of)
+      .def("stop", &st::Server::stop, nb::arg("drain_s"), nb::call_guard<nb::gil_scoped_release>());
+  m.def("hmac_sha256", &hmac, nb::arg("key"), nb::arg("message"));
+}

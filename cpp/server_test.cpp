@@ -1,0 +1,283 @@
+// A server and its clients in one process: rows, sums and errors over TCP and over shared memory.
+#include "server.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "check.h"
+#include "frame_io.h"
+#include "handshake.h"
+#include "hash.h"
+#include "remote_backend.h"
+
+using namespace springtide;
+
+namespace {
+
+constexpr uint32_t kSlots = 64;
+const std::string kSecret = "a secret of this test";
+
+struct Cluster {
+  explicit Cluster(uint16_t servers, uint32_t workers = 1) {
+    placement.servers = servers;
+    placement.epoch = 3;
+    for (uint32_t slot = 0; slot < kSlots; ++slot) {
+      placement.server_of_slot.push_back(static_cast<uint16_t>(slot % servers));
+    }
+    for (uint16_t i = 0; i < servers; ++i) {
+      StoreOptions store;
+      store.slots = kSlots;
+      store.seed = 5;
+      store.reserve_bytes = 1 << 28;
+      stores.push_back(std::make_unique<Store>(store));
+      ServerOptions options;
+      options.secret = kSecret;
+      options.index = i;
+      options.workers = workers;
+      options.stall_s = 1;
+      options.handshake_s = 1;
+      options.step_wait_s = 2;
+      servers_.push_back(std::make_unique<Server>(*stores.back(), options));
+      servers_.back()->start();
+      servers_.back()->set_placement(3, placement.server_of_slot);
+    }
+  }
+  RemoteOptions options(bool shared, uint32_t rank = 0) const {
+    RemoteOptions o;
+    for (const auto& server : servers_) {
+      o.hosts.push_back("127.0.0.1");
+      o.ports.push_back(server->port());
+    }
+    o.secret = kSecret;
+    o.placement = placement;
+    o.rank = rank;
+    o.connect_timeout_s = 5;
+    o.request_timeout_s = 20;
+    o.shared_memory = shared;
+    return o;
+  }
+  Server& operator[](size_t i) { return *servers_[i]; }
+
+  Placement placement;
+  std::vector<std::unique_ptr<Store>> stores;
+  std::vector<std::unique_ptr<Server>> servers_;
+};
+
+TableSpec table(TableId id, uint32_t dim) {
+  TableSpec spec;
+  spec.id = id;
+  spec.name = "t" + std::to_string(id);
+  spec.dim = dim;
+  spec.init = {InitKind::uniform, -1, 1};
+  return spec;
+}
+
+// Keys in the order a client plans them: by server, then slot.
+Routed plan(const Placement& placement, std::vector<std::pair<TableId, Key>> pairs, uint32_t dim_of_first,
+            uint32_t dim_of_others) {
+  const auto place = [&](const auto& pair) {
+    const uint32_t slot = slot_of(hash_key(pair.first, pair.second), kSlots);
+    return std::tuple(placement.server_of_slot[slot], slot, pair);
+  };
+  std::sort(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  Routed routed;
+  routed.row_offset.push_back(0);
+  routed.server_begin.assign(placement.servers + size_t{1}, 0);
+  for (const auto& pair : pairs) {
+    routed.tables.push_back(pair.first);
+    routed.keys.push_back(pair.second);
+    routed.row_offset.push_back(routed.row_offset.back() + (pair.first == 0 ? dim_of_first : dim_of_others));
+    ++routed.server_begin[std::get<0>(place(pair)) + size_t{1}];
+  }
+  for (size_t s = 0; s < placement.servers; ++s) routed.server_begin[s + 1] += routed.server_begin[s];
+  return routed;
+}
+
+Routed random_plan(const Placement& placement, std::mt19937_64& random, size_t keys) {
+  std::vector<std::pair<TableId, Key>> pairs;
+  for (size_t i = 0; i < keys; ++i) pairs.emplace_back(random() % 2, static_cast<Key>(random() % (8 * keys)));
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  return plan(placement, pairs, 4, 9);
+}
+
+std::vector<float> pulled(RemoteBackend& backend, const Routed& routed, uint64_t after_step = 0) {
+  std::vector<float> rows(routed.row_offset.back(), -77.0f);
+  const Part part{&routed, rows.data()};
+  backend.pull(std::span(&part, 1), {after_step})->wait();
+  return rows;
+}
+
+PushMeta sgd() {
+  PushMeta meta;
+  meta.hyper = {{0, {1.0f, 0, 0}}, {1, {1.0f, 0, 0}}};
+  return meta;
+}
+
+void declare(RemoteBackend& backend) {
+  const std::vector<TableSpec> tables = {table(0, 4), table(1, 9)};
+  backend.declare(tables);
+}
+
+void rows_come_and_gradients_go(uint16_t servers, bool shared, bool in_place) {
+  std::mt19937_64 random(servers);
+  Cluster cluster(servers);
+  RemoteBackend backend(cluster.options(shared));
+  declare(backend);
+  CHECK(backend.stats().transports[0] == (shared ? "shm" : "tcp"));
+  const Routed a = random_plan(cluster.placement, random, 3000),
+               b = random_plan(cluster.placement, random, 100);
+  std::vector<float> before = pulled(backend, a);
+  const size_t floats = a.row_offset.back();
+  const std::shared_ptr<float> buffer = backend.buffer(floats);
+  std::vector<float> plain(floats);
+  float* grads = in_place ? buffer.get() : plain.data();
+  for (size_t i = 0; i < floats; ++i) grads[i] = static_cast<float>(i % 13) / 4;
+  std::vector<float> none(b.row_offset.back(), 0.0f);
+  const std::vector<Part> parts = {{&a, grads}, {&b, none.data()}};
+  PushMeta meta = sgd();
+  meta.unique = false;
+  meta.batches = {{0, 1, 2, 3}};
+  const auto pushing = backend.push(parts, meta);
+  std::vector<float> after = pulled(backend, a);  // made after the push, so it sees it
+  pushing->wait();
+  for (size_t i = 0; i < floats; ++i) CHECK(after[i] == before[i] - grads[i]);
+
+  std::vector<float> ones(floats, 1.0f);
+  const Part part{&a, ones.data()};
+  backend.assign(std::span(&part, 1));
+  CHECK(pulled(backend, a) == ones);
+  std::vector<Key> keys;
+  std::vector<float> rows;
+  backend.scan(1, keys, rows);
+  CHECK(rows.size() == keys.size() * 9);
+  CHECK(keys.size() == cluster.stores[0]->rows(1) + (servers > 1 ? cluster.stores[1]->rows(1) : 0) +
+                           (servers > 2 ? cluster.stores[2]->rows(1) : 0));
+  const RemoteStats stats = backend.stats();
+  CHECK(stats.pulls == 3u * servers && stats.pushes == servers && stats.lookup_ns > 0 && stats.update_ns > 0);
+}
+
+void several_clients_get_their_own_rows() {
+  Cluster cluster(2);
+  std::vector<std::thread> threads;
+  RemoteBackend first(cluster.options(true));
+  declare(first);
+  for (uint32_t c = 0; c < 8; ++c) {
+    threads.emplace_back([&cluster, c] {
+      std::mt19937_64 random(c);
+      RemoteBackend backend(cluster.options(c % 2 == 0, c));
+      for (int i = 0; i < 20; ++i) {
+        const Routed routed = random_plan(cluster.placement, random, 500);
+        std::vector<float> direct(routed.row_offset.back());
+        for (uint16_t s = 0; s < 2; ++s) {
+          const uint32_t begin = routed.server_begin[s], count = routed.server_begin[s + 1] - begin;
+          cluster.stores[s]->pull(std::span(routed.tables).subspan(begin, count),
+                                  std::span(routed.keys).subspan(begin, count),
+                                  direct.data() + routed.row_offset[begin]);
+        }
+        CHECK(pulled(backend, routed) == direct);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+void bsp_sums_in_rank_order() {
+  constexpr uint32_t workers = 3;
+  Cluster cluster(2, workers);
+  std::vector<std::unique_ptr<RemoteBackend>> ranks;
+  for (uint32_t r = 0; r < workers; ++r) {
+    ranks.push_back(std::make_unique<RemoteBackend>(cluster.options(r == 1, r)));
+  }
+  declare(*ranks[0]);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {1, 4}}, 4, 9);
+  const std::vector<float> start = pulled(*ranks[0], routed);
+  const float piece[workers] = {1.0f, 1e8f, -1e8f};  // the order of these shows in the sum
+  for (const uint32_t r : {2u, 0u, 1u}) {
+    std::vector<float> grads(routed.row_offset.back(), piece[r]);
+    const Part part{&routed, grads.data()};
+    PushMeta meta = sgd();
+    meta.bsp = true;
+    meta.step = 1;
+    ranks[r]->push(std::span(&part, 1), meta)->wait();
+  }
+  const std::vector<float> rows = pulled(*ranks[2], routed, 1);
+  const float sum = (piece[0] + piece[1]) + piece[2];
+  for (size_t i = 0; i < rows.size(); ++i) CHECK(rows[i] == start[i] - sum);
+  try {
+    pulled(*ranks[0], routed, 2);
+    CHECK(false);
+  } catch (const PeerLost& e) {
+    CHECK(std::string(e.what()).find("no part of rank 0, 1, 2") != std::string::npos);
+  }
+  cluster[0].set_generation(1, 0, workers);
+  CHECK_THROWS(pulled(*ranks[0], routed), PeerLost);
+}
+
+void mistakes_are_told_and_nothing_breaks() {
+  Cluster cluster(2);
+  RemoteBackend backend(cluster.options(false));
+  declare(backend);
+  const std::vector<TableSpec> other = {table(0, 5)};
+  CHECK_THROWS(backend.declare(other), BadInput);
+  const Routed unknown = plan(cluster.placement, {{7, 1}}, 4, 9);
+  CHECK_THROWS(pulled(backend, unknown), BadInput);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}}, 4, 9);
+  const std::vector<float> before = pulled(backend, routed);
+  std::vector<float> grads(routed.row_offset.back(), 1.0f);
+  grads.back() = NAN;
+  const Part part{&routed, grads.data()};
+  CHECK_THROWS(backend.push(std::span(&part, 1), sgd())->wait(), NonFinite);
+  PushMeta nothing;
+  grads.back() = 1.0f;
+  CHECK_THROWS(backend.push(std::span(&part, 1), nothing)->wait(), BadInput);
+
+  std::vector<uint16_t> moved = cluster.placement.server_of_slot;
+  moved[slot_of(hash_key(0, 1), kSlots)] ^= 1;
+  for (size_t s = 0; s < 2; ++s) cluster[s].set_placement(4, moved);
+  CHECK_THROWS(pulled(backend, routed), WrongOwner);
+  CHECK_THROWS(backend.push(std::span(&part, 1), sgd())->wait(), WrongOwner);
+  CHECK_THROWS(cluster[0].set_placement(3, moved), BadInput);
+  RemoteOptions wrong = cluster.options(false);
+  wrong.secret = "another";
+  CHECK_THROWS(RemoteBackend{wrong}, PeerLost);
+  std::swap(wrong.ports[0], wrong.ports[1]);
+  wrong.secret = kSecret;
+  CHECK_THROWS(RemoteBackend{wrong}, PeerLost);
+}
+
+void a_lost_server_is_named() {
+  Cluster cluster(2);
+  RemoteOptions options = cluster.options(false);
+  RemoteBackend backend(options);
+  declare(backend);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 5}, {0, 6}}, 4, 9);
+  cluster[1].stop(1);
+  try {
+    pulled(backend, routed);
+    CHECK(false);
+  } catch (const PeerLost& e) {
+    CHECK(std::string(e.what()).find("server 1 (127.0.0.1:") != std::string::npos);
+    CHECK(std::string(e.what()).find("logs/server-1.log") != std::string::npos);
+  }
+  options.connect_timeout_s = 0.2;
+  CHECK_THROWS(RemoteBackend{options}, PeerLost);
+}
+
+}  // namespace
+
+int main() {
+  for (const uint16_t servers : {1, 2, 3}) {
+    rows_come_and_gradients_go(servers, false, false);
+    rows_come_and_gradients_go(servers, true, false);
+    rows_come_and_gradients_go(servers, true, true);
+  }
+  several_clients_get_their_own_rows();
+  bsp_sums_in_rank_order();
+  mistakes_are_told_and_nothing_breaks();
+  a_lost_server_is_named();
+  return failures();
+}
