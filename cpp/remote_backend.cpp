@@ -215,7 +215,7 @@ std::shared_ptr<float> RemoteBackend::buffer(size_t floats) {
       return {memory, [shared, offset = *offset](float*) { shared->heap.release(offset); }};
     }
   }
-  return {new float[floats], std::default_delete<float[]>()};
+  return Backend::buffer(floats);
 }
 
 }  // namespace springtide

@@ -56,7 +56,7 @@ class RemoteBackend final : public Backend {
   RemoteStats stats() const;
   // Float memory that same-host servers read and write in place, so that a pull or push of it is not copied;
   // plain memory when no server is on this host. Any other memory works too, at one copy more.
-  std::shared_ptr<float> buffer(size_t floats);
+  std::shared_ptr<float> buffer(size_t floats) override;
 
  private:
   struct Impl;
