@@ -162,7 +162,21 @@ void rows_come_and_gradients_go(uint16_t servers, bool shared, bool in_place) {
   CHECK(stats.pulls == 3u * servers && stats.pushes == servers && stats.lookup_ns > 0 && stats.update_ns > 0);
 }
 
-void several_clients_get_their_own_rows() {
+}  // namespace
+
+TEST(rows_come_and_gradients_go_over_tcp) {
+  for (const uint16_t servers : {1, 2, 3}) rows_come_and_gradients_go(servers, false, false);
+}
+
+TEST(rows_come_and_gradients_go_through_shared_memory) {
+  for (const uint16_t servers : {1, 2, 3}) rows_come_and_gradients_go(servers, true, false);
+}
+
+TEST(rows_in_the_window_are_not_copied) {
+  for (const uint16_t servers : {1, 2, 3}) rows_come_and_gradients_go(servers, true, true);
+}
+
+TEST(several_clients_get_their_own_rows) {
   Cluster cluster(2);
   std::vector<std::thread> threads;
   RemoteBackend first(cluster.options(true));
@@ -187,7 +201,7 @@ void several_clients_get_their_own_rows() {
   for (auto& thread : threads) thread.join();
 }
 
-void bsp_sums_in_rank_order() {
+TEST(bsp_sums_in_rank_order) {
   constexpr uint32_t workers = 3;
   Cluster cluster(2, workers);
   std::vector<std::unique_ptr<RemoteBackend>> ranks;
@@ -216,42 +230,42 @@ void bsp_sums_in_rank_order() {
     CHECK(std::string(e.what()).find("no part of rank 0, 1, 2") != std::string::npos);
   }
   cluster[0].set_generation(1, 0, workers);
-  CHECK_THROWS(pulled(*ranks[0], routed), PeerLost);
+  CHECK_THROWS(PeerLost, pulled(*ranks[0], routed));
 }
 
-void mistakes_are_told_and_nothing_breaks() {
+TEST(mistakes_are_told_and_nothing_breaks) {
   Cluster cluster(2);
   RemoteBackend backend(cluster.options(false));
   declare(backend);
   const std::vector<TableSpec> other = {table(0, 5)};
-  CHECK_THROWS(backend.declare(other), BadInput);
+  CHECK_THROWS(BadInput, backend.declare(other));
   const Routed unknown = plan(cluster.placement, {{7, 1}}, 4, 9);
-  CHECK_THROWS(pulled(backend, unknown), BadInput);
+  CHECK_THROWS(BadInput, pulled(backend, unknown));
   const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}}, 4, 9);
   const std::vector<float> before = pulled(backend, routed);
   std::vector<float> grads(routed.row_offset.back(), 1.0f);
   grads.back() = NAN;
   const Part part{&routed, grads.data()};
-  CHECK_THROWS(backend.push(std::span(&part, 1), sgd())->wait(), NonFinite);
+  CHECK_THROWS(NonFinite, backend.push(std::span(&part, 1), sgd())->wait());
   PushMeta nothing;
   grads.back() = 1.0f;
-  CHECK_THROWS(backend.push(std::span(&part, 1), nothing)->wait(), BadInput);
+  CHECK_THROWS(BadInput, backend.push(std::span(&part, 1), nothing)->wait());
 
   std::vector<uint16_t> moved = cluster.placement.server_of_slot;
   moved[slot_of(hash_key(0, 1), kSlots)] ^= 1;
   for (size_t s = 0; s < 2; ++s) cluster[s].set_placement(4, moved);
-  CHECK_THROWS(pulled(backend, routed), WrongOwner);
-  CHECK_THROWS(backend.push(std::span(&part, 1), sgd())->wait(), WrongOwner);
-  CHECK_THROWS(cluster[0].set_placement(3, moved), BadInput);
+  CHECK_THROWS(WrongOwner, pulled(backend, routed));
+  CHECK_THROWS(WrongOwner, backend.push(std::span(&part, 1), sgd())->wait());
+  CHECK_THROWS(BadInput, cluster[0].set_placement(3, moved));
   RemoteOptions wrong = cluster.options(false);
   wrong.secret = "another";
-  CHECK_THROWS(RemoteBackend{wrong}, PeerLost);
+  CHECK_THROWS(PeerLost, RemoteBackend{wrong});
   std::swap(wrong.ports[0], wrong.ports[1]);
   wrong.secret = kSecret;
-  CHECK_THROWS(RemoteBackend{wrong}, PeerLost);
+  CHECK_THROWS(PeerLost, RemoteBackend{wrong});
 }
 
-void a_lost_server_is_named() {
+TEST(a_lost_server_is_named) {
   Cluster cluster(2);
   RemoteOptions options = cluster.options(false);
   RemoteBackend backend(options);
@@ -266,20 +280,7 @@ void a_lost_server_is_named() {
     CHECK(std::string(e.what()).find("logs/server-1.log") != std::string::npos);
   }
   options.connect_timeout_s = 0.2;
-  CHECK_THROWS(RemoteBackend{options}, PeerLost);
+  CHECK_THROWS(PeerLost, RemoteBackend{options});
 }
 
-}  // namespace
-
-int main() {
-  for (const uint16_t servers : {1, 2, 3}) {
-    rows_come_and_gradients_go(servers, false, false);
-    rows_come_and_gradients_go(servers, true, false);
-    rows_come_and_gradients_go(servers, true, true);
-  }
-  several_clients_get_their_own_rows();
-  bsp_sums_in_rank_order();
-  mistakes_are_told_and_nothing_breaks();
-  a_lost_server_is_named();
-  return failures();
-}
+CHECK_MAIN

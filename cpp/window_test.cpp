@@ -14,9 +14,7 @@
 
 using namespace springtide;
 
-namespace {
-
-void offsets_outside_are_refused() {
+TEST(offsets_outside_are_refused) {
   const Window window = Window::create(1 << 20);
   CHECK(window.valid());
   CHECK(window.at(0, 1 << 20, 8) != nullptr);
@@ -31,24 +29,24 @@ void offsets_outside_are_refused() {
   CHECK(!window.offset_of(&elsewhere, sizeof elsewhere));
 }
 
-void a_window_that_could_shrink_is_refused() {
+TEST(a_window_that_could_shrink_is_refused) {
   Fd open(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   CHECK(ftruncate(open.get(), 4096) == 0);
-  CHECK_THROWS(Window::adopt(std::move(open), 1 << 20), BadInput);
+  CHECK_THROWS(BadInput, Window::adopt(std::move(open), 1 << 20));
   int pipes[2];
   CHECK(pipe(pipes) == 0);
   const Fd write_end(pipes[1]);
-  CHECK_THROWS(Window::adopt(Fd(pipes[0]), 1 << 20), BadInput);
-  CHECK_THROWS(Window::adopt(Fd(), 1 << 20), BadInput);
+  CHECK_THROWS(BadInput, Window::adopt(Fd(pipes[0]), 1 << 20));
+  CHECK_THROWS(BadInput, Window::adopt(Fd(), 1 << 20));
   const Window ours = Window::create(1 << 20);
-  CHECK_THROWS(Window::adopt(Fd(dup(ours.fd())), 1 << 19), BadInput);
+  CHECK_THROWS(BadInput, Window::adopt(Fd(dup(ours.fd())), 1 << 19));
   const Window theirs = Window::adopt(Fd(dup(ours.fd())), 1 << 20);
   *ours.at(128, 8, 8) = 42;
   CHECK(*theirs.at(128, 8, 8) == 42);
 }
 
-void pieces_never_overlap_and_all_come_back(uint64_t seed) {
-  std::mt19937_64 random(seed);
+TEST(pieces_never_overlap_and_all_come_back) {
+  std::mt19937_64 random(7);
   constexpr uint64_t size = 1 << 16;
   WindowHeap heap(size);
   std::vector<std::pair<uint64_t, uint64_t>> pieces;
@@ -74,12 +72,4 @@ void pieces_never_overlap_and_all_come_back(uint64_t seed) {
   CHECK(heap.allocate(size) == 0);
 }
 
-}  // namespace
-
-int main() {
-  std::printf("seed 7\n");
-  offsets_outside_are_refused();
-  a_window_that_could_shrink_is_refused();
-  pieces_never_overlap_and_all_come_back(7);
-  return failures();
-}
+CHECK_MAIN

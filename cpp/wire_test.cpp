@@ -35,7 +35,9 @@ std::span<const uint8_t> bytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-void digests_match_published_vectors() {
+}  // namespace
+
+TEST(digests_match_published_vectors) {
   CHECK(hex(sha256(bytes("abc"))) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(hex(sha256({})) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   const std::string key(20, '\x0b');
@@ -43,7 +45,7 @@ void digests_match_published_vectors() {
         "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
 }
 
-void a_sealed_header_is_believed_and_a_changed_bit_is_not() {
+TEST(a_sealed_header_is_believed_and_a_changed_bit_is_not) {
   const FrameHeader good = sealed_pull(3);
   CHECK(fault_in(good, 1 << 20).empty());
   CHECK(!fault_in(good, 8).empty());
@@ -54,7 +56,7 @@ void a_sealed_header_is_believed_and_a_changed_bit_is_not() {
   }
 }
 
-void a_body_comes_apart_as_it_was_put_together() {
+TEST(a_body_comes_apart_as_it_was_put_together) {
   FrameHeader header;
   header.kind = static_cast<uint8_t>(Kind::push);
   header.keys = 2;
@@ -82,7 +84,8 @@ void a_body_comes_apart_as_it_was_put_together() {
   CHECK(view.floats.size() == 2 && view.floats[1] == -2.0f);
 }
 
-void counts_that_do_not_fit_are_refused(std::mt19937_64& random) {
+TEST(counts_that_do_not_fit_are_refused) {
+  std::mt19937_64 random(20261115);
   std::vector<uint8_t> body(4096);
   for (int i = 0; i < 20000; ++i) {
     FrameHeader header;
@@ -103,7 +106,8 @@ void counts_that_do_not_fit_are_refused(std::mt19937_64& random) {
   }
 }
 
-void tables_survive_the_trip_and_nonsense_does_not(std::mt19937_64& random) {
+TEST(tables_survive_the_trip_and_nonsense_does_not) {
+  std::mt19937_64 random(20261116);
   TableSpec spec;
   spec.id = 12;
   spec.name = "clicks";
@@ -119,7 +123,7 @@ void tables_survive_the_trip_and_nonsense_does_not(std::mt19937_64& random) {
   const std::vector<uint8_t> good = encode_tables(tables);
   CHECK(decode_tables(good) == tables);
   for (size_t cut = 0; cut < good.size(); ++cut)
-    CHECK_THROWS(decode_tables(std::span(good).first(cut)), BadInput);
+    CHECK_THROWS(BadInput, decode_tables(std::span(good).first(cut)));
   for (int i = 0; i < 5000; ++i) {
     std::vector<uint8_t> bad = good;
     for (int change = 0; change < 3; ++change) bad[random() % bad.size()] = static_cast<uint8_t>(random());
@@ -130,16 +134,4 @@ void tables_survive_the_trip_and_nonsense_does_not(std::mt19937_64& random) {
   }
 }
 
-}  // namespace
-
-int main() {
-  const uint64_t seed = 20261115;
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
-  digests_match_published_vectors();
-  a_sealed_header_is_believed_and_a_changed_bit_is_not();
-  a_body_comes_apart_as_it_was_put_together();
-  counts_that_do_not_fit_are_refused(random);
-  tables_survive_the_trip_and_nonsense_does_not(random);
-  return failures();
-}
+CHECK_MAIN
