@@ -1,0 +1,91 @@
+"""A parameter server: tables behind a port, served by native threads; Python only starts, places, watches and stops it.
+
+In: the job's settings and secret. Out: an address that `embedding.client` connects to, and counters.
+Next: cpp/server.h. The process around it: embedding/server_process.py. What travels: docs/design/wire.md.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide import _native
+from springtide.domain.cluster import Placement
+
+DRAIN_S = 10.0
+"""How long requests that have arrived may take to be answered when a server stops."""
+
+
+class ServerRole:
+    """One server of a job. ``start`` it, ``place`` its slots, ``stop`` it; it serves from start to stop."""
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        slots: int,
+        seed: int,
+        workers: int,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int | None = None,
+        shared_memory: bool = True,
+        **limits: Any,
+    ) -> None:
+        """Settings of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes` may be given as `limits`."""
+        self.index = index
+        self.store = _native.Store(slots=slots, seed=seed, threads=threads or 1)
+        options = _native.ServerOptions()
+        settings = dict(host=host, port=port, secret=secret, index=index, workers=workers, shared_memory=shared_memory)
+        for name, value in {**settings, **limits}.items():
+            setattr(options, name, value)
+        self._server = _native.Server(self.store, options)
+        self._stopped = threading.Event()
+
+    def start(self) -> str:
+        """Listen; the address, with the port that was free if 0 was asked for. PortTaken if someone else has it."""
+        host, port = self._server.start()
+        return f"{host}:{port}"
+
+    def place(self, placement: Placement) -> None:
+        """From now on serve the slots that are this server's in `placement`, and refuse the others."""
+        self.set_owners(placement.epoch, placement.server_of_slot)
+
+    def set_owners(self, epoch: int, server_of_slot: Sequence[int] | npt.NDArray[np.uint16]) -> None:
+        """`place`, with the server of each slot as numbers."""
+        self._server.set_placement(epoch, np.ascontiguousarray(server_of_slot, dtype=np.uint16))
+
+    def restart_group(self, *, generation: int, applied_step: int, workers: int) -> None:
+        """bsp: the group went back to `applied_step`; requests of older generations are refused."""
+        self._server.set_generation(generation, applied_step, workers)
+
+    def counters(self) -> dict[str, float]:
+        """Sums since the start: requests, keys, bytes, nanoseconds in lookups and updates, rows, connections."""
+        figures = {name: float(value) for name, value in self._server.stats().items()}
+        return figures | {"rows": float(self.store.rows()), "table_bytes": float(self.store.resident_bytes())}
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until someone calls `stop`; False when the time is over first."""
+        return self._stopped.wait(timeout_s)
+
+    def stop(self, drain_s: float = DRAIN_S) -> None:
+        """Answer what has arrived, then close. Twice is fine."""
+        self._server.stop(drain_s)
+        self._stopped.set()
+
+    def __enter__(self) -> "ServerRole":
+        """Started."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stopped."""
+        self.stop()
+
+    def __repr__(self) -> str:
+        """Which server, where."""
+        return f"ServerRole(index={self.index}, pid={os.getpid()})"
