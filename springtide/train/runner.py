@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     sys.argv = arguments
     sys.path[0] = os.path.dirname(script)
     try:
-        runpy.run_path(script, run_name="__main__")
+        runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
             return tell(end, script)

@@ -36,5 +36,5 @@ def test_runs_of_one_name_get_folders_of_their_own(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(errors.BadInput, match="cannot write .*file/job"):
+    with pytest.raises(errors.BadInput, match=r"cannot write .*file/job"):
         logs.make_run(tmp_path / "file", "job")

@@ -1,0 +1,143 @@
+"""Starts `springtide run` as a user would, waits for what it says, and never leaves a process behind."""
+
+import contextlib
+import json
+import os
+import pathlib
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PATIENCE_S = 90.0  # far more than anything takes; a test that waits so long has failed
+
+LOOP = """
+import sys
+from springtide.domain.samples import DatasetCard
+from springtide.rpc.messages import End, Report, Wait
+from springtide.train import link
+
+here = link.current()
+welcome = here.join()
+card = DatasetCard(samples={samples}, batch_size=10, shard_batches=2)
+trained = 0
+while not isinstance(lease := here.lease(card), End):
+    if isinstance(lease, Wait):
+        continue
+    {body}
+    trained += lease.count
+    here.done(lease.shard)
+    here.report(Report(step=trained // 10, samples=trained, loss=1 / trained))
+print("trained", trained)
+"""
+"""A worker that speaks to its master as the training loop does, but without torch, which takes seconds to import."""
+
+
+class Command:
+    """A running `springtide` command."""
+
+    def __init__(self, arguments, folder):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPRINGTIDE_")}
+        environment["PYTHONPATH"] = str(ROOT)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "springtide.cli.app", *arguments],
+            cwd=folder,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.folder = folder
+        self.said = []
+        self._lines = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def wait_for(self, text):
+        """The first line on standard error with this text in it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            assert line is not None, f"{text!r} was never said: {self.said}\n{self.process.stdout.read()}"
+            self.said.append(line)
+            if text in line:
+                return line
+
+    def finish(self):
+        """Exit code, lines of standard output."""
+        out = self.process.stdout.read()
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join()
+        return code, out.splitlines()
+
+    def send(self, number):
+        """A signal to the command itself."""
+        self.process.send_signal(number)
+
+    def roles(self):
+        """Processes of the job by name, from the story."""
+        return {event["role"]: event["pid"] for event in events(self.folder) if event["event"] == "joined"}
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+@contextlib.contextmanager
+def springtide(*arguments, folder):
+    """Run a command in a folder; it is dead afterwards."""
+    command = Command(arguments, folder)
+    try:
+        yield command
+    finally:
+        command.close()
+
+
+def script(folder, text, name="train.py"):
+    """Write a training script."""
+    (folder / name).write_text(text)
+    return name
+
+
+def loop(*, body="pass", samples=2000):
+    """The text of a training script without torch."""
+    return LOOP.format(body=body.replace("\n", "\n    "), samples=samples)
+
+
+def events(folder, run="train"):
+    """The story of a run so far."""
+    path = folder / ".springtide" / "runs" / run / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def alive(pid):
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition, what):
+    """Look until it is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        threading.Event().wait(0.02)
+
+
+def kill(pid):
+    """As an out-of-memory killer does."""
+    os.kill(pid, signal.SIGKILL)

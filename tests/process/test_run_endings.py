@@ -1,0 +1,113 @@
+"""How a job ends when someone ends it: Ctrl-C, kill -9 of a role or of the agent itself. Nothing is left behind."""
+
+import signal
+import time
+
+import pytest
+
+from tests.process import running
+
+pytestmark = pytest.mark.process
+
+FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)", samples=10**12)
+
+
+def joined(job, names):
+    """Wait until these roles have joined; their process ids."""
+    running.wait_until(lambda: names <= job.roles().keys(), f"{names} have joined")
+    return job.roles()
+
+
+def test_ctrl_c_drains(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
+        job.wait_for("training")
+        job.send(signal.SIGINT)
+        code, out = job.finish()
+    assert code == 130
+    assert out[0].startswith("job train stopped after ") and "stopped by Ctrl-C" in out[0]
+    story = running.events(tmp_path)
+    assert {e["role"] for e in story if e["event"] == "finished"} == {"worker-0", "worker-1"}
+    assert [e["phase"] for e in story if e["event"] == "phase"] == ["running", "draining", "stopped"]
+
+
+def test_ctrl_c_stops_a_bsp_group_at_one_shard(tmp_path):
+    body = "here.barrier('step')\nif not trained:\n    print('training', flush=True)"
+    running.script(tmp_path, running.loop(body=body, samples=10**12))
+    with running.springtide("run", "train.py", "--workers", "2", "--sync", "bsp", folder=tmp_path) as job:
+        job.wait_for("training")
+        job.send(signal.SIGINT)
+        code, _ = job.finish()
+    assert code == 130
+    logs = tmp_path / ".springtide/runs/train/logs"
+    trained = [(logs / f"worker-{rank}.log").read_text().splitlines()[-1] for rank in (0, 1)]
+    assert trained[0] == trained[1] and trained[0].startswith("trained ")
+
+
+def test_a_second_ctrl_c_kills(tmp_path):
+    running.script(
+        tmp_path, running.loop(body="print('training', flush=True)\nimport threading; threading.Event().wait()")
+    )
+    with running.springtide("run", "train.py", folder=tmp_path) as job:
+        job.wait_for("training")
+        pids = joined(job, {"server-0", "worker-0"})
+        job.send(signal.SIGINT)
+        job.wait_for("draining")
+        job.send(signal.SIGINT)
+        assert job.finish()[0] == 130
+    assert not any(running.alive(pid) for pid in pids.values())
+
+
+def test_a_killed_server_ends_the_job_and_is_named(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", "--servers", "2", "--workers", "2", folder=tmp_path) as job:
+        job.wait_for("training")
+        pid = job.roles()["server-1"]
+        running.kill(pid)
+        began = time.monotonic()
+        code, out = job.finish()
+    assert code == 3
+    assert out[0] == f"server-1 (pid {pid}) was killed by SIGKILL: the rows it held are lost, and with them the job"
+    assert time.monotonic() - began < running.PATIENCE_S
+
+
+def test_a_killed_worker_ends_the_job_and_is_named(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
+        job.wait_for("training")
+        pid = joined(job, {"worker-1"})["worker-1"]
+        running.kill(pid)
+        code, out = job.finish()
+    assert code == 3
+    assert out[0].startswith(f"worker-1 (pid {pid}) was killed by SIGKILL")
+
+
+def test_a_stopped_worker_is_noticed_by_its_silence(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", "--workers", "2", "--silence", "3", folder=tmp_path) as job:
+        job.wait_for("training")
+        pid = joined(job, {"worker-1"})["worker-1"]
+        running.os.kill(pid, signal.SIGSTOP)
+        code, out = job.finish()
+    assert code == 3
+    assert out[0].startswith("worker-1 has been silent for ")
+    assert not running.alive(pid)
+
+
+def test_no_role_outlives_a_killed_agent_nor_do_their_children(tmp_path):
+    body = (
+        "if not trained:\n"
+        "    import subprocess\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE)\n"
+        "    print('child', child.pid, flush=True)"
+    )
+    running.script(tmp_path, running.loop(body=body, samples=10**12))
+    with running.springtide("run", "train.py", "--servers", "2", "--workers", "2", folder=tmp_path) as job:
+        child = int(job.wait_for("child ").removeprefix("child "))
+        pids = joined(job, {"server-0", "server-1", "worker-0", "worker-1"})
+        assert all(running.alive(pid) for pid in (*pids.values(), child))
+        job.send(signal.SIGKILL)
+        job.finish()
+        running.wait_until(
+            lambda: not any(running.alive(pid) for pid in (*pids.values(), child)), "all processes of the job are gone"
+        )

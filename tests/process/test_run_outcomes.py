@@ -1,0 +1,118 @@
+"""`springtide run` from the user's side: what it prints, what it returns, where it writes."""
+
+import json
+import socket
+
+import pytest
+
+from tests.process import running
+
+pytestmark = pytest.mark.process
+
+
+def test_two_servers_and_two_workers_train_every_shard(tmp_path):
+    running.script(tmp_path, running.loop())
+    with running.springtide("run", "train.py", "--servers", "2", "--workers", "2", "--json", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 0, out
+    assert out[0].startswith("job train finished in ")
+    result = json.loads(out[-1])
+    assert (result["samples"], result["shards_done"], result["shards_total"]) == (2000, 100, 100)
+    logs = {path.name for path in (tmp_path / ".springtide/runs/train/logs").iterdir()}
+    assert logs == {"master.log", "server-0.log", "server-1.log", "worker-0.log", "worker-1.log"}
+    assert [e["phase"] for e in running.events(tmp_path) if e["event"] == "phase"] == ["running", "finished"]
+    assert not (tmp_path / ".springtide/runs/train/secret").exists()
+
+
+def test_bsp_ranks_go_through_the_same_shards(tmp_path):
+    running.script(tmp_path, running.loop(body="here.barrier('step')"))
+    with running.springtide("run", "train.py", "--workers", "2", "--sync", "bsp", "--json", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 0, out
+    result = json.loads(out[-1])
+    assert (result["samples"], result["shards_done"]) == (4000, 100)  # each rank counts what it leased
+
+
+def test_the_script_sees_what_plain_python_would_show_it(tmp_path):
+    (tmp_path / "own_module.py").write_text("ANSWER = 42\n")
+    text = "import sys, own_module\nprint(__name__, sys.argv, own_module.ANSWER, flush=True)\n" + running.loop()
+    running.script(tmp_path, text)
+    with running.springtide("run", "train.py", "--", "--epochs", "3", folder=tmp_path) as job:
+        assert job.wait_for("__main__") == "__main__ ['train.py', '--epochs', '3'] 42"
+        assert job.finish()[0] == 0
+
+
+def test_the_users_error_is_the_first_line(tmp_path):
+    running.script(tmp_path, running.loop(body="if welcome.rank == 1:\n    raise ValueError('no such column: age')"))
+    with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 1
+    line = 1 + (tmp_path / "train.py").read_text().splitlines().index("        raise ValueError('no such column: age')")
+    assert out[0] == f"ValueError: no such column: age (train.py:{line})"
+    assert not any("Traceback" in each for each in (*out, *job.said))
+    log = (tmp_path / ".springtide/runs/train/logs/worker-1.log").read_text()
+    assert "Traceback (most recent call last)" in log and "runpy" not in log
+    assert f"logs    {'.springtide/runs/train/logs'}" in out
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    running.script(tmp_path, "import nothing_of_this_name\n")
+    with running.springtide("run", "train.py", "--debug", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 1
+    assert out[0] == "ModuleNotFoundError: No module named 'nothing_of_this_name' (train.py:1)"
+    assert "Traceback (most recent call last):" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("def broken(:\n    pass\n", "SyntaxError: invalid syntax (train.py:1)"),
+        ("import sys\nsys.exit('no data')\n", "SystemExit: no data (train.py:2)"),
+        ("print('hello')\n", "worker-0: the script ended without calling st.join()"),
+    ],
+)
+def test_a_script_that_cannot_train_says_why_first(tmp_path, text, first):
+    running.script(tmp_path, text)
+    with running.springtide("run", "train.py", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 1 and out[0].startswith(first)
+
+
+def test_a_script_that_never_joins_is_stopped_after_the_timeout(tmp_path):
+    running.script(tmp_path, "import threading\nthreading.Event().wait()\n")
+    with running.springtide("run", "train.py", "--timeout", "3", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 1
+    assert out[0].startswith("worker-0: the script has not called st.join() within 3 s.")
+
+
+def test_a_missing_script_is_answered_with_the_nearest_name(tmp_path):
+    running.script(tmp_path, "")
+    with running.springtide("run", "trian.py", folder=tmp_path) as job:
+        job.wait_for("error: no script trian.py. Did you mean train.py?")
+        assert job.finish() == (2, [])
+
+
+def test_a_taken_port_is_named(tmp_path):
+    running.script(tmp_path, "")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with running.springtide("run", "train.py", "--port", str(port), folder=tmp_path) as job:
+            job.wait_for(f"error: port {port} on 127.0.0.1 is taken by another process")
+            assert job.finish()[0] == 2
+
+
+def test_garbage_on_the_masters_port_does_not_harm_the_job(tmp_path):
+    running.script(
+        tmp_path,
+        running.loop(
+            body="if not trained:\n    print('at', link.config.load().master, flush=True)\n    sys.stdin.read()"
+        ),
+    )
+    with running.springtide("run", "train.py", folder=tmp_path) as job:
+        host, port = job.wait_for("at 127.0.0.1:").removeprefix("at ").split(":")
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b""):
+            with socket.create_connection((host, int(port))) as stranger:
+                stranger.sendall(garbage)
+        assert job.finish()[0] == 0
