@@ -1,0 +1,66 @@
+"""`springtide demo`: a job on a generated click log, whose best possible AUC is known. Nothing to download.
+
+In: how many of what. Out: the live view of `springtide run`, then how near the model came, how fast, and what to try
+next. The script that is run, `widedeep_demo.py`, is there to be read and copied.
+"""
+
+import os
+import pathlib
+
+import msgspec
+
+from springtide.cli import outcome
+from springtide.cli import run as running
+from springtide.domain.job import Phase
+from springtide.rpc.messages import JobStatus
+from springtide.telemetry.logs import RunFiles
+
+DATA = ".springtide/demo-data"
+SCRIPT = pathlib.Path(__file__).with_name("widedeep_demo.py")
+
+
+def demo(*, servers: int, workers: int, samples: int, as_json: bool, debug: bool) -> int:
+    """Run the demo; the exit code."""
+    script = os.path.relpath(SCRIPT)
+    options = running.RunOptions(
+        script=script,
+        arguments=("--samples", str(samples), "--data", DATA),
+        servers=servers,
+        workers=workers,
+        name="demo",
+        debug=debug,
+    )
+    status, files = running.execute(options)
+    print(text(status, files, script) if status.phase is Phase.FINISHED else outcome.text(status, files, debug=debug))
+    if as_json:
+        print(msgspec.json.encode(outcome.as_object(status, files)).decode())
+    return outcome.exit_code(status)
+
+
+def text(status: JobStatus, files: RunFiles, script: str) -> str:
+    """What came of it, and what to try next."""
+    auc, best = status.metrics.get("test_auc"), status.metrics.get("best_auc")
+    lines = [f"trained {status.samples:,} clicks in {status.trained_s:.1f} s: {rate(status):,.0f} samples/s"]
+    if auc is not None and best is not None:
+        share = (auc - 0.5) / (best - 0.5)
+        lines.append(
+            f"AUC {auc:.4f} on later events; the generator's own truth gets {best:.4f} "
+            f"({share:.0%} of what can be learnt)"
+        )
+    lines += [
+        f"script  {script}",
+        f"logs    {files.logs}",
+        f"events  {files.events}",
+        "",
+        "What to try next:",
+        f"  cp {script} train.py                                  read it: three lines are ours",
+        "  springtide run train.py --servers 1 --workers 1",
+        "  springtide run train.py --servers 3 --workers 2 -- --samples 1000000",
+        "  python train.py                                       the same alone, in one process",
+    ]
+    return "\n".join(lines)
+
+
+def rate(status: JobStatus) -> float:
+    """Samples a second over the whole training."""
+    return status.samples / status.trained_s if status.trained_s else 0.0

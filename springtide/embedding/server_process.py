@@ -1,0 +1,88 @@
+"""A parameter server's process: `python -m springtide.embedding.server_process`, told its job by the environment.
+
+In: the master's address, this server's name and the job's secret (`config`). Out: a `ServerRole` that serves the data
+plane until the job is over; its counters ride on heartbeats.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+from springtide import config, errors
+from springtide.embedding.serve import ServerRole
+from springtide.rpc import channel, messages
+from springtide.telemetry import logs
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Join, serve, leave when told to."""
+    settings = config.load()
+    logs.log_to_stderr(debug=settings.debug)
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)  # the agent decides when to stop
+    try:
+        serve(settings, over)
+    except errors.SpringtideError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+def serve(settings: config.Settings, over: threading.Event) -> None:
+    """Serve until the job is over, or the master is lost."""
+    secret = config.job_secret(settings)
+    link = channel.Channel(settings.master, secret, connect_timeout_s=settings.connect_timeout_s)
+    try:
+        rank = rank_of(settings.member)
+        welcome = link.ask(messages.JoinServer(rank, os.getpid()))
+        assert isinstance(welcome, messages.ServerWelcome)
+        role = ServerRole(
+            index=rank, slots=welcome.slots, seed=welcome.seed, workers=welcome.workers, secret=secret,
+            host=connection_host(settings.master),
+        )  # fmt: skip
+        try:
+            serve_job(role, link, welcome.heartbeat_s, over)
+        finally:
+            role.stop(drain_s=2.0)  # workers have gone by now: nothing more should come
+    finally:
+        link.close()
+
+
+def serve_job(role: ServerRole, link: channel.Channel, heartbeat_s: float, over: threading.Event) -> None:
+    """Say where this server listens, learn which slots are its own, then wait for the end."""
+    address = role.start()
+    log.info("listening at %s", address)
+    link.start_heartbeat(heartbeat_s, lambda: beat(role), lambda pulse: over.set() if pulse.stop else None, over.set)
+    placed = link.ask(messages.ServerReady(address))
+    assert isinstance(placed, messages.Placed)
+    role.place(placed.placement)
+    log.info("serving %d of %d slots", len(placed.placement.slots_of(role.index)), len(placed.placement.server_of_slot))
+    over.wait()
+
+
+def beat(role: ServerRole) -> messages.Heartbeat:
+    """A heartbeat with the server's counters."""
+    return messages.Heartbeat(messages.Report(counters=role.counters()))
+
+
+def rank_of(member: str) -> int:
+    """The rank in a server's name."""
+    kind, _, rank = member.rpartition("-")
+    if kind != "server" or not rank.isdigit():
+        raise errors.BadInput(f"{config.PREFIX}MEMBER={member!r}: wanted server-RANK, such as server-0")
+    return int(rank)
+
+
+def connection_host(master: str) -> str:
+    """Where to listen: the interface by which the master is reached."""
+    return master.rpartition(":")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The command line: help with examples, exit codes, errors without tracebacks."""
+
+import json
+
+import pytest
+
+from springtide.cli import app, run
+
+
+@pytest.mark.parametrize("verb", ["run", "demo", "doctor", "bench"])
+def test_every_verbs_help_ends_in_an_example_and_fits_80_columns(verb, capsys):
+    assert app.main([verb, "--help"]) == 0
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert lines[-2].strip() == "Example:" and lines[-1].strip().startswith(f"springtide {verb}")
+    assert max(map(len, lines)) <= 80
+
+
+def test_alone_it_prints_help_with_examples(capsys):
+    assert app.main([]) == 0
+    out = capsys.readouterr().out
+    assert "Examples:" in out and "springtide run train.py" in out
+
+
+def test_an_unknown_verb_or_option_is_bad_usage(capsys):
+    assert app.main(["rnu"]) == 2
+    assert "Did you mean 'run'?" in capsys.readouterr().err
+    assert app.main(["run", "train.py", "--epochs", "3"]) == 2
+    assert "springtide run train.py -- --epochs 3" in capsys.readouterr().err
+
+
+def test_a_users_mistake_is_shown_without_a_traceback_and_with_one_on_request(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert app.main(["run", "nowhere.py"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: no script nowhere.py.") and "Traceback" not in err
+    assert app.main(["run", "nowhere.py", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
+    assert app.main(["bench", "stor"]) == 2
+    assert "Did you mean 'store'?" in capsys.readouterr().err
+    assert app.main(["bench"]) == 0
+    assert "springtide bench store" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sync", "bps"], "no sync mode named 'bps'. Did you mean 'bsp'?"),
+        (["--slots", "100"], "100 slots; use a power of two, 64 or more"),
+        (["--slots", "64", "--servers", "65"], "65 servers but only 64 slots"),
+        (["--name", "My Job"], "job name 'My Job': use lower-case letters"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_starts(tmp_path, monkeypatch, capsys, options, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    assert app.main(["run", "train.py", *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / ".springtide").exists()
+
+
+def test_doctor_checks_everything_and_prints_json_last(capsys):
+    code = app.main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    states = {check["what"]: check["state"] for check in found["checks"]}
+    assert states["python"] == states["packages"] == states["ports"] == "ok"
+    assert code == (0 if found["ok"] else 3)
+    assert all(check["fix"] for check in found["checks"] if check["state"] != "ok")
+
+
+def test_a_job_is_named_after_its_script(tmp_path):
+    assert run.name_of(tmp_path / "Train_DLRM v2.py") == "train_dlrm-v2"
+    assert run.name_of(tmp_path / "---.py") == "job"
+
+
+def test_a_folder_is_not_a_script(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is a directory; give the training script in it"):
+        run.find_script(str(tmp_path))

@@ -1,0 +1,98 @@
+"""What a job looks like while it runs and when it is over."""
+
+import io
+
+from rich.console import Console
+
+from springtide.cli import outcome, view
+from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.job import Blame, Phase
+from springtide.rpc.messages import JobStatus, MemberView
+from springtide.telemetry.logs import SCRIPT_RAISED, make_run
+
+STATUS = JobStatus(
+    name="train",
+    phase=Phase.RUNNING,
+    why="",
+    elapsed_s=12.34,
+    trained_s=10.0,
+    samples=1_234_567,
+    samples_per_s=98_765.4,
+    loss=0.45678,
+    metrics={"auc": 0.78901},
+    shards_done=1234,
+    shards_leased=2,
+    shards_total=5678,
+    members=(
+        MemberView(Role(RoleKind.SERVER, 0), alive=True, joined=True),
+        MemberView(Role(RoleKind.WORKER, 0), alive=True, joined=True),
+        MemberView(Role(RoleKind.WORKER, 1), alive=False, joined=False),
+    ),
+)
+
+
+def test_a_line_has_what_matters_in_80_columns():
+    line = view.line_of(STATUS)
+    assert line == "  12.3 s  running  shards 1234/5678  1.2M samples  98.8k/s  loss 0.4568  auc 0.7890"
+    assert len(line) <= 85
+
+
+def test_the_live_picture_fits_80_columns():
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    console.print(view.picture(STATUS))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for part in (
+        "train (running)",
+        "1,234,567",
+        "98,765 samples/s",
+        "1/2",
+        "1/1",
+        "0.4568",
+        "auc",
+        "0.7890",
+        "1234/5678",
+    ):
+        assert part in text
+
+
+def test_the_scripts_output_is_followed_up_to_its_traceback(tmp_path):
+    files = make_run(tmp_path, "train")
+    follow = view.Follow(files)
+    assert follow.lines() == []
+    log = files.log_of(Role(RoleKind.WORKER, 0))
+    log.write_text("epoch 1\nepo")
+    assert follow.lines() == ["epoch 1"]
+    with log.open("a") as file:
+        file.write(f"ch 2\n{SCRIPT_RAISED}\nTraceback\n")
+    assert follow.lines() == ["epoch 2"]
+    with log.open("a") as file:
+        file.write("more of it\n")
+    assert follow.lines() == []
+
+
+def test_the_outcome_of_a_failure_begins_with_the_error(tmp_path):
+    files = make_run(tmp_path, "train")
+    failed = JobStatus(
+        name="train",
+        phase=Phase.FAILED,
+        why="ValueError: no (train.py:3)",
+        elapsed_s=1.0,
+        blame=Blame.USER,
+        detail="Trace",
+    )
+    assert outcome.text(failed, files).splitlines()[0] == "ValueError: no (train.py:3)"
+    assert "Trace" not in outcome.text(failed, files) and "Trace" in outcome.text(failed, files, debug=True)
+    assert outcome.exit_code(failed) == 1
+    assert outcome.as_object(failed, files)["exit_code"] == 1
+
+
+def test_exit_codes_say_who_is_to_blame():
+    def code(phase, blame=Blame.NONE):
+        return outcome.exit_code(JobStatus(name="train", phase=phase, why="", elapsed_s=1.0, blame=blame))
+
+    assert code(Phase.FINISHED) == 0
+    assert code(Phase.FAILED, Blame.USER) == 1
+    assert code(Phase.FAILED, Blame.INFRASTRUCTURE) == 3
+    assert code(Phase.STOPPED) == 130

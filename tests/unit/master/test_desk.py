@@ -1,0 +1,167 @@
+"""The master's answers to its members, without a socket."""
+
+import asyncio
+import contextlib
+import json
+import pathlib
+
+import pytest
+
+from springtide import errors
+from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.job import JobSpec, Phase
+from springtide.domain.samples import DatasetCard
+from springtide.master import desk
+from springtide.rpc import messages
+from springtide.rpc.listener import Peer
+from springtide.telemetry.events import EventLog
+
+CARD = DatasetCard(samples=40, batch_size=10, shard_batches=2)  # two shards
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def with_desk(test, tmp_path, path=None, **spec):
+    """Run an async test with a fresh desk."""
+
+    async def run():
+        story = EventLog(path or tmp_path / "events.jsonl")
+        try:
+            clock = Clock()
+            await test(desk.Desk(JobSpec(name="job", **spec), story, clock), clock)
+        finally:
+            with contextlib.suppress(errors.DiskFull):
+                story.close()
+
+    asyncio.run(run())
+
+
+async def everyone(master, *, servers=1, workers=1):
+    """All roles join; their peers by name."""
+    peers = {name: Peer(address=name) for name in ("agent", *(f"server-{n}" for n in range(servers)))}
+    peers |= {f"worker-{n}": Peer(address=f"worker-{n}") for n in range(workers)}
+    await master.handle(peers["agent"], messages.JoinAgent(1))
+    joins = [
+        asyncio.create_task(master.handle(peers[f"worker-{n}"], messages.JoinWorker(n, 2))) for n in range(workers)
+    ]
+    for n in range(servers):
+        await master.handle(peers[f"server-{n}"], messages.JoinServer(n, 3))
+    ready = [
+        asyncio.create_task(master.handle(peers[f"server-{n}"], messages.ServerReady(f"host:{n}")))
+        for n in range(servers)
+    ]
+    placed, welcomes = await asyncio.gather(*ready), await asyncio.gather(*joins)
+    assert {each.placement for each in placed} == {each.placement for each in welcomes}
+    assert welcomes[0].servers == tuple(f"host:{n}" for n in range(servers))
+    return peers
+
+
+def test_shards_go_out_once_and_the_idle_worker_waits_for_the_last(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        first = await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+        second = await master.handle(peers["worker-1"], messages.LeaseRequest(CARD))
+        assert (first.shard, second.shard) == (0, 1)
+        waiting = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (0,))))
+        while master.status().shards_done == 0:
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        await master.handle(peers["worker-1"], messages.Heartbeat(None, (1,)))
+        assert await waiting == messages.End()
+        assert master.status().shards_done == master.status().shards_total == 2
+
+    with_desk(test, tmp_path, workers=2)
+
+
+def test_a_wait_that_lasts_is_answered_so_that_the_worker_can_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(desk, "HOLD_LEASE_S", 0.01)
+
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        for _ in range(2):
+            await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+        assert await master.handle(peers["worker-1"], messages.LeaseRequest(CARD)) == messages.Wait()
+
+    with_desk(test, tmp_path, workers=2)
+
+
+def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+        await master.handle(peers["agent"], messages.Stop("Ctrl-C"))
+        pulse = await master.handle(peers["worker-0"], messages.Heartbeat())
+        assert pulse.drain is (master.spec.sync == "async")
+        behind = await master.handle(peers["worker-1"], messages.LeaseRequest(CARD, ()))
+        if master.spec.sync == "bsp":
+            assert behind.shard == 0  # the other rank has begun it
+            assert await master.handle(peers["worker-1"], messages.LeaseRequest(CARD, (0,))) == messages.End()
+        else:
+            assert behind in (messages.End(), messages.Wait())
+        assert await master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (0,))) == messages.End()
+        for worker in ("worker-0", "worker-1"):
+            await master.handle(peers[worker], messages.Finish())
+        assert master.status().phase is Phase.STOPPED
+
+    for sync in ("async", "bsp"):
+        with_desk(test, tmp_path, workers=2, sync=sync)
+
+
+def test_the_status_adds_up_what_was_reported(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master)
+        clock.now = 5.0
+        await master.handle(peers["worker-0"], messages.Heartbeat(messages.Report(samples=100, loss=0.5)))
+        clock.now = 7.0
+        await master.handle(peers["worker-0"], messages.Finish((), messages.Report(samples=300, loss=0.25)))
+        status = master.status()
+        assert (status.phase, status.samples, status.loss, status.elapsed_s) == (Phase.FINISHED, 300, 0.25, 7.0)
+        assert status.samples_per_s == pytest.approx(100)
+        clock.now = 99.0
+        assert master.status().elapsed_s == 7.0
+
+    with_desk(test, tmp_path)
+
+
+def test_members_may_ask_only_for_what_is_theirs(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master)
+        for who, request in (
+            ("server-0", messages.LeaseRequest(CARD)),
+            ("worker-0", messages.Shutdown()),
+            ("agent", messages.Finish()),
+        ):
+            with pytest.raises(errors.BadInput, match=f"may not ask for {type(request).__name__}"):
+                await master.handle(peers[who], request)
+        with pytest.raises(errors.BadInput, match="Heartbeat from a process that has not joined"):
+            await master.handle(Peer(address="stranger"), messages.Heartbeat())
+
+    with_desk(test, tmp_path)
+
+
+def test_the_story_says_who_came_and_how_it_ended(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master)
+        ended = RoleExit(role=Role(RoleKind.SERVER, 0), pid=3, signal="SIGKILL")
+        await master.handle(peers["agent"], messages.Exited(ended))
+        assert master.status().why.startswith("server-0 (pid 3) was killed by SIGKILL")
+
+    with_desk(test, tmp_path)
+    story = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in story] == ["joined", "joined", "ready", "placed", "phase", "exited", "phase"]
+    assert story[-1]["phase"] == "failed"
+
+
+def test_a_full_disk_fails_the_job_and_says_so(tmp_path):
+    async def test(master, clock):
+        await master.handle(Peer(address="worker-0"), messages.Stop("why"))
+        status = master.status()
+        assert status.phase is Phase.FAILED
+        assert status.why.startswith("no room left to write /dev/full")
+
+    with_desk(test, tmp_path, path=pathlib.Path("/dev/full"))

@@ -1,0 +1,49 @@
+"""The link of a script that trains alone, and how a worker finds its master."""
+
+import pytest
+
+from springtide import config, errors
+from springtide.domain.samples import DatasetCard
+from springtide.rpc.messages import End, Lease, Report
+from springtide.train import link
+
+
+def test_alone_a_worker_gets_all_shards_and_then_the_end():
+    alone = link.AloneLink(config.Settings(seed=7, slots=64))
+    welcome = alone.join()
+    assert (welcome.rank, welcome.workers, welcome.servers, welcome.seed, welcome.slots) == (0, 1, (), 7, 64)
+    card = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)
+    counts = []
+    while isinstance(lease := alone.lease(card), Lease):
+        counts.append(lease.count)
+        alone.done(lease.shard)
+    assert isinstance(lease, End)
+    assert counts == [40, 40, 20] * 2
+
+
+def test_alone_there_is_no_one_to_wait_for():
+    alone = link.AloneLink(config.Settings())
+    alone.barrier("weights")
+    alone.share("address", b"here")
+    assert alone.lookup("address") == b"here"
+    with pytest.raises(errors.UnknownName, match="Did you mean 'address'"):
+        alone.lookup("adress")
+    alone.report(Report(samples=5))
+    assert alone.latest.samples == 5
+    alone.finish()
+
+
+def test_a_member_name_that_is_no_workers_is_refused():
+    assert link.rank_of("worker-12") == 12
+    with pytest.raises(errors.BadInput, match="SPRINGTIDE_MEMBER='server-1': wanted worker-RANK"):
+        link.rank_of("server-1")
+
+
+def test_the_secret_is_read_from_its_file(tmp_path):
+    (tmp_path / "secret").write_text("00ff\n")
+    assert config.job_secret(config.Settings(secret_file=str(tmp_path / "secret"))) == b"\x00\xff"
+    assert config.job_secret(config.Settings(secret="0a")) == b"\n"
+    with pytest.raises(errors.BadInput, match=r"cannot read the job's secret from .*nowhere"):
+        config.job_secret(config.Settings(secret_file=str(tmp_path / "nowhere")))
+    with pytest.raises(errors.BadInput, match="is not hex"):
+        config.job_secret(config.Settings(secret="xyz"))

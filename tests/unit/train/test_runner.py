@@ -1,0 +1,41 @@
+"""The first line of a failed script: its own error, and where in its own code."""
+
+import pathlib
+
+from springtide.train import runner
+
+
+def caught(folder, text, modules=()):
+    """The exception that a script raises, and the script."""
+    script = folder / "train.py"
+    script.write_text(text)
+    for name, body in modules:
+        (folder / name).write_text(body)
+    try:
+        exec(compile(text, str(script), "exec"), {"__name__": "__main__"})
+    except BaseException as error:
+        return error, str(script)
+    raise AssertionError("the script did not raise")
+
+
+def test_the_line_is_the_innermost_one_of_the_users_own(tmp_path):
+    error, script = caught(tmp_path, "import json\ndef load():\n    return json.loads('{')\nload()\n")
+    assert runner.first_line(error, script).endswith("(train.py:3)")
+    assert runner.first_line(error, script).startswith("JSONDecodeError: Expecting property name")
+
+
+def test_an_error_of_many_lines_or_none_is_one_line(tmp_path):
+    error, script = caught(tmp_path, "raise RuntimeError('first\\nsecond')\n")
+    assert runner.first_line(error, script) == "RuntimeError: first (train.py:1)"
+    error, script = caught(tmp_path, "x = 1\nassert x == 2\n")
+    assert runner.first_line(error, script) == "AssertionError (train.py:2)"
+
+
+def test_a_syntax_error_names_its_own_line(tmp_path):
+    error, script = caught(tmp_path, "import ast\nast.parse('x = (', filename='other.py')\n")
+    assert runner.first_line(error, script) == "SyntaxError: '(' was never closed (other.py:1)"
+
+
+def test_our_own_files_are_not_the_users():
+    assert runner.is_ours(runner.__file__)
+    assert not runner.is_ours(str(pathlib.Path("/home/user/train.py")))
