@@ -46,7 +46,12 @@ PAUSE = Order(indices=np.empty(0, dtype=np.int64))
 
 
 def leased(
-    lease: Callable[[DatasetCard], Answer], card: DatasetCard, *, rank: int = 0, group: int = 1
+    lease: Callable[[DatasetCard], Answer],
+    card: DatasetCard,
+    *,
+    rank: int = 0,
+    group: int = 1,
+    draining: Callable[[], bool] = lambda: False,
 ) -> Iterator[Order]:
     """Batches of shards as the master leases them, until the pass is over for all workers.
 
@@ -54,6 +59,7 @@ def leased(
 
     A PAUSE comes when nothing can be leased now: shards that others hold may come back, or our own last ones must be
     reported done first. So a reader that runs ahead never waits for a batch that it still keeps in its hand.
+    Once the job is `draining` no more are read, even of a shard that was begun.
     """
     while not isinstance(answer := lease(card), messages.End):
         if isinstance(answer, messages.Wait):
@@ -62,6 +68,8 @@ def leased(
         indices = shards.indices(card, epoch=answer.epoch, index=answer.index, first=answer.first)[: answer.count]
         bounds = batch_bounds(len(indices), card.batch_size, group)
         for begin, end in bounds:
+            if draining():
+                return
             part = shards.rank_part(end - begin, rank=rank, workers=group)
             first, last = begin + part.start, begin + part.stop
             identity = SampleRange(

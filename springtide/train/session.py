@@ -162,7 +162,10 @@ class Job:
                 epochs = range(first, first + card.epochs)
                 return batches.streamed(opened, rank=self.rank, workers=self.workers, in_step=in_step, epochs=epochs)
             this_pass = dataclasses.replace(card, first_epoch=first)
-            return batches.read(opened, orders.leased(self._link.lease, this_pass, rank=rank, group=group))
+            told = orders.leased(
+                self._link.lease, this_pass, rank=rank, group=group, draining=lambda: self._link.draining
+            )
+            return batches.read(opened, told)
 
         fixed = opened.samples is not None and (in_step or self.workers == 1)
         length = card.epochs * len(orders.batch_bounds(card.samples_used, card.batch_size, group)) if fixed else None

@@ -56,3 +56,12 @@ def test_waiting_is_a_pause_and_the_end_ends():
     assert [(order.ranges[0].shard, order.ranges[0].first) for order in found[1:]] == [(7, 2), (7, 4)]
     assert [order.finishes for order in found[1:]] == [None, 7]
     assert np.size(found[0].indices) == 0
+
+
+def test_a_draining_job_reads_no_further_even_within_a_shard():
+    alone = link.AloneLink(config.load(environ={}))
+    card = DatasetCard(samples=100, batch_size=10)
+    told = orders.leased(alone.lease, card, draining=lambda: len(seen) == 3)
+    seen = []
+    seen.extend(itertools.islice(told, 3))
+    assert list(told) == []
