@@ -34,6 +34,10 @@ class Settings:
     """Slots of the job's key space when alone: a power of two from 64 to 65536. In a job the master decides."""
     connect_timeout_s: float = 30.0
     """How long to try to reach a master or a server before giving up: long enough for a server that starts."""
+    request_timeout_s: float = 60.0
+    """How long a server may take to answer a pull or a push before it counts as lost: it answers in milliseconds."""
+    shared_memory: bool = True
+    """Whether to move rows through shared memory where a server is on this host; TCP otherwise."""
     report_every_s: float = 0.5
     """Seconds between reports to the master: progress bars move at this pace; a report costs some 40 µs."""
     debug: bool = False
@@ -98,7 +102,7 @@ def check(settings: Settings) -> Settings:
     slots = settings.slots
     if not 64 <= slots <= 65536 or slots & (slots - 1):
         raise errors.BadInput(f"slots={slots}: wanted a power of two from 64 to 65536, such as 1024")
-    for name in ("connect_timeout_s", "report_every_s"):
+    for name in ("connect_timeout_s", "request_timeout_s", "report_every_s"):
         if getattr(settings, name) <= 0:
             raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, more than 0")
     if settings.master and ":" not in settings.master:

@@ -79,14 +79,14 @@ void bind_backend(nb::module_& m) {
 }
 
 void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::vector<uint16_t> ports,
-                 std::string secret, std::vector<uint16_t> server_of_slot, uint32_t epoch, uint32_t rank,
+                 nb::bytes secret, std::vector<uint16_t> server_of_slot, uint32_t epoch, uint32_t rank,
                  uint32_t incarnation, uint32_t generation, double connect_timeout_s,
                  double request_timeout_s, bool shared_memory) {
   st::RemoteOptions options;
   options.placement = {epoch, std::move(server_of_slot), static_cast<uint16_t>(hosts.size())};
   options.hosts = std::move(hosts);
   options.ports = std::move(ports);
-  options.secret = std::move(secret);
+  options.secret.assign(secret.c_str(), secret.size());
   options.rank = rank;
   options.incarnation = incarnation;
   options.connect_timeout_s = connect_timeout_s;

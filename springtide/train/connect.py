@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from torch.distributed import distributed_c10d
+import torch
 
 from springtide import _native, config, errors
 from springtide.embedding.client import TableClient
@@ -28,9 +28,13 @@ def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
         ports=list(ports),
         secret=welcome.secret,
         server_of_slot=list(welcome.placement.server_of_slot),
-        placement_epoch=welcome.placement.epoch,
+        epoch=welcome.placement.epoch,
         rank=welcome.rank,
+        incarnation=0,
+        generation=0,
         connect_timeout_s=settings.connect_timeout_s,
+        request_timeout_s=settings.request_timeout_s,
+        shared_memory=settings.shared_memory,
     )
     return TableClient(backend)
 
@@ -52,7 +56,9 @@ def spending(client: TableClient) -> Callable[[], Spent]:
 
     def read() -> Spent:
         stats = backend.stats()
-        return Spent(stats.lookup_ns * share, stats.update_ns * share, stats.sync_ns * share, stats.wait_ns * NANO)
+        return Spent(
+            stats["lookup_ns"] * share, stats["update_ns"] * share, stats["sync_ns"] * share, stats["wait_ns"] * NANO
+        )
 
     return read
 
@@ -62,11 +68,11 @@ def gloo(to_master: link.Link, welcome: Welcome) -> Any:
     host = own_host(welcome)
     key = "springtide: gloo store"
     if welcome.rank == 0:
-        store = distributed_c10d.TCPStore(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
+        store = torch.distributed.TCPStore(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
         to_master.share(key, f"{host}:{store.port}".encode())
     else:
         at, port = split_address(to_master.lookup(key).decode())
-        store = distributed_c10d.TCPStore(at, port, welcome.workers, is_master=False, wait_for_workers=False)
+        store = torch.distributed.TCPStore(at, port, welcome.workers, is_master=False, wait_for_workers=False)
     return allreduce.form_group(store, rank=welcome.rank, workers=welcome.workers, host=host)
 
 
