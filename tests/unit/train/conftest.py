@@ -1,0 +1,56 @@
+"""Servers in this process, on loopback, and a link that leads a worker to them."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from springtide import _native, config
+from springtide.domain.cluster import Placement
+from springtide.train import link
+from springtide.train.session import Job
+
+SLOTS = 64
+SECRET = b"a secret of this test"
+
+
+class ServedLink(link.AloneLink):
+    """One worker, alone, but for servers that hold its tables."""
+
+    def __init__(self, settings, addresses, sync):
+        super().__init__(settings)
+        self.addresses, self.sync = addresses, sync
+
+    def join(self):
+        owners = tuple(slot % len(self.addresses) for slot in range(SLOTS))
+        return msgspec.structs.replace(
+            super().join(),
+            servers=tuple(self.addresses),
+            placement=Placement(epoch=1, servers=len(self.addresses), server_of_slot=owners),
+            slots=SLOTS,
+            sync=self.sync,
+            secret=SECRET,
+        )
+
+
+@pytest.fixture
+def served_job():
+    """`served_job(servers=2, sync="bsp")` is a job with that many servers, which end with the test."""
+    running = []
+
+    def start(servers=1, sync="async", **settings):
+        loaded = config.load(settings, environ={})
+        addresses = []
+        owners = np.array([slot % servers for slot in range(SLOTS)], dtype=np.uint16)
+        for index in range(servers):
+            options = _native.ServerOptions()
+            options.secret, options.index, options.workers = SECRET, index, 1
+            server = _native.Server(_native.Store(slots=SLOTS, seed=loaded.seed), options)
+            server.set_placement(1, owners)
+            host, port = server.start()
+            addresses.append(f"{host}:{port}")
+            running.append(server)
+        return Job(loaded, ServedLink(loaded, addresses, sync))
+
+    yield start
+    while running:
+        running.pop().stop(1.0)
