@@ -17,5 +17,6 @@ using ConstFloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::
 void bind_errors(nb::module_& m);      // errors.cpp: types.h exceptions -> springtide.errors
 void bind_table_spec(nb::module_& m);  // table_spec.cpp: TableSpec, Hyper
 void bind_store(nb::module_& m);       // store.cpp: Store and, first, the specs
+void bind_probe_loop(nb::module_& m);  // probe_loop.cpp: the bound of the store's benchmark
 void bind_server(nb::module_& m);      // server.cpp: Server
 void bind_client(nb::module_& m);      // client.cpp: backends, StepRows, Pending

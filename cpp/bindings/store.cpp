@@ -194,4 +194,5 @@ void bind_store(nb::module_& m) {
       .def("rows", nb::overload_cast<TableId>(&Store::rows, nb::const_), "table"_a)
       .def("resident_bytes", &Store::resident_bytes)
       .def("slot_of", slots_of, "table"_a, "keys"_a.noconvert());
+  bind_probe_loop(m);
 }
