@@ -47,7 +47,7 @@ def bag(rows: int, dim: int, *, sparse: bool, open_ended: bool, init_std: float)
     if open_ended:
         import springtide
 
-        module: nn.Module = springtide.EmbeddingBag(dim)
+        module: nn.Module = springtide.EmbeddingBag(dim, init=("normal", 0.0, init_std))
         return module
     plain = nn.EmbeddingBag(rows, dim, mode="sum", sparse=sparse)
     with torch.no_grad():
@@ -62,7 +62,7 @@ def lookup_table(
     if open_ended:
         import springtide
 
-        module: nn.Module = springtide.Embedding(dim, padding_idx=padding_idx)
+        module: nn.Module = springtide.Embedding(dim, padding_idx=padding_idx, init=("normal", 0.0, init_std))
         return module
     plain = nn.Embedding(rows, dim, sparse=sparse, padding_idx=padding_idx)
     with torch.no_grad():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import springtide
 from springtide import errors, zoo
 from springtide.zoo import catalog
 from springtide.zoo.batches import HistoryBatch
@@ -171,3 +172,12 @@ def test_a_misspelt_model_gets_a_hint():
 def test_settings_that_do_not_fit_are_refused(call, message):
     with pytest.raises(errors.BadInput, match=message):
         call()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_open_ended_models_have_tables_without_a_row_count(name):
+    model = zoo.model(name, open_ended=True)
+    assert not tables_of(model)
+    bounded = tables_of(zoo.model(name))
+    open_tables = [m for m in model.modules() if isinstance(m, springtide.EmbeddingBag | springtide.Embedding)]
+    assert [table.weight.shape[1] for table in open_tables] == [table.embedding_dim for table in bounded.values()]
