@@ -12,8 +12,13 @@ DenseRows::DenseRows(RowSource& source, std::span<const TableId> tables, std::sp
     throw BadInput(std::to_string(tables.size()) + " tables, " + std::to_string(keys.size()) + " keys and " +
                    std::to_string(dims.size()) + " dims; there must be as many of each");
   UniqueKeys& unique = set_->unique();
-  for (size_t i = 0; i < keys.size(); ++i)
-    unique.add(tables[i], keys[i], dims[i], 0, hash_key(tables[i], keys[i]));
+  unique.reserve(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i == 0 || tables[i] != tables[i - 1] || dims[i] != dims[i - 1])
+      unique.begin_run(tables[i], dims[i], 0);
+    unique.add(keys[i], hash_key(tables[i], keys[i]));
+    unique.end_run();
+  }
   set_->route(source, 2);
 }
 

@@ -9,18 +9,6 @@ namespace springtide {
 
 namespace {
 
-// Keys of one table lie together in UniqueKeys, since a step is deduplicated table by table.
-struct Run {
-  size_t begin = 0, end = 0;
-};
-
-Run run_of(const UniqueKeys& unique, TableId table) {
-  const auto first = std::find(unique.tables.begin(), unique.tables.end(), table);
-  const auto last = std::find_if(first, unique.tables.end(), [&](TableId t) { return t != table; });
-  return {static_cast<size_t>(first - unique.tables.begin()),
-          static_cast<size_t>(last - unique.tables.begin())};
-}
-
 void add_row(float* to, const float* from, uint32_t dim) {
   for (uint32_t d = 0; d < dim; ++d) to[d] += from[d];
 }
@@ -35,24 +23,30 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
   padding_at_.assign(plan_->features.size(), kPadding);
   std::vector<std::vector<uint32_t>> here(parts.size());  // index in this set of each part's unique keys
   for (size_t p = 0; p < parts.size(); ++p) here[p].assign(parts[p]->unique(), kPadding);
+  std::vector<size_t> touched;
   KeyIndex index;
   UniqueKeys& mine = set_->unique();
+  size_t total = 0;
+  for (StepRows* part : parts) total += part->unique();
+  mine.reserve(total);
   for (const auto& [table, name] : plan_->names) {
-    size_t total = 0;
-    for (StepRows* part : parts) total += part->unique();
     index.begin(total);
+    bool begun = false;
     for (size_t p = 0; p < parts.size(); ++p) {
       const UniqueKeys& theirs = parts[p]->set_->unique();
-      const Run run = run_of(theirs, table);
-      for (size_t i = run.begin; i < run.end; ++i) {
-        const int group = groups[p].at(theirs.groups[i]);
-        if (group < 0) continue;
-        const auto next = static_cast<uint32_t>(mine.keys.size());
-        here[p][i] = index.find_or_add(theirs.keys[i], theirs.hashes[i], next);
-        if (here[p][i] == next)
-          mine.add(table, theirs.keys[i], theirs.dims[i], static_cast<uint16_t>(group), theirs.hashes[i]);
+      for (const auto& run : theirs.runs) {
+        const int group = groups[p].at(run.group);
+        if (run.table != table || group < 0) continue;
+        if (!begun) mine.begin_run(table, run.dim, static_cast<uint16_t>(group));
+        begun = true;
+        touched.push_back(static_cast<size_t>(group));
+        for (uint32_t i = run.begin; i < run.end; ++i) {
+          here[p][i] = index.find_or_add(theirs.keys[i], theirs.hashes[i], mine.count);
+          if (here[p][i] == mine.count) mine.add(theirs.keys[i], theirs.hashes[i]);
+        }
       }
     }
+    if (begun) mine.end_run();
   }
   set_->route(source, plan_->groups);
   const auto to = set_->user_offset();
@@ -62,16 +56,17 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
     RowSet& part = *parts[p]->set_;
     part.wait();
     const float* part_grads = part.grads().data();
-    for (size_t i = 0; i < here[p].size(); ++i) {
-      if (here[p][i] == kPadding) continue;
-      const uint32_t from = part.user_offset()[i], at = to[here[p][i]], dim = part.unique().dims[i];
-      std::memcpy(rows + at, part.rows().data() + from, dim * sizeof(float));
-      add_row(grads + at, part_grads + from, dim);
-      set_->touch(mine.groups[here[p][i]]);
-    }
+    for (const auto& run : part.unique().runs)
+      for (uint32_t i = run.begin; i < run.end; ++i) {
+        if (here[p][i] == kPadding) continue;
+        const uint32_t from = part.user_offset()[i], at = to[here[p][i]];
+        std::memcpy(rows + at, part.rows().data() + from, run.dim * sizeof(float));
+        add_row(grads + at, part_grads + from, run.dim);
+      }
     set_->suspect();  // sums of finite numbers may overflow; the push looks once more
     part.drop_grads();
   }
+  for (size_t group : touched) set_->touch(group);
 }
 
 }  // namespace springtide

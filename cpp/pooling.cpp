@@ -9,6 +9,9 @@ namespace springtide {
 
 namespace {
 
+// Rows are asked for this many occurrences before they are used.
+constexpr int64_t kAhead = 12;
+
 struct Range {
   int64_t begin, end;
 };
@@ -49,6 +52,7 @@ template <uint32_t D>
                                              int64_t out_stride) {
   const Row<D> row{ids.dim};
   for (int64_t i = 0; i < ids.count; ++i) {
+    if (i + kAhead < ids.count) __builtin_prefetch(rows + ids.at[i + kAhead]);
     uint32_t at = ids.at[i];
     if (at == kPadding) at = ids.padding_at;
     float* to = out + i * out_stride;
@@ -166,9 +170,14 @@ template <uint32_t D>
                                                  float* grad_weights) {
   float poison[D ? D : 1] = {};
   if (bag.pooling == Pooling::none || one_id_a_bag(bag)) {
-    for (int64_t i = 0; i < ids.count; ++i)
+    for (int64_t i = 0; i < ids.count; ++i) {
+      if (i + kAhead < ids.count) {
+        __builtin_prefetch(grads + ids.at[i + kAhead], 1);
+        __builtin_prefetch(grad_out + (i + kAhead) * grad_stride);
+      }
       if (ids.at[i] != kPadding)
         add_checked<D>(grads + ids.at[i], grad_out + i * grad_stride, 1.0f, poison, ids.dim);
+    }
   } else {
     for (int64_t b = 0; b < bag.bags; ++b) {
       const Range range = range_of(bag, b, ids.count);

@@ -13,17 +13,11 @@ namespace {
 
 constexpr size_t kKeptSets = 16;  // prefetched, current, pushed: a handful is in use at once
 
+constexpr uint32_t kNone = ~0u;
+
 void copy_row(float* to, const float* from, uint32_t dim) { std::memcpy(to, from, dim * sizeof(float)); }
 
 }  // namespace
-
-void UniqueKeys::clear() {
-  tables.clear();
-  keys.clear();
-  dims.clear();
-  groups.clear();
-  hashes.clear();
-}
 
 RowSource::RowSource(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {
   const Placement& placement = backend_->placement();
@@ -77,47 +71,60 @@ void RowSet::reset() {
 }
 
 void RowSet::route(const RowSource& source, size_t groups) {
-  const size_t n = unique_.keys.size();
-  const auto bucket_of_slot = source.bucket_of_slot();
+  const size_t n = unique_.count;
+  const uint32_t* bucket_of_slot = source.bucket_of_slot().data();
   const uint32_t slots = source.slots();
   buckets_.assign(slots + 1, 0);
-  for (uint64_t hash : unique_.hashes) buckets_[bucket_of_slot[slot_of(hash, slots)] + 1] += 1;
+  position_.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    position_[i] = bucket_of_slot[slot_of(unique_.hashes[i], slots)];
+    buckets_[position_[i] + 1] += 1;
+  }
   for (size_t b = 0; b < slots; ++b) buckets_[b + 1] += buckets_[b];
   const auto server_bucket = source.server_bucket();
   routed_.server_begin.resize(server_bucket.size());
   for (size_t s = 0; s < server_bucket.size(); ++s) routed_.server_begin[s] = buckets_[server_bucket[s]];
-  order_.resize(n);
-  for (uint32_t i = 0; i < n; ++i) order_[buckets_[bucket_of_slot[slot_of(unique_.hashes[i], slots)]]++] = i;
 
   routed_.tables.resize(n);
   routed_.keys.resize(n);
   routed_.row_offset.resize(n + 1);
-  user_offset_.resize(n);
+  routed_.row_offset[0] = 0;
   group_begin_.assign(groups + 1, 0);
-  uint64_t at = 0;
-  for (size_t r = 0; r < n; ++r) {
-    const uint32_t i = order_[r];
-    routed_.tables[r] = unique_.tables[i];
-    routed_.keys[r] = unique_.keys[i];
-    routed_.row_offset[r] = static_cast<uint32_t>(at);
-    user_offset_[i] = static_cast<uint32_t>(at);
-    group_begin_[unique_.groups[i] + 1u] += unique_.dims[i];
-    at += unique_.dims[i];
-  }
-  if (at > std::numeric_limits<uint32_t>::max() - 1)
-    throw BadInput("a batch needs " + std::to_string(at) +
-                   " floats of rows, more than 2^32 - 2: use smaller batches");
-  routed_.row_offset[n] = static_cast<uint32_t>(at);
-  for (size_t g = 0; g < groups; ++g) group_begin_[g + 1] += group_begin_[g];
-  if (!same_layout()) {
-    std::vector<uint32_t> next(group_begin_.begin(), group_begin_.end());
-    for (size_t i = 0; i < n; ++i) {
-      user_offset_[i] = next[unique_.groups[i]];
-      next[unique_.groups[i]] += unique_.dims[i];
+  uint64_t floats = 0;
+  for (const auto& run : unique_.runs) {
+    const uint64_t run_floats = uint64_t{run.dim} * (run.end - run.begin);
+    floats += run_floats;
+    group_begin_[run.group + 1u] += static_cast<uint32_t>(run_floats);
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      const uint32_t at = buckets_[position_[i]]++;
+      position_[i] = at;
+      routed_.tables[at] = run.table;
+      routed_.keys[at] = unique_.keys[i];
+      routed_.row_offset[at + 1] = run.dim;
     }
   }
+  if (floats > std::numeric_limits<uint32_t>::max() - 1)
+    throw BadInput("a batch needs " + std::to_string(floats) +
+                   " floats of rows, more than 2^32 - 2: use smaller batches");
+  for (size_t r = 0; r < n; ++r) routed_.row_offset[r + 1] += routed_.row_offset[r];
+  lay_out(groups);
   touched_.assign(groups, 0);
-  rows_.get(*backend_, at);
+  rows_.get(*backend_, floats);
+}
+
+void RowSet::lay_out(size_t groups) {
+  user_offset_.resize(unique_.count);
+  for (size_t g = 0; g < groups; ++g) group_begin_[g + 1] += group_begin_[g];
+  if (same_layout()) {
+    for (size_t i = 0; i < unique_.count; ++i) user_offset_[i] = routed_.row_offset[position_[i]];
+    return;
+  }
+  std::vector<uint32_t> next(group_begin_.begin(), group_begin_.end());
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      user_offset_[i] = next[run.group];
+      next[run.group] += run.dim;
+    }
 }
 
 std::span<float> RowSet::grads() {
@@ -144,11 +151,16 @@ void RowSet::wait() {
   auto pulling = std::move(pulling_);
   pulling->wait();
   if (same_layout()) return;
-  const float* wire = wire_.data();
-  for (size_t r = 0; r < order_.size(); ++r) {
-    const uint32_t i = order_[r];
-    copy_row(rows_.data() + user_offset_[i], wire + routed_.row_offset[r], unique_.dims[i]);
-  }
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; i < run.end; ++i)
+      copy_row(rows_.data() + user_offset_[i], wire_.data() + routed_.row_offset[position_[i]], run.dim);
+}
+
+void RowSet::copy_to_wire(const float* from) {
+  float* wire = wire_.get(*backend_, floats());
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; i < run.end; ++i)
+      copy_row(wire + routed_.row_offset[position_[i]], from + user_offset_[i], run.dim);
 }
 
 void RowSet::drop_grads() {
@@ -161,39 +173,46 @@ bool RowSet::any_touched() const {
 }
 
 void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& names) {
-  const float* grads = grads_.data();
-  for (size_t i = 0; i < unique_.keys.size(); ++i) {
-    if (!touched_[unique_.groups[i]]) continue;
-    const float* row = grads + user_offset_[i];
-    float poison = 0;
-    for (uint32_t d = 0; d < unique_.dims[i]; ++d) poison += row[d] * 0.0f;
-    if (poison == 0) continue;
-    std::string name = std::to_string(unique_.tables[i]);
-    for (const auto& [table, known] : names)
-      if (table == unique_.tables[i]) name = "'" + known + "'";
-    const float* bad = std::find_if_not(row, row + unique_.dims[i], [](float x) { return std::isfinite(x); });
-    throw NonFinite("the gradient of table " + name + ", key " + std::to_string(unique_.keys[i]) +
-                    ", holds " + (std::isnan(*bad) ? "NaN" : "infinity") +
-                    "; nothing of this step was pushed. Look at the loss, lower the learning rate or clip");
+  for (const auto& run : unique_.runs) {
+    if (!touched_[run.group]) continue;
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      const float* row = grads_.data() + user_offset_[i];
+      float poison = 0;
+      for (uint32_t d = 0; d < run.dim; ++d) poison += row[d] * 0.0f;
+      if (poison == 0) continue;
+      std::string name = std::to_string(run.table);
+      for (const auto& [table, known] : names)
+        if (table == run.table) name = "'" + known + "'";
+      const float* bad = std::find_if_not(row, row + run.dim, [](float x) { return std::isfinite(x); });
+      throw NonFinite("the gradient of table " + name + ", key " + std::to_string(unique_.keys[i]) +
+                      ", holds " + (std::isnan(*bad) ? "NaN" : "infinity") +
+                      "; nothing of this step was pushed. Look at the loss, lower the learning rate or clip");
+    }
   }
 }
 
 void RowSet::select_touched() {
+  const size_t n = unique_.count;
+  std::vector<uint32_t> unique_at(n, kNone);  // unique index of a routed row that is kept
+  std::vector<uint32_t> dim_at(n);
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; touched_[run.group] && i < run.end; ++i) {
+      unique_at[position_[i]] = i;
+      dim_at[position_[i]] = run.dim;
+    }
   selected_.tables.clear();
   selected_.keys.clear();
   selected_.row_offset.assign(1, 0);
   selected_.server_begin.assign(1, 0);
   float* wire = wire_.get(*backend_, floats());
-  uint32_t at = 0;
   for (size_t s = 0; s + 1 < routed_.server_begin.size(); ++s) {
     for (uint32_t r = routed_.server_begin[s]; r < routed_.server_begin[s + 1]; ++r) {
-      const uint32_t i = order_[r];
-      if (!touched_[unique_.groups[i]]) continue;
-      copy_row(wire + at, grads_.data() + user_offset_[i], unique_.dims[i]);
-      at += unique_.dims[i];
-      selected_.tables.push_back(unique_.tables[i]);
-      selected_.keys.push_back(unique_.keys[i]);
-      selected_.row_offset.push_back(at);
+      if (unique_at[r] == kNone) continue;
+      const uint32_t at = selected_.row_offset.back();
+      copy_row(wire + at, grads_.data() + user_offset_[unique_at[r]], dim_at[r]);
+      selected_.tables.push_back(routed_.tables[r]);
+      selected_.keys.push_back(routed_.keys[r]);
+      selected_.row_offset.push_back(at + dim_at[r]);
     }
     selected_.server_begin.push_back(static_cast<uint32_t>(selected_.keys.size()));
   }
@@ -208,23 +227,15 @@ Part RowSet::push_part(const std::vector<std::pair<TableId, std::string>>& names
     return {&selected_, wire_.data()};
   }
   if (same_layout()) return {&routed_, grads_.data()};
-  float* wire = wire_.get(*backend_, floats());
-  for (size_t r = 0; r < order_.size(); ++r) {
-    const uint32_t i = order_[r];
-    copy_row(wire + routed_.row_offset[r], grads_.data() + user_offset_[i], unique_.dims[i]);
-  }
-  return {&routed_, wire};
+  copy_to_wire(grads_.data());
+  return {&routed_, wire_.data()};
 }
 
 Part RowSet::assign_part() {
   wait();
   if (same_layout()) return {&routed_, rows_.data()};
-  float* wire = wire_.get(*backend_, floats());
-  for (size_t r = 0; r < order_.size(); ++r) {
-    const uint32_t i = order_[r];
-    copy_row(wire + routed_.row_offset[r], rows_.data() + user_offset_[i], unique_.dims[i]);
-  }
-  return {&routed_, wire};
+  copy_to_wire(rows_.data());
+  return {&routed_, wire_.data()};
 }
 
 }  // namespace springtide

@@ -58,21 +58,36 @@ class FloatBuffer {
   size_t size_ = 0;
 };
 
-// Unique (table, key) pairs in the order they were first seen, before they are routed.
+// Unique (table, key) pairs in the order they were first seen, before they are routed: runs of one table
+// each.
 struct UniqueKeys {
-  std::vector<TableId> tables;
-  std::vector<Key> keys;
-  std::vector<uint32_t> dims;
-  std::vector<uint16_t> groups;
+  struct Run {
+    TableId table = 0;
+    uint16_t group = 0;
+    uint32_t dim = 0;
+    uint32_t begin = 0, end = 0;
+  };
+  std::vector<Run> runs;
+  std::vector<Key> keys;  // longer than count, so that adding one is a store
   std::vector<uint64_t> hashes;
-  void add(TableId table, Key key, uint32_t dim, uint16_t group, uint64_t hash) {
-    tables.push_back(table);
-    keys.push_back(key);
-    dims.push_back(dim);
-    groups.push_back(group);
-    hashes.push_back(hash);
+  uint32_t count = 0;
+
+  void reserve(size_t wanted) {
+    if (keys.size() < wanted) keys.resize(wanted);
+    if (hashes.size() < wanted) hashes.resize(wanted);
   }
-  void clear();
+  void begin_run(TableId table, uint32_t dim, uint16_t group) {
+    runs.push_back({table, group, dim, count, count});
+  }
+  void add(Key key, uint64_t hash) {  // room must be reserved
+    keys[count] = key;
+    hashes[count++] = hash;
+  }
+  void end_run() { runs.back().end = count; }
+  void clear() {
+    runs.clear();
+    count = 0;
+  }
 };
 
 class RowSet {
@@ -120,12 +135,14 @@ class RowSet {
  private:
   bool same_layout() const { return group_begin_.size() <= 2; }
   void check_finite(const std::vector<std::pair<TableId, std::string>>& names);
+  void lay_out(size_t groups);
+  void copy_to_wire(const float* from);
   void select_touched();
 
   std::shared_ptr<Backend> backend_;  // first: buffers may belong to it
   UniqueKeys unique_;
   Routed routed_;
-  std::vector<uint32_t> order_;        // unique index of routed row i
+  std::vector<uint32_t> position_;     // routed row of unique i
   std::vector<uint32_t> user_offset_;  // by unique index
   std::vector<uint32_t> group_begin_;
   std::vector<uint32_t> occurrence_offsets_;

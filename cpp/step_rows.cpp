@@ -66,9 +66,14 @@ void StepRows::dedup(std::span<const FeatureIds> ids) {
   for (size_t i = 0; i < order.size();) {
     size_t end = i, total = 0;
     for (; end < order.size() && plan_->features[order[end]].table == plan_->features[order[i]].table; ++end)
-      total += static_cast<size_t>(ids[order[end]].count) + 1;
+      total += static_cast<size_t>(ids[order[end]].count) + plan_->features[order[end]].pull_padding;
     key_index().begin(total);
+    UniqueKeys& unique = set_->unique();
+    unique.reserve(unique.count + total);
+    const FeatureSpec& first = plan_->features[order[i]];
+    unique.begin_run(first.table, first.dim, first.group);
     for (; i < end; ++i) dedup_feature(order[i], ids[order[i]]);
+    unique.end_run();
   }
 }
 
@@ -77,13 +82,9 @@ void StepRows::dedup_feature(size_t f, const FeatureIds& ids) {
   KeyIndex& index = key_index();
   UniqueKeys& unique = set_->unique();
   uint32_t* at = at_.data() + begin_[f];
-  auto next = static_cast<uint32_t>(unique.keys.size());
   const auto look_up = [&](Key key, uint64_t hash) {
-    const uint32_t found = index.find_or_add(key, hash, next);
-    if (found == next) {
-      unique.add(feature.table, key, feature.dim, feature.group, hash);
-      ++next;
-    }
+    const uint32_t found = index.find_or_add(key, hash, unique.count);
+    if (found == unique.count) unique.add(key, hash);
     return found;
   };
   uint64_t hashes[kBlock];

@@ -55,7 +55,7 @@ class StepRows {
 
   const std::shared_ptr<RowSet>& set() const { return set_; }
   const StepPlan& plan() const { return *plan_; }
-  size_t unique() const { return set_->unique().keys.size(); }
+  size_t unique() const { return set_->unique().count; }
 
   // Writes one output row per bag (or id) at out + i * out_stride floats. Waits for the pull.
   void pool(size_t feature, const Bag& bag, float* out, int64_t out_stride);
