@@ -113,12 +113,12 @@ class TableClient:
         _native.pull([step], after_step)
         return step
 
-    def dense(self, tables_: Sequence[int] | npt.NDArray[Any], keys: npt.NDArray[Any], dims: Any) -> _native.DenseRows:
+    def dense(self, table_ids: npt.ArrayLike, keys: npt.ArrayLike, dims: npt.ArrayLike) -> _native.DenseRows:
         """Rows under keys that the caller names, in that order: chunks of dense tensors, or rows to read or set."""
         keys = np.ascontiguousarray(keys, dtype=np.int64)
         return _native.DenseRows(
             self.source,
-            np.ascontiguousarray(np.broadcast_to(np.asarray(tables_, dtype=np.uint16), keys.shape)),
+            np.ascontiguousarray(np.broadcast_to(np.asarray(table_ids, dtype=np.uint16), keys.shape)),
             keys,
             np.ascontiguousarray(np.broadcast_to(np.asarray(dims, dtype=np.uint32), keys.shape)),
         )

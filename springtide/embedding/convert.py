@@ -58,7 +58,7 @@ def _bind_open(module: Any, path: str, client: TableClient, book: TableBook) -> 
 
 
 def _bind_plain(
-    module: nn.EmbeddingBag | nn.Embedding,
+    module: Any,
     path: str,
     client: TableClient,
     book: TableBook,

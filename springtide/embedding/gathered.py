@@ -134,7 +134,7 @@ class Pooled(torch.autograd.Function):
         return outs
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         """Reduce d(outputs) to one gradient a unique row, in batch order."""
         gathered: Gathered = ctx.gathered

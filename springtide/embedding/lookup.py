@@ -171,7 +171,7 @@ class Lookups:
     def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, Call]]) -> tuple[torch.Tensor, ...]:
         trained = any(weight.requires_grad for weight in gathered.plan.weights)
         anchor = self._anchor if trained else self._anchor.detach()
-        outs: tuple[torch.Tensor, ...] = Pooled.apply(
+        outs: tuple[torch.Tensor, ...] = Pooled.apply(  # type: ignore[no-untyped-call]
             anchor, gathered, calls, self._after_backward, *(call.weights for _, call in calls)
         )
         return outs

@@ -237,7 +237,7 @@ class EmbeddingBags(_OpenTable):
         named = dict(dims) if isinstance(dims, Mapping) else {str(i): dim for i, dim in enumerate(dims)}
         if not named:
             raise errors.BadInput("EmbeddingBags needs at least one table, such as EmbeddingBags({'user': 16})")
-        if mode not in calls.POOLING or mode == "none":
+        if mode not in ("sum", "mean", "max"):
             raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
         if output not in ("concat", "list"):
             raise errors.UnknownName("output", str(output), ("concat", "list"))

@@ -99,6 +99,11 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
     ) -> calls.Call:
         """The lookup of one forward."""
         mode: Any = self.mode
+        if input.dim() == 1 and offsets is None:
+            raise errors.BadInput(
+                f"table {self.springtide_binding.tables[0].name!r}: 1-D ids need offsets, the start of each bag; "
+                "for one id a bag use ids.unsqueeze(1)"
+            )
         return calls.bag_call(
             self.springtide_binding.features[0],
             input,

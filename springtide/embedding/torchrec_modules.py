@@ -7,7 +7,6 @@ In: a collection whose inner tables embedding/convert.py has bound. Imported onl
 from typing import Any
 
 import torch
-from torch import nn
 
 from springtide import errors
 from springtide.embedding import calls
@@ -20,7 +19,7 @@ except ImportError as error:
     raise errors.MissingExtra("serving TorchRec's collections", "torchrec") from error
 
 
-def bind(collection: nn.Module, path: str) -> None:
+def bind(collection: Any, path: str) -> None:
     """Turn a collection, whose inner modules are served already, into one that looks all of them up at once."""
     for base, turned in ((EmbeddingBagCollection, ServedBagCollection), (EmbeddingCollection, ServedCollection)):
         if type(collection) is base:

@@ -1,0 +1,119 @@
+"""Which modules become served tables, under which names, and what is refused."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import springtide
+from springtide import errors
+from springtide.embedding import client, convert
+
+
+def converted(model):
+    return convert.convert(model, client.TableClient.local(slots=64))
+
+
+def test_tables_are_named_by_their_place_and_numbered_in_order():
+    served = converted(
+        nn.ModuleDict(
+            {
+                "a": nn.Embedding(5, 2),
+                "b": nn.Sequential(nn.Linear(2, 2), nn.EmbeddingBag(7, 3)),
+                "c": springtide.EmbeddingBag(4),
+            }
+        )
+    )
+    assert [(table.name, table.spec.id, table.spec.dim, table.request.rows) for table in served] == [
+        ("a", 0, 2, 5), ("b.1", 1, 3, 7), ("c", 2, 4, 0),
+    ]  # fmt: skip
+    assert [table.initial is None for table in served] == [False, False, True]
+
+
+def test_a_module_in_two_places_is_one_table():
+    shared = nn.Embedding(5, 2)
+    (table,) = converted(nn.ModuleDict({"a": shared, "b": shared}))
+    assert table.name == "a"
+
+
+def test_modules_with_one_weight_are_one_table(make_pair):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Embedding(6, 4)
+            self.b = nn.EmbeddingBag(6, 4, mode="sum")
+            self.b.weight = self.a.weight
+
+        def forward(self, ids):
+            return self.a(ids).sum(1) * self.b(ids)
+
+    pair = make_pair(Tied())
+    assert [table.name for table in pair.served.tables] == ["a"]
+    for seed in range(3):
+        ids = torch.randint(0, 6, (4, 2), generator=torch.Generator().manual_seed(seed))
+        pair.train(lambda model, ids=ids: model(ids).sum())
+    pair.assert_same()
+
+
+def test_open_tables_of_one_name_are_refused_unless_they_are_one_module():
+    with pytest.raises(errors.BadInput, match="table 'u' is declared twice: dim 4 at 'a', dim 8 at 'b'"):
+        converted(nn.ModuleDict({"a": springtide.EmbeddingBag(4, name="u"), "b": springtide.EmbeddingBag(8, name="u")}))
+    with pytest.raises(errors.BadInput, match="use one module in both places"):
+        converted(nn.ModuleDict({"a": springtide.EmbeddingBag(4, name="u"), "b": springtide.EmbeddingBag(4, name="u")}))
+    with pytest.raises(errors.BadInput, match="different options"):
+        converted(
+            nn.ModuleDict({"a": springtide.EmbeddingBag(4, name="u"), "b": springtide.EmbeddingBag(4, name="u", ttl=3)})
+        )
+
+
+def test_what_cannot_be_served_is_refused():
+    with pytest.raises(errors.BadInput, match=r"'0' has max_norm=1.0"):
+        converted(nn.Sequential(nn.Embedding(5, 2, max_norm=1.0)))
+    with pytest.raises(errors.BadInput, match="scale_grad_by_freq"):
+        converted(nn.Sequential(nn.EmbeddingBag(5, 2, scale_grad_by_freq=True)))
+    with pytest.raises(errors.BadInput, match="is on meta"):
+        converted(nn.Sequential(nn.EmbeddingBag(5, 2, device="meta")))
+
+
+def test_a_model_is_prepared_once():
+    model = nn.Sequential(nn.Embedding(5, 2))
+    converted(model)
+    with pytest.raises(errors.BadInput, match="is served already"):
+        converted(model)
+
+
+def test_subclasses_are_served_unless_they_have_their_own_forward(make_pair):
+    class Named(nn.EmbeddingBag):
+        label = "mine"
+
+    class Doubled(nn.Embedding):
+        def forward(self, ids):
+            return nn.functional.embedding(ids, self.weight) * 2
+
+    pair = make_pair(nn.ModuleList([Named(5, 2, mode="sum"), Doubled(5, 2)]))
+    assert [table.name for table in pair.served.tables] == ["0"]
+    assert pair.served.model[0].label == "mine"
+    ids = torch.tensor([[1, 2], [4, 4]])
+    pair.train(lambda model: model[0](ids).sum() + model[1](ids).sum())
+    pair.assert_same()
+
+
+def test_state_dicts_are_the_usual_ones(make_pair):
+    pair = make_pair(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1)))
+    pair.assert_same()
+    other = nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1))
+    pair.served.model.load_state_dict(other.state_dict())
+    ids = torch.tensor([[1, 2], [4, 4]])
+    torch.testing.assert_close(pair.served.model(ids), other(ids))
+    other.load_state_dict(pair.served.model.state_dict())
+    with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight"):
+        pair.served.model.load_state_dict({**other.state_dict(), "0.weight": torch.zeros(5, 4)})
+    with pytest.raises(RuntimeError, match="Missing key"):
+        pair.served.model.load_state_dict({"1.weight": other[1].weight, "1.bias": other[1].bias})
+
+
+def test_a_copy_of_a_served_model_reads_the_same_tables(make_served):
+    served = make_served(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1)))
+    ids = torch.tensor([[1, 2]])
+    torch.testing.assert_close(copy.deepcopy(served.model)(ids), served.model(ids))
