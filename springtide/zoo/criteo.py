@@ -17,8 +17,8 @@ from springtide.zoo.batches import ClickBatch
 from springtide.zoo.cells import Cells
 
 DENSE, SPARSE = 13, 26
-_HEX = np.zeros(256, dtype=bool)
-_HEX[np.frombuffer(b"0123456789abcdefABCDEF", dtype=np.uint8)] = True
+_ODD = np.ones(256, dtype=bool)
+_ODD[np.frombuffer(b"0123456789abcdefABCDEF\t", dtype=np.uint8)] = False
 
 
 class CriteoTsv(text_records.TextRecords):
@@ -71,6 +71,10 @@ def check_tables(tables: Sequence[int] | int | None, fields: int) -> tuple[int, 
 
 def _not_hex(cut: Cells) -> NDArray[np.bool_]:
     """Which category cells hold something else than hexadecimal digits: [lines, categories]."""
-    wrong_before = np.concatenate([[0], np.cumsum(~_HEX[cut.buffer])])
     starts, stops = cut.starts[:, 1 + DENSE :], cut.stops[:, 1 + DENSE :]
-    return np.asarray(wrong_before[stops] > wrong_before[starts])
+    wrong = np.zeros(starts.shape, dtype=bool)
+    odd = np.flatnonzero(_ODD[cut.buffer])  # few: minus signs of numbers, and what should not be there
+    if len(odd):
+        place = np.searchsorted(odd, starts)
+        wrong |= (place < len(odd)) & (odd[np.minimum(place, len(odd) - 1)] < stops)
+    return wrong

@@ -77,7 +77,8 @@ class Truth:
         self._dense = _weights(
             spec.dense, spec.dense_strength / np.sqrt(max(spec.dense, 1)), spec.drift_per_hour, world.stream(11, task)
         )
-        people = np.arange(len(world.users), dtype=np.int64)
+        # the turning of users is planted only where something turns: at ten million users it is 360 MB
+        people = np.arange(len(world.users) if spec.drift_per_hour > 0 else 0, dtype=np.int64)
         self._turn = np.float32(spec.drift_per_hour) * counter.normals(people, world.stream(12, task))[0]
         self._other = np.ascontiguousarray(counter.normals(people, world.stream(13, task), LATENT).T)
         self._still = None if spec.drift_per_hour > 0 else self._stand()

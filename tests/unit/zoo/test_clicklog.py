@@ -1,5 +1,9 @@
 """The generated click log: the same from any slice, correlated, with a truth that is known and that can drift."""
 
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +14,7 @@ from springtide.zoo import clickworld, metrics, oracle
 from springtide.zoo.clicklog import Generator
 from springtide.zoo.logspec import LogSpec
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 FIELDS = (500, 200, 20, 30, 12, 50)
 SMALL = LogSpec(seed=11, cardinalities=FIELDS, dense=5, history=6)
 
@@ -203,3 +208,9 @@ def test_histories_are_of_the_users_taste_and_padded_at_the_end(still):
 def test_a_spec_that_cannot_be_made_is_refused(wrong):
     with pytest.raises(errors.BadInput, match=next(iter(wrong))):
         LogSpec(**wrong)
+
+
+def test_the_generator_and_the_metrics_need_no_torch():
+    code = "import sys; import springtide.zoo.oracle, springtide.zoo.metrics; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -85,6 +85,7 @@ MALFORMED = {
     "number 3 is '1.5'": GOOD.replace("\t2\t", "\t1.5\t", 1),
     "number 3 is '-'": GOOD.replace("\t2\t", "\t-\t", 1),
     "number 3 is '9999999999999999999999'": GOOD.replace("\t2\t", "\t" + "9" * 22 + "\t", 1),
+    r"category 26 is '\x00', wanted hexadecimal digits": GOOD[:-8] + "\0",
     "category 1 is 'xyz', wanted hexadecimal digits": GOOD.replace("00000000", "xyz"),
 }
 
