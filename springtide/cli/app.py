@@ -103,7 +103,7 @@ Example:
 def demo(
     servers: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
     workers: Annotated[int, typer.Option(min=1, help="Workers.")] = 2,
-    samples: Annotated[int, typer.Option(min=1000, help="Clicks to generate and train on.")] = 400_000,
+    samples: Annotated[int, typer.Option(min=1000, help="Events to generate; a tenth is for the test.")] = 500_000,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:

@@ -53,10 +53,10 @@ def text(status: JobStatus, files: RunFiles, script: str) -> str:
         f"events  {files.events}",
         "",
         "What to try next:",
-        f"  cp {script} train.py                                  read it: three lines are ours",
-        "  springtide run train.py --servers 1 --workers 1",
+        f"  cp {script} train.py",
         "  springtide run train.py --servers 3 --workers 2 -- --samples 1000000",
-        "  python train.py                                       the same alone, in one process",
+        "  python train.py         # the same script alone, in one process",
+        "Three lines of the script are ours, marked <-; the rest is plain PyTorch.",
     ]
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ import time
 from types import TracebackType
 from typing import Protocol, Self
 
+import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -87,7 +88,7 @@ class PlainView:
     def __init__(self, console: Console, heading: list[str], follow: Follow) -> None:
         self._heading, self._follow = heading, follow
         self._next_at = 0.0
-        self._last = ""
+        self._last = self._shown = ""
 
     def __enter__(self) -> Self:
         for line in self._heading:
@@ -103,10 +104,11 @@ class PlainView:
         """A line, if it is time for one."""
         self._relay()
         self._last = line_of(status)
-        if time.monotonic() >= self._next_at and status.phase != "starting":
+        news = line_of(msgspec.structs.replace(status, elapsed_s=0.0))
+        if time.monotonic() >= self._next_at and news != self._shown:
             self._next_at = time.monotonic() + LINE_EVERY_S
             self.say(self._last)
-            self._last = ""
+            self._last, self._shown = "", news
 
     def say(self, line: str) -> None:
         """One line."""

@@ -10,32 +10,29 @@ import argparse
 
 import numpy as np
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 import springtide as st
-from springtide import zoo
+from springtide.zoo import ClickLog, demo
 from springtide.zoo.metrics import StreamingAUC
-from springtide.zoo.widedeep import WideDeep
 
 
 def main() -> None:
     """Train one epoch, then let rank 0 measure the AUC on events that come after those trained on."""
     options = parse()
     job = st.join()  # <- who am I, where are the servers; alone when there are none
-    log = zoo.ClickLog(options.samples, folder=options.data)
-    train, test = log.split(test_share=0.1)
+    train, test = demo.log(options.samples, folder=options.data)
 
     torch.manual_seed(0)
-    model: torch.nn.Module = WideDeep(log.tables)
-    optimizer: torch.optim.Optimizer = torch.optim.Adagrad(model.parameters(), lr=options.lr)
-    model, optimizer, batches = job.prepare(
-        model, optimizer, train, batch_size=options.batch_size
-    )  # <- tables are served
+    model = demo.model()  # WideDeep: 26 fields, each with a table of 8 floats a row and one of weights
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=options.lr)
+    model, optimizer, batches = job.prepare(model, optimizer, train, batch_size=options.batch_size)  # <- tables served
 
     progress = StreamingAUC()
     for step, (x, y) in enumerate(batches):
         optimizer.zero_grad()
         logits = model(x)
-        loss = zoo.loss(logits, y)
+        loss = binary_cross_entropy_with_logits(logits, y)
         loss.backward()
         optimizer.step()
         progress.update(y, logits.detach())
@@ -47,7 +44,7 @@ def main() -> None:
         print(f"AUC on {len(test):,} later events: {auc:.4f}; the best possible is {best:.4f}")
 
 
-def measure(model: torch.nn.Module, test: "zoo.ClickLog") -> float:
+def measure(model: torch.nn.Module, test: ClickLog) -> float:
     """AUC on a data set, read in large batches."""
     model.eval()
     auc = StreamingAUC()
@@ -61,9 +58,9 @@ def measure(model: torch.nn.Module, test: "zoo.ClickLog") -> float:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="WideDeep on a generated click log")
-    parser.add_argument("--samples", type=int, default=400_000)
-    parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--lr", type=float, default=0.03)
+    parser.add_argument("--samples", type=int, default=demo.SAMPLES)
+    parser.add_argument("--batch-size", type=int, default=demo.BATCH)
+    parser.add_argument("--lr", type=float, default=demo.LEARNING_RATE)
     parser.add_argument("--data", help="folder to keep the generated log in, so that workers share it")
     return parser.parse_args()
 

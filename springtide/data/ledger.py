@@ -161,7 +161,6 @@ class Book:
     """All passes of a job. A worker opens the next pass by showing its card; all must show the same cards in turn."""
 
     workers: int
-    lockstep: bool = False
     passes: list[Ledger | Lockstep] = field(default_factory=list)
     shown: dict[int, list[DatasetCard]] = field(default_factory=dict)
     closed: bool = False
@@ -192,6 +191,11 @@ class Book:
         return sum((book.totals() for book in self.passes), Totals())
 
     @property
+    def in_step(self) -> bool:
+        """Whether the workers go through the data together."""
+        return any(book.card.in_step for book in self.passes)
+
+    @property
     def epochs(self) -> int:
         """Epochs of all passes so far."""
         return sum(book.card.epochs for book in self.passes)
@@ -201,7 +205,7 @@ class Book:
             _check_same(worker, card, self.passes[turn].card)
             return
         base = self.passes[-1].base + self.passes[-1].total if self.passes else 0
-        self.passes.append(Lockstep(card, base, self.workers) if self.lockstep else Ledger(card, base))
+        self.passes.append(Lockstep(card, base, self.workers) if card.in_step else Ledger(card, base))
         if self.closed:
             self.passes[-1].close()
 

@@ -45,6 +45,8 @@ class DatasetCard:
     """Seed of that order."""
     drop_last: bool = False
     """Whether an epoch's last, smaller batch is left out."""
+    in_step: bool = False
+    """Whether all workers train every batch together (bsp): each is given every shard, and takes its part of it."""
     shard_batches: int = 16
     """Batches a shard: the unit of a lease. Few give fine balance at the tail, many cost fewer leases."""
 

@@ -45,8 +45,6 @@ class JobState:
     detail: str = ""
     nodes: dict[Role, Node] = field(default_factory=dict)
     suspicion: Suspicion | None = None
-    running_at: float | None = None
-    """When training began."""
 
     def __post_init__(self) -> None:
         for kind, count in ((RoleKind.SERVER, self.spec.servers), (RoleKind.WORKER, self.spec.workers)):
@@ -127,7 +125,6 @@ class JobState:
         joined = [node for node in self.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
         if self.phase is Phase.STARTING and joined and self._all_ready():
             self._move(Phase.RUNNING, "all servers are ready and a worker has joined")
-            self.running_at = at
             for node in self.nodes.values():
                 node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
 

@@ -35,7 +35,7 @@ class Desk:
         self.over = asyncio.Event()
         """Set when the agent has said that the master may go, or has gone itself."""
         self._story, self._clock = story, clock
-        self._book = ledger.Book(workers=spec.workers, lockstep=spec.sync == "bsp")
+        self._book = ledger.Book(workers=spec.workers)
         self._book_changed = asyncio.Condition()
         self._tally = tally.Tally()
         self._barriers = meetings.Barriers(spec.workers)
@@ -96,7 +96,7 @@ class Desk:
             phase=self.state.phase,
             why=self.state.why,
             elapsed_s=now - self.state.started_at,
-            trained_s=now - self.state.running_at if self.state.running_at is not None else 0.0,
+            trained_s=self._tally.trained_s,
             blame=self.state.blame,
             detail=self.state.detail,
             samples=self._tally.samples,
@@ -202,6 +202,7 @@ class Desk:
             return messages.Wait()
         if not isinstance(grant, ledger.Grant):
             return messages.End()
+        self._tally.begin(at=self._clock())
         return messages.Lease(
             shard=grant.shard, epoch=grant.epoch, index=grant.index, first=grant.first, count=grant.count
         )
@@ -219,7 +220,7 @@ class Desk:
         if role.kind is RoleKind.WORKER:
             await self._finish_shards(role, request.done)
         # a bsp group must stop at one step: its ranks learn of it by a lease that says End, not by the heartbeat
-        drain = self.state.phase is Phase.DRAINING and self.spec.sync != "bsp"
+        drain = self.state.phase is Phase.DRAINING and not self._book.in_step
         return messages.Pulse(drain=drain, stop=self.state.phase.over)
 
     def _take_report(self, role: Role, report: messages.Report | None) -> None:

@@ -18,6 +18,12 @@ class Tally:
         self.reports: dict[Role, Report] = {}
         self._loss: dict[Role, tuple[float, float]] = {}
         self._history: deque[tuple[float, int]] = deque()
+        self._began: float | None = None
+        self._grew_at: float | None = None
+
+    def begin(self, *, at: float) -> None:
+        """The first shard is handed out; later ones change nothing."""
+        self._began = at if self._began is None else self._began
 
     def take(self, role: Role, report: Report, *, at: float) -> None:
         """Note a member's newest report."""
@@ -26,9 +32,16 @@ class Tally:
         if report.loss is not None:
             self._loss[role] = (report.loss, max(1, report.samples - before.samples))
         if role.kind is RoleKind.WORKER:
+            if report.samples > before.samples:
+                self._grew_at = at
             self._history.append((at, self.samples))
             while len(self._history) > 2 and self._history[1][0] <= at - WINDOW_S:
                 self._history.popleft()
+
+    @property
+    def trained_s(self) -> float:
+        """From the first shard to the last sample."""
+        return self._grew_at - self._began if self._grew_at is not None and self._began is not None else 0.0
 
     @property
     def samples(self) -> int:

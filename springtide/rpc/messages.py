@@ -81,7 +81,7 @@ class JobStatus(Message, frozen=True):
     detail: str = ""
     """More on a failure: the user's traceback."""
     trained_s: float = 0.0
-    """Seconds since training began, that is without the start of the processes."""
+    """Seconds from the first shard handed out to the last sample: without start, preparation of data, evaluation."""
     samples: int = 0
     samples_per_s: float = 0.0
     """Over the last few seconds."""

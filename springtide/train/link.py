@@ -6,6 +6,7 @@ The link is for the process that joined: a forked DataLoader child neither holds
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -89,6 +90,10 @@ class Link(Protocol):
         """The job was asked to stop: push the batch in hand, then end the loop."""
         ...
 
+    def before_finish(self, call: Callable[[], None]) -> None:
+        """Something to do before the end is told, such as a last report."""
+        ...
+
     def finish(self) -> None:
         """The script has ended well. Harmless when said twice."""
         ...
@@ -110,6 +115,7 @@ class MasterLink:
         self._welcome: Welcome | None = None
         self._draining = False
         self._over = False
+        self._before_finish: list[Callable[[], None]] = []
 
     def join(self) -> Welcome:
         """Enter the job; see `Link.join`."""
@@ -162,10 +168,16 @@ class MasterLink:
         """Whether the script has called `st.join()`."""
         return self._welcome is not None
 
+    def before_finish(self, call: Callable[[], None]) -> None:
+        """Something to do before the end is told."""
+        self._before_finish.append(call)
+
     def finish(self) -> None:
         """The script has ended well."""
         if not self._over:
             self._over = True
+            for call in self._before_finish:
+                call()
             self._channel.ask(messages.Finish(self._take_done(), self._take_report()))
             self._channel.close()
 
@@ -202,6 +214,7 @@ class AloneLink:
         self._shared: dict[str, bytes] = {}
         self.latest = Report()
         self.draining = False
+        self._before_finish: list[Callable[[], None]] = []
 
     def join(self) -> Welcome:
         """Rank 0 of 1; all slots belong to the one store in this process."""
@@ -246,8 +259,15 @@ class AloneLink:
             raise errors.UnknownName("shared value", key, self._shared)
         return self._shared[key]
 
+    def before_finish(self, call: Callable[[], None]) -> None:
+        """Something to do before the end."""
+        self._before_finish.append(call)
+
     def finish(self) -> None:
-        """No one to tell."""
+        """No one to tell, but the last report is taken."""
+        for call in self._before_finish:
+            call()
+        self._before_finish.clear()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
         """No one to tell: the exception goes on to the user."""

@@ -47,6 +47,7 @@ class Job:
         self.meter = Meter()
         """Where the time of each step went: `job.meter.collect()` sums it up."""
         self._reports = reports.Reports(to_master, self.meter, every_s=settings.report_every_s)
+        to_master.before_finish(self._reports.send)
 
     @property
     def alone(self) -> bool:
@@ -115,7 +116,6 @@ class Job:
 
     def finish(self) -> None:
         """Say that the script is through; `springtide run` says it for scripts it has started."""
-        self._reports.send()
         self._link.finish()
 
     def _mode(self, sync: str | None) -> wiring.Mode:
@@ -146,6 +146,7 @@ class Job:
             shuffle=opened.shuffle,
             seed=seed,
             drop_last=opened.drop_last,
+            in_step=mode == "bsp",
         )
 
     def _batches(

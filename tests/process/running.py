@@ -22,7 +22,7 @@ from springtide.train import link
 
 here = link.current()
 welcome = here.join()
-card = DatasetCard(samples={samples}, batch_size=10, shard_batches=2)
+card = DatasetCard(samples={samples}, batch_size=10, shard_batches=2, in_step=welcome.sync == "bsp")
 trained = 0
 while not isinstance(lease := here.lease(card), End):
     if isinstance(lease, Wait):

@@ -71,8 +71,8 @@ def test_an_empty_data_set_is_over_at_once():
 
 
 def test_in_lockstep_every_rank_gets_every_shard():
-    book = Book(workers=2, lockstep=True)
-    first = [book.lease(rank, CARD) for rank in (0, 1)]
+    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    first = [book.lease(rank, card) for rank in (0, 1)]
     assert first[0] == first[1]
     book.finish(0, 0)
     assert book.totals() == ledger.Totals(total=6, leased=1, done=0)
@@ -81,6 +81,6 @@ def test_in_lockstep_every_rank_gets_every_shard():
     assert book.totals() == ledger.Totals(total=6, leased=0, done=1)
     with pytest.raises(errors.BadInput, match="its next one is 1"):
         book.finish(0, 2)
-    while isinstance(grant := book.lease(0, CARD), ledger.Grant):
+    while isinstance(grant := book.lease(0, card), ledger.Grant):
         book.finish(0, grant.shard)
     assert grant is Nothing.END

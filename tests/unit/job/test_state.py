@@ -43,7 +43,6 @@ def test_slots_are_placed_once_all_servers_are_ready():
     assert state.phase is Phase.STARTING
     assert state.handle(events.Ready(SERVERS[0], "a:1"), at=3) == [actions.PlaceSlots(("a:1", "b:2"))]
     assert state.phase is Phase.RUNNING
-    assert state.running_at == 3
 
 
 def test_a_job_finishes_when_every_script_has_ended():

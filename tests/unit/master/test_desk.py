@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import pathlib
 
@@ -93,17 +94,18 @@ def test_a_wait_that_lasts_is_answered_so_that_the_worker_can_report(tmp_path, m
 def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
-        await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+        card = dataclasses.replace(CARD, in_step=master.spec.sync == "bsp")
+        await master.handle(peers["worker-0"], messages.LeaseRequest(card))
         await master.handle(peers["agent"], messages.Stop("Ctrl-C"))
         pulse = await master.handle(peers["worker-0"], messages.Heartbeat())
         assert pulse.drain is (master.spec.sync == "async")
-        behind = await master.handle(peers["worker-1"], messages.LeaseRequest(CARD, ()))
+        behind = await master.handle(peers["worker-1"], messages.LeaseRequest(card, ()))
         if master.spec.sync == "bsp":
             assert behind.shard == 0  # the other rank has begun it
-            assert await master.handle(peers["worker-1"], messages.LeaseRequest(CARD, (0,))) == messages.End()
+            assert await master.handle(peers["worker-1"], messages.LeaseRequest(card, (0,))) == messages.End()
         else:
             assert behind in (messages.End(), messages.Wait())
-        assert await master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (0,))) == messages.End()
+        assert await master.handle(peers["worker-0"], messages.LeaseRequest(card, (0,))) == messages.End()
         for worker in ("worker-0", "worker-1"):
             await master.handle(peers[worker], messages.Finish())
         assert master.status().phase is Phase.STOPPED
