@@ -69,7 +69,7 @@ class Reducer:
             for tensor in tensors:
                 with torch.no_grad():
                     held = tensor.detach().clone().contiguous()
-                    self.group.broadcast([held], 0).wait()
+                    self.group.broadcast(held, 0).wait()
                     tensor.copy_(held)
 
     def _bucket(self, dtype: torch.dtype, members: list[int]) -> "Bucket":
