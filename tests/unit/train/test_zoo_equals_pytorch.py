@@ -1,0 +1,79 @@
+"""One worker in step (bsp), tables on servers: the losses of plain PyTorch to 1e-5 over 200 steps, for the whole zoo.
+
+CI runs every model once and every optimizer once; the grid of both is a soak test.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from springtide import zoo
+
+STEPS, BATCH = 200, 16
+OPTIMIZERS = ("SGD", "Adagrad", "SparseAdam")
+
+
+class Examples(torch.utils.data.Dataset):
+    """Seeded batches of a model, as a data set."""
+
+    def __init__(self, name):
+        self.x, self.y = zoo.example_batch(name, batch=STEPS * BATCH, seed=3)
+
+    def __len__(self):
+        return len(self.y)
+
+    def batch(self, indices):
+        indices = torch.from_numpy(indices)
+        return type(self.x)(*(leaf[indices] for leaf in self.x)), self.y[indices]
+
+
+def optimizers(kind, model):
+    tables = [one.weight for one in model.modules() if isinstance(one, (nn.Embedding, nn.EmbeddingBag))]
+    if kind != "SparseAdam":
+        return [getattr(torch.optim, kind)(model.parameters(), lr=0.02)]
+    known = {id(weight) for weight in tables}
+    dense = [param for param in model.parameters() if id(param) not in known]
+    return [torch.optim.SparseAdam(tables, lr=0.002), torch.optim.SGD(dense, lr=0.02)]
+
+
+def losses(name, kind, job=None):
+    torch.manual_seed(1)
+    model = zoo.model(name, sparse=kind == "SparseAdam")
+    made, data = optimizers(kind, model), Examples(name)
+    if job is None:
+        batches = [data.batch(torch.arange(i, i + BATCH).numpy()) for i in range(0, STEPS * BATCH, BATCH)]
+    else:
+        model, made, batches = job.prepare(model, made, data, batch_size=BATCH, shuffle=False)
+    found = []
+    for x, y in batches:
+        for one in made:
+            one.zero_grad()
+        loss = zoo.loss(model(x), y)
+        loss.backward()
+        for one in made:
+            one.step()
+        found.append(loss.item())
+    return found
+
+
+def check(name, kind, served_job):
+    served = losses(name, kind, served_job(servers=2, sync="bsp"))
+    assert len(served) == STEPS
+    assert served == pytest.approx(losses(name, kind), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_every_model_trains_as_in_plain_pytorch(served_job, name):
+    check(name, "SGD", served_job)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS[1:])
+def test_every_optimizer_trains_as_in_plain_pytorch(served_job, kind):
+    check("widedeep", kind, served_job)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_every_model_trains_as_in_plain_pytorch_with_every_optimizer(served_job, name, kind):
+    check(name, kind, served_job)
