@@ -4,14 +4,17 @@ In: contestants, each with a callable that does one round and returns its figure
 Out: Rounds, with medians and ratios round by round. Next: report.py. Peers in other processes: peers.py.
 """
 
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from springtide.bench import progress
 
 Measure = Callable[[], float]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +109,7 @@ def seconds_each(work: Callable[[], object], *, seconds: float) -> Measure:
     return lambda: 1.0 / measure()
 
 
-def cycle(items: Sequence[object]) -> Callable[[], object]:
+def cycle(items: Sequence[Item]) -> Callable[[], Item]:
     """The items one after the other, for ever: fresh batches for each repetition."""
-
-    def forever() -> Iterator[object]:
-        while True:
-            yield from items
-
-    iterator = forever()
+    iterator = itertools.cycle(items)
     return lambda: next(iterator)
