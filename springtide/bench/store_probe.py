@@ -76,6 +76,7 @@ def measure(case: Case, *, quick: bool) -> Measured:
     count = min(BATCH, case.tables * case.rows // 2)
     requests = [draw(case, store, rng, count) for _ in range(4 if quick else 64)]
     out = np.empty(count * case.dim, dtype=np.float32)
+    matrix = out.reshape(count, case.dim)
     gradients = np.full(count * case.dim, 1e-3, dtype=np.float32)
     hyper = _native.Hyper(lr=0.01)
     hypers = [(table, hyper) for table in range(case.tables)]
@@ -91,9 +92,9 @@ def measure(case: Case, *, quick: bool) -> Measured:
 
     works: dict[str, Callable[[], object]] = {
         "ours lookup": lookup,
-        "probe lookup": lambda: probe.gather(following()[2], out),
+        "probe lookup": lambda: _native.probe_gather(probe, following()[2], matrix),
         "ours update": update,
-        "probe update": lambda: probe.scatter(following()[2], gradients, hyper),
+        "probe update": lambda: _native.probe_scatter(probe, following()[2], gradients.reshape(matrix.shape), hyper),
     }
     seconds = 0.02 if quick else 0.25
     contestants = [
