@@ -28,11 +28,23 @@ def blocks(text):
         yield text.count("\n", 0, match.start()) + 1, match["language"], options, match["code"]
 
 
+def command_folder(tmp_path):
+    """A folder with the command of this checkout, whatever the environment has."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "springtide"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m springtide.cli.app "$@"\n')
+    command.chmod(0o755)
+    return folder
+
+
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_says_runs(page, tmp_path):
-    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join(
+        [str(command_folder(tmp_path)), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
+    )
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     for line, language, options, code in blocks(page.read_text()):
         assert set(options) <= {"run", "file"}, f"{page}:{line}: unknown option among {sorted(options)}"
