@@ -44,7 +44,7 @@ class TableClient:
         cls,
         addresses: Sequence[tuple[str, int]],
         *,
-        secret: str,
+        secret: bytes,
         placement: Sequence[int] | npt.NDArray[Any],
         epoch: int = 0,
         rank: int = 0,

@@ -4,7 +4,6 @@ In: the job's settings and secret. Out: an address that `embedding.client` conne
 Next: cpp/server.h. The process around it: embedding/server_process.py. What travels: docs/design/wire.md.
 """
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from springtide import _native
+from springtide import _native, errors
 from springtide.domain.cluster import Placement
 
 DRAIN_S = 10.0
@@ -38,10 +37,14 @@ class ServerRole:
     ) -> None:
         """Settings of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes` may be given as `limits`."""
         self.index = index
+        self.address = ""
         self.store = _native.Store(slots=slots, seed=seed, threads=threads or 1)
         options = _native.ServerOptions()
         settings = dict(host=host, port=port, secret=secret, index=index, workers=workers, shared_memory=shared_memory)
+        known = [name for name in dir(options) if not name.startswith("_")]
         for name, value in {**settings, **limits}.items():
+            if name not in known:
+                raise errors.UnknownName("setting of a server", name, known)
             setattr(options, name, value)
         self._server = _native.Server(self.store, options)
         self._stopped = threading.Event()
@@ -49,7 +52,8 @@ class ServerRole:
     def start(self) -> str:
         """Listen; the address, with the port that was free if 0 was asked for. PortTaken if someone else has it."""
         host, port = self._server.start()
-        return f"{host}:{port}"
+        self.address = f"{host}:{port}"
+        return self.address
 
     def place(self, placement: Placement) -> None:
         """From now on serve the slots that are this server's in `placement`, and refuse the others."""
@@ -88,4 +92,4 @@ class ServerRole:
 
     def __repr__(self) -> str:
         """Which server, where."""
-        return f"ServerRole(index={self.index}, pid={os.getpid()})"
+        return f"ServerRole(index={self.index}, address={self.address!r})"

@@ -35,7 +35,7 @@ def springtide(options: dict[str, Any]) -> Pull:
 
     host, _, port = options["address"].rpartition(":")
     backend = _native.RemoteBackend(
-        hosts=[host], ports=[int(port)], secret="bench", server_of_slot=[0] * 1024, epoch=0, rank=0, incarnation=0,
+        hosts=[host], ports=[int(port)], secret=b"bench", server_of_slot=[0] * 1024, epoch=0, rank=0, incarnation=0,
         generation=0, connect_timeout_s=30, request_timeout_s=60, shared_memory=options["shared"],
     )  # fmt: skip
     wanted = ["shm" if options["shared"] else "tcp"]

@@ -1,0 +1,140 @@
+"""The server's Python shell: it starts, places, counts and stops; what it cannot do it says."""
+
+import hashlib
+import hmac
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide import _native, errors
+from springtide.domain.tables import TableSpec
+from springtide.embedding import placement
+from springtide.embedding.client import TableClient
+from springtide.embedding.serve import ServerRole
+
+SECRET = b"secret"
+SLOTS = 64
+
+
+def role(**options):
+    return ServerRole(**{"index": 0, "slots": SLOTS, "seed": 1, "workers": 1, "secret": SECRET, **options})
+
+
+def connect(address, **options):
+    host, _, port = address.rpartition(":")
+    return TableClient.connect([(host, int(port))], secret=SECRET, placement=[0] * SLOTS, **options)
+
+
+@given(key=st.binary(max_size=200), message=st.binary(max_size=500))
+def test_the_digest_is_the_standard_one(key, message):
+    assert _native.hmac_sha256(key, message) == hmac.new(key, message, hashlib.sha256).digest()
+
+
+def test_a_taken_port_is_named():
+    with role() as first:
+        port = int(first.address.rpartition(":")[2])
+        with pytest.raises(errors.PortTaken, match=rf"127\.0\.0\.1:{port}"):
+            role(port=port).start()
+
+
+def test_a_host_that_is_none_is_named():
+    with pytest.raises(errors.BadInput, match=r"no\.such\.host\.invalid"):
+        role(host="no.such.host.invalid").start()
+
+
+def test_a_server_without_a_secret_is_refused():
+    with pytest.raises(errors.BadInput, match="secret"):
+        role(secret=b"")
+
+
+def test_an_unknown_limit_is_refused():
+    with pytest.raises(errors.UnknownName, match=r"'stal_s'\. Did you mean 'stall_s'"):
+        role(stal_s=3)
+
+
+def test_a_server_counts_what_it_serves():
+    with role() as server:
+        client = connect(server.address)
+        client.declare([TableSpec(id=0, name="items", dim=3)])
+        client.read("items", np.arange(10))
+        counted = server.counters()
+        assert (counted["pulls"], counted["pulled_keys"], counted["accepted"]) == (1, 10, 2)
+        assert counted["bytes_out"] >= 10 * 3 * 4
+        assert client.stats()["lookup_ns"] == counted["lookup_ns"] > 0
+
+
+def test_stopping_twice_is_fine_and_waiting_ends():
+    server = role()
+    server.start()
+    assert not server.wait(0)
+    server.stop()
+    server.stop()
+    assert server.wait(0)
+
+
+def test_keys_of_foreign_slots_are_refused_and_the_rest_is_applied():
+    with role() as server:
+        server.place(placement.even(SLOTS, 2))  # server 0 has the first half
+        client = connect(server.address)
+        client.declare([TableSpec(id=0, name="items", dim=1)])
+        keys = np.arange(100, dtype=np.int64)
+        owned = np.asarray(server.store.slot_of(0, keys)) < SLOTS // 2
+        assert 0 < owned.sum() < len(keys)
+        with pytest.raises(errors.WrongOwner, match=r"does not own .* of the slots asked for"):
+            client.read("items", keys)
+        part = client.dense(0, keys, 1)
+        part.grads()[:] = -1.0
+        with pytest.raises(errors.WrongOwner, match="epoch 1, ours of 0"):
+            client.push([part], step=1, hyper=[(0, 1.0, 0.0, 0)]).wait()
+        assert server.counters()["wrong_owner_keys"] == 2 * (~owned).sum()
+        assert np.array_equal(client.read("items", keys[owned]), np.ones((owned.sum(), 1), dtype=np.float32))
+        del part
+
+
+@pytest.mark.parametrize("owners", [[0] * 32, [0] * 128])
+def test_a_placement_of_another_size_is_refused(owners):
+    with role() as server, pytest.raises(errors.BadInput, match="for tables of 64"):
+        server.set_owners(1, owners)
+
+
+def test_a_placement_of_an_older_epoch_is_refused():
+    with role() as server:
+        server.set_owners(4, [0] * SLOTS)
+        with pytest.raises(errors.BadInput, match="epoch 3 is older than 4"):
+            server.set_owners(3, [0] * SLOTS)
+
+
+def test_requests_of_an_older_generation_are_refused():
+    with role(workers=2) as server:
+        client = connect(server.address)
+        client.declare([TableSpec(id=0, name="items", dim=1)])
+        server.restart_group(generation=2, applied_step=7, workers=2)
+        with pytest.raises(errors.ServerUnreachable, match="generation 0 is over"):
+            client.read("items", np.arange(3))
+        again = connect(server.address, generation=2)
+        again.declare([TableSpec(id=0, name="items", dim=1)])
+        part = again.dense(0, np.arange(3), 1)
+        again.pull([part], after_step=7)
+        assert not part.rows().any()
+        del part
+
+
+def test_a_client_of_another_number_of_slots_is_refused():
+    with role() as server:
+        host, _, port = server.address.rpartition(":")
+        with pytest.raises(errors.BadInput, match="64 slots, this client into 128"):
+            TableClient.connect([(host, int(port))], secret=SECRET, placement=[0] * 128)
+
+
+def test_nan_is_refused_by_the_server_too():
+    with role() as server:
+        client = connect(server.address)
+        client.declare([TableSpec(id=0, name="items", dim=2)])
+        part = client.dense(0, np.arange(3), 2)
+        part.grads()[3] = np.nan
+        with pytest.raises(errors.NonFiniteGradient, match=r"items|key 1"):
+            client.push([part], step=1, hyper=[(0, 1.0, 0.0, 0)]).wait()
+        assert server.counters()["rows"] == 0
+        del part
