@@ -7,6 +7,7 @@ torch.distributed.rpc. Out: `vs_raw_socket`, `vs_torch_rpc`, `shm_cpu_vs_tcp` (C
 
 import concurrent.futures
 import contextlib
+import functools
 import socket
 from typing import Any
 
@@ -33,7 +34,7 @@ def bench(options: Options) -> report.Result:
         crowd = [ways["tcp"][1], *(connect(stack, "springtide", address, sizes) for _ in range(CLIENTS - 1))]
         cpu: dict[str, list[float]] = {name: [] for name in ways}
         contestants = [
-            harness.Contestant(name=name, measure=lambda way=way, name=name: one(*way, seconds, cpu[name]))
+            harness.Contestant(name=name, measure=functools.partial(one, *way, seconds, cpu[name]))
             for name, way in ways.items()
         ]
         contestants.append(harness.Contestant(name="8 clients", measure=lambda: together(crowd, seconds)))
@@ -67,7 +68,7 @@ def one(server: peers.Worker, client: peers.Worker, seconds: float, cpu: list[fl
 def together(clients: list[peers.Worker], seconds: float) -> float:
     """Pulls a second of all clients at once."""
     with concurrent.futures.ThreadPoolExecutor(len(clients)) as pool:
-        return sum(pool.map(lambda client: client.figure(seconds=seconds), clients))
+        return float(sum(pool.map(lambda client: client.figure(seconds=seconds), clients)))
 
 
 def judge(measured: harness.Rounds, cpu: dict[str, list[float]]) -> report.Result:

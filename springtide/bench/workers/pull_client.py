@@ -66,10 +66,10 @@ def raw(options: dict[str, Any]) -> Pull:
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sets = [table.astype(np.int64) * options["rows"] + keys for table, keys in draw(options)]
     out = np.empty((options["keys"], options["dim"]), dtype=np.float32)
-    view = memoryview(out).cast("B")
+    view = memoryview(out.data).cast("B")
 
     def pull(turn: int) -> None:
-        peer.sendall(sets[turn % SETS])
+        peer.sendall(sets[turn % SETS].data)
         have = 0
         while have < len(view):
             have += peer.recv_into(view[have:])
@@ -88,7 +88,8 @@ def rpc(options: dict[str, Any]) -> Pull:
     from torch.distributed import rpc
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=options["address"].rpartition(":")[2])
-    rpc.init_rpc("client", rank=1, world_size=2)
+    join: Callable[..., None] = rpc.init_rpc
+    join("client", rank=1, world_size=2)
     sets = [torch.from_numpy(table.astype(np.int64) * options["rows"] + keys) for table, keys in draw(options)]
 
     def pull(turn: int) -> None:

@@ -40,10 +40,10 @@ def raw(options: dict[str, Any]) -> str:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         index = np.empty(options["keys"], dtype=np.int64)
         out = np.empty((options["keys"], options["dim"]), dtype=np.float32)
-        view = memoryview(index).cast("B")
+        view = memoryview(index.data).cast("B")
         while peer.recv_into(view, len(view), socket.MSG_WAITALL) == len(view):
             np.take(table, index, axis=0, out=out, mode="clip")
-            peer.sendall(out)
+            peer.sendall(out.data)
 
     threading.Thread(target=serve, daemon=True).start()
     return "{}:{}".format(*listener.getsockname())
@@ -58,7 +58,8 @@ def rpc(options: dict[str, Any]) -> str:
 
     rpc_rows.fill(options["tables"] * options["rows"], options["dim"])
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options["port"]))
-    threading.Thread(target=lambda: rpc.init_rpc("server", rank=0, world_size=2), daemon=True).start()
+    join: Callable[..., None] = rpc.init_rpc
+    threading.Thread(target=lambda: join("server", rank=0, world_size=2), daemon=True).start()
     return f"127.0.0.1:{options['port']}"
 
 
