@@ -65,14 +65,15 @@ def spending(client: TableClient) -> Callable[[], Spent]:
 
 def gloo(to_master: link.Link, welcome: Welcome) -> Any:
     """The group of all ranks: rank 0 opens a store at a free port and tells the others where."""
+    tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
     host = own_host(welcome)
     key = "springtide: gloo store"
     if welcome.rank == 0:
-        store = torch.distributed.TCPStore(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
+        store = tcp_store(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
         to_master.share(key, f"{host}:{store.port}".encode())
     else:
         at, port = split_address(to_master.lookup(key).decode())
-        store = torch.distributed.TCPStore(at, port, welcome.workers, is_master=False, wait_for_workers=False)
+        store = tcp_store(at, port, welcome.workers, is_master=False, wait_for_workers=False)
     return allreduce.form_group(store, rank=welcome.rank, workers=welcome.workers, host=host)
 
 

@@ -15,9 +15,10 @@ from springtide import errors
 from springtide.data import shards
 from springtide.domain.samples import DatasetCard, SampleRange
 from springtide.rpc import messages
+from springtide.train.leases import Leases
 
 Indices = NDArray[np.int64]
-Answer = messages.Lease | messages.Wait | messages.End
+ASK_AHEAD_BATCHES = 4  # a lease takes about a millisecond: a fraction of four steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ PAUSE = Order(indices=np.empty(0, dtype=np.int64))
 
 
 def leased(
-    lease: Callable[[DatasetCard], Answer],
+    leases: Leases,
     card: DatasetCard,
     *,
     rank: int = 0,
@@ -61,26 +62,37 @@ def leased(
     reported done first. So a reader that runs ahead never waits for a batch that it still keeps in its hand.
     Once the job is `draining` no more are read, even of a shard that was begun.
     """
-    while not isinstance(answer := lease(card), messages.End):
-        if isinstance(answer, messages.Wait):
-            yield PAUSE
-            continue
-        indices = shards.indices(card, epoch=answer.epoch, index=answer.index, first=answer.first)[: answer.count]
-        bounds = batch_bounds(len(indices), card.batch_size, group)
-        for begin, end in bounds:
-            if draining():
-                return
-            part = shards.rank_part(end - begin, rank=rank, workers=group)
-            first, last = begin + part.start, begin + part.stop
-            identity = SampleRange(
-                epoch=answer.epoch, shard=answer.shard, first=answer.first + first, count=last - first
-            )
-            yield Order(
-                indices=indices[first:last],
-                ranges=(identity,),
-                share=(last - first) / (end - begin),
-                finishes=answer.shard if end == bounds[-1][1] else None,
-            )
+    try:
+        while not isinstance(answer := leases.take(card), messages.End):
+            if isinstance(answer, messages.Wait):
+                yield PAUSE
+                continue
+            for left, order in orders_of(answer, card, rank, group):
+                if draining():
+                    return
+                if left == ASK_AHEAD_BATCHES:
+                    leases.ask_ahead(card)
+                yield order
+    finally:
+        leases.close()
+
+
+def orders_of(lease: messages.Lease, card: DatasetCard, rank: int, group: int) -> Iterator[tuple[int, Order]]:
+    """The batches of one shard, each with how many follow it."""
+    indices = shards.indices(card, epoch=lease.epoch, index=lease.index, first=lease.first)[: lease.count]
+    bounds = batch_bounds(len(indices), card.batch_size, group)
+    for number, (begin, end) in enumerate(bounds):
+        part = shards.rank_part(end - begin, rank=rank, workers=group)
+        first, last = begin + part.start, begin + part.stop
+        left = len(bounds) - number - 1
+        identity = SampleRange(epoch=lease.epoch, shard=lease.shard, first=lease.first + first, count=last - first)
+        order = Order(
+            indices=indices[first:last],
+            ranges=(identity,),
+            share=(last - first) / (end - begin),
+            finishes=lease.shard if left == 0 else None,
+        )
+        yield left, order
 
 
 def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import source as sources
 from springtide.domain.samples import DatasetCard
-from springtide.train import batches, link, orders, reports, wiring
+from springtide.train import batches, leases, link, orders, reports, wiring
 from springtide.train.meter import Meter
 
 One = torch.optim.Optimizer
@@ -163,10 +163,9 @@ class Job:
                 epochs = range(first, first + card.epochs)
                 return batches.streamed(opened, rank=self.rank, workers=self.workers, in_step=in_step, epochs=epochs)
             this_pass = dataclasses.replace(card, first_epoch=first)
-            told = orders.leased(
-                self._link.lease, this_pass, rank=rank, group=group, draining=lambda: self._link.draining
-            )
-            return batches.read(opened, told)
+            source = leases.Direct(self._link.lease) if self.alone else leases.Ahead(self._link.lease)
+            draining = lambda: self._link.draining  # noqa: E731
+            return batches.read(opened, orders.leased(source, this_pass, rank=rank, group=group, draining=draining))
 
         fixed = opened.samples is not None and (in_step or self.workers == 1)
         length = card.epochs * len(orders.batch_bounds(card.samples_used, card.batch_size, group)) if fixed else None

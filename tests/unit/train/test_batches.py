@@ -6,7 +6,7 @@ from torch.utils import data
 from springtide import config, errors
 from springtide.data import source
 from springtide.domain.samples import Batch, DatasetCard
-from springtide.train import batches, link, orders
+from springtide.train import batches, leases, link, orders
 from springtide.train.meter import Meter
 
 
@@ -38,7 +38,7 @@ def feed_of(count, batch_size, **options):
 
     def feed(passes):
         card = DatasetCard(samples=count, batch_size=batch_size, shuffle=False, first_epoch=passes)
-        return batches.read(opened, orders.leased(alone.lease, card))
+        return batches.read(opened, orders.leased(leases.Direct(alone.lease), card))
 
     return feed
 
@@ -97,7 +97,11 @@ def test_a_pause_reports_what_is_done_and_asks_again():
 
 
 RANGE = next(
-    iter(orders.leased(link.AloneLink(config.load(environ={})).lease, DatasetCard(samples=1, batch_size=1)))
+    iter(
+        orders.leased(
+            leases.Direct(link.AloneLink(config.load(environ={})).lease), DatasetCard(samples=1, batch_size=1)
+        )
+    )
 ).ranges
 
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as some
 from springtide import config, errors
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import messages
-from springtide.train import link, orders
+from springtide.train import leases, link, orders
 
 
 def all_of(card, **group):
     alone = link.AloneLink(config.load(environ={}))
-    return list(orders.leased(alone.lease, card, **group))
+    return list(orders.leased(leases.Direct(alone.lease), card, **group))
 
 
 @given(samples=some.integers(1, 500), batch_size=some.integers(1, 40), epochs=some.integers(1, 3), drop=some.booleans())
@@ -50,7 +50,7 @@ def test_a_group_larger_than_its_batch_is_refused():
 def test_waiting_is_a_pause_and_the_end_ends():
     answers = iter([messages.Wait(), messages.Lease(shard=7, epoch=1, index=0, first=2, count=3), messages.End()])
     card = DatasetCard(samples=10, batch_size=2, shuffle=False)
-    found = list(orders.leased(lambda _: next(answers), card))
+    found = list(orders.leased(leases.Direct(lambda _: next(answers)), card))
     assert found[0] is orders.PAUSE
     assert [order.indices.tolist() for order in found[1:]] == [[2, 3], [4]]
     assert [(order.ranges[0].shard, order.ranges[0].first) for order in found[1:]] == [(7, 2), (7, 4)]
@@ -61,7 +61,7 @@ def test_waiting_is_a_pause_and_the_end_ends():
 def test_a_draining_job_reads_no_further_even_within_a_shard():
     alone = link.AloneLink(config.load(environ={}))
     card = DatasetCard(samples=100, batch_size=10)
-    told = orders.leased(alone.lease, card, draining=lambda: len(seen) == 3)
+    told = orders.leased(leases.Direct(alone.lease), card, draining=lambda: len(seen) == 3)
     seen = []
     seen.extend(itertools.islice(told, 3))
     assert list(told) == []
