@@ -15,6 +15,9 @@ namespace {
 // Rows are gathered and sent by this many bytes, so that the peer copies one chunk while the next is
 // gathered, and a chunk is still in the cache when the kernel copies it.
 constexpr size_t kChunkBytes = 64 << 10;
+// With a store of several threads a chunk has this many keys at least, so that they are worth waking, but no
+// more bytes than this.
+constexpr size_t kSharedKeys = 4096, kSharedBytes = 1 << 20;
 constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan stops at the first slot past this
 
 uint64_t now_ns() {
@@ -97,18 +100,22 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   answer.body_bytes = sizeof(float) * dims_.floats(body.tables) + sizeof spent;
   seal(answer);
   std::vector<iovec> out = {{&answer, sizeof answer}};
+  const size_t total = body.keys.size(), pieces = state_.options.threads > 1 ? total / kSharedKeys : 0;
+  const size_t least = pieces == 0 ? 0 : (total + pieces - 1) / pieces;
   size_t at = 0;
-  while (at < body.keys.size()) {
-    size_t end = at, floats = 0;
-    while (end < body.keys.size() && floats < kChunkBytes / sizeof(float))
-      floats += dims_.of(body.tables[end++]);
+  while (at < total) {
+    size_t end = at, bytes = 0;
+    while (end < total && (bytes < kChunkBytes || (end - at < least && bytes < kSharedBytes))) {
+      bytes += sizeof(float) * dims_.of(body.tables[end++]);
+    }
+    const size_t floats = bytes / sizeof(float);
     if (rows_.size() < floats) rows_.resize(floats);
     const uint64_t start = now_ns();
     state_.store.pull(body.tables.subspan(at, end - at), body.keys.subspan(at, end - at), rows_.data());
     spent += now_ns() - start;
-    out.push_back({rows_.data(), floats * sizeof(float)});
+    out.push_back({rows_.data(), bytes});
     at = end;
-    if (at == body.keys.size()) break;  // the last chunk goes with the trailer
+    if (at == total) break;  // the last chunk goes with the trailer
     mid_reply_ = true;
     if (send_all(fd_, out) != Io::ok) return false;
   }

@@ -17,6 +17,7 @@ struct ServerOptions {
   std::string secret;
   uint32_t index = 0;    // which server of the job this is
   uint32_t workers = 1;  // bsp: parts of one step
+  uint32_t threads = 1;  // of the store: pieces of a pull are then large enough for all of them
   bool shared_memory = true;
   uint32_t max_connections = 1024;
   uint64_t max_frame_bytes = 1ULL << 30;

@@ -24,14 +24,13 @@ void WorkCrew::run(uint32_t shares, const std::function<void(uint32_t)>& work) {
     shares_ = shares;
     next_ = 0;
     failure_ = nullptr;
-    busy_ = static_cast<uint32_t>(members_.size());
     ++round_;
   }
   wake_.notify_all();
   take_shares(work, shares);
   std::unique_lock hold(lock_);
+  work_ = nullptr;  // a member that wakes up only now finds nothing to do, and nobody waits for it
   finished_.wait(hold, [&] { return busy_ == 0; });
-  work_ = nullptr;
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -46,6 +45,8 @@ void WorkCrew::help() {
     wake_.wait(hold, [&] { return stop_ || round_ != seen; });
     if (stop_) return;
     seen = round_;
+    if (work_ == nullptr) continue;
+    ++busy_;
     const auto* work = work_;
     uint32_t shares = shares_;
     hold.unlock();

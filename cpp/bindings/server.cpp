@@ -43,6 +43,7 @@ void bind_server(nb::module_& m) {
           [](st::ServerOptions& o, nb::bytes secret) { o.secret.assign(secret.c_str(), secret.size()); })
       .def_rw("index", &st::ServerOptions::index)
       .def_rw("workers", &st::ServerOptions::workers)
+      .def_rw("threads", &st::ServerOptions::threads)
       .def_rw("shared_memory", &st::ServerOptions::shared_memory)
       .def_rw("max_connections", &st::ServerOptions::max_connections)
       .def_rw("max_frame_bytes", &st::ServerOptions::max_frame_bytes)

@@ -4,6 +4,7 @@ In: the job's settings and secret. Out: an address that `embedding.client` conne
 Next: cpp/server.h. The process around it: embedding/server_process.py. What travels: docs/design/wire.md.
 """
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,9 @@ from springtide.domain.cluster import Placement
 
 DRAIN_S = 10.0
 """How long requests that have arrived may take to be answered when a server stops."""
+
+LOOKUP_THREADS = 4
+"""Threads that share one large request, where there are as many cores; a busy core is not waited for."""
 
 
 class ServerRole:
@@ -38,11 +42,12 @@ class ServerRole:
         """Settings of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes` may be given as `limits`."""
         self.index = index
         self.address = ""
-        self.store = _native.Store(slots=slots, seed=seed, threads=threads or 1)
+        threads = threads or min(LOOKUP_THREADS, os.cpu_count() or 1)
+        self.store = _native.Store(slots=slots, seed=seed, threads=threads)
         options = _native.ServerOptions()
-        settings = dict(host=host, port=port, secret=secret, index=index, workers=workers, shared_memory=shared_memory)
+        settings = dict(host=host, port=port, secret=secret, index=index, workers=workers, threads=threads)
         known = [name for name in dir(options) if not name.startswith("_")]
-        for name, value in {**settings, **limits}.items():
+        for name, value in {**settings, "shared_memory": shared_memory, **limits}.items():
             if name not in known:
                 raise errors.UnknownName("setting of a server", name, known)
             setattr(options, name, value)
