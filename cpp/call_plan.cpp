@@ -17,7 +17,9 @@ void CallPlan::begin() {
   for (TableId id : used_ids_) use_by_id_[id] = nullptr;
   used_ids_.clear();
   uses_.clear();
-  items_.clear();
+  count_ = 0;
+  end_.fill(0);
+  begin_.fill(0);
   sums_.clear();
 }
 
@@ -41,33 +43,46 @@ void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys,
                    std::to_string(n));
   }
   if (n > UINT32_MAX) throw BadInput("one call takes at most 2^32 keys, got " + std::to_string(n));
-  hashes_.resize(n);
-  items_.resize(n);
+  count_ = n;
+  if (unordered_.size() < n) unordered_.resize(n);
+  if (items_.size() < n) items_.resize(n);
+  if (hash_all(tables, keys, data, missing_use)) {
+    std::swap(items_, unordered_);  // the caller had them in slot order already
+    return;
+  }
+  for (uint32_t s = 0; s < kStripes; ++s) end_[s] = begin_[s];
+  for (size_t i = 0; i < n; ++i) items_[end_[stripe_of(unordered_[i].hash)]++] = unordered_[i];
+}
+
+// Fills unordered_ and the bounds of the stripes; says whether the items already lie by stripe.
+bool CallPlan::hash_all(std::span<const TableId> tables, std::span<const Key> keys, float* data,
+                        const std::function<TableUse(TableId)>& missing_use) {
   std::array<uint32_t, kStripes> count{};
-  for (size_t i = 0; i < n; ++i) {
-    hashes_[i] = hash_key(tables[i], keys[i]);
-    ++count[stripe_of(hashes_[i])];
-  }
-  begin_[0] = 0;
-  for (uint32_t s = 0; s < kStripes; ++s) {
-    end_[s] = begin_[s];
-    begin_[s + 1] = begin_[s] + count[s];
-  }
   const TableUse* use = nullptr;
   TableId last = 0;
-  for (size_t i = 0; i < n; ++i) {
+  uint32_t last_stripe = 0;
+  bool ordered = true;
+  for (size_t i = 0; i < keys.size(); ++i) {
     if (use == nullptr || tables[i] != last) {
       last = tables[i];
       use = use_of(last, missing_use);
     }
-    items_[end_[stripe_of(hashes_[i])]++] = Item{hashes_[i], use, data};
-    data += use->table->dim;
+    uint64_t hash = hash_key(last, keys[i]);
+    uint32_t stripe = stripe_of(hash);
+    ++count[stripe];
+    ordered &= stripe >= last_stripe;
+    last_stripe = stripe;
+    unordered_[i] = Item{hash, use, data};
+    data += use->dim;
   }
+  begin_[0] = 0;
+  for (uint32_t s = 0; s < kStripes; ++s) begin_[s + 1] = end_[s] = begin_[s] + count[s];
+  return ordered;
 }
 
 void CallPlan::sum_duplicates() {
   size_t floats = 0;
-  for (const Item& item : items_) floats += item.use->table->dim;
+  for (const Item& item : items()) floats += item.use->dim;
   sums_.reserve(floats);  // so that pointers into it stay
   for (uint32_t s = 0; s < kStripes; ++s) sum_stripe(s);
 }
@@ -92,7 +107,7 @@ void CallPlan::sum_stripe(uint32_t number) {
       continue;
     }
     Item& first = items[places_[at]];
-    uint32_t dim = item.use->table->dim;
+    uint32_t dim = item.use->dim;
     bool summed = first.data >= sums_.data() && first.data < sums_.data() + sums_.size();
     if (!summed) {
       sums_.insert(sums_.end(), first.data, first.data + dim);

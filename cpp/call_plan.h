@@ -14,10 +14,38 @@
 
 namespace springtide {
 
-// A table as this call uses it.
-struct TableUse {
+// A table as this call uses it. What every key needs comes first, in one cache line.
+struct alignas(64) TableUse {
+  TableUse(Table& used, Kernel by, const StepArgs& with)
+      : id(used.spec.id),
+        dtype(used.spec.dtype),
+        ages(used.spec.ttl != 0),
+        dim(used.dim),
+        weight_bytes(used.weight_bytes),
+        state_bytes(used.state_bytes),
+        base(used.rows.base()),
+        state_at(used.rows.state_at()),
+        table(&used),
+        kernel(by),
+        args(with) {}
+  explicit TableUse(Table& used) : TableUse(used, nullptr, {}) {}
+
+  uint8_t* weights(RowHandle row) const {
+    return base + extent_of(row) * kExtentBytes + size_t{row_of(row)} * weight_bytes;
+  }
+  float* state(RowHandle row) const {
+    return reinterpret_cast<float*>(base + extent_of(row) * kExtentBytes + state_at +
+                                    size_t{row_of(row)} * state_bytes);
+  }
+
+  TableId id;
+  DType dtype;
+  bool ages;
+  uint32_t dim, weight_bytes, state_bytes;
+  uint8_t* base;
+  size_t state_at;
   Table* table;
-  Kernel kernel = nullptr;
+  Kernel kernel;
   StepArgs args;
 };
 
@@ -42,15 +70,17 @@ class CallPlan {
   std::span<const Item> stripe(uint32_t number) const {
     return {items_.data() + begin_[number], items_.data() + end_[number]};
   }
-  std::span<const Item> items() const { return items_; }
+  std::span<const Item> items() const { return {items_.data(), count_}; }
   std::span<const float> sums() const { return sums_; }
 
  private:
   const TableUse* use_of(TableId id, const std::function<TableUse(TableId)>& missing_use);
   void sum_stripe(uint32_t number);
+  bool hash_all(std::span<const TableId> tables, std::span<const Key> keys, float* data,
+                const std::function<TableUse(TableId)>& missing_use);
 
-  std::vector<uint64_t> hashes_;
-  std::vector<Item> items_;
+  std::vector<Item> items_, unordered_;  // never shrink
+  size_t count_ = 0;
   std::array<uint32_t, kStripes + 1> begin_{};
   std::array<uint32_t, kStripes> end_{};
   std::deque<TableUse> uses_;

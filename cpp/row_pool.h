@@ -46,8 +46,8 @@ class RowPool {
     return reinterpret_cast<float*>(arena_.at(extent_of(row)) + state_at_ +
                                     size_t{row_of(row)} * state_bytes_);
   }
-  uint32_t rows_per_extent() const { return rows_; }
-  uint32_t extents_at_once() const { return extents_; }
+  uint8_t* base() const { return arena_.at(0); }
+  size_t state_at() const { return state_at_; }
 
  private:
   struct alignas(64) Stripe {

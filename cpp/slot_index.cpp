@@ -13,15 +13,23 @@ SlotIndex::SlotIndex(uint32_t slots, size_t reserve_bytes, const TableId* extent
       slot_bits_(static_cast<uint32_t>(std::countr_zero(slots))),
       extent_table_(extent_table) {}
 
+// A key lies in its home bucket; when that is full, in the other of the pair; when both are, in the next pair
+// with room. So a search may stop at an empty cell of the home bucket, and at one of any later bucket of its
+// way.
 Cell* SlotIndex::find_slowly(Slot& slot, uint64_t hash, TableId table) {
   Cell* cells = cells_at(segment_unit(slot, hash));
-  for (uint64_t bucket = hash & slot.bucket_mask;; bucket = (bucket + 1) & slot.bucket_mask) {
+  uint32_t mask = slot.bucket_mask, home = static_cast<uint32_t>(hash) & mask;
+  bool room = false;
+  for (uint32_t step = 0; step <= mask; ++step) {
+    uint32_t bucket = step < 2 ? home ^ step : ((home & ~1u) + step) & mask;
     Cell* b = cells + bucket * kBucket;
     for (uint32_t i = 0; i < kBucket; ++i) {
       if (b[i].hash == hash && b[i].meta != 0 && belongs(b[i].meta, table)) return b + i;
     }
-    if (has_empty(b)) return nullptr;
+    room |= has_empty(b);
+    if (room && (step < 2 || step % 2 == 1)) break;
   }
+  return nullptr;
 }
 
 Cell* SlotIndex::insert(Slot& slot, uint64_t hash, uint64_t meta) {
@@ -43,36 +51,49 @@ Cell* SlotIndex::insert(Slot& slot, uint64_t hash, uint64_t meta) {
   }
 }
 
-// A hole is filled by the next cell of the same run of full buckets that may move there, and so on, so that a
-// search can always stop at the first bucket with an empty cell.
+// Cells that went further than they would now have to come back, so that a search can always stop where it
+// does.
 void SlotIndex::erase(Slot& slot, Cell* cell) {
-  uint32_t last = (uint32_t{slot.bucket_mask} + 1) * kBucket - 1;
+  uint32_t mask = slot.bucket_mask, last = (mask + 1) * kBucket - 1;
   Cell* cells = cells_at(segment_unit(slot, cell->hash));
   Header head = header(cells, last);
   --head.count;
   set_header(cells, last, head);
   --slot.cells;
-  uint32_t mask = slot.bucket_mask;
-  uint32_t hole_bucket = static_cast<uint32_t>(cell - cells) / kBucket;
-  bool was_full = !has_empty(cells + hole_bucket * kBucket);
-  for (uint32_t step = 1; was_full && step <= mask; ++step) {
-    uint32_t bucket = (hole_bucket + step) & mask;
-    Cell* b = cells + bucket * kBucket;
-    bool full = !has_empty(b);
-    for (uint32_t i = 0; i < kBucket; ++i) {
-      if (b[i].meta == 0 || b + i == cells + last) continue;
-      uint32_t from_home = (bucket - static_cast<uint32_t>(b[i].hash & mask)) & mask;
-      if (from_home >= step) {  // its home is at or before the hole
-        *cell = b[i];
-        cell = b + i;
-        hole_bucket = bucket;
-        step = 0;
-        break;
-      }
+  for (;;) {
+    auto bucket = static_cast<uint32_t>(cell - cells) / kBucket;
+    bool full = !has_empty(cells + bucket * kBucket);
+    bool pair_full = full && !has_empty(cells + (bucket ^ 1) * kBucket);
+    Cell* filler = full ? first_homed(cells, bucket ^ 1, bucket, mask) : nullptr;
+    for (uint32_t step = 2; filler == nullptr && pair_full && step <= mask; step += 2) {
+      uint32_t pair = ((bucket & ~1u) + step) & mask;
+      filler = first_that_may_move(cells, pair, bucket, mask);
+      pair_full = !has_empty(cells + pair * kBucket) && !has_empty(cells + (pair + 1) * kBucket);
     }
-    was_full = full;
+    if (filler == nullptr) break;
+    *cell = *filler;
+    cell = filler;
   }
   *cell = Cell{};
+}
+
+Cell* SlotIndex::first_homed(Cell* cells, uint32_t bucket, uint32_t home, uint32_t mask) {
+  uint32_t last = (mask + 1) * kBucket - 1;
+  for (uint32_t i = bucket * kBucket; i < (bucket + 1) * kBucket; ++i) {
+    if (cells[i].meta != 0 && i != last && (cells[i].hash & mask) == home) return cells + i;
+  }
+  return nullptr;
+}
+
+// Of this pair, a cell whose home pair is at or before the pair of `to`, seen from here backwards.
+Cell* SlotIndex::first_that_may_move(Cell* cells, uint32_t pair, uint32_t to, uint32_t mask) {
+  uint32_t last = (mask + 1) * kBucket - 1, distance = (pair - (to & ~1u)) & mask;
+  for (uint32_t i = pair * kBucket; i < (pair + 2) * kBucket; ++i) {
+    if (cells[i].meta == 0 || i == last) continue;
+    uint32_t home_pair = static_cast<uint32_t>(cells[i].hash) & mask & ~1u;
+    if (((pair - home_pair) & mask) >= distance) return cells + i;
+  }
+  return nullptr;
 }
 
 void SlotIndex::clear(Slot& slot) {
@@ -106,15 +127,21 @@ uint32_t SlotIndex::new_segment(uint32_t size_class, uint32_t depth) {
   return unit;
 }
 
-Cell* SlotIndex::place(Cell* cells, uint32_t bucket_mask, uint64_t hash, uint64_t meta) {
-  for (uint64_t bucket = hash & bucket_mask;; bucket = (bucket + 1) & bucket_mask) {
-    Cell* b = cells + bucket * kBucket;
-    for (uint32_t i = 0; i < kBucket; ++i) {
-      if (b[i].meta == 0) {
-        b[i] = Cell{hash, meta};
-        return b + i;
-      }
+Cell* SlotIndex::put(Cell* bucket, uint64_t hash, uint64_t meta) {
+  for (uint32_t i = 0; i < kBucket; ++i) {
+    if (bucket[i].meta == 0) {
+      bucket[i] = Cell{hash, meta};
+      return bucket + i;
     }
+  }
+  return nullptr;
+}
+
+Cell* SlotIndex::place(Cell* cells, uint32_t mask, uint64_t hash, uint64_t meta) {
+  uint32_t home = static_cast<uint32_t>(hash) & mask;
+  for (uint32_t step = 0;; ++step) {
+    uint32_t bucket = step < 2 ? home ^ step : ((home & ~1u) + step) & mask;
+    if (Cell* cell = put(cells + bucket * kBucket, hash, meta)) return cell;
   }
 }
 

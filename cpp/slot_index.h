@@ -34,12 +34,16 @@ class SlotIndex {
   }
   Cell* find(Slot& slot, uint64_t hash, TableId table, const Cell* home) {
     unsigned hits = match(home, hash);
+    if (hits == 0) {
+      if (has_empty(home)) return nullptr;
+      home = neighbour(home);
+      hits = match(home, hash);
+      if (hits == 0 && has_empty(home)) return nullptr;
+    }
     if (hits != 0) [[likely]] {
       Cell* cell = const_cast<Cell*>(home) + __builtin_ctz(hits);
       if (belongs(cell->meta, table)) [[likely]]
         return cell;
-    } else if (has_empty(home)) {
-      return nullptr;
     }
     return find_slowly(slot, hash, table);
   }
@@ -89,14 +93,18 @@ class SlotIndex {
   };
   static constexpr uint64_t kHeaderMeta = 1;
 
+  // Cells with this hash, as bits. An empty cell may be among them (hash 0): it belongs to no table.
   static unsigned match(const Cell* b, uint64_t hash) {
-    return unsigned{b[0].hash == hash && b[0].meta != 0} |
-           unsigned{b[1].hash == hash && b[1].meta != 0} << 1 |
-           unsigned{b[2].hash == hash && b[2].meta != 0} << 2 |
-           unsigned{b[3].hash == hash && b[3].meta != 0} << 3;
+    return unsigned{b[0].hash == hash} | unsigned{b[1].hash == hash} << 1 | unsigned{b[2].hash == hash} << 2 |
+           unsigned{b[3].hash == hash} << 3;
   }
   static bool has_empty(const Cell* b) {
-    return b[0].meta == 0 || b[1].meta == 0 || b[2].meta == 0 || b[3].meta == 0;
+    return (b[0].meta == 0) | (b[1].meta == 0) | (b[2].meta == 0) | (b[3].meta == 0);
+  }
+  // The other bucket of its pair: lines come from memory in twos, so what overflows there is nearly free to
+  // read.
+  static const Cell* neighbour(const Cell* bucket) {
+    return reinterpret_cast<const Cell*>(reinterpret_cast<uintptr_t>(bucket) ^ (kBucket * sizeof(Cell)));
   }
   Cell* cells_at(uint32_t unit) const { return reinterpret_cast<Cell*>(pool_.at(unit)); }
   uint32_t* directory(const Slot& slot) const { return reinterpret_cast<uint32_t*>(pool_.at(slot.root)); }
@@ -114,6 +122,9 @@ class SlotIndex {
   Cell* find_slowly(Slot& slot, uint64_t hash, TableId table);
   uint32_t new_segment(uint32_t size_class, uint32_t depth);
   static Cell* place(Cell* cells, uint32_t bucket_mask, uint64_t hash, uint64_t meta);
+  static Cell* put(Cell* bucket, uint64_t hash, uint64_t meta);
+  static Cell* first_homed(Cell* cells, uint32_t bucket, uint32_t home, uint32_t mask);
+  static Cell* first_that_may_move(Cell* cells, uint32_t pair, uint32_t to, uint32_t mask);
   void grow(Slot& slot, uint64_t hash);
   void double_segment(Slot& slot);
   void double_directory(Slot& slot);

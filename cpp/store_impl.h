@@ -76,6 +76,9 @@ class StoreImpl {
   bool expired(uint64_t meta, const Table& table) const {
     return table.spec.ttl != 0 && clock.expired(stamp_of(meta), table.spec.ttl);
   }
+  bool is_row(const Cell* cell, const TableUse& use) const {
+    return cell != nullptr && !is_candidate(cell->meta) && (!use.ages || !expired(cell->meta, *use.table));
+  }
   void for_stripes(size_t keys, const std::function<void(uint32_t)>& work);
 
   // Each is under the stripe's lock.

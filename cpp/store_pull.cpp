@@ -22,7 +22,7 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
-  plan.group(tables, keys, out, [this](TableId id) { return TableUse{&table(id), nullptr, {}}; });
+  plan.group(tables, keys, out, [this](TableId id) { return TableUse(table(id)); });
   for_stripes(keys.size(), [&](uint32_t number) {
     std::span<const Item> items = plan.stripe(number);
     if (items.empty()) return;
@@ -44,19 +44,21 @@ void StoreImpl::pull_stripe(std::span<const Item> items) {
     }
     if (size_t j = i - kAhead; j < n) {
       InFlight& f = ring[j % kRing];
-      const Table& table = *items[j].use->table;
-      const Cell* cell = index_.find(*f.slot, items[j].hash, table.spec.id, f.home);
-      bool there = cell != nullptr && !is_candidate(cell->meta) && !expired(cell->meta, table);
-      f.row = there ? table.rows.weights(handle_of(cell->meta)) : nullptr;
-      if (there) prefetch_lines(f.row, table.weight_bytes);
+      const TableUse& use = *items[j].use;
+      const Cell* cell = index_.find(*f.slot, items[j].hash, use.id, f.home);
+      f.row = nullptr;
+      if (is_row(cell, use)) {
+        f.row = use.weights(handle_of(cell->meta));
+        prefetch_lines(f.row, use.weight_bytes);
+      }
     }
     if (size_t k = i - 2 * kAhead; k < n) {
-      const Table& table = *items[k].use->table;
+      const TableUse& use = *items[k].use;
       const uint8_t* row = ring[k % kRing].row;
       if (row != nullptr) {
-        read_row(table.spec.dtype, row, items[k].data, table.dim);
+        read_row(use.dtype, row, items[k].data, use.dim);
       } else {
-        table.read_init(items[k].hash, items[k].data);
+        use.table->read_init(items[k].hash, items[k].data);
       }
     }
   }

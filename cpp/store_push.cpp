@@ -60,7 +60,7 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
   plan.begin();
   for (size_t i = 0; i < hyper_tables.size(); ++i) {
     Table& named = table(hyper_tables[i]);
-    plan.use(hyper_tables[i], TableUse{&named, named.optimizer.kernel(), named.optimizer.prepare(hyper[i])});
+    plan.use(hyper_tables[i], TableUse(named, named.optimizer.kernel(), named.optimizer.prepare(hyper[i])));
   }
   plan.group(tables, keys, const_cast<float*>(grads), [this](TableId id) -> TableUse {
     throw BadInput("push to table '" + table(id).spec.name +
@@ -107,15 +107,15 @@ void StoreImpl::update_found(std::span<const Item> items, uint32_t tick, PushSta
     }
     if (size_t j = i - kAhead; j < n) {
       InFlight& f = ring[j % kRing];
-      const Table& table = *items[j].use->table;
-      Cell* cell = index_.find(*f.slot, items[j].hash, table.spec.id, f.home);
+      const TableUse& use = *items[j].use;
+      Cell* cell = index_.find(*f.slot, items[j].hash, use.id, f.home);
       f.weights = nullptr;
-      if (cell != nullptr && !is_candidate(cell->meta) && !expired(cell->meta, table)) {
+      if (is_row(cell, use)) {
         RowHandle row = handle_of(cell->meta);
-        f.weights = table.rows.weights(row);
-        f.state = table.rows.state(row);
-        prefetch_lines_to_write(f.weights, table.weight_bytes);
-        prefetch_lines_to_write(f.state, table.state_bytes);
+        f.weights = use.weights(row);
+        f.state = use.state(row);
+        prefetch_lines_to_write(f.weights, use.weight_bytes);
+        prefetch_lines_to_write(f.state, use.state_bytes);
         if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
       }
     }
@@ -188,16 +188,14 @@ RowHandle StoreImpl::create(const Item& item, uint32_t tick) {
 
 void StoreImpl::update(const Item& item, RowHandle row) {
   const TableUse& use = *item.use;
-  update_row(use.table->spec.dtype, use.kernel, use.args, use.table->rows.weights(row),
-             use.table->rows.state(row), item.data, use.table->dim);
+  update_row(use.dtype, use.kernel, use.args, use.weights(row), use.state(row), item.data, use.dim);
 }
 
 void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows) {
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
-  plan.group(tables, keys, const_cast<float*>(rows),
-             [this](TableId id) { return TableUse{&table(id), nullptr, {}}; });
+  plan.group(tables, keys, const_cast<float*>(rows), [this](TableId id) { return TableUse(table(id)); });
   for_stripes(keys.size(), [&](uint32_t number) {
     std::span<const Item> items = plan.stripe(number);
     if (items.empty()) return;

@@ -142,7 +142,7 @@ void StoreImpl::import_table(uint32_t number, const TableImage& part) {
     if (Cell* cell = index_.find(slot, hash, part.id)) drop(number, cell, into, true);
   }
   if (into.share != 0) into.quotas[number].oldest_last.clear();
-  TableUse use{&into, nullptr, {}};
+  TableUse use(into);
   for (size_t i = 0; i < part.rows.size(); ++i) {
     Cell* cell = index_.find(slot, part.rows[i], part.id);
     uint32_t tick = clock.tick_for(part.row_ages[i]);
