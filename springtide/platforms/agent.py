@@ -44,6 +44,10 @@ class RunPlan:
     debug: bool = False
 
 
+class Killed(Exception):
+    """The user does not want to wait any longer."""
+
+
 class Agent:
     """Runs one job on a platform."""
 
@@ -53,7 +57,8 @@ class Agent:
         self._master_exit: RoleExit | None = None
         self._stop_why = ""
         self._stop_sent_at: float | None = None
-        self._killed = False
+        self._killed = asyncio.Event()
+        self._last = messages.JobStatus(name=plan.spec.name, phase=Phase.STARTING, why="", elapsed_s=0.0)
 
     def stop(self, why: str) -> None:
         """Drain the job: workers finish the batch in hand."""
@@ -61,7 +66,7 @@ class Agent:
 
     def kill(self) -> None:
         """Do not wait for anyone."""
-        self._killed = True
+        self._killed.set()
 
     async def run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         """Start everything, watch until the job is over, clean up; the last status."""
@@ -121,15 +126,17 @@ class Agent:
     async def _run_job(self, address: str, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         master = await connection.connect(address, self._files_secret(), within_s=MASTER_START_S)
         try:
-            await master.ask(messages.JoinAgent(os.getpid()))
+            await self._ask(master, messages.JoinAgent(os.getpid()))
             self._start_roles(address)
             status = await self._watch(master, on_status)
-            if not self._killed:
+            if not self._killed.is_set():
                 await self._wind_down(master, status)
-                await master.ask(messages.Shutdown())
+                await self._ask(master, messages.Shutdown())
             return status
-        except errors.MasterUnreachable:
-            return await self._without_master()
+        except Killed:
+            return msgspec.structs.replace(self._last, phase=Phase.STOPPED, why="killed")
+        except errors.MasterUnreachable as error:
+            return await self._without_master(error)
         finally:
             await master.close()
 
@@ -140,16 +147,16 @@ class Agent:
             await self._tell_exits(master)
             if self._stop_why and self._stop_sent_at is None:
                 self._stop_sent_at = time.monotonic()
-                await master.ask(messages.Stop(self._stop_why))
-            status = await self._status(master)
+                await self._ask(master, messages.Stop(self._stop_why))
+            status = await self._ask(master, messages.StatusRequest())
+            assert isinstance(status, messages.JobStatus)
+            self._last = status
             on_status(status)
             if status.phase.over:
                 return status
-            if self._killed or self._too_slow_to_stop():
-                why = (
-                    "killed" if self._killed else f"workers did not stop within {self.plan.grace_s:g} s and were killed"
-                )
-                self._killed = True
+            if self._too_slow_to_stop():
+                self._killed.set()
+                why = f"workers did not stop within {self.plan.grace_s:g} s and were killed"
                 return msgspec.structs.replace(status, phase=Phase.STOPPED, why=why)
             await asyncio.sleep(LOOK_S)
 
@@ -158,12 +165,23 @@ class Agent:
 
     async def _tell_exits(self, master: connection.Connection) -> None:
         while not self._exits.empty():
-            await master.ask(messages.Exited(self._exits.get_nowait()))
+            await self._ask(master, messages.Exited(self._exits.get_nowait()))
 
-    async def _status(self, master: connection.Connection) -> messages.JobStatus:
-        status = await master.ask(messages.StatusRequest())
-        assert isinstance(status, messages.JobStatus)
-        return status
+    async def _ask(self, master: connection.Connection, request: messages.Request) -> messages.Reply:
+        """Ask the master, but neither for ever nor when the user has had enough."""
+        asking = asyncio.create_task(master.ask(request))
+        killed = asyncio.create_task(self._killed.wait())
+        silence_s = self.plan.spec.silence_s
+        await asyncio.wait({asking, killed}, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
+        killed.cancel()
+        if asking.done():
+            return asking.result()
+        asking.cancel()
+        if self._killed.is_set():
+            raise Killed
+        raise errors.MasterUnreachable(
+            f"the master has been silent for {silence_s:g} s: its process hangs or is stopped"
+        )
 
     # ---- ending ----
 
@@ -185,23 +203,17 @@ class Agent:
 
     async def _until_gone(self, kind: RoleKind, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
-        while self._of_kind(kind) and time.monotonic() < deadline and not self._killed:
+        while self._of_kind(kind) and time.monotonic() < deadline and not self._killed.is_set():
             await asyncio.sleep(0.01)
 
     def _of_kind(self, kind: RoleKind) -> list[Role]:
         return [role for role in self._platform.running() if role.kind is kind]
 
-    async def _without_master(self) -> messages.JobStatus:
+    async def _without_master(self, error: errors.MasterUnreachable) -> messages.JobStatus:
         """The master has gone: nothing can be asked any more, only said."""
         await self._until_gone(RoleKind.MASTER, POLITE_S)
-        how = str(self._master_exit) if self._master_exit else "the master does not answer"
-        return messages.JobStatus(
-            name=self.plan.spec.name,
-            phase=Phase.FAILED,
-            why=f"{how}: the shards it handed out cannot be accounted for",
-            elapsed_s=0.0,
-            blame=Blame.INFRASTRUCTURE,
-        )
+        why = f"{self._master_exit}: the shards it handed out are lost" if self._master_exit else str(error)
+        return msgspec.structs.replace(self._last, phase=Phase.FAILED, why=why, blame=Blame.INFRASTRUCTURE)
 
     def _files_secret(self) -> bytes:
         return bytes.fromhex(self._files.secret.read_text())

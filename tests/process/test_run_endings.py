@@ -1,5 +1,7 @@
 """How a job ends when someone ends it: Ctrl-C, kill -9 of a role or of the agent itself. Nothing is left behind."""
 
+import os
+import pathlib
 import signal
 import time
 
@@ -87,7 +89,7 @@ def test_a_stopped_worker_is_noticed_by_its_silence(tmp_path):
     with running.springtide("run", "train.py", "--workers", "2", "--silence", "3", folder=tmp_path) as job:
         job.wait_for("training")
         pid = joined(job, {"worker-1"})["worker-1"]
-        running.os.kill(pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGSTOP)
         code, out = job.finish()
     assert code == 3
     assert out[0].startswith("worker-1 has been silent for ")
@@ -111,3 +113,36 @@ def test_no_role_outlives_a_killed_agent_nor_do_their_children(tmp_path):
         running.wait_until(
             lambda: not any(running.alive(pid) for pid in (*pids.values(), child)), "all processes of the job are gone"
         )
+
+
+def test_a_killed_master_ends_the_job_and_is_named(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", folder=tmp_path) as job:
+        job.wait_for("training")
+        pid = master_of(job)
+        running.kill(pid)
+        code, out = job.finish()
+    assert code == 3
+    assert out[0] == f"master (pid {pid}) was killed by SIGKILL: the shards it handed out are lost"
+
+
+def test_a_stopped_master_is_noticed_and_does_not_keep_ctrl_c_waiting(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", folder=tmp_path) as job:
+        job.wait_for("training")
+        pids = [*job.roles().values(), master_of(job)]
+        os.kill(pids[-1], signal.SIGSTOP)
+        job.send(signal.SIGINT)
+        job.wait_for("draining")
+        job.send(signal.SIGINT)
+        assert job.finish()[0] == 130
+    assert not any(running.alive(pid) for pid in pids)
+
+
+def master_of(job):
+    """The process id of the job's master, which is a child of the command."""
+    for children in pathlib.Path(f"/proc/{job.process.pid}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            if b"springtide.master.main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+    raise AssertionError("no master")

@@ -1,0 +1,80 @@
+"""`springtide run` with real training: loops are drained, servers lost, data loaders forked, the demo shown."""
+
+import json
+import signal
+
+import pytest
+
+from tests.process import running
+
+pytestmark = pytest.mark.process
+
+TRAIN = """
+import torch
+from torch import nn
+
+import springtide as st
+
+torch.manual_seed(0)
+ids = torch.randint(0, 1000, ({samples}, 4))
+data = torch.utils.data.TensorDataset(ids, (ids.sum(1) % 2).float())
+job = st.join()
+model = nn.Sequential(nn.EmbeddingBag(1000, 8, mode="sum"), nn.Linear(8, 1))
+optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+model, optimizer, batches = job.prepare(model, optimizer, {data}, batch_size=64, epochs={epochs})
+seen = 0
+for step, (x, y) in enumerate(batches):
+    optimizer.zero_grad()
+    loss = nn.functional.binary_cross_entropy_with_logits(model(x).squeeze(1), y)
+    loss.backward()
+    optimizer.step()
+    seen += len(y)
+    job.report(loss=loss.item())
+    if step == 3:
+        print("training", flush=True)
+print("after the loop", seen, flush=True)
+"""
+
+
+def write(folder, *, samples=4096, epochs=1, data="data"):
+    running.script(folder, TRAIN.format(samples=samples, epochs=epochs, data=data))
+
+
+def test_a_server_killed_in_training_is_named_first(tmp_path):
+    write(tmp_path, epochs=10**6)
+    with running.springtide("run", "train.py", "--servers", "2", "--workers", "2", folder=tmp_path) as job:
+        job.wait_for("training")
+        pid = job.roles()["server-0"]
+        running.kill(pid)
+        code, out = job.finish()
+    assert code == 3
+    assert out[0].startswith(f"server-0 (pid {pid}) was killed by SIGKILL")
+
+
+def test_ctrl_c_ends_the_loop_and_what_follows_it_still_runs(tmp_path):
+    write(tmp_path, epochs=10**6)
+    with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
+        job.wait_for("training")
+        job.send(signal.SIGINT)
+        job.wait_for("after the loop")
+        code, out = job.finish()
+    assert code == 130 and "stopped by Ctrl-C" in out[0]
+
+
+def test_a_data_loader_that_forks_after_joining_works(tmp_path):
+    write(tmp_path, data="torch.utils.data.DataLoader(data, batch_size=64, shuffle=True, num_workers=2)")
+    with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 0, (out, job.said)
+    assert json.loads(out[-1])["samples"] == 4096
+
+
+def test_the_demo_says_how_near_it_came_and_what_to_try_next(tmp_path):
+    with running.springtide("demo", "--samples", "30000", "--json", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 0, (out, job.said)
+    assert out[0].startswith("trained 27,000 clicks in ")
+    assert "the generator's own truth gets 0.8" in out[1]
+    assert "What to try next:" in out
+    result = json.loads(out[-1])
+    assert 0.6 < result["metrics"]["test_auc"] < result["metrics"]["best_auc"]
