@@ -25,9 +25,12 @@ void check_process(pid_t owner) {
 
 class RemotePending final : public Pending {
  public:
-  explicit RemotePending(pid_t owner) : owner_(owner) {}
+  RemotePending(std::shared_ptr<void> keeper, pid_t owner) : keeper_(std::move(keeper)), owner_(owner) {}
   ~RemotePending() override {
-    if (getpid() != owner_) return;
+    if (getpid() != owner_) {
+      static_cast<void>(new std::shared_ptr<void>(std::move(keeper_)));  // as in ~RemoteBackend
+      return;
+    }
     for (auto& [peer, call] : calls_) peer->settle(*call);
   }
   void submit(Peer& peer, std::shared_ptr<Call> call) {
@@ -52,6 +55,7 @@ class RemotePending final : public Pending {
   }
 
  private:
+  std::shared_ptr<void> keeper_;  // of the peers
   std::vector<std::pair<Peer*, std::shared_ptr<Call>>> calls_;
   pid_t owner_;
 };
@@ -84,7 +88,7 @@ struct RemoteBackend::Impl {
   std::vector<std::unique_ptr<Peer>> peers;
 };
 
-RemoteBackend::RemoteBackend(const RemoteOptions& options) : impl_(std::make_unique<Impl>(options)) {
+RemoteBackend::RemoteBackend(const RemoteOptions& options) : impl_(std::make_shared<Impl>(options)) {
   const Placement& placement = impl_->options.placement;
   const size_t servers = options.hosts.size();
   if (servers == 0 || servers != options.ports.size() || servers != placement.servers) {
@@ -106,7 +110,7 @@ RemoteBackend::RemoteBackend(const RemoteOptions& options) : impl_(std::make_uni
 
 RemoteBackend::~RemoteBackend() {
   // In a forked child the threads are not there and the sockets are closed already: nothing may be touched.
-  if (getpid() != impl_->owner) (void)impl_.release();
+  if (getpid() != impl_->owner) static_cast<void>(new std::shared_ptr<Impl>(impl_));
 }
 
 const Placement& RemoteBackend::placement() const { return impl_->options.placement; }
@@ -118,7 +122,7 @@ void RemoteBackend::declare(std::span<const TableSpec> tables) {
 
 std::unique_ptr<Pending> RemoteBackend::pull(std::span<const Part> parts, const PullMeta& meta) {
   check_process(impl_->owner);
-  auto pending = std::make_unique<RemotePending>(impl_->owner);
+  auto pending = std::make_unique<RemotePending>(impl_, impl_->owner);
   for (size_t s = 0; s < impl_->peers.size(); ++s) {
     const std::vector<Slice> slices = slices_of(parts, static_cast<uint16_t>(s));
     if (slices.empty()) continue;
@@ -141,7 +145,7 @@ std::unique_ptr<Pending> RemoteBackend::push(std::span<const Part> parts, const 
   }
   // A push that trains something speaks for every slot of every server, keys or not.
   const bool everywhere = meta.bsp || !meta.batches.empty();
-  auto pending = std::make_unique<RemotePending>(impl_->owner);
+  auto pending = std::make_unique<RemotePending>(impl_, impl_->owner);
   for (size_t s = 0; s < impl_->peers.size(); ++s) {
     const std::vector<Slice> slices = slices_of(parts, static_cast<uint16_t>(s));
     if (slices.empty() && !(everywhere && impl_->owns_any[s] != 0)) continue;

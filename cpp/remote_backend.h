@@ -60,7 +60,7 @@ class RemoteBackend final : public Backend {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // requests under way keep it: they may outlive this object
 };
 
 }  // namespace springtide

@@ -17,6 +17,7 @@ Window Window::map(Fd fd, uint64_t bytes) {
   window.fd_ = std::move(fd);
   window.base_ = static_cast<uint8_t*>(base);
   window.size_ = bytes;
+  window.owner_ = getpid();
   return window;
 }
 
@@ -52,11 +53,12 @@ Window& Window::operator=(Window&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(base_, other.base_);
   std::swap(size_, other.size_);
+  std::swap(owner_, other.owner_);
   return *this;
 }
 
 Window::~Window() {
-  if (base_ != nullptr) munmap(base_, size_);
+  if (base_ != nullptr && owner_ == getpid()) munmap(base_, size_);
 }
 
 uint8_t* Window::at(uint64_t offset, uint64_t bytes, uint64_t align) const {

@@ -37,6 +37,7 @@ class Window {
   Fd fd_;
   uint8_t* base_ = nullptr;
   uint64_t size_ = 0;
+  int owner_ = 0;  // the process that mapped it; a forked child has other things at this address
 };
 
 // Hands out pieces of a window, first fit; pieces freed side by side become one again. Any thread.
