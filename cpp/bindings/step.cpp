@@ -74,6 +74,31 @@ void accumulate(st::StepRows& step, const std::vector<BagTuple>& bags, const std
                       std::get<1>(grads[i]), at<float>(grad_weights[i]));
 }
 
+// One id a bag for every feature, outputs side by side in rows of `stride` floats.
+template <typename Do>
+void each_column(st::StepRows& step, uint8_t pooling, int64_t bags, Do&& one) {
+  const st::Bag bag = bag_of({0, pooling, bags, 1, 0, false, 0});
+  int64_t start = 0;
+  for (size_t f = 0; f < step.plan().features.size(); ++f) {
+    one(f, bag, start);
+    start += step.plan().features[f].dim;
+  }
+}
+
+void pool_columns(st::StepRows& step, uint8_t pooling, int64_t bags, Address out, int64_t stride) {
+  nb::gil_scoped_release release;
+  each_column(step, pooling, bags, [&](size_t f, const st::Bag& bag, int64_t start) {
+    step.pool(f, bag, at<float>(out) + start, stride);
+  });
+}
+
+void accumulate_columns(st::StepRows& step, uint8_t pooling, int64_t bags, Address grad, int64_t stride) {
+  nb::gil_scoped_release release;
+  each_column(step, pooling, bags, [&](size_t f, const st::Bag& bag, int64_t start) {
+    step.accumulate(f, bag, at<const float>(grad) + start, stride, nullptr);
+  });
+}
+
 nb::ndarray<nb::numpy, float, nb::ndim<1>> view(const std::shared_ptr<st::RowSet>& set,
                                                 std::span<float> floats) {
   nb::capsule owner(new std::shared_ptr<st::RowSet>(set),
@@ -159,6 +184,10 @@ void bind_step(nb::module_& m) {
       .def("wait", &wait<st::StepRows>)
       .def("pool", &pool, nb::arg("bags"), nb::arg("outs"))
       .def("accumulate", &accumulate, nb::arg("bags"), nb::arg("grads"), nb::arg("grad_weights"))
+      .def("pool_columns", &pool_columns, nb::arg("pooling"), nb::arg("bags"), nb::arg("out"),
+           nb::arg("stride"))
+      .def("accumulate_columns", &accumulate_columns, nb::arg("pooling"), nb::arg("bags"), nb::arg("grad"),
+           nb::arg("stride"))
       .def("rows", &rows_of<st::StepRows>)
       .def("grads", &grads_of<st::StepRows>)
       .def(

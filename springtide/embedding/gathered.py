@@ -80,8 +80,14 @@ class Gathered:
 
     def show(self, groups: Sequence[int]) -> None:
         """Let the weights of these groups show their unique rows, and their gradients as `grad`."""
-        begin = self.step.group_begin
         rows, grads = torch.from_numpy(self.step.rows()), torch.from_numpy(self.step.grads())
+        if len(self.plan.weights) == 1 and not self.plan.dims[0]:
+            weight = self.plan.weights[0]
+            weight.grad = None
+            weight.data = rows
+            weight.grad = self.shown[0] = grads
+            return
+        begin = self.step.group_begin
         for group in groups:
             weight, dim = self.plan.weights[group], self.plan.dims[group]
             shape = (-1, dim) if dim else (-1,)
@@ -139,7 +145,7 @@ class Pooled(torch.autograd.Function):
         """Reduce d(outputs) to one gradient a unique row, in batch order."""
         gathered: Gathered = ctx.gathered
         plan = gathered.plan
-        ready = [None if grad is None else _as_rows(grad) for grad in grads]
+        ready = [None if grad is None else as_rows(grad) for grad in grads]
         given = [(0, 0) if grad is None else (grad.data_ptr(), grad.stride(0)) for grad in ready]
         trained = [weight.requires_grad for weight in plan.weights]
         to_weights = [
@@ -168,7 +174,7 @@ class Pooled(torch.autograd.Function):
         return (None, None, None, None, *to_weights)
 
 
-def _as_rows(grad: torch.Tensor) -> torch.Tensor:
+def as_rows(grad: torch.Tensor) -> torch.Tensor:
     """A gradient as float32 rows one after the other, with any distance between them."""
     if grad.dtype != torch.float32:
         grad = grad.float()

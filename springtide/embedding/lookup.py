@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from springtide import _native
-from springtide.embedding import routes
+from springtide.embedding import columns, routes
 from springtide.embedding.calls import Call
 from springtide.embedding.client import TableClient
 from springtide.embedding.gathered import Gathered, Plan, Pooled
@@ -169,6 +169,8 @@ class Lookups:
         return ready.outs
 
     def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, Call]]) -> tuple[torch.Tensor, ...]:
+        if len(calls) == 1 and columns.fits(gathered, calls[0][1]):
+            return (columns.PooledColumns.apply(self._anchor, gathered, calls[0][1], self._after_backward),)  # type: ignore[no-untyped-call]
         trained = any(weight.requires_grad for weight in gathered.plan.weights)
         anchor = self._anchor if trained else self._anchor.detach()
         outs: tuple[torch.Tensor, ...] = Pooled.apply(  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.domain import tables
-from springtide.embedding import calls, optim
+from springtide.embedding import calls, columns, optim
 from springtide.embedding.served import Binding
 from springtide.embedding.tables import ServedTable, TableRequest
 
@@ -242,8 +242,7 @@ class EmbeddingBags(_OpenTable):
         if output not in ("concat", "list"):
             raise errors.UnknownName("output", str(output), ("concat", "list"))
         self.name, self.mode, self.output, self.dims = name, mode, output, named
-        self.starts = [sum(list(named.values())[:i]) for i in range(len(named))]
-        self.total = sum(named.values())
+        self.lengths = tuple(named.values())
         self.request_of = {
             table: _request(
                 dim, name=table, optimizer=optimizer, lr=lr, init=init, dtype=dtype,
@@ -272,17 +271,12 @@ class EmbeddingBags(_OpenTable):
             raise errors.BadInput(
                 f"{who}: ids have shape {tuple(ids.shape)}; wanted [batch, {len(self.dims)}], a column a table"
             )
-        batch = ids.shape[0]
-        address, rows, columns = ids.data_ptr(), *ids.stride()
-        where = [(address + i * columns * 8, batch, rows) for i in range(len(self.dims))]
-        bags: list[calls.Bag] = [(calls.POOLING[self.mode], batch, 1, 0, False, 0)] * len(self.dims)
+        call = columns.ColumnsCall(self.binding.features, ids, calls.POOLING[self.mode], self.lengths)
         if self.output == "concat":
-            shapes: list[tuple[int, ...]] = [(batch, self.total)]
-            places = [(0, start, self.total) for start in self.starts]
-        else:
-            shapes = [(batch, dim) for dim in self.dims.values()]
-            places = [(i, 0, dim) for i, dim in enumerate(self.dims.values())]
-        return calls.Call(self.binding.features, where, bags, shapes, places, (ids,))
+            return call
+        shapes: list[tuple[int, ...]] = [(ids.shape[0], dim) for dim in self.lengths]
+        places = [(i, 0, dim) for i, dim in enumerate(self.lengths)]
+        return calls.Call(self.binding.features, call.ids, call.bags, shapes, places, (ids,))
 
     def forward(self, ids: torch.Tensor | Mapping[str, Any]) -> Any:
         """Rows of all tables, pooled."""
