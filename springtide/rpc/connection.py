@@ -58,9 +58,7 @@ class Connection:
         """Say goodbye; waiting requests fail."""
         self._receiver.cancel()
         self._lose("this side closed the connection")
-        self._writer.close()
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            await self._writer.wait_closed()
+        await hang_up(self._writer)
 
     async def _receive(self) -> None:
         try:
@@ -111,11 +109,22 @@ async def _open(address: str, host: str, port: int, secret: bytes) -> Connection
         await loop.sock_connect(sock, where)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader, writer = await asyncio.open_connection(sock=sock)
-        await auth.answer(reader, writer, secret)
     except BaseException:
         sock.close()
         raise
+    try:
+        await auth.answer(reader, writer, secret)
+    except BaseException:
+        await hang_up(writer)
+        raise
     return Connection(address, reader, writer, sock)
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close a stream and see it closed."""
+    writer.close()
+    with contextlib.suppress(OSError, asyncio.CancelledError):
+        await writer.wait_closed()
 
 
 def as_error(refused: messages.Refused) -> errors.SpringtideError:

@@ -15,7 +15,7 @@ import msgspec
 
 from springtide import errors
 from springtide.domain.cluster import Role
-from springtide.rpc import auth, frames, messages
+from springtide.rpc import auth, connection, frames, messages
 
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.Call)
@@ -85,10 +85,10 @@ class Listener:
         finally:
             for pending in peer.tasks:
                 pending.cancel()
-            writer.close()
-            self._connections.discard(task)
             if peer.role:
                 self._on_lost(peer)
+            await connection.hang_up(writer)
+            self._connections.discard(task)
 
     async def _answer_requests(self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

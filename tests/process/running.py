@@ -1,13 +1,17 @@
 """Starts `springtide run` as a user would, waits for what it says, and never leaves a process behind."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import queue
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -16,6 +20,7 @@ PATIENCE_S = 90.0  # far more than anything takes; a test that waits so long has
 
 LOOP = """
 import sys
+import termios
 from springtide.domain.samples import DatasetCard
 from springtide.rpc.messages import End, Report, Wait
 from springtide.train import link
@@ -141,3 +146,31 @@ def wait_until(condition, what):
 def kill(pid):
     """As an out-of-memory killer does."""
     os.kill(pid, signal.SIGKILL)
+
+
+def on_a_terminal(*arguments, folder, **variables):
+    """Run a command on a terminal of 80 columns to its end; all that the terminal was sent."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **variables}
+    command = [sys.executable, "-m", "springtide.cli.app", *arguments]
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := _read(ours):
+            shown += part
+        assert process.wait(PATIENCE_S) == 0, shown
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return shown.decode()
+
+
+def _read(terminal):
+    """What comes next, nothing when the other side has closed."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""

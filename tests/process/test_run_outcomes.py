@@ -1,6 +1,7 @@
 """`springtide run` from the user's side: what it prints, what it returns, where it writes."""
 
 import json
+import re
 import socket
 
 import pytest
@@ -116,3 +117,12 @@ def test_garbage_on_the_masters_port_does_not_harm_the_job(tmp_path):
             with socket.create_connection((host, int(port))) as stranger:
                 stranger.sendall(garbage)
         assert job.finish()[0] == 0
+
+
+def test_on_a_terminal_the_view_is_live_and_honours_no_color(tmp_path):
+    running.script(tmp_path, running.loop(body="print('leased', lease.shard)", samples=100))
+    shown = running.on_a_terminal("run", "train.py", folder=tmp_path, NO_COLOR="1")
+    assert "leased 0" in shown and "samples/s" in shown
+    assert "\x1b[?25l" in shown  # the cursor is hidden while the view is redrawn in place
+    assert not re.search(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7])m", shown), "a colour in spite of NO_COLOR"
+    assert "job train finished in " in shown
