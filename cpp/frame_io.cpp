@@ -15,7 +15,9 @@ Io send_frame(int fd, FrameHeader header, std::span<const uint8_t> body) {
 
 FrameHeader reply_to(const FrameHeader& request) {
   FrameHeader reply;
-  reply.kind = request.kind;
+  const bool known =
+      request.kind >= static_cast<uint8_t>(Kind::hello) && request.kind <= static_cast<uint8_t>(Kind::last);
+  reply.kind = known ? request.kind : static_cast<uint8_t>(Kind::hello);
   reply.flags = kReply;
   reply.request = request.request;
   return reply;

@@ -27,9 +27,9 @@ Digest digest_at(std::span<const uint8_t> bytes) {
 }
 
 // The next frame of the handshake, of the kind and size it must have.
-std::vector<uint8_t> expect(int fd, Kind kind, size_t bytes, FrameHeader& header, std::string& why) {
+std::vector<uint8_t> expect(int fd, Kind kind, size_t bytes, FrameHeader& header, std::string& why, Io& io) {
   std::vector<uint8_t> body;
-  const Io io = receive_frame(fd, header, body, kHandshakeBytes, why);
+  io = receive_frame(fd, header, body, kHandshakeBytes, why);
   if (io != Io::ok || !why.empty()) return body;
   if (header.status != static_cast<uint16_t>(Status::ok)) {
     why = text_of(body);
@@ -44,12 +44,15 @@ std::vector<uint8_t> expect(int fd, Kind kind, size_t bytes, FrameHeader& header
 void raise(const FrameHeader& header, const std::string& why) {
   if (why.empty()) return;
   const bool other_version = header.magic == kMagic && header.version != kVersion;
-  if (other_version || header.status != static_cast<uint16_t>(Status::ok)) throw HandshakeRefused(why);
+  const bool final = header.status != static_cast<uint16_t>(Status::ok) &&
+                     header.status != static_cast<uint16_t>(Status::busy);
+  if (other_version || final) throw HandshakeRefused(why);
   throw PeerLost(why);
 }
 
-std::string refuse(int fd, const FrameHeader& header, const std::string& why) {
-  send_failure(fd, header, Status::refused, why);  // the peer may be gone already; it is refused either way
+// Tells the peer, if it is still there to hear it.
+std::string refuse(int fd, const FrameHeader& header, Status status, const std::string& why) {
+  send_failure(fd, header, status, why);
   return why;
 }
 
@@ -67,8 +70,9 @@ std::string random_bytes(size_t count) {
 
 std::string greet(int fd, const std::string& secret, const Welcome& welcome, FrameHeader& who) {
   std::string why;
-  const std::vector<uint8_t> theirs = expect(fd, Kind::hello, kNonce, who, why);
-  if (!why.empty()) return refuse(fd, who, why);
+  Io io = Io::ok;
+  const std::vector<uint8_t> theirs = expect(fd, Kind::hello, kNonce, who, why, io);
+  if (!why.empty()) return refuse(fd, who, io == Io::ok ? Status::refused : Status::busy, why);
 
   const std::string ours = random_bytes(kNonce);
   const Digest proof = prove(secret, "springtide server", theirs, bytes_of(ours));
@@ -79,10 +83,10 @@ std::string greet(int fd, const std::string& secret, const Welcome& welcome, Fra
   if (send_frame(fd, header, challenge) != Io::ok) return "the connection broke during the handshake";
 
   FrameHeader answer;
-  const std::vector<uint8_t> body = expect(fd, Kind::proof, sizeof(Digest), answer, why);
-  if (!why.empty()) return refuse(fd, answer, why);
+  const std::vector<uint8_t> body = expect(fd, Kind::proof, sizeof(Digest), answer, why, io);
+  if (!why.empty()) return refuse(fd, answer, io == Io::ok ? Status::refused : Status::busy, why);
   if (!same_digest(digest_at(body), prove(secret, "springtide client", bytes_of(ours), theirs))) {
-    return refuse(fd, answer, "the client does not know this job's secret");
+    return refuse(fd, answer, Status::refused, "the client does not know this job's secret");
   }
   header.kind = static_cast<uint8_t>(Kind::welcome);
   const auto* terms = reinterpret_cast<const uint8_t*>(&welcome);
@@ -98,7 +102,9 @@ Welcome introduce(int fd, const std::string& secret, FrameHeader who) {
 
   std::string why;
   FrameHeader header;
-  const std::vector<uint8_t> challenge = expect(fd, Kind::challenge, kNonce + sizeof(Digest), header, why);
+  Io io = Io::ok;
+  const std::vector<uint8_t> challenge =
+      expect(fd, Kind::challenge, kNonce + sizeof(Digest), header, why, io);
   raise(header, why);
   const std::span<const uint8_t> theirs = std::span(challenge).first(kNonce);
   if (!same_digest(digest_at(std::span(challenge).subspan(kNonce)),
@@ -109,7 +115,7 @@ Welcome introduce(int fd, const std::string& secret, FrameHeader who) {
   who.kind = static_cast<uint8_t>(Kind::proof);
   if (const Io io = send_frame(fd, who, proof); io != Io::ok) throw PeerLost(describe(io));
 
-  const std::vector<uint8_t> body = expect(fd, Kind::welcome, sizeof(Welcome), header, why);
+  const std::vector<uint8_t> body = expect(fd, Kind::welcome, sizeof(Welcome), header, why, io);
   raise(header, why);
   Welcome welcome;
   std::memcpy(&welcome, body.data(), sizeof welcome);

@@ -102,7 +102,7 @@ void Server::Impl::admit(int listener, bool is_local) {
     FrameHeader nobody;
     nobody.kind = static_cast<uint8_t>(Kind::welcome);
     send_failure(
-        fd.get(), nobody, Status::refused,
+        fd.get(), nobody, Status::busy,
         "the server has its " + std::to_string(state.options.max_connections) + " connections already");
     return;
   }

@@ -45,6 +45,7 @@ enum class Status : uint16_t {
   refused,           // handshake: version, secret, too many connections; a sentence, then the connection ends
   bad_frame,         // nonsense; a sentence, then the connection ends
   internal,          // the server failed at it; a sentence
+  busy,              // handshake: not now (too many connections, too slow a hello); a sentence, try again
 };
 
 enum Flag : uint8_t {
