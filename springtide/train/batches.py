@@ -3,6 +3,8 @@
 In: orders.py and data/source.py. Out: batches to the user's loop. Next: step.py, which is told of every batch.
 """
 
+import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +18,8 @@ from springtide.data.source import Source, as_batch
 from springtide.domain.samples import SampleRange
 from springtide.train.meter import Meter
 from springtide.train.orders import PAUSE, Order
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +103,19 @@ class Batches:
                 now = following if self._ahead else next(feed, None)
             self._follower.close_pass(early=False)
         except GeneratorExit:
-            self._follower.close_pass(early=True)
+            self._leave()
             raise
         finally:
             self._running = False
+
+    def _leave(self) -> None:
+        """The loop was left by break or by an error; with the process ending there is nothing to wait for."""
+        if sys.is_finalizing():
+            return
+        try:
+            self._follower.close_pass(early=True)
+        except errors.JobFailed as error:
+            log.warning("the loop was left, and what it had sent last may not be applied: %s", error)
 
     def _feed(self, passes: int) -> Iterator[Handed]:
         feed = self._open_feed(passes)

@@ -27,7 +27,7 @@ class Clicks(Dataset[Any]):
     """Ready batches in memory: reading costs next to nothing, on both sides the same."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self.size = options["batch"]
+        self.size: int = options["batch"]
         rng = np.random.default_rng(5)
         drawn = ids.batches(7, batches=options["batches"], tables=TABLES, rows=options["rows"], batch=self.size)
         self.made = []
