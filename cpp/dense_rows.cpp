@@ -12,12 +12,11 @@ DenseRows::DenseRows(RowSource& source, std::span<const TableId> tables, std::sp
     throw BadInput(std::to_string(tables.size()) + " tables, " + std::to_string(keys.size()) + " keys and " +
                    std::to_string(dims.size()) + " dims; there must be as many of each");
   UniqueKeys& unique = set_->unique();
-  unique.reserve(keys.size());
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (i == 0 || tables[i] != tables[i - 1] || dims[i] != dims[i - 1])
-      unique.begin_run(tables[i], dims[i], 0);
-    unique.add(keys[i], hash_key(tables[i], keys[i]));
-    unique.end_run();
+  for (size_t begin = 0, end = 0; begin < keys.size(); begin = end) {
+    while (end < keys.size() && tables[end] == tables[begin] && dims[end] == dims[begin]) ++end;
+    unique.add_run(tables[begin], dims[begin], 0, end - begin);
+    for (size_t i = begin; i < end; ++i)
+      unique.add(unique.runs.back(), keys[i], hash_key(tables[i], keys[i]));
   }
   set_->route(source, 2);
 }

@@ -17,36 +17,35 @@ void add_row(float* to, const float* from, uint32_t dim) {
 
 StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<StepRows* const> parts,
                    std::span<const std::vector<int>> groups)
-    : plan_(std::move(plan)), set_(source.take()), at_(set_->occurrence_offsets()) {
+    : plan_(std::move(plan)), crew_(source.crew()), set_(source.take()), at_(set_->occurrence_offsets()) {
   at_.clear();
   begin_.assign(plan_->features.size() + 1, 0);
   padding_at_.assign(plan_->features.size(), kPadding);
   std::vector<std::vector<uint32_t>> here(parts.size());  // index in this set of each part's unique keys
-  for (size_t p = 0; p < parts.size(); ++p) here[p].assign(parts[p]->unique(), kPadding);
+  for (size_t p = 0; p < parts.size(); ++p) here[p].assign(parts[p]->set_->unique().room, kPadding);
   std::vector<size_t> touched;
   KeyIndex index;
   UniqueKeys& mine = set_->unique();
-  size_t total = 0;
-  for (StepRows* part : parts) total += part->unique();
-  mine.reserve(total);
   for (const auto& [table, name] : plan_->names) {
-    index.begin(total);
-    bool begun = false;
+    size_t most = 0;
+    for (StepRows* part : parts)
+      for (const auto& run : part->set_->unique().runs) most += run.table == table ? run.size() : 0;
+    index.begin(most);
+    UniqueKeys::Run* into = nullptr;
     for (size_t p = 0; p < parts.size(); ++p) {
       const UniqueKeys& theirs = parts[p]->set_->unique();
       for (const auto& run : theirs.runs) {
         const int group = groups[p].at(run.group);
         if (run.table != table || group < 0) continue;
-        if (!begun) mine.begin_run(table, run.dim, static_cast<uint16_t>(group));
-        begun = true;
+        if (!into) mine.add_run(table, run.dim, static_cast<uint16_t>(group), most);
+        into = &mine.runs.back();
         touched.push_back(static_cast<size_t>(group));
         for (uint32_t i = run.begin; i < run.end; ++i) {
-          here[p][i] = index.find_or_add(theirs.keys[i], theirs.hashes[i], mine.count);
-          if (here[p][i] == mine.count) mine.add(theirs.keys[i], theirs.hashes[i]);
+          here[p][i] = index.find_or_add(theirs.keys[i], theirs.hashes[i], into->end);
+          if (here[p][i] == into->end) mine.add(*into, theirs.keys[i], theirs.hashes[i]);
         }
       }
     }
-    if (begun) mine.end_run();
   }
   set_->route(source, plan_->groups);
   const auto to = set_->user_offset();

@@ -19,7 +19,8 @@ void copy_row(float* to, const float* from, uint32_t dim) { std::memcpy(to, from
 
 }  // namespace
 
-RowSource::RowSource(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {
+RowSource::RowSource(std::shared_ptr<Backend> backend, uint32_t threads)
+    : backend_(std::move(backend)), crew_(std::make_shared<WorkCrew>(threads)) {
   const Placement& placement = backend_->placement();
   bucket_of_slot_.resize(placement.server_of_slot.size());
   server_bucket_.assign(placement.servers + 1u, 0);
@@ -71,15 +72,16 @@ void RowSet::reset() {
 }
 
 void RowSet::route(const RowSource& source, size_t groups) {
-  const size_t n = unique_.count;
+  const size_t n = unique_.count();
   const uint32_t* bucket_of_slot = source.bucket_of_slot().data();
   const uint32_t slots = source.slots();
   buckets_.assign(slots + 1, 0);
-  position_.resize(n);
-  for (size_t i = 0; i < n; ++i) {
-    position_[i] = bucket_of_slot[slot_of(unique_.hashes[i], slots)];
-    buckets_[position_[i] + 1] += 1;
-  }
+  position_.resize(unique_.room);
+  for (const auto& run : unique_.runs)
+    for (uint32_t i = run.begin; i < run.end; ++i) {
+      position_[i] = bucket_of_slot[slot_of(unique_.hashes[i], slots)];
+      buckets_[position_[i] + 1] += 1;
+    }
   for (size_t b = 0; b < slots; ++b) buckets_[b + 1] += buckets_[b];
   const auto server_bucket = source.server_bucket();
   routed_.server_begin.resize(server_bucket.size());
@@ -92,7 +94,7 @@ void RowSet::route(const RowSource& source, size_t groups) {
   group_begin_.assign(groups + 1, 0);
   uint64_t floats = 0;
   for (const auto& run : unique_.runs) {
-    const uint64_t run_floats = uint64_t{run.dim} * (run.end - run.begin);
+    const uint64_t run_floats = uint64_t{run.dim} * run.size();
     floats += run_floats;
     group_begin_[run.group + 1u] += static_cast<uint32_t>(run_floats);
     for (uint32_t i = run.begin; i < run.end; ++i) {
@@ -113,10 +115,11 @@ void RowSet::route(const RowSource& source, size_t groups) {
 }
 
 void RowSet::lay_out(size_t groups) {
-  user_offset_.resize(unique_.count);
+  user_offset_.resize(unique_.room);
   for (size_t g = 0; g < groups; ++g) group_begin_[g + 1] += group_begin_[g];
   if (same_layout()) {
-    for (size_t i = 0; i < unique_.count; ++i) user_offset_[i] = routed_.row_offset[position_[i]];
+    for (const auto& run : unique_.runs)
+      for (uint32_t i = run.begin; i < run.end; ++i) user_offset_[i] = routed_.row_offset[position_[i]];
     return;
   }
   std::vector<uint32_t> next(group_begin_.begin(), group_begin_.end());
@@ -192,7 +195,7 @@ void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& na
 }
 
 void RowSet::select_touched() {
-  const size_t n = unique_.count;
+  const size_t n = routed_.keys.size();
   std::vector<uint32_t> unique_at(n, kNone);  // unique index of a routed row that is kept
   std::vector<uint32_t> dim_at(n);
   for (const auto& run : unique_.runs)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend.h"
+#include "work_crew.h"
 
 namespace springtide {
 
@@ -20,7 +21,8 @@ class RowSet;
 // What the row sets of one backend share: where slots lie, and memory that the next step uses again.
 class RowSource : public std::enable_shared_from_this<RowSource> {
  public:
-  explicit RowSource(std::shared_ptr<Backend> backend);
+  // `threads` take part in deduplicating, pooling and reducing one large batch; the caller is one of them.
+  explicit RowSource(std::shared_ptr<Backend> backend, uint32_t threads = 1);
 
   const std::shared_ptr<Backend>& backend() const { return backend_; }
   uint32_t slots() const { return static_cast<uint32_t>(bucket_of_slot_.size()); }
@@ -28,12 +30,15 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
   std::span<const uint32_t> bucket_of_slot() const { return bucket_of_slot_; }
   std::span<const uint32_t> server_bucket() const { return server_bucket_; }
 
+  const std::shared_ptr<WorkCrew>& crew() const { return crew_; }
+
   std::shared_ptr<RowSet> take();  // an empty set, with the buffers of one that is no longer used
 
  private:
   void give_back(std::unique_ptr<RowSet> set);
 
   std::shared_ptr<Backend> backend_;
+  std::shared_ptr<WorkCrew> crew_;
   std::vector<uint32_t> bucket_of_slot_;
   std::vector<uint32_t> server_bucket_;
   std::mutex mutex_;
@@ -58,35 +63,42 @@ class FloatBuffer {
   size_t size_ = 0;
 };
 
-// Unique (table, key) pairs in the order they were first seen, before they are routed: runs of one table
-// each.
+// Unique (table, key) pairs in the order they were first seen, before they are routed. Each table has a run
+// with room for all its ids, so that tables can be filled at once; what lies between runs means nothing.
 struct UniqueKeys {
   struct Run {
     TableId table = 0;
     uint16_t group = 0;
     uint32_t dim = 0;
     uint32_t begin = 0, end = 0;
+    uint32_t size() const { return end - begin; }
   };
   std::vector<Run> runs;
-  std::vector<Key> keys;  // longer than count, so that adding one is a store
+  std::vector<Key> keys;
   std::vector<uint64_t> hashes;
-  uint32_t count = 0;
+  uint32_t room = 0;
 
-  void reserve(size_t wanted) {
-    if (keys.size() < wanted) keys.resize(wanted);
-    if (hashes.size() < wanted) hashes.resize(wanted);
+  // An empty run that can take `wanted` keys.
+  void add_run(TableId table, uint32_t dim, uint16_t group, size_t wanted) {
+    runs.push_back({table, group, dim, room, room});
+    room += static_cast<uint32_t>(wanted);
+    if (keys.size() < room) {
+      keys.resize(room);
+      hashes.resize(room);
+    }
   }
-  void begin_run(TableId table, uint32_t dim, uint16_t group) {
-    runs.push_back({table, group, dim, count, count});
+  void add(Run& run, Key key, uint64_t hash) {
+    keys[run.end] = key;
+    hashes[run.end++] = hash;
   }
-  void add(Key key, uint64_t hash) {  // room must be reserved
-    keys[count] = key;
-    hashes[count++] = hash;
+  size_t count() const {
+    size_t sum = 0;
+    for (const Run& run : runs) sum += run.size();
+    return sum;
   }
-  void end_run() { runs.back().end = count; }
   void clear() {
     runs.clear();
-    count = 0;
+    room = 0;
   }
 };
 

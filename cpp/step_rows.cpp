@@ -1,6 +1,7 @@
 #include "step_rows.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "dedup.h"
 
@@ -10,6 +11,7 @@ namespace {
 
 // Ids are hashed this many ahead of the probe, so that multiplications and cache misses overlap.
 constexpr int64_t kBlock = 32;
+constexpr size_t kWorthWaking = 4096;  // ids of a batch below which one thread is sooner done alone
 
 KeyIndex& key_index() {
   thread_local KeyIndex index;
@@ -25,28 +27,28 @@ KeyIndex& key_index() {
 }  // namespace
 
 StepPlan::StepPlan(std::vector<FeatureSpec> specs) : features(std::move(specs)) {
-  std::vector<uint32_t> first;  // feature that first used each table
   for (uint32_t f = 0; f < features.size(); ++f) {
     const FeatureSpec& feature = features[f];
     if (feature.dim == 0) throw BadInput("feature '" + feature.name + "': dim is 0; it must be at least 1");
     groups = std::max<size_t>(groups, feature.group + 1u);
-    const auto same = std::find_if(first.begin(), first.end(),
-                                   [&](uint32_t g) { return features[g].table == feature.table; });
-    if (same == first.end()) {
-      first.push_back(f);
+    const auto same = std::find_if(names.begin(), names.end(),
+                                   [&](const auto& known) { return known.first == feature.table; });
+    table_of.push_back(static_cast<uint32_t>(same - names.begin()));
+    if (same == names.end()) {
       names.emplace_back(feature.table, feature.name);
-    } else if (features[*same].dim != feature.dim || features[*same].group != feature.group) {
-      throw BadInput("features '" + features[*same].name + "' and '" + feature.name +
-                     "' share a table but not its dim and parameter");
+      tables.push_back({f});
+      continue;
     }
+    const FeatureSpec& first = features[tables[table_of[f]].front()];
+    if (first.dim != feature.dim || first.group != feature.group)
+      throw BadInput("features '" + first.name + "' and '" + feature.name +
+                     "' share a table but not its dim and parameter");
+    tables[table_of[f]].push_back(f);
   }
-  for (uint32_t f : first)
-    for (uint32_t g = 0; g < features.size(); ++g)
-      if (features[g].table == features[f].table) by_table.push_back(g);
 }
 
 StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<const FeatureIds> ids)
-    : plan_(std::move(plan)), set_(source.take()), at_(set_->occurrence_offsets()) {
+    : plan_(std::move(plan)), crew_(source.crew()), set_(source.take()), at_(set_->occurrence_offsets()) {
   if (ids.size() != plan_->features.size())
     throw BadInput("ids of " + std::to_string(ids.size()) + " features for a plan of " +
                    std::to_string(plan_->features.size()));
@@ -57,34 +59,41 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
   for (uint32_t& at : padding_at_) at = at == kPadding ? kPadding : user_offset[at];
 }
 
+void StepRows::for_each(size_t shares, const std::function<void(uint32_t)>& work) {
+  if (at_.size() >= kWorthWaking) return crew_->run(static_cast<uint32_t>(shares), work);
+  for (uint32_t i = 0; i < shares; ++i) work(i);
+}
+
 void StepRows::dedup(std::span<const FeatureIds> ids) {
   begin_.assign(ids.size() + 1, 0);
   for (size_t f = 0; f < ids.size(); ++f) begin_[f + 1] = begin_[f] + static_cast<size_t>(ids[f].count);
+  if (begin_.back() >= kPadding / 2) throw BadInput("a batch has more than 2^31 ids: use smaller batches");
   at_.resize(begin_.back());
   padding_at_.assign(ids.size(), kPadding);
-  const auto& order = plan_->by_table;
-  for (size_t i = 0; i < order.size();) {
-    size_t end = i, total = 0;
-    for (; end < order.size() && plan_->features[order[end]].table == plan_->features[order[i]].table; ++end)
-      total += static_cast<size_t>(ids[order[end]].count) + plan_->features[order[end]].pull_padding;
-    key_index().begin(total);
-    UniqueKeys& unique = set_->unique();
-    unique.reserve(unique.count + total);
-    const FeatureSpec& first = plan_->features[order[i]];
-    unique.begin_run(first.table, first.dim, first.group);
-    for (; i < end; ++i) dedup_feature(order[i], ids[order[i]]);
-    unique.end_run();
+  UniqueKeys& unique = set_->unique();
+  for (const auto& features : plan_->tables) {
+    size_t most = 0;
+    for (uint32_t f : features) most += static_cast<size_t>(ids[f].count) + plan_->features[f].pull_padding;
+    const FeatureSpec& first = plan_->features[features.front()];
+    unique.add_run(first.table, first.dim, first.group, most);
   }
+  for_each(plan_->tables.size(), [&](uint32_t t) {
+    UniqueKeys::Run run = unique.runs[t];
+    const uint32_t room = (t + 1 < unique.runs.size() ? unique.runs[t + 1].begin : unique.room) - run.begin;
+    key_index().begin(room);
+    for (uint32_t f : plan_->tables[t]) dedup_feature(f, ids[f], run);
+    unique.runs[t].end = run.end;
+  });
 }
 
-void StepRows::dedup_feature(size_t f, const FeatureIds& ids) {
+void StepRows::dedup_feature(size_t f, const FeatureIds& ids, UniqueKeys::Run& run) {
   const FeatureSpec& feature = plan_->features[f];
   KeyIndex& index = key_index();
   UniqueKeys& unique = set_->unique();
   uint32_t* at = at_.data() + begin_[f];
   const auto look_up = [&](Key key, uint64_t hash) {
-    const uint32_t found = index.find_or_add(key, hash, unique.count);
-    if (found == unique.count) unique.add(key, hash);
+    const uint32_t found = index.find_or_add(key, hash, run.end);
+    if (found == run.end) unique.add(run, key, hash);
     return found;
   };
   uint64_t hashes[kBlock];
@@ -116,22 +125,38 @@ Occurrences StepRows::occurrences(size_t feature) const {
           plan_->features[feature].dim, padding_at_[feature]};
 }
 
-void StepRows::pool(size_t feature, const Bag& bag, float* out, int64_t out_stride) {
-  const Occurrences ids = occurrences(feature);
-  check_bag(bag, ids.count, plan_->features[feature].name);
+void StepRows::pool(std::span<const PoolItem> items) {
+  for (const PoolItem& item : items) {
+    const Occurrences ids = occurrences(item.feature);
+    check_bag(item.bag, ids.count, plan_->features[item.feature].name);
+  }
   set_->wait();
-  springtide::pool(set_->rows().data(), ids, bag, out, out_stride);
+  const float* rows = set_->rows().data();
+  for_each(items.size(), [&](uint32_t i) {
+    const PoolItem& item = items[i];
+    springtide::pool(rows, occurrences(item.feature), item.bag, item.out, item.stride);
+  });
 }
 
-void StepRows::accumulate(size_t feature, const Bag& bag, const float* grad_out, int64_t grad_stride,
-                          float* grad_weights) {
-  const Occurrences ids = occurrences(feature);
-  check_bag(bag, ids.count, plan_->features[feature].name);
+void StepRows::accumulate(std::span<const GradItem> items) {
+  std::vector<std::vector<const GradItem*>> by_table(plan_->tables.size());
+  for (const GradItem& item : items) {
+    const Occurrences ids = occurrences(item.feature);
+    check_bag(item.bag, ids.count, plan_->features[item.feature].name);
+    by_table[plan_->table_of[item.feature]].push_back(&item);
+    set_->touch(plan_->features[item.feature].group);
+  }
   set_->wait();
-  set_->touch(plan_->features[feature].group);
-  if (!springtide::accumulate(set_->grads().data(), set_->rows().data(), ids, bag, grad_out, grad_stride,
-                              grad_weights))
-    set_->suspect();
+  float* grads = set_->grads().data();
+  const float* rows = set_->rows().data();
+  std::atomic<bool> finite = true;
+  for_each(by_table.size(), [&](uint32_t t) {
+    for (const GradItem* item : by_table[t])
+      if (!springtide::accumulate(grads, rows, occurrences(item->feature), item->bag, item->grad,
+                                  item->stride, item->grad_weights))
+        finite = false;
+  });
+  if (!finite) set_->suspect();
 }
 
 }  // namespace springtide

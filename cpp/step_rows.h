@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,7 +33,8 @@ struct FeatureSpec {
 struct StepPlan {
   explicit StepPlan(std::vector<FeatureSpec> features);
   std::vector<FeatureSpec> features;
-  std::vector<uint32_t> by_table;  // feature indices, those of one table together
+  std::vector<std::vector<uint32_t>> tables;  // feature indices of each table
+  std::vector<uint32_t> table_of;             // of each feature, an index into tables
   std::vector<std::pair<TableId, std::string>> names;
   size_t groups = 0;
 };
@@ -41,6 +43,21 @@ struct FeatureIds {
   const Key* ids = nullptr;
   int64_t count = 0;
   int64_t stride = 1;  // in ids: a column of a [batch, features] tensor needs no copy
+};
+
+struct PoolItem {
+  size_t feature = 0;
+  Bag bag;
+  float* out = nullptr;
+  int64_t stride = 0;  // floats from one output row to the next
+};
+
+struct GradItem {
+  size_t feature = 0;
+  Bag bag;  // as it was pooled
+  const float* grad = nullptr;
+  int64_t stride = 0;
+  float* grad_weights = nullptr;  // d(per-sample weights), if wanted
 };
 
 class StepRows {
@@ -55,21 +72,22 @@ class StepRows {
 
   const std::shared_ptr<RowSet>& set() const { return set_; }
   const StepPlan& plan() const { return *plan_; }
-  size_t unique() const { return set_->unique().count; }
+  size_t unique() const { return set_->routed().keys.size(); }
 
-  // Writes one output row per bag (or id) at out + i * out_stride floats. Waits for the pull.
-  void pool(size_t feature, const Bag& bag, float* out, int64_t out_stride);
-  // Adds d(out) into the gradients, in batch order. Same bag as in pool(). Optionally d(weights).
-  void accumulate(size_t feature, const Bag& bag, const float* grad_out, int64_t grad_stride,
-                  float* grad_weights);
+  // Writes one output row per bag (or id). Waits for the pull.
+  void pool(std::span<const PoolItem> items);
+  // Adds d(out) into the gradients; the items of one table in their order, each in batch order.
+  void accumulate(std::span<const GradItem> items);
   Part push_part() { return set_->push_part(plan_->names, false); }
 
  private:
   Occurrences occurrences(size_t feature) const;
   void dedup(std::span<const FeatureIds> ids);
-  void dedup_feature(size_t feature, const FeatureIds& ids);
+  void dedup_feature(size_t feature, const FeatureIds& ids, UniqueKeys::Run& run);
+  void for_each(size_t shares, const std::function<void(uint32_t)>& work);
 
   std::shared_ptr<const StepPlan> plan_;
+  std::shared_ptr<WorkCrew> crew_;
   std::shared_ptr<RowSet> set_;
   std::vector<uint32_t>& at_;         // of all occurrences, feature by feature; memory of set_
   std::vector<size_t> begin_;         // of each feature in at_

@@ -33,7 +33,7 @@ struct World {
       specs[t].init = {InitKind::uniform, -1, 1};
     }
     backend->declare(specs);
-    source = std::make_shared<RowSource>(backend);
+    source = std::make_shared<RowSource>(backend, 2);
   }
   std::shared_ptr<LocalBackend> backend;
   std::shared_ptr<RowSource> source;
@@ -106,7 +106,7 @@ TEST(sums_of_gradients_are_the_same_bits_for_any_number_of_servers) {
     World world(servers);
     StepRows step(*world.source, plan_of({feature(1, 0)}), std::vector<FeatureIds>{{keys.data(), 2000, 1}});
     pull(step);
-    step.accumulate(0, {Pooling::none, 2000}, grad.data(), 8, nullptr);
+    step.accumulate(std::vector<GradItem>{{0, {Pooling::none, 2000}, grad.data(), 8}});
     const Part part = step.push_part();
     CHECK(part.routed->keys.size() == wanted.size());
     for (size_t r = 0; r < part.routed->keys.size(); ++r)
@@ -123,7 +123,7 @@ TEST(groups_lie_together_whatever_the_servers) {
       std::vector<FeatureIds>{{keys.data(), 20, 1}, {keys.data() + 20, 20, 1}, {keys.data() + 40, 20, 1}});
   pull(step);
   std::vector<float> out(20 * 12);
-  step.pool(1, {Pooling::sum, 20}, out.data(), 12);
+  step.pool(std::vector<PoolItem>{{1, {Pooling::sum, 20}, out.data(), 12}});
   const auto begin = step.set()->group_begin();
   CHECK(begin.size() == 3 && begin[2] == step.set()->floats());
   for (int i = 0; i < 20; ++i) {
@@ -142,7 +142,8 @@ TEST(two_backward_passes_merge_into_one_set) {
   const std::vector<float> ones(12, 1.0f);
   for (StepRows* step : {&one, &two}) {
     pull(*step);
-    step->accumulate(0, {Pooling::none, static_cast<int64_t>(step->unique())}, ones.data(), 4, nullptr);
+    step->accumulate(
+        std::vector<GradItem>{{0, {Pooling::none, static_cast<int64_t>(step->unique())}, ones.data(), 4}});
   }
   const std::vector<StepRows*> parts{&one, &two};
   const std::vector<std::vector<int>> groups{{0}, {0}};
@@ -169,10 +170,12 @@ TEST(ids_and_bags_that_do_not_fit_are_refused) {
   pull(step);
   std::vector<float> out(64);
   const std::vector<int64_t> late{0, 3}, falling{0, 2, 1};
-  CHECK_THROWS(BadInput, step.pool(0, {Pooling::sum, 2, 0, late.data()}, out.data(), 4));
-  CHECK_THROWS(BadInput, step.pool(0, {Pooling::sum, 3, 0, falling.data()}, out.data(), 4));
-  CHECK_THROWS(BadInput, step.pool(0, {Pooling::sum, 2, 3}, out.data(), 4));
-  CHECK_THROWS(BadInput, step.pool(1, {Pooling::sum, 2}, out.data(), 4));
+  CHECK_THROWS(BadInput,
+               step.pool(std::vector<PoolItem>{{0, {Pooling::sum, 2, 0, late.data()}, out.data(), 4}}));
+  CHECK_THROWS(BadInput,
+               step.pool(std::vector<PoolItem>{{0, {Pooling::sum, 3, 0, falling.data()}, out.data(), 4}}));
+  CHECK_THROWS(BadInput, step.pool(std::vector<PoolItem>{{0, {Pooling::sum, 2, 3}, out.data(), 4}}));
+  CHECK_THROWS(BadInput, step.pool(std::vector<PoolItem>{{1, {Pooling::sum, 2}, out.data(), 4}}));
 }
 
 TEST(a_gradient_that_is_not_finite_is_named_and_not_pushed) {
@@ -182,7 +185,7 @@ TEST(a_gradient_that_is_not_finite_is_named_and_not_pushed) {
   pull(step);
   std::vector<float> grad(8, 1.0f);
   grad[5] = -INFINITY;
-  step.accumulate(0, {Pooling::none, 2}, grad.data(), 4, nullptr);
+  step.accumulate(std::vector<GradItem>{{0, {Pooling::none, 2}, grad.data(), 4}});
   CHECK_THROWS(NonFinite, step.push_part());
   step.set()->grads()[0] = step.set()->grads()[1] = step.set()->grads()[2] = step.set()->grads()[3] = 0;
   for (float& g : step.set()->grads()) g = std::isfinite(g) ? g : 0.0f;
@@ -201,7 +204,7 @@ TEST(memory_is_used_again_and_threads_may_gather_at_once) {
                       std::vector<FeatureIds>{{keys.data(), 100, 1}, {keys.data() + 100, 100, 1}});
         pull(step);
         std::vector<float> out(100 * 8);
-        step.pool(1, {Pooling::sum, 100}, out.data(), 8);
+        step.pool(std::vector<PoolItem>{{1, {Pooling::sum, 100}, out.data(), 8}});
         DenseRows row(*world.source, std::vector<TableId>{1}, std::vector<Key>{keys[150]},
                       std::vector<uint32_t>{8});
         const std::vector<std::shared_ptr<RowSet>> sets{row.set()};

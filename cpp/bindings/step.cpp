@@ -58,45 +58,55 @@ void make_merged(st::StepRows* self, st::RowSource& source, std::shared_ptr<st::
 
 void pool(st::StepRows& step, const std::vector<BagTuple>& bags, const std::vector<RowsTuple>& outs) {
   if (bags.size() != outs.size()) throw st::BadInput("as many outputs as bags are needed");
-  nb::gil_scoped_release release;
+  std::vector<st::PoolItem> items;
+  items.reserve(bags.size());
   for (size_t i = 0; i < bags.size(); ++i)
-    step.pool(std::get<0>(bags[i]), bag_of(bags[i]), at<float>(std::get<0>(outs[i])), std::get<1>(outs[i]));
+    items.push_back(
+        {std::get<0>(bags[i]), bag_of(bags[i]), at<float>(std::get<0>(outs[i])), std::get<1>(outs[i])});
+  nb::gil_scoped_release release;
+  step.pool(items);
 }
 
 void accumulate(st::StepRows& step, const std::vector<BagTuple>& bags, const std::vector<RowsTuple>& grads,
                 const std::vector<Address>& grad_weights) {
   if (bags.size() != grads.size() || bags.size() != grad_weights.size())
     throw st::BadInput("as many gradients as bags are needed");
-  nb::gil_scoped_release release;
+  std::vector<st::GradItem> items;
+  items.reserve(bags.size());
   for (size_t i = 0; i < bags.size(); ++i)
     if (std::get<0>(grads[i]))
-      step.accumulate(std::get<0>(bags[i]), bag_of(bags[i]), at<const float>(std::get<0>(grads[i])),
-                      std::get<1>(grads[i]), at<float>(grad_weights[i]));
+      items.push_back({std::get<0>(bags[i]), bag_of(bags[i]), at<const float>(std::get<0>(grads[i])),
+                       std::get<1>(grads[i]), at<float>(grad_weights[i])});
+  nb::gil_scoped_release release;
+  step.accumulate(items);
 }
 
 // One id a bag for every feature, outputs side by side in rows of `stride` floats.
-template <typename Do>
-void each_column(st::StepRows& step, uint8_t pooling, int64_t bags, Do&& one) {
-  const st::Bag bag = bag_of({0, pooling, bags, 1, 0, false, 0});
-  int64_t start = 0;
-  for (size_t f = 0; f < step.plan().features.size(); ++f) {
-    one(f, bag, start);
-    start += step.plan().features[f].dim;
+template <typename Item, typename Float>
+std::vector<Item> columns(const st::StepRows& step, uint8_t pooling, int64_t bags, Float* rows,
+                          int64_t stride) {
+  std::vector<Item> items(step.plan().features.size());
+  for (size_t f = 0; f < items.size(); ++f) {
+    items[f].feature = f;
+    items[f].bag = bag_of({f, pooling, bags, 1, 0, false, 0});
+    items[f].stride = stride;
+    if constexpr (std::is_const_v<Float>)
+      items[f].grad = rows;
+    else
+      items[f].out = rows;
+    rows += step.plan().features[f].dim;
   }
+  return items;
 }
 
 void pool_columns(st::StepRows& step, uint8_t pooling, int64_t bags, Address out, int64_t stride) {
   nb::gil_scoped_release release;
-  each_column(step, pooling, bags, [&](size_t f, const st::Bag& bag, int64_t start) {
-    step.pool(f, bag, at<float>(out) + start, stride);
-  });
+  step.pool(columns<st::PoolItem>(step, pooling, bags, at<float>(out), stride));
 }
 
 void accumulate_columns(st::StepRows& step, uint8_t pooling, int64_t bags, Address grad, int64_t stride) {
   nb::gil_scoped_release release;
-  each_column(step, pooling, bags, [&](size_t f, const st::Bag& bag, int64_t start) {
-    step.accumulate(f, bag, at<const float>(grad) + start, stride, nullptr);
-  });
+  step.accumulate(columns<st::GradItem>(step, pooling, bags, at<const float>(grad), stride));
 }
 
 nb::ndarray<nb::numpy, float, nb::ndim<1>> view(const std::shared_ptr<st::RowSet>& set,
@@ -168,10 +178,10 @@ void PyPending::wait() {
 
 void bind_step(nb::module_& m) {
   nb::class_<st::RowSource>(m, "RowSource")
-      .def(nb::new_([](std::shared_ptr<st::Backend> backend) {
-             return std::make_shared<st::RowSource>(std::move(backend));
+      .def(nb::new_([](std::shared_ptr<st::Backend> backend, uint32_t threads) {
+             return std::make_shared<st::RowSource>(std::move(backend), threads);
            }),
-           nb::arg("backend"));
+           nb::arg("backend"), nb::arg("threads"));
   nb::class_<st::FeatureSpec>(m, "FeatureSpec")
       .def("__init__", &make_feature, nb::arg("name"), nb::arg("table"), nb::arg("dim"), nb::arg("group"),
            nb::arg("rows"), nb::arg("has_padding"), nb::arg("padding"), nb::arg("pull_padding"));

@@ -28,16 +28,17 @@ READ_CHUNK_ROWS = 1 << 18
 class TableClient:
     """The tables of one job as this process sees them."""
 
-    def __init__(self, backend: _native.Backend) -> None:
+    def __init__(self, backend: _native.Backend, *, threads: int = 1) -> None:
+        """`threads` take part in deduplicating, pooling and reducing a large batch."""
         self.backend = backend
-        self.source = _native.RowSource(backend)
+        self.source = _native.RowSource(backend, threads)
         self.lookups: lookup.Lookups | None = None
         self._specs: dict[str, tables.TableSpec] = {}
 
     @classmethod
     def local(cls, *, slots: int = 1024, seed: int = 0, threads: int = 1, servers: int = 1) -> "TableClient":
         """Tables in this process. More than one "server" is for tests: as many stores, slots shared out over them."""
-        return cls(_native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers))
+        return cls(_native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers), threads=threads)
 
     @classmethod
     def connect(
@@ -53,6 +54,7 @@ class TableClient:
         connect_timeout_s: float = 30.0,
         request_timeout_s: float = 60.0,
         shared_memory: bool = True,
+        threads: int = 1,
     ) -> "TableClient":
         """Tables on servers: (host, port) of each, the server of each slot, the job's secret.
 
@@ -71,7 +73,8 @@ class TableClient:
                 connect_timeout_s=connect_timeout_s,
                 request_timeout_s=request_timeout_s,
                 shared_memory=shared_memory,
-            )
+            ),
+            threads=threads,
         )
 
     def stats(self) -> dict[str, Any]:

@@ -265,11 +265,11 @@ class EmbeddingBags(_OpenTable):
 
     def call(self, ids: torch.Tensor) -> calls.Call:
         """The lookup of one forward with one id a bag."""
-        who = f"EmbeddingBags {self.name or ''}".strip()
-        ids = calls.as_ids(ids, who)
-        if ids.dim() != 2 or ids.shape[1] != len(self.dims):
+        ids = calls.as_ids(ids, self.name or "EmbeddingBags")
+        if ids.dim() != 2 or ids.shape[1] != len(self.lengths):
             raise errors.BadInput(
-                f"{who}: ids have shape {tuple(ids.shape)}; wanted [batch, {len(self.dims)}], a column a table"
+                f"{self.name or 'EmbeddingBags'}: ids have shape {tuple(ids.shape)}; "
+                f"wanted [batch, {len(self.dims)}], a column a table"
             )
         call = columns.ColumnsCall(self.binding.features, ids, calls.POOLING[self.mode], self.lengths)
         if self.output == "concat":

@@ -136,6 +136,8 @@ class TableOptim:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Iterable[ServedTable]) -> None:
         self._entries: list[tuple[int, ServedTable, torch.optim.Optimizer, int]] = []
+        self._groups: list[tuple[torch.optim.Optimizer, int]] = []
+        self._last: tuple[list[tables.Hyper], list[tuple[int, float, float, int]]] | None = None
         self._frozen: list[ServedTable] = []
         for table in served:
             holder = next((one for one in optimizers if _holds(one, table.weight)), None)
@@ -148,21 +150,30 @@ class TableOptim:
             if table.request.optimizer is None:
                 table.with_optimizer(spec_of(holder, holder.param_groups[index]))
             self._entries.append((table.spec.id, table, holder, index))
+            if (holder, index) not in self._groups:
+                self._groups.append((holder, index))
+        self._counted = any(
+            table.spec.optim.kind == "adam" and not table.spec.optim.eps_outside for _, table, _, _ in self._entries
+        )
 
     def hyper(self, *, step: int) -> list[tuple[int, float, float, int]]:
         """(table, lr, weight decay, step) of every trained table for push number `step`, counted from 1."""
-        seen: dict[tuple[int, int], tables.Hyper] = {}
+        now = [hyper_of(optimizer, optimizer.param_groups[index], step=step) for optimizer, index in self._groups]
+        if self._last is not None and self._last[0] == now and not self._counted:
+            return self._last[1]
         out = []
         for table_id, table, optimizer, index in self._entries:
-            key = (id(optimizer), index)
-            values = seen.get(key)
-            if values is None:
-                values = seen[key] = hyper_of(optimizer, optimizer.param_groups[index], step=step)
-            request = table.request
-            lr = values.lr if request.lr is None else request.lr
-            own = request.optimizer
-            count = values.step if own is None else (step if own.kind == "adam" and not own.eps_outside else 0)
-            out.append((table_id, lr, values.weight_decay, count))
+            values = now[self._groups.index((optimizer, index))]
+            kernel = table.spec.optim
+            out.append(
+                (
+                    table_id,
+                    values.lr if table.request.lr is None else table.request.lr,
+                    values.weight_decay,
+                    step if kernel.kind == "adam" and not kernel.eps_outside else 0,
+                )
+            )
+        self._last = (now, out)
         return out
 
 
