@@ -3,6 +3,7 @@
 In: a Result from a benchmark's module. Out: stdout. The JSON has `goals` with ids as the issues and docs name them.
 """
 
+import datetime
 import importlib.metadata
 import math
 import platform
@@ -42,6 +43,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     details: Mapping[str, Any] = {}
     bench: str = ""
     quick: bool = False
+    date: str = ""
     machine: Box | None = None
     versions: Mapping[str, str] = {}
 
@@ -73,7 +75,12 @@ def worst(ratios: Sequence[harness.Ratio], *, better: Literal["higher", "lower"]
 def complete(result: Result, *, name: str, quick: bool, box: Box) -> Result:
     """Add what every benchmark has in common."""
     return msgspec.structs.replace(
-        result, bench=name, quick=quick, machine=box, versions={**versions(), **result.versions}
+        result,
+        bench=name,
+        quick=quick,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        machine=box,
+        versions={**versions(), **result.versions},
     )
 
 
