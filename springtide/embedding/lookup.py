@@ -75,6 +75,7 @@ class Lookups:
         self.client = client
         client.lookups = self
         self._anchor = torch.zeros((), requires_grad=True)
+        self._eagerly: Any = torch.compiler.disable(self.run)  # a compiled model leaves its graph for lookups
         self._plans: dict[tuple[int, ...], Plan] = {}
         self._learnt: dict[tuple[int, int], _Learnt] = {}
         self._counts: dict[int, int] = {}
@@ -122,6 +123,8 @@ class Lookups:
 
     def run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
         """Outputs of one call of a module. `weights` are per-sample weights, which no batch can prefetch."""
+        if torch.compiler.is_compiling():
+            return self._eagerly(module, *inputs, weights=weights)
         count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
         handle = self._active
         if handle is not None:

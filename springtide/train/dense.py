@@ -4,6 +4,7 @@ In: the dense parameters of each optimizer group. Out: one part of the step's pu
 Next: step.py. Where the user's own optimizer updates them (alone, bsp) none of this is used.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from springtide import errors
 from springtide.domain.tables import TableSpec
 from springtide.embedding import optim
 from springtide.embedding.client import TableClient
+from springtide.train.finite import check_finite
 from springtide.train.optimizer import JobOptimizer
 from springtide.train.rates import Rates
 
@@ -85,7 +87,9 @@ class Chunks:
         self.rows = client.dense(tables, keys, CHUNK)
         self.params = [one.param for one in held]
         self.values = self._views(torch.from_numpy(self.rows.rows()), held)
-        self.grads = self._views(torch.from_numpy(self.rows.grads()), held)
+        self.named = [(f"parameter {one.name!r}", one.param) for one in held]
+        self.flat_grads = torch.from_numpy(self.rows.grads())
+        self.grads = self._views(self.flat_grads, held)
 
     @staticmethod
     def _views(flat: torch.Tensor, held: Sequence[Held]) -> list[torch.Tensor]:
@@ -106,8 +110,10 @@ class Chunks:
             torch._foreach_copy_(self.params, self.values)
 
     def take_grads(self, grads: list[torch.Tensor]) -> None:
-        """Copy gradients into the buffer that a push sends."""
+        """Copy gradients into the buffer that a push sends; refuse them when they are not finite."""
         torch._foreach_copy_(self.grads, grads)
+        if not math.isfinite(float(self.flat_grads.sum())):
+            check_finite(self.named)
 
 
 class ServedDense:

@@ -4,6 +4,7 @@ In: batches.py says which batch the loop has, optimizer.py that it steps. Out: g
 new values back. Next: dense.py or local_dense.py (dense), embedding/lookup.py (rows), meter.py (times).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -159,8 +160,9 @@ class Step:
         skip = self._dense.agree(share=trained.share, skip=skip) or not stepped
         self._await_push()
         rows = [] if skip else self._table_parts(stepped, trained.share)
+        parts = rows if skip else [*rows, *self._dense.parts(stepped)]
         self._pending = self._client.push(
-            rows if skip else [*rows, *self._dense.parts(stepped)],
+            parts,
             step=self.count + 1,
             hyper=[] if skip else self._rates.now(stepped),
             bsp=self._bsp,
@@ -182,8 +184,11 @@ class Step:
     def _table_parts(self, stepped: Sequence[JobOptimizer], share: float) -> list[_native.StepRows]:
         for weight in self._rates.idle_weights(stepped):
             weight.grad = None  # whoever trains this table has not stepped: it is left out of the push
-        check_finite(self._tables)
         parts = self._lookups.pending_parts()
+        for part in parts:
+            # a sum is the quickest look; it may overflow for large values, so a suspicion is looked into by name
+            if not math.isfinite(float(torch.from_numpy(part.grads()).sum())):
+                check_finite(self._tables)
         if self._bsp and share != 1.0:
             for part in parts:
                 torch.from_numpy(part.grads()).mul_(share)

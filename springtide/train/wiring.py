@@ -177,4 +177,5 @@ def _forward_mark(meter: Meter) -> Callable[[nn.Module, Any, Any], None]:
         if module.training:
             meter.forward_done()
 
-    return mark
+    hook: Callable[[nn.Module, Any, Any], None] = torch.compiler.disable(mark)  # a clock has no place in a graph
+    return hook

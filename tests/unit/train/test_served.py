@@ -1,14 +1,10 @@
 """A loop whose tables are on servers: the same as alone, for every optimizer, whatever the number of servers."""
 
-import importlib.util
-import pathlib
-
 import pytest
 import torch
 
-_spec = importlib.util.spec_from_file_location("clicks", pathlib.Path(__file__).parent / "clicks.py")
-clicks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(clicks)
+from springtide import errors
+from tests.unit.train import clicks
 
 OPTIMIZERS = {
     "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
@@ -76,3 +72,87 @@ def test_reading_ahead_lags_by_one_step_and_ends_with_everything_applied(served_
     total = job.meter.collect()
     assert total.steps == 10
     assert min(total.update_s, total.synchronization_s, total.lookup_s, total.gradient_s) > 0
+
+
+def test_reader_processes_forked_after_joining_leave_the_servers_alone(served_job):
+    model, dataset = clicks.make()
+    job = served_job(servers=2)
+    model, optimizer, batches = job.prepare(
+        model, OPTIMIZERS["sgd"](model), dataset, batch_size=20, shuffle=False, num_workers=2, max_staleness=0
+    )
+    assert clicks.train(model, optimizer, batches) == pytest.approx(plainly(OPTIMIZERS["sgd"], False)[0], abs=2e-6)
+
+
+def test_parameters_without_a_gradient_are_left_out_of_a_push(served_job):
+    """Momentum would move a parameter that is pushed with a gradient of zero."""
+
+    def run(model, optimizer, batches):
+        for number, (x, y) in enumerate(batches):
+            optimizer.zero_grad()
+            clicks.loss_of(model, x, y).backward()
+            if number % 2:
+                model.mlp[0].weight.grad = None
+                model.rows.weight.grad = None
+            optimizer.step()
+        return model.state_dict()
+
+    def momentum(model):
+        tables = {"params": model.table_weights(), "momentum": 0.0}
+        return torch.optim.SGD([tables, {"params": model.dense_weights()}], lr=0.1, momentum=0.9)
+
+    model, dataset = clicks.make()
+    expected = run(model, momentum(model), clicks.plain(dataset, 20))
+    model, _ = clicks.make()
+    prepared = served_job(servers=2).prepare(
+        model, momentum(model), dataset, batch_size=20, shuffle=False, max_staleness=0
+    )
+    for key, value in run(*prepared).items():
+        torch.testing.assert_close(value, expected[key], atol=2e-6, rtol=1e-5)
+
+
+def test_an_optimizer_that_servers_do_not_have_needs_bsp(served_job):
+    def radam(model):
+        return [torch.optim.SGD(model.table_weights(), lr=0.1), torch.optim.RAdam(model.dense_weights(), lr=0.01)]
+
+    model, dataset = clicks.make()
+    with pytest.raises(errors.BadInput, match=r'RAdam has no kernel on servers.*sync="bsp"'):
+        served_job().prepare(model, radam(model), dataset)
+    losses, state = served(served_job(sync="bsp"), radam, False)
+    plain_losses, plain_state = plainly(radam, False)
+    assert losses == pytest.approx(plain_losses, abs=2e-6)
+    torch.testing.assert_close(state["mlp.0.weight"], plain_state["mlp.0.weight"], atol=2e-6, rtol=1e-5)
+
+
+def test_a_double_precision_model_is_refused_in_async_mode(served_job):
+    model, dataset = clicks.make()
+    model.mlp.double()
+    with pytest.raises(errors.BadInput, match=r"'mlp.0.weight' is torch.float64"):
+        served_job().prepare(model, OPTIMIZERS["sgd"](model), dataset)
+
+
+def test_not_a_number_in_a_dense_gradient_is_refused_by_name(served_job):
+    model, dataset = clicks.make()
+    model, optimizer, batches = served_job().prepare(model, OPTIMIZERS["sgd"](model), dataset, batch_size=20)
+    for x, y in batches:
+        clicks.loss_of(model, x, y).backward()
+        model.mlp[2].bias.grad[0] = float("inf")
+        with pytest.raises(errors.NonFiniteGradient, match=r"parameter 'mlp.2.bias'"):
+            optimizer.step()
+        break
+
+
+def test_adding_a_group_later_is_refused_where_dense_parameters_are_on_servers(served_job):
+    model, dataset = clicks.make()
+    _, optimizer, _ = served_job().prepare(model, OPTIMIZERS["sgd"](model), dataset)
+    with pytest.raises(errors.BadInput, match=r"added after job.prepare"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo's own look at outputs
+def test_a_compiled_model_trains(served_job):
+    model, dataset = clicks.make()
+    model, optimizer, batches = served_job().prepare(
+        model, OPTIMIZERS["sgd"](model), dataset, batch_size=20, shuffle=False, max_staleness=0
+    )
+    compiled = torch.compile(model, backend="eager")
+    assert clicks.train(compiled, optimizer, batches) == pytest.approx(plainly(OPTIMIZERS["sgd"], False)[0], abs=2e-6)

@@ -1,7 +1,5 @@
 import copy
-import importlib.util
 import itertools
-import pathlib
 
 import pytest
 import torch
@@ -10,10 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import springtide as st
 from springtide import errors
-
-_spec = importlib.util.spec_from_file_location("clicks", pathlib.Path(__file__).parent / "clicks.py")
-clicks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(clicks)
+from tests.unit.train import clicks
 
 
 def sgd(model, lr=0.1):
