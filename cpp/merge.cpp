@@ -30,7 +30,7 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
     size_t most = 0;
     for (StepRows* part : parts)
       for (const auto& run : part->set_->unique().runs) most += run.table == table ? run.size() : 0;
-    index.begin(most);
+    const KeyIndex::Filling filling = index.begin(most);
     UniqueKeys::Run* into = nullptr;
     for (size_t p = 0; p < parts.size(); ++p) {
       const UniqueKeys& theirs = parts[p]->set_->unique();
@@ -41,7 +41,7 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
         into = &mine.runs.back();
         touched.push_back(static_cast<size_t>(group));
         for (uint32_t i = run.begin; i < run.end; ++i) {
-          here[p][i] = index.find_or_add(theirs.keys[i], theirs.hashes[i], into->end);
+          here[p][i] = filling.find_or_add(theirs.keys[i], theirs.hashes[i], into->end);
           if (here[p][i] == into->end) mine.add(*into, theirs.keys[i], theirs.hashes[i]);
         }
       }

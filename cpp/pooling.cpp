@@ -1,6 +1,7 @@
 #include "pooling.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "clones.h"
 #include "types.h"
@@ -25,27 +26,59 @@ inline bool one_id_a_bag(const Bag& bag) {
   return !bag.offsets && bag.per_bag == 1 && !bag.weights && bag.pooling != Pooling::none;
 }
 
+// Sixteen or eight floats at once, whatever the machine makes of them. Only ever read and written through
+// memory and references, since how they are passed by value depends on the instruction set.
+template <uint32_t N>
+struct Lanes {
+  typedef float type __attribute__((vector_size(N * sizeof(float))));
+};
+using Wide = Lanes<16>::type;
+using Narrow = Lanes<8>::type;
+
+// to += from * by, and what tells whether a sum is not finite. The sum is checked rather than what is added:
+// it is NaN or infinite if anything in it is, or if it overflows; times zero it is then NaN.
+template <typename V>
+[[gnu::always_inline]] inline void add_lanes(float* to, const float* from, float by, V& poison) {
+  V sum, add;
+  std::memcpy(&sum, to, sizeof(V));
+  std::memcpy(&add, from, sizeof(V));
+  sum += add * by;
+  poison += sum * 0.0f;
+  std::memcpy(to, &sum, sizeof(V));
+}
+
 // D is the row's length when it is known to the compiler, else 0.
 template <uint32_t D>
 struct Row {
+  using V = std::conditional_t<D != 0 && D % 16 == 0, Wide, Narrow>;
+  static constexpr uint32_t kLanes = sizeof(V) / sizeof(float);
   uint32_t dim;
+
   [[gnu::always_inline]] uint32_t size() const { return D ? D : dim; }
-  [[gnu::always_inline]] void zero(float* to) const {
-    for (uint32_t d = 0; d < size(); ++d) to[d] = 0;
-  }
-  [[gnu::always_inline]] void copy(float* __restrict to, const float* __restrict from) const {
-    for (uint32_t d = 0; d < size(); ++d) to[d] = from[d];
-  }
-  [[gnu::always_inline]] void add(float* __restrict to, const float* __restrict from) const {
-    for (uint32_t d = 0; d < size(); ++d) to[d] += from[d];
-  }
-  [[gnu::always_inline]] void add_scaled(float* __restrict to, const float* __restrict from, float by) const {
-    for (uint32_t d = 0; d < size(); ++d) to[d] += from[d] * by;
+  [[gnu::always_inline]] void zero(float* to) const { std::memset(to, 0, size() * sizeof(float)); }
+  [[gnu::always_inline]] void copy(float* to, const float* from) const {
+    std::memcpy(to, from, size() * sizeof(float));
   }
   [[gnu::always_inline]] void scale(float* to, float by) const {
     for (uint32_t d = 0; d < size(); ++d) to[d] *= by;
   }
+  [[gnu::always_inline]] void add(float* to, const float* from, float by, V& poison) const {
+    uint32_t d = 0;
+    for (; d + kLanes <= size(); d += kLanes) add_lanes<V>(to + d, from + d, by, poison);
+    if constexpr (D != 0 && D % kLanes == 0) return;
+    for (; d < size(); ++d) {
+      to[d] += from[d] * by;
+      poison[0] += to[d] * 0.0f;
+    }
+  }
 };
+
+template <typename V>
+[[gnu::always_inline]] inline bool is_finite(const V& poison) {
+  float sum = 0;
+  for (uint32_t i = 0; i < sizeof(V) / sizeof(float); ++i) sum += poison[i];
+  return sum == 0;
+}
 
 template <uint32_t D>
 [[gnu::always_inline]] inline void copy_rows(const float* rows, const Occurrences& ids, float* out,
@@ -67,15 +100,13 @@ template <uint32_t D>
 [[gnu::always_inline]] inline void sum_bag(const float* rows, const Occurrences& ids, const Bag& bag,
                                            Range range, float* to) {
   const Row<D> row{ids.dim};
+  typename Row<D>::V unused = {};
   int64_t taken = 0;
   row.zero(to);
   for (int64_t i = range.begin; i < range.end; ++i) {
     if (ids.at[i] == kPadding) continue;
     ++taken;
-    if (bag.weights)
-      row.add_scaled(to, rows + ids.at[i], bag.weights[i]);
-    else
-      row.add(to, rows + ids.at[i]);
+    row.add(to, rows + ids.at[i], bag.weights ? bag.weights[i] : 1.0f, unused);
   }
   if (bag.pooling == Pooling::mean && taken > 1) row.scale(to, 1.0f / static_cast<float>(taken));
 }
@@ -105,32 +136,11 @@ template <uint32_t D>
   }
 }
 
-// The sum is checked rather than what is added: it is NaN or infinite if anything in it is, or if it
-// overflows.
-template <uint32_t D>
-[[gnu::always_inline]] inline void add_checked(float* __restrict to, const float* __restrict from, float by,
-                                               float* __restrict poison, uint32_t dim) {
-  const uint32_t n = D ? D : dim;
-  if constexpr (D == 0) {
-    float bad = 0;
-    for (uint32_t d = 0; d < n; ++d) {
-      to[d] += from[d] * by;
-      bad += to[d] * 0.0f;
-    }
-    poison[0] += bad;
-  } else {
-    for (uint32_t d = 0; d < n; ++d) {
-      const float sum = to[d] + from[d] * by;
-      to[d] = sum;
-      poison[d] += sum * 0.0f;
-    }
-  }
-}
-
 template <uint32_t D>
 [[gnu::always_inline]] inline void spread_bag(float* grads, const float* rows, const Occurrences& ids,
                                               const Bag& bag, Range range, const float* from,
-                                              float* grad_weights, float* poison) {
+                                              float* grad_weights, typename Row<D>::V& poison) {
+  const Row<D> row{ids.dim};
   float by = 1.0f;
   if (bag.pooling == Pooling::mean) {
     int64_t taken = 0;
@@ -141,7 +151,7 @@ template <uint32_t D>
     const uint32_t at = ids.at[i];
     if (grad_weights) grad_weights[i] = 0;
     if (at == kPadding) continue;
-    add_checked<D>(grads + at, from, bag.weights ? bag.weights[i] : by, poison, ids.dim);
+    row.add(grads + at, from, bag.weights ? bag.weights[i] : by, poison);
     if (!grad_weights) continue;
     float dot = 0;
     for (uint32_t d = 0; d < ids.dim; ++d) dot += from[d] * rows[at + d];
@@ -150,8 +160,9 @@ template <uint32_t D>
 }
 
 // d(out) of a dimension goes to the first of the largest values, as in torch. Rows are still what they were.
+template <typename V>
 inline void spread_max(float* grads, const float* rows, const Occurrences& ids, Range range,
-                       const float* from, float* poison) {
+                       const float* from, V& poison) {
   for (uint32_t d = 0; d < ids.dim; ++d) {
     uint32_t best = kPadding;
     for (int64_t i = range.begin; i < range.end; ++i) {
@@ -168,15 +179,15 @@ template <uint32_t D>
 [[gnu::always_inline]] inline bool accumulate_as(float* grads, const float* rows, const Occurrences& ids,
                                                  const Bag& bag, const float* grad_out, int64_t grad_stride,
                                                  float* grad_weights) {
-  float poison[D ? D : 1] = {};
+  const Row<D> row{ids.dim};
+  typename Row<D>::V poison = {};
   if (bag.pooling == Pooling::none || one_id_a_bag(bag)) {
     for (int64_t i = 0; i < ids.count; ++i) {
       if (i + kAhead < ids.count) {
         __builtin_prefetch(grads + ids.at[i + kAhead], 1);
         __builtin_prefetch(grad_out + (i + kAhead) * grad_stride);
       }
-      if (ids.at[i] != kPadding)
-        add_checked<D>(grads + ids.at[i], grad_out + i * grad_stride, 1.0f, poison, ids.dim);
+      if (ids.at[i] != kPadding) row.add(grads + ids.at[i], grad_out + i * grad_stride, 1.0f, poison);
     }
   } else {
     for (int64_t b = 0; b < bag.bags; ++b) {
@@ -188,9 +199,49 @@ template <uint32_t D>
         spread_bag<D>(grads, rows, ids, bag, range, from, grad_weights, poison);
     }
   }
-  float sum = 0;
-  for (float p : poison) sum += p;
-  return sum == 0;
+  return is_finite(poison);
+}
+
+// All features have rows of D floats, or D is 0.
+template <uint32_t D>
+[[gnu::always_inline]] inline void pool_rows(const float* rows, std::span<const Occurrences> features,
+                                             int64_t first, int64_t last, float* out, int64_t out_stride) {
+  for (int64_t i = first; i < last; ++i) {
+    float* to = out + i * out_stride;
+    for (const Occurrences& feature : features) {
+      const Row<D> row{feature.dim};
+      if (i + 1 < feature.count) __builtin_prefetch(rows + feature.at[i + 1]);
+      const uint32_t at = feature.at[i] == kPadding ? feature.padding_at : feature.at[i];
+      if (at == kPadding)
+        row.zero(to);
+      else
+        row.copy(to, rows + at);
+      to += row.size();
+    }
+  }
+}
+
+template <uint32_t D>
+[[gnu::always_inline]] inline bool accumulate_rows(float* grads, std::span<const Occurrences> features,
+                                                   const float* grad_out, int64_t grad_stride) {
+  typename Row<D>::V poison = {};
+  const int64_t count = features.empty() ? 0 : features[0].count;
+  for (int64_t i = 0; i < count; ++i) {
+    const float* from = grad_out + i * grad_stride;
+    for (const Occurrences& feature : features) {
+      const Row<D> row{feature.dim};
+      if (i + 1 < count) __builtin_prefetch(grads + feature.at[i + 1], 1);
+      if (feature.at[i] != kPadding) row.add(grads + feature.at[i], from, 1.0f, poison);
+      from += row.size();
+    }
+  }
+  return is_finite(poison);
+}
+
+uint32_t dim_of_all(std::span<const Occurrences> features) {
+  for (const Occurrences& feature : features)
+    if (feature.dim != features[0].dim) return 0;
+  return features.empty() ? 0 : features[0].dim;
 }
 
 }  // namespace
@@ -225,6 +276,40 @@ bool accumulate(float* grads, const float* rows, const Occurrences& ids, const B
       return accumulate_as<64>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
     default:
       return accumulate_as<0>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
+  }
+}
+
+SPRINGTIDE_CLONES
+void pool_side_by_side(const float* rows, std::span<const Occurrences> features, int64_t first, int64_t last,
+                       float* out, int64_t out_stride) {
+  switch (dim_of_all(features)) {
+    case 8:
+      return pool_rows<8>(rows, features, first, last, out, out_stride);
+    case 16:
+      return pool_rows<16>(rows, features, first, last, out, out_stride);
+    case 32:
+      return pool_rows<32>(rows, features, first, last, out, out_stride);
+    case 64:
+      return pool_rows<64>(rows, features, first, last, out, out_stride);
+    default:
+      return pool_rows<0>(rows, features, first, last, out, out_stride);
+  }
+}
+
+SPRINGTIDE_CLONES
+bool accumulate_side_by_side(float* grads, std::span<const Occurrences> features, const float* grad_out,
+                             int64_t grad_stride) {
+  switch (dim_of_all(features)) {
+    case 8:
+      return accumulate_rows<8>(grads, features, grad_out, grad_stride);
+    case 16:
+      return accumulate_rows<16>(grads, features, grad_out, grad_stride);
+    case 32:
+      return accumulate_rows<32>(grads, features, grad_out, grad_stride);
+    case 64:
+      return accumulate_rows<64>(grads, features, grad_out, grad_stride);
+    default:
+      return accumulate_rows<0>(grads, features, grad_out, grad_stride);
   }
 }
 

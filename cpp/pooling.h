@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace springtide {
@@ -37,5 +38,12 @@ void pool(const float* rows, const Occurrences& ids, const Bag& bag, float* out,
 // Adds d(out) to `grads`, and writes d(weights) unless null. False when a sum is not finite.
 bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag,
                 const float* grad_out, int64_t grad_stride, float* grad_weights);
+
+// The same for features of one id a bag whose outputs lie side by side: row i of `out` holds row i of each.
+// Runs along the rows, so that what is written (or read, on the way back) comes in the order of memory.
+void pool_side_by_side(const float* rows, std::span<const Occurrences> features, int64_t first, int64_t last,
+                       float* out, int64_t out_stride);
+bool accumulate_side_by_side(float* grads, std::span<const Occurrences> features, const float* grad_out,
+                             int64_t grad_stride);
 
 }  // namespace springtide

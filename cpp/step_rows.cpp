@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <atomic>
 
-#include "dedup.h"
-
 namespace springtide {
 
 namespace {
 
 // Ids are hashed this many ahead of the probe, so that multiplications and cache misses overlap.
 constexpr int64_t kBlock = 32;
+constexpr int64_t kRowsAShare = 64;    // of a batch, when several threads pool it
 constexpr size_t kWorthWaking = 4096;  // ids of a batch below which one thread is sooner done alone
 
 KeyIndex& key_index() {
@@ -80,24 +79,29 @@ void StepRows::dedup(std::span<const FeatureIds> ids) {
   for_each(plan_->tables.size(), [&](uint32_t t) {
     UniqueKeys::Run run = unique.runs[t];
     const uint32_t room = (t + 1 < unique.runs.size() ? unique.runs[t + 1].begin : unique.room) - run.begin;
-    key_index().begin(room);
-    for (uint32_t f : plan_->tables[t]) dedup_feature(f, ids[f], run);
+    const KeyIndex::Filling index = key_index().begin(room);
+    for (uint32_t f : plan_->tables[t]) dedup_feature(f, ids[f], index, run);
     unique.runs[t].end = run.end;
   });
 }
 
-void StepRows::dedup_feature(size_t f, const FeatureIds& ids, UniqueKeys::Run& run) {
+void StepRows::dedup_feature(size_t f, const FeatureIds& ids, const KeyIndex::Filling& filling,
+                             UniqueKeys::Run& run) {
   const FeatureSpec& feature = plan_->features[f];
-  KeyIndex& index = key_index();
-  UniqueKeys& unique = set_->unique();
-  uint32_t* at = at_.data() + begin_[f];
+  const KeyIndex::Filling index = filling;
+  Key* const unique_keys = set_->unique().keys.data();
+  uint64_t* const unique_hashes = set_->unique().hashes.data();
+  uint32_t* const at = at_.data() + begin_[f];
+  uint32_t end = run.end;
   const auto look_up = [&](Key key, uint64_t hash) {
-    const uint32_t found = index.find_or_add(key, hash, run.end);
-    if (found == run.end) unique.add(run, key, hash);
+    const uint32_t found = index.find_or_add(key, hash, end);
+    unique_keys[end] = key;  // kept only if it is new
+    unique_hashes[end] = hash;
+    end += found == end;
     return found;
   };
-  uint64_t hashes[kBlock];
   Key keys[kBlock];
+  uint64_t hashes[kBlock];
   for (int64_t begin = 0; begin < ids.count; begin += kBlock) {
     const int64_t n = std::min(kBlock, ids.count - begin);
     uint64_t outside = 0;
@@ -109,12 +113,15 @@ void StepRows::dedup_feature(size_t f, const FeatureIds& ids, UniqueKeys::Run& r
     if (feature.rows && outside)
       for (int64_t i = 0; i < n; ++i)
         if (static_cast<uint64_t>(keys[i]) >= feature.rows) out_of_range(feature, begin + i, keys[i]);
-    for (int64_t i = 0; i < n; ++i)
-      at[begin + i] =
-          feature.has_padding && keys[i] == feature.padding ? kPadding : look_up(keys[i], hashes[i]);
+    if (!feature.has_padding)
+      for (int64_t i = 0; i < n; ++i) at[begin + i] = look_up(keys[i], hashes[i]);
+    else
+      for (int64_t i = 0; i < n; ++i)
+        at[begin + i] = keys[i] == feature.padding ? kPadding : look_up(keys[i], hashes[i]);
   }
   if (feature.has_padding && feature.pull_padding)
     padding_at_[f] = look_up(feature.padding, hash_key(feature.table, feature.padding));
+  run.end = end;
 }
 
 Occurrences StepRows::occurrences(size_t feature) const {
@@ -155,6 +162,45 @@ void StepRows::accumulate(std::span<const GradItem> items) {
       if (!springtide::accumulate(grads, rows, occurrences(item->feature), item->bag, item->grad,
                                   item->stride, item->grad_weights))
         finite = false;
+  });
+  if (!finite) set_->suspect();
+}
+
+std::vector<Occurrences> StepRows::columns(int64_t bags) const {
+  std::vector<Occurrences> features;
+  for (size_t f = 0; f < plan_->features.size(); ++f) {
+    features.push_back(occurrences(f));
+    check_bag({Pooling::sum, bags}, features[f].count, plan_->features[f].name);
+  }
+  return features;
+}
+
+void StepRows::pool_columns(int64_t bags, float* out, int64_t stride) {
+  const std::vector<Occurrences> features = columns(bags);
+  set_->wait();
+  const float* rows = set_->rows().data();
+  for_each(static_cast<size_t>((bags + kRowsAShare - 1) / kRowsAShare), [&](uint32_t share) {
+    const int64_t first = share * kRowsAShare;
+    pool_side_by_side(rows, features, first, std::min(first + kRowsAShare, bags), out, stride);
+  });
+}
+
+// Features of one table add to the same rows, so threads share out features only where each has its own
+// table.
+void StepRows::accumulate_columns(int64_t bags, const float* grad, int64_t stride) {
+  const std::vector<Occurrences> features = columns(bags);
+  for (const FeatureSpec& feature : plan_->features) set_->touch(feature.group);
+  set_->wait();
+  float* grads = set_->grads().data();
+  const size_t shares =
+      plan_->tables.size() == features.size() ? std::min<size_t>(crew_->threads(), features.size()) : 1;
+  std::atomic<bool> finite = true;
+  for_each(shares, [&](uint32_t share) {
+    const size_t first = share * features.size() / shares, last = (share + 1) * features.size() / shares;
+    const float* from = grad;
+    for (size_t f = 0; f < first; ++f) from += features[f].dim;
+    if (!accumulate_side_by_side(grads, std::span(features).subspan(first, last - first), from, stride))
+      finite = false;
   });
   if (!finite) set_->suspect();
 }

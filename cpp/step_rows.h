@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend.h"
+#include "dedup.h"
 #include "pooling.h"
 #include "row_set.h"
 
@@ -78,12 +79,17 @@ class StepRows {
   void pool(std::span<const PoolItem> items);
   // Adds d(out) into the gradients; the items of one table in their order, each in batch order.
   void accumulate(std::span<const GradItem> items);
+  // The same for all features at once, one id a bag, outputs side by side in rows of `stride` floats.
+  void pool_columns(int64_t bags, float* out, int64_t stride);
+  void accumulate_columns(int64_t bags, const float* grad, int64_t stride);
   Part push_part() { return set_->push_part(plan_->names, false); }
 
  private:
   Occurrences occurrences(size_t feature) const;
+  std::vector<Occurrences> columns(int64_t bags) const;
   void dedup(std::span<const FeatureIds> ids);
-  void dedup_feature(size_t feature, const FeatureIds& ids, UniqueKeys::Run& run);
+  void dedup_feature(size_t feature, const FeatureIds& ids, const KeyIndex::Filling& index,
+                     UniqueKeys::Run& run);
   void for_each(size_t shares, const std::function<void(uint32_t)>& work);
 
   std::shared_ptr<const StepPlan> plan_;

@@ -81,32 +81,14 @@ void accumulate(st::StepRows& step, const std::vector<BagTuple>& bags, const std
   step.accumulate(items);
 }
 
-// One id a bag for every feature, outputs side by side in rows of `stride` floats.
-template <typename Item, typename Float>
-std::vector<Item> columns(const st::StepRows& step, uint8_t pooling, int64_t bags, Float* rows,
-                          int64_t stride) {
-  std::vector<Item> items(step.plan().features.size());
-  for (size_t f = 0; f < items.size(); ++f) {
-    items[f].feature = f;
-    items[f].bag = bag_of({f, pooling, bags, 1, 0, false, 0});
-    items[f].stride = stride;
-    if constexpr (std::is_const_v<Float>)
-      items[f].grad = rows;
-    else
-      items[f].out = rows;
-    rows += step.plan().features[f].dim;
-  }
-  return items;
+void pool_columns(st::StepRows& step, int64_t bags, Address out, int64_t stride) {
+  nb::gil_scoped_release release;
+  step.pool_columns(bags, at<float>(out), stride);
 }
 
-void pool_columns(st::StepRows& step, uint8_t pooling, int64_t bags, Address out, int64_t stride) {
+void accumulate_columns(st::StepRows& step, int64_t bags, Address grad, int64_t stride) {
   nb::gil_scoped_release release;
-  step.pool(columns<st::PoolItem>(step, pooling, bags, at<float>(out), stride));
-}
-
-void accumulate_columns(st::StepRows& step, uint8_t pooling, int64_t bags, Address grad, int64_t stride) {
-  nb::gil_scoped_release release;
-  step.accumulate(columns<st::GradItem>(step, pooling, bags, at<const float>(grad), stride));
+  step.accumulate_columns(bags, at<const float>(grad), stride);
 }
 
 nb::ndarray<nb::numpy, float, nb::ndim<1>> view(const std::shared_ptr<st::RowSet>& set,
@@ -194,10 +176,8 @@ void bind_step(nb::module_& m) {
       .def("wait", &wait<st::StepRows>)
       .def("pool", &pool, nb::arg("bags"), nb::arg("outs"))
       .def("accumulate", &accumulate, nb::arg("bags"), nb::arg("grads"), nb::arg("grad_weights"))
-      .def("pool_columns", &pool_columns, nb::arg("pooling"), nb::arg("bags"), nb::arg("out"),
-           nb::arg("stride"))
-      .def("accumulate_columns", &accumulate_columns, nb::arg("pooling"), nb::arg("bags"), nb::arg("grad"),
-           nb::arg("stride"))
+      .def("pool_columns", &pool_columns, nb::arg("bags"), nb::arg("out"), nb::arg("stride"))
+      .def("accumulate_columns", &accumulate_columns, nb::arg("bags"), nb::arg("grad"), nb::arg("stride"))
       .def("rows", &rows_of<st::StepRows>)
       .def("grads", &grads_of<st::StepRows>)
       .def(

@@ -62,8 +62,8 @@ class PooledColumns(torch.autograd.Function):
         """Copy each row to its place."""
         batch, total = call.shapes[0]
         out = torch.empty(batch, total)
-        gathered.step.pool_columns(call.pooling, batch, out.data_ptr(), total)
-        ctx.gathered, ctx.pooling, ctx.batch, ctx.after = gathered, call.pooling, batch, after
+        gathered.step.pool_columns(batch, out.data_ptr(), total)
+        ctx.gathered, ctx.batch, ctx.after = gathered, batch, after
         return out
 
     @staticmethod
@@ -72,7 +72,7 @@ class PooledColumns(torch.autograd.Function):
         """Reduce d(output) to one gradient a unique row, in batch order."""
         gathered: Gathered = ctx.gathered
         grad = as_rows(grad)
-        gathered.step.accumulate_columns(ctx.pooling, ctx.batch, grad.data_ptr(), grad.stride(0))
+        gathered.step.accumulate_columns(ctx.batch, grad.data_ptr(), grad.stride(0))
         ctx.after(gathered, [0])
         return None, None, None, None
 

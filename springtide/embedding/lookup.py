@@ -146,7 +146,7 @@ class Lookups:
 
     def run_together(self, calls: Sequence[Call]) -> list[tuple[torch.Tensor, ...]]:
         """Outputs of several calls whose rows are pulled in one request now."""
-        gathered = Gathered(self.client, self._plan(calls), calls)
+        gathered = Gathered(self.client, self._plan(calls), calls, after_step=self.after_step)
         firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
         outs = self._pool(gathered, list(zip(firsts, calls, strict=True)))
         ends = [sum(len(call.shapes) for call in calls[:i]) for i in range(len(calls) + 1)]
