@@ -124,7 +124,8 @@ class Lookups:
     def run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
         """Outputs of one call of a module. `weights` are per-sample weights, which no batch can prefetch."""
         if torch.compiler.is_compiling():
-            return self._eagerly(module, *inputs, weights=weights)
+            outs: tuple[torch.Tensor, ...] = self._eagerly(module, *inputs, weights=weights)
+            return outs
         count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
         handle = self._active
         if handle is not None:

@@ -39,6 +39,10 @@ class Follower(Protocol):
     def taken_back(self) -> None:
         """The loop asks for the next batch."""
 
+    def pause(self) -> None:
+        """There is no batch to be had just now."""
+        ...
+
     def close_pass(self, *, early: bool) -> None:
         """The loop has had its last batch, or was left early."""
 
@@ -92,9 +96,7 @@ class Batches:
             while now is not None:
                 following = next(feed, None) if self._ahead else None
                 if now is PAUSED:
-                    self._follower.close_pass(
-                        early=False
-                    )  # what is done is reported, so that the tail of a pass can end
+                    self._follower.pause()
                 else:
                     self.epoch = now.order.epoch
                     self._follower.hand_out(now, None if following is PAUSED else following)

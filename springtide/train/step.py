@@ -80,7 +80,7 @@ class Step:
         link: links.Link,
         meter: Meter,
         *,
-        bsp: bool,
+        group: int,
         ahead: bool,
         on_step: Callable[[], None],
     ) -> None:
@@ -95,7 +95,7 @@ class Step:
         self._rates = rates
         self._link = link
         self._meter = meter
-        self._bsp = bsp
+        self._bsp, self._group = group > 0, group
         self._ahead = ahead
         self._on_step = on_step
         self._trained = Trained()
@@ -127,17 +127,31 @@ class Step:
         if self._stepped:
             self._send()
 
+    def pause(self) -> None:
+        """What was handed out is pushed and reported done, so that the tail of a pass can end for everyone.
+
+        Ranks of a group wait for no one's shards, and must all push alike: there it is only the master that is slow.
+        """
+        if not self._bsp:
+            self._finish_batches()
+
     def close_pass(self, *, early: bool) -> None:
         """Everything is applied before this returns, batches that were not stepped on being named in an empty push.
 
         Where the loop was left early, the batch it had in hand is not named: nobody has trained it.
         """
-        if self._stepped or (self._trained.ranges and not early):
-            self._send()
-        self._trained = Trained()
+        if early and not self._stepped:
+            self._trained = Trained()
+        self._finish_batches()
         self._expected = None
-        self._await_push()
+        if self._group > 1 and not early:
+            self._link.barrier("springtide: every rank's last step of this pass is applied")
         self._dense.settle()
+
+    def _finish_batches(self) -> None:
+        if self._stepped or self._trained.ranges:
+            self._send()
+        self._await_push()
 
     # ---- what optimizer.py tells ----
 

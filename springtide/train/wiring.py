@@ -66,7 +66,8 @@ def wire(
     to_master.barrier("springtide: tables have their first weights")
     ahead = mode == "async" and max_staleness != 0
     lookups = client.lookups or Lookups(client)
-    step = Step(lookups, served, placed, rates, to_master, meter, bsp=mode == "bsp", ahead=ahead, on_step=on_step)
+    group = welcome.workers if mode == "bsp" else 0
+    step = Step(lookups, served, placed, rates, to_master, meter, group=group, ahead=ahead, on_step=on_step)
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
     model.register_forward_hook(_forward_mark(meter))
     return Wired(model, step.optimizers, step, ahead)

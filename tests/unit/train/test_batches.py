@@ -22,6 +22,9 @@ class Diary:
     def taken_back(self):
         self.entries.append("back")
 
+    def pause(self):
+        self.entries.append("pause")
+
     def close_pass(self, *, early):
         self.entries.append("left" if early else "close")
 
@@ -93,7 +96,7 @@ def test_a_pause_reports_what_is_done_and_asks_again():
 
     over, diary = loop(feed, ahead=True)
     assert len(list(over)) == 1
-    assert diary.entries == ["close", ("hand", 1, None), "back", "close", "close"]
+    assert diary.entries == ["pause", ("hand", 1, None), "back", "pause", "close"]
 
 
 RANGE = next(
