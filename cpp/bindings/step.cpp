@@ -163,7 +163,7 @@ void bind_step(nb::module_& m) {
       .def(nb::new_([](std::shared_ptr<st::Backend> backend, uint32_t threads) {
              return std::make_shared<st::RowSource>(std::move(backend), threads);
            }),
-           nb::arg("backend"), nb::arg("threads"));
+           nb::arg("backend"), nb::arg("threads") = 1);
   nb::class_<st::FeatureSpec>(m, "FeatureSpec")
       .def("__init__", &make_feature, nb::arg("name"), nb::arg("table"), nb::arg("dim"), nb::arg("group"),
            nb::arg("rows"), nb::arg("has_padding"), nb::arg("padding"), nb::arg("pull_padding"));

@@ -4,6 +4,7 @@ In: calls of a step (embedding/calls.py). Out: output tensors with autograd behi
 push in `weight.grad`. One native call each way for all tables. Next: cpp/step_rows.h.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,13 +88,13 @@ class Gathered:
             weight.data = rows
             weight.grad = self.shown[0] = grads
             return
-        begin = self.step.group_begin
+        sizes = [end - begin for begin, end in itertools.pairwise(self.step.group_begin)]
+        all_rows, all_grads = rows.split(sizes), grads.split(sizes)
         for group in groups:
-            weight, dim = self.plan.weights[group], self.plan.dims[group]
-            shape = (-1, dim) if dim else (-1,)
+            weight, shape = self.plan.weights[group], (-1, self.plan.dims[group]) if self.plan.dims[group] else (-1,)
             weight.grad = None
-            weight.data = rows[begin[group] : begin[group + 1]].view(shape)
-            weight.grad = self.shown[group] = grads[begin[group] : begin[group + 1]].view(shape)
+            weight.data = all_rows[group].view(shape)
+            weight.grad = self.shown[group] = all_grads[group].view(shape)
 
     def shares_weights(self, other: "Gathered") -> bool:
         """Whether some parameter shows rows of both."""

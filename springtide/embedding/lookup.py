@@ -34,7 +34,7 @@ class Caller(Protocol):
 class _Prefetched:
     """One call of the batch whose rows were asked for before the module was called."""
 
-    __slots__ = ("call", "first", "learnt", "outs", "used", "versions")
+    __slots__ = ("call", "first", "learnt", "outs", "used")
 
     def __init__(self, first: int, call: Call, learnt: "_Learnt") -> None:
         self.first = first
@@ -42,18 +42,18 @@ class _Prefetched:
         self.learnt = learnt
         self.used = False
         self.outs: tuple[torch.Tensor, ...] | None = None
-        self.versions: tuple[int, ...] = ()
 
 
 class Handle:
     """A batch whose rows are on their way."""
 
-    __slots__ = ("batch", "calls", "gathered")
+    __slots__ = ("batch", "calls", "gathered", "pooled")
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
         self.gathered: Gathered | None = None
         self.calls: dict[tuple[Any, ...], _Prefetched] = {}
+        self.pooled = False
 
 
 class _Learnt:
@@ -154,23 +154,20 @@ class Lookups:
         return [outs[begin:end] for begin, end in itertools.pairwise(ends)]
 
     def _grouped(self, handle: Handle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
-        """The outputs of one prefetched call; the first to ask pools all of them."""
+        """The outputs of one prefetched call; the first to ask pools all of them. Each is handed out once."""
         assert handle.gathered is not None
-        wants_grad = torch.is_grad_enabled()
-        if not wants_grad:
-            return self._pool(handle.gathered, [(ready.first, ready.call)])
-        if ready.outs is None:
+        if torch.is_grad_enabled() and not handle.pooled:
+            handle.pooled = True
             everyone = list(handle.calls.values())
             outs = self._pool(handle.gathered, [(one.first, one.call) for one in everyone])
             at = 0
             for one in everyone:
                 one.outs = outs[at : at + len(one.call.shapes)]
-                one.versions = tuple(out._version for out in one.outs)
                 at += len(one.call.shapes)
-        assert ready.outs is not None
-        if any(out._version != version for out, version in zip(ready.outs, ready.versions, strict=True)):
+        if ready.outs is None or not torch.is_grad_enabled():
             return self._pool(handle.gathered, [(ready.first, ready.call)])
-        return ready.outs
+        mine, ready.outs = ready.outs, None
+        return mine
 
     def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, Call]]) -> tuple[torch.Tensor, ...]:
         if len(calls) == 1 and columns.fits(gathered, calls[0][1]):

@@ -234,8 +234,8 @@ def test_outputs_may_be_changed_in_place(make_pair):
         lookups.begin(lookups.prefetch(ids))
 
         def loss(model, ids=ids):
-            first = model[0](ids[:, :1]).relu_()
             again = model[0](ids[:, :1])
+            first = model[0](ids[:, :1]).relu_()
             return (first + again + model[1](ids[:, 1:]).mul_(2)).pow(2).sum()
 
         ours, theirs = pair.train(loss)
