@@ -44,7 +44,10 @@ def test_the_script_sees_what_plain_python_would_show_it(tmp_path):
 
 
 def test_the_users_error_is_the_first_line(tmp_path):
-    running.script(tmp_path, running.loop(body="if welcome.rank == 1:\n    raise ValueError('no such column: age')"))
+    body = (
+        "if welcome.rank == 1:\n    raise ValueError('no such column: age')\nhere.barrier('nobody trains it all alone')"
+    )
+    running.script(tmp_path, running.loop(body=body))
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         code, out = job.finish()
     assert code == 1

@@ -40,7 +40,7 @@ def springtide(options: dict[str, Any]) -> Pull:
     )  # fmt: skip
     wanted = ["shm" if options["shared"] else "tcp"]
     assert backend.stats()["transports"] == wanted, f"connected by {backend.stats()['transports']}, wanted {wanted}"
-    source = _native.RowSource(backend)
+    source = _native.RowSource(backend, threads=1)
     features = [
         _native.FeatureSpec(f"t{table}", table, options["dim"], 0, 0, False, 0, False)
         for table in range(options["tables"])
