@@ -102,11 +102,12 @@ def test_clipping_acts_on_tables_too(clip):
     assert_same(results)
 
 
-def test_gradients_can_be_accumulated_over_batches():
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_gradients_can_be_accumulated_over_batches_and_clipped_together(clip):
     results = []
     for served in (False, True):
         model, dataset = clicks.make()
-        optimizer, batches = sgd(model), clicks.plain(dataset, 20)
+        optimizer, batches = sgd(model, lr=0.5), clicks.plain(dataset, 20)
         if served:
             model, optimizer, batches = st.join().prepare(model, optimizer, dataset, batch_size=20, shuffle=False)
         losses = []
@@ -115,6 +116,8 @@ def test_gradients_can_be_accumulated_over_batches():
             loss.backward()
             losses.append(loss.item())
             if number % 4 == 3:
+                if clip:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
                 optimizer.step()
                 optimizer.zero_grad()
         results.append((losses, model.state_dict()))
