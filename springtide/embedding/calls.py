@@ -10,7 +10,8 @@ from typing import Literal
 
 import torch
 
-from springtide import errors
+from springtide import _native, errors
+from springtide.embedding.client import TableClient
 from springtide.embedding.tables import ServedTable
 
 Mode = Literal["none", "sum", "mean", "max"]
@@ -49,6 +50,10 @@ class Call:
     """Tensors behind the addresses."""
     weights: torch.Tensor | None = None
     """Per-sample weights, where the caller gave some."""
+
+    def gather(self, client: TableClient, plan: _native.StepPlan, after_step: int) -> _native.StepRows:
+        """Start pulling the rows of this call alone."""
+        return client.gather(plan, self.ids, after_step=after_step)
 
 
 def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:

@@ -116,6 +116,14 @@ class TableClient:
         _native.pull([step], after_step)
         return step
 
+    def gather_columns(
+        self, plan: _native.StepPlan, ids: tuple[int, int, int, int], *, after_step: int = 0
+    ) -> _native.StepRows:
+        """The same for one tensor with a column a feature: address, rows, and both strides in ids."""
+        step = _native.StepRows(self.source, plan, *ids)
+        _native.pull([step], after_step)
+        return step
+
     def dense(self, table_ids: npt.ArrayLike, keys: npt.ArrayLike, dims: npt.ArrayLike) -> _native.DenseRows:
         """Rows under keys that the caller names, in that order: chunks of dense tensors, or rows to read or set."""
         keys = np.ascontiguousarray(keys, dtype=np.int64)

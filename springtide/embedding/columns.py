@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from springtide import _native
 from springtide.embedding.calls import Bag, Call, Feature, Ids
+from springtide.embedding.client import TableClient
 from springtide.embedding.gathered import Gathered, as_rows
 
 ID_BYTES = 8
@@ -29,6 +31,13 @@ class ColumnsCall(Call):
         self.keep = (ids,)
         self.weights = None
         self.shapes = [(ids.shape[0], sum(dims))]
+
+    def gather(self, client: TableClient, plan: _native.StepPlan, after_step: int) -> _native.StepRows:
+        """Start pulling the rows of this call alone."""
+        rows, columns = self.ids_tensor.stride()
+        return client.gather_columns(
+            plan, (self.ids_tensor.data_ptr(), self.ids_tensor.shape[0], rows, columns), after_step=after_step
+        )
 
     @property
     def ids(self) -> list[Ids]:  # type: ignore[override]

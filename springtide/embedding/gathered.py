@@ -21,8 +21,8 @@ FLOAT_BYTES = 4
 class Plan:
     """The features of a step that stay the same from batch to batch, and the parameters that show their rows."""
 
-    def __init__(self, features: Sequence[Feature]) -> None:
-        self.features = tuple(features)
+    def __init__(self, features: tuple[Feature, ...]) -> None:
+        self.features = features
         self.weights: list[torch.nn.Parameter] = []
         self.dims: list[int] = []
         group_of: dict[int, int] = {}
@@ -54,7 +54,10 @@ class Gathered:
 
     def __init__(self, client: TableClient, plan: Plan, calls: Sequence[Call], *, after_step: int = 0) -> None:
         self.plan = plan
-        self.step = client.gather(plan.native, [ids for call in calls for ids in call.ids], after_step=after_step)
+        if len(calls) == 1:
+            self.step = calls[0].gather(client, plan.native, after_step)
+        else:
+            self.step = client.gather(plan.native, [ids for call in calls for ids in call.ids], after_step=after_step)
         self.shown: dict[int, torch.Tensor] = {}
         """Gradient views by group, as they were put into `weight.grad`."""
 
@@ -67,7 +70,7 @@ class Gathered:
                 if part.step.touched(group):
                     features.setdefault(feature.table.spec.id, feature)
         both = cls.__new__(cls)
-        both.plan = Plan(list(features.values()))
+        both.plan = Plan(tuple(features.values()))
         group_of = {id(weight): group for group, weight in enumerate(both.plan.weights)}
         maps = [
             [group_of[id(weight)] if part.step.touched(group) else -1 for group, weight in enumerate(part.plan.weights)]

@@ -180,10 +180,14 @@ class Lookups:
         return outs
 
     def _plan(self, calls: Sequence[Call]) -> Plan:
-        features = [feature for call in calls for feature in call.features]
-        key = tuple(map(id, features))
+        if len(calls) == 1:
+            features = calls[0].features
+            key: tuple[int, ...] = (id(features),)
+        else:
+            features = tuple(feature for call in calls for feature in call.features)
+            key = tuple(map(id, features))
         plan = self._plans.get(key)
-        if plan is None or plan.features != tuple(features):
+        if plan is None or plan.features != features:
             plan = self._plans[key] = Plan(features)
         return plan
 
