@@ -30,23 +30,40 @@ void CallPlan::use(TableId id, const TableUse& use) {
   used_ids_.push_back(id);
 }
 
-const TableUse* CallPlan::use_of(TableId id, const std::function<TableUse(TableId)>& missing_use) {
-  if (id >= use_by_id_.size() || use_by_id_[id] == nullptr) use(id, missing_use(id));
-  return use_by_id_[id];
+void CallPlan::name_tables(std::span<const TableId> tables, std::span<const Key> keys,
+                           const std::function<TableUse(TableId)>& missing_use) {
+  if (tables.size() != keys.size()) {
+    throw BadInput("as many tables as keys are needed, got " + std::to_string(tables.size()) + " and " +
+                   std::to_string(keys.size()));
+  }
+  if (keys.size() > UINT32_MAX) {
+    throw BadInput("one call takes at most 2^32 keys, got " + std::to_string(keys.size()));
+  }
+  floats_ = 0;
+  for (TableId id : tables) {
+    if (id >= use_by_id_.size() || use_by_id_[id] == nullptr) [[unlikely]]
+      use(id, missing_use(id));
+    floats_ += use_by_id_[id]->dim;
+  }
 }
 
-void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys, float* data,
-                     const std::function<TableUse(TableId)>& missing_use) {
-  size_t n = keys.size();
-  if (tables.size() != n) {
-    throw BadInput("as many tables as keys are needed, got " + std::to_string(tables.size()) + " and " +
-                   std::to_string(n));
+bool CallPlan::seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const {
+  constexpr size_t kLeast = 1024, kSamples = 32;
+  if (keys.size() < kLeast) return false;
+  size_t changes = 0, step = (keys.size() - 1) / kSamples;
+  for (size_t i = 0; i < kSamples; ++i) {
+    size_t at = i * step;
+    changes += stripe_of(hash_key(tables[at], keys[at])) != stripe_of(hash_key(tables[at + 1], keys[at + 1]));
   }
-  if (n > UINT32_MAX) throw BadInput("one call takes at most 2^32 keys, got " + std::to_string(n));
+  return changes <= kSamples / 4;
+}
+
+void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
+  size_t n = keys.size();
   count_ = n;
   if (unordered_.size() < n) unordered_.resize(n);
   if (items_.size() < n) items_.resize(n);
-  if (hash_all(tables, keys, data, missing_use)) {
+  if (hash_all(tables, keys, data)) {
     std::swap(items_, unordered_);  // the caller had them in slot order already
     return;
   }
@@ -55,19 +72,13 @@ void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys,
 }
 
 // Fills unordered_ and the bounds of the stripes; says whether the items already lie by stripe.
-bool CallPlan::hash_all(std::span<const TableId> tables, std::span<const Key> keys, float* data,
-                        const std::function<TableUse(TableId)>& missing_use) {
+bool CallPlan::hash_all(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
   std::array<uint32_t, kStripes> count{};
-  const TableUse* use = nullptr;
-  TableId last = 0;
   uint32_t last_stripe = 0;
   bool ordered = true;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (use == nullptr || tables[i] != last) {
-      last = tables[i];
-      use = use_of(last, missing_use);
-    }
-    uint64_t hash = hash_key(last, keys[i]);
+    const TableUse* use = use_by_id_[tables[i]];
+    uint64_t hash = hash_key(tables[i], keys[i]);
     uint32_t stripe = stripe_of(hash);
     ++count[stripe];
     ordered &= stripe >= last_stripe;

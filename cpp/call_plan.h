@@ -61,9 +61,15 @@ class CallPlan {
 
   void begin();
   void use(TableId id, const TableUse& use);
-  // `missing_use` answers for a table not named by use(); it may throw.
-  void group(std::span<const TableId> tables, std::span<const Key> keys, float* data,
-             const std::function<TableUse(TableId)>& missing_use);
+  // Every table of the call must be known before anything is touched. `missing_use` answers for one not named
+  // by use(); it may throw.
+  void name_tables(std::span<const TableId> tables, std::span<const Key> keys,
+                   const std::function<TableUse(TableId)>& missing_use);
+  size_t floats() const { return floats_; }
+  const TableUse* const* use_by_id() const { return use_by_id_.data(); }
+  // A sample says that the caller has them in slot order: then runs of one stripe are long as they are.
+  bool seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const;
+  void group(std::span<const TableId> tables, std::span<const Key> keys, float* data);
   // Gradients of equal (table, key) are added in the order they came; one item remains.
   void sum_duplicates();
 
@@ -74,13 +80,11 @@ class CallPlan {
   std::span<const float> sums() const { return sums_; }
 
  private:
-  const TableUse* use_of(TableId id, const std::function<TableUse(TableId)>& missing_use);
   void sum_stripe(uint32_t number);
-  bool hash_all(std::span<const TableId> tables, std::span<const Key> keys, float* data,
-                const std::function<TableUse(TableId)>& missing_use);
+  bool hash_all(std::span<const TableId> tables, std::span<const Key> keys, float* data);
 
   std::vector<Item> items_, unordered_;  // never shrink
-  size_t count_ = 0;
+  size_t count_ = 0, floats_ = 0;
   std::array<uint32_t, kStripes + 1> begin_{};
   std::array<uint32_t, kStripes> end_{};
   std::deque<TableUse> uses_;

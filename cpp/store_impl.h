@@ -81,10 +81,13 @@ class StoreImpl {
   }
   void for_stripes(size_t keys, const std::function<void(uint32_t)>& work);
 
+  void begin_push(uint64_t at);
+  template <class Source>
+  void push_stripe(uint32_t number, Source& source, PushStats& stats);
+
   // Each is under the stripe's lock.
-  void pull_stripe(std::span<const Item> items);
-  void update_found(std::span<const Item> items, uint32_t tick, PushStats& stats,
-                    std::vector<uint32_t>& rest);
+  template <class Source>
+  void pull_rows(Source& source);
   void apply_one(const Item& item, uint32_t tick, PushStats& stats);
   RowHandle create(const Item& item, uint32_t tick);
   void update(const Item& item, RowHandle row);

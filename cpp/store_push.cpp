@@ -4,22 +4,12 @@
 #include <string>
 
 #include "hash.h"
-#include "prefetch.h"
+#include "row_pipeline.h"
 #include "store_impl.h"
 
 namespace springtide {
 
 namespace {
-
-constexpr size_t kAhead = 16;
-constexpr size_t kRing = 2 * kAhead;
-
-struct InFlight {
-  Slot* slot;
-  const Cell* home;
-  uint8_t* weights;  // nullptr: no row yet
-  float* state;
-};
 
 bool all_finite(const float* values, size_t count) {
   uint32_t bad = 0;
@@ -31,8 +21,8 @@ bool all_finite(const float* values, size_t count) {
   return bad == 0;
 }
 
-// Says which key of which table it was.
-void check_gradients(std::span<const Item> items) {
+// Which key of which table it was.
+void say_where(std::span<const Item> items) {
   for (const Item& item : items) {
     const Table& table = *item.use->table;
     if (all_finite(item.data, table.dim)) continue;
@@ -62,75 +52,80 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
     Table& named = table(hyper_tables[i]);
     plan.use(hyper_tables[i], TableUse(named, named.optimizer.kernel(), named.optimizer.prepare(hyper[i])));
   }
-  plan.group(tables, keys, const_cast<float*>(grads), [this](TableId id) -> TableUse {
+  plan.name_tables(tables, keys, [this](TableId id) -> TableUse {
     throw BadInput("push to table '" + table(id).spec.name +
                    "' without a learning rate: name the table in hyper");
   });
-  if (check_finite) check_gradients(plan.items());
+  if (check_finite && !all_finite(grads, plan.floats())) {
+    plan.group(tables, keys, const_cast<float*>(grads));
+    say_where(plan.items());
+  }
+  PushStats sum;
+  if (unique && crew_.threads() < 2 && plan.seems_ordered(tables, keys)) {
+    begin_push(at);
+    StreamedItems source{tables.data(),   keys.data(), 0, keys.size(), const_cast<float*>(grads),
+                         plan.use_by_id()};
+    while (source.at < source.count) {
+      source.stripe = source.stripe_ahead();
+      push_stripe(source.stripe, source, sum);
+    }
+    return sum;
+  }
+  plan.group(tables, keys, const_cast<float*>(grads));
   if (!unique) {
     plan.sum_duplicates();
     if (check_finite && !all_finite(plan.sums().data(), plan.sums().size())) {
       throw NonFinite("push: gradients of one key sum to infinity; nothing of this push was applied");
     }
   }
-  if (clock.nearly_full()) renumber_ticks();
-  clock.advance(at);
+  begin_push(at);
   std::array<PushStats, kStripes> parts{};
   for_stripes(keys.size(), [&](uint32_t number) {
-    std::span<const Item> items = plan.stripe(number);
-    if (items.empty()) return;
-    thread_local std::vector<uint32_t> rest;
-    rest.clear();
-    Stripe& stripe = stripes_[number];
-    std::lock_guard hold(stripe.lock);
-    uint32_t tick = clock.tick();
-    update_found(items, tick, parts[number], rest);
-    for (uint32_t i : rest) apply_one(items[i], tick, parts[number]);
-    if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripe, number, items.size(), parts[number]);
+    GroupedItems source{plan.stripe(number)};
+    if (!source.items.empty()) push_stripe(number, source, parts[number]);
   });
-  PushStats sum;
   for (const PushStats& part : parts) sum += part;
   return sum;
 }
 
-void StoreImpl::update_found(std::span<const Item> items, uint32_t tick, PushStats& stats,
-                             std::vector<uint32_t>& rest) {
-  InFlight ring[kRing];
-  size_t n = items.size();
-  for (size_t i = 0; i < n + 2 * kAhead; ++i) {
-    if (i < n) {
-      InFlight& f = ring[i % kRing];
-      f.slot = &index_.slot(slot_number(items[i].hash));
-      ++f.slot->requests;
-      f.home = index_.home(*f.slot, items[i].hash);
-      prefetch_read(f.home);
+void StoreImpl::begin_push(uint64_t at) {
+  if (clock.nearly_full()) renumber_ticks();
+  clock.advance(at);
+}
+
+template <class Source>
+void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats) {
+  thread_local std::vector<Item> rest;  // keys without a row
+  rest.clear();
+  Stripe& stripe = stripes_[number];
+  std::lock_guard hold(stripe.lock);
+  uint32_t tick = clock.tick();
+  size_t before = source.at;
+  auto locate = [this, tick](InFlight& f) {
+    const TableUse& use = *f.item.use;
+    Cell* cell = index_.find(*f.slot, f.item.hash, use.id, f.home);
+    f.weights = nullptr;
+    if (!is_row(cell, use)) return;
+    RowHandle row = handle_of(cell->meta);
+    f.weights = use.weights(row);
+    f.state = use.state(row);
+    prefetch_lines_to_write(f.weights, use.weight_bytes);
+    prefetch_lines_to_write(f.state, use.state_bytes);
+    if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
+  };
+  auto finish = [](const InFlight& f) {
+    const TableUse& use = *f.item.use;
+    if (f.weights != nullptr) {
+      update_row(use.dtype, use.kernel, use.args, f.weights, f.state, f.item.data, use.dim);
+    } else {
+      rest.push_back(f.item);
     }
-    if (size_t j = i - kAhead; j < n) {
-      InFlight& f = ring[j % kRing];
-      const TableUse& use = *items[j].use;
-      Cell* cell = index_.find(*f.slot, items[j].hash, use.id, f.home);
-      f.weights = nullptr;
-      if (is_row(cell, use)) {
-        RowHandle row = handle_of(cell->meta);
-        f.weights = use.weights(row);
-        f.state = use.state(row);
-        prefetch_lines_to_write(f.weights, use.weight_bytes);
-        prefetch_lines_to_write(f.state, use.state_bytes);
-        if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
-      }
-    }
-    if (size_t k = i - 2 * kAhead; k < n) {
-      const InFlight& f = ring[k % kRing];
-      if (f.weights == nullptr) {
-        rest.push_back(static_cast<uint32_t>(k));
-        continue;
-      }
-      const TableUse& use = *items[k].use;
-      update_row(use.table->spec.dtype, use.kernel, use.args, f.weights, f.state, items[k].data,
-                 use.table->dim);
-    }
-  }
-  stats.applied += n - rest.size();
+  };
+  walk(index_, slot_shift_, source, locate, finish);
+  size_t items = source.at - before;
+  stats.applied += items - rest.size();
+  for (const Item& item : rest) apply_one(item, tick, stats);
+  if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripe, number, items, stats);
 }
 
 // A key with no row, one that waits for admission, or one whose row is past its ttl.
@@ -195,7 +190,8 @@ void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> key
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
-  plan.group(tables, keys, const_cast<float*>(rows), [this](TableId id) { return TableUse(table(id)); });
+  plan.name_tables(tables, keys, [this](TableId id) { return TableUse(table(id)); });
+  plan.group(tables, keys, const_cast<float*>(rows));
   for_stripes(keys.size(), [&](uint32_t number) {
     std::span<const Item> items = plan.stripe(number);
     if (items.empty()) return;

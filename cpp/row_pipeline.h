@@ -1,0 +1,81 @@
+// How pull and push walk over keys: three stages a few keys apart, so that memory is asked for before it is
+// needed. Find the index line and prefetch it; later read it and prefetch the row; later do the row's work.
+// In: a source of items of one stripe (its lock held). Out: calls of `locate` and `finish` in order.
+#pragma once
+
+#include "call_plan.h"
+#include "hash.h"
+#include "prefetch.h"
+#include "slot_index.h"
+
+namespace springtide {
+
+struct alignas(64) InFlight {
+  Item item;
+  Slot* slot;
+  const Cell* home;
+  uint8_t* weights;  // nullptr: no such row
+  float* state;
+};
+
+// Items that were grouped before.
+struct GroupedItems {
+  std::span<const Item> items;
+  size_t at = 0;
+
+  bool next(Item& item) {
+    if (at == items.size()) return false;
+    item = items[at++];
+    return true;
+  }
+};
+
+// Items made from the caller's arrays on the way, up to the first key of another stripe.
+struct StreamedItems {
+  const TableId* tables;
+  const Key* keys;
+  size_t at, count;
+  float* data;
+  const TableUse* const* use_by_id;
+  uint32_t stripe = 0;
+
+  uint32_t stripe_ahead() const { return stripe_of(hash_key(tables[at], keys[at])); }
+  bool next(Item& item) {
+    if (at == count) return false;
+    uint64_t hash = hash_key(tables[at], keys[at]);
+    if (stripe_of(hash) != stripe) return false;
+    const TableUse* use = use_by_id[tables[at]];
+    item = Item{hash, use, data};
+    data += use->dim;
+    ++at;
+    return true;
+  }
+};
+
+constexpr size_t kAhead =
+    16;  // keys between two stages: enough misses in flight to keep the line buffers full
+constexpr size_t kRing = 2 * kAhead;
+
+template <class Source, class Locate, class Finish>
+void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, Finish finish) {
+  InFlight ring[kRing];
+  size_t fed = 0;
+  bool more = true;
+  for (size_t i = 0;; ++i) {
+    if (i >= 2 * kAhead) {
+      if (i - 2 * kAhead >= fed) return;
+      finish(ring[i % kRing]);  // and its place is free
+    }
+    if (i - kAhead < fed) locate(ring[(i - kAhead) % kRing]);
+    InFlight& f = ring[i % kRing];
+    if (more && (more = source.next(f.item))) {
+      ++fed;
+      f.slot = &index.slot(static_cast<uint32_t>(f.item.hash >> slot_shift));
+      ++f.slot->requests;
+      f.home = index.home(*f.slot, f.item.hash);
+      prefetch_read(f.home);
+    }
+  }
+}
+
+}  // namespace springtide
