@@ -14,11 +14,20 @@ namespace {
 
 // Rows are gathered and sent by this many bytes, so that the peer copies one chunk while the next is
 // gathered, and a chunk is still in the cache when the kernel copies it.
-constexpr size_t kChunkBytes = 64 << 10;
+constexpr size_t kChunkBytes = 192 << 10;
 // With a store of several threads a chunk has this many keys at least, so that they are worth waking, but no
 // more bytes than this.
 constexpr size_t kSharedKeys = 4096, kSharedBytes = 1 << 20;
 constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan stops at the first slot past this
+
+// Counts this request among those being served, while it is.
+struct Serving {
+  explicit Serving(std::atomic<uint32_t>& n) : count(n) { ++count; }
+  ~Serving() { --count; }
+  Serving(const Serving&) = delete;
+  Serving& operator=(const Serving&) = delete;
+  std::atomic<uint32_t>& count;
+};
 
 uint64_t now_ns() {
   return static_cast<uint64_t>(
@@ -29,6 +38,7 @@ uint64_t now_ns() {
 
 bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> body) {
   state_.count.bytes_in += sizeof header + body.size();
+  const Serving serving(state_.serving);
   try {
     return dispatch(header, body);
   } catch (const NonFinite& e) {
@@ -97,19 +107,19 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   answer.flags |= kTimed;
   answer.clock = waited_ns;
   uint64_t spent = 0;
-  answer.body_bytes = sizeof(float) * dims_.floats(body.tables) + sizeof spent;
+  uint32_t common = 0;
+  answer.body_bytes = sizeof(float) * dims_.floats(body.tables, common) + sizeof spent;
   seal(answer);
   std::vector<iovec> out = {{&answer, sizeof answer}};
-  const size_t total = body.keys.size(), pieces = state_.options.threads > 1 ? total / kSharedKeys : 0;
+  const bool alone = state_.serving == 1;  // beside other requests helpers would only take turns with them
+  const size_t total = body.keys.size();
+  const size_t pieces = alone && state_.options.threads > 1 ? total / kSharedKeys : 0;
   const size_t least = pieces == 0 ? 0 : (total + pieces - 1) / pieces;
   size_t at = 0;
   while (at < total) {
-    size_t end = at, bytes = 0;
-    while (end < total && (bytes < kChunkBytes || (end - at < least && bytes < kSharedBytes))) {
-      bytes += sizeof(float) * dims_.of(body.tables[end++]);
-    }
-    const size_t floats = bytes / sizeof(float);
-    if (rows_.size() < floats) rows_.resize(floats);
+    size_t bytes = 0;
+    const size_t end = chunk_end(body.tables, at, least, common, bytes);
+    if (rows_.size() * sizeof(float) < bytes) rows_.resize(bytes / sizeof(float));
     const uint64_t start = now_ns();
     state_.store.pull(body.tables.subspan(at, end - at), body.keys.subspan(at, end - at), rows_.data());
     spent += now_ns() - start;
@@ -124,6 +134,24 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   state_.count.lookup_ns += spent;
   state_.count.bytes_out += sizeof answer + answer.body_bytes;
   return send_all(fd_, out) == Io::ok;
+}
+
+size_t RequestHandler::chunk_end(std::span<const TableId> tables, size_t at, size_t least, uint32_t common,
+                                 size_t& bytes) {
+  const size_t total = tables.size();
+  if (common != 0) {  // the usual case, without a look at every key
+    const size_t row = sizeof(float) * common;
+    const size_t keys =
+        std::max((kChunkBytes + row - 1) / row, std::min(least, (kSharedBytes + row - 1) / row));
+    const size_t end = std::min(total, at + keys);
+    bytes = (end - at) * row;
+    return end;
+  }
+  size_t end = at;
+  while (end < total && (bytes < kChunkBytes || (end - at < least && bytes < kSharedBytes))) {
+    bytes += sizeof(float) * dims_.of(tables[end++]);
+  }
+  return end;
 }
 
 bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,

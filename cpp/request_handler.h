@@ -29,6 +29,9 @@ class RequestHandler {
   bool dispatch(const FrameHeader& header, std::span<const uint8_t> body);
   bool pull(const FrameHeader& header, const BodyView& body);
   bool stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns);
+  // Where the chunk that starts at `at` ends, and its bytes. `common`: the dim of all tables, 0 when they
+  // differ.
+  size_t chunk_end(std::span<const TableId> tables, size_t at, size_t least, uint32_t common, size_t& bytes);
   bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                    uint64_t waited_ns);
   bool push(const FrameHeader& header, const BodyView& body);

@@ -53,6 +53,19 @@ uint64_t Dims::floats(std::span<const TableId> tables) {
   return sum;
 }
 
+uint64_t Dims::floats(std::span<const TableId> tables, uint32_t& common) {
+  const uint32_t first = tables.empty() ? 0 : of(tables[0]);
+  uint64_t sum = 0;
+  uint32_t differ = 0;
+  for (const TableId table : tables) {
+    const uint32_t dim = of(table);
+    sum += dim;
+    differ |= dim ^ first;
+  }
+  common = differ == 0 ? first : 0;
+  return sum;
+}
+
 std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims) {
   if ((header.flags & kInWindow) != 0) return window_runs(body, window, dims);
   const uint64_t wanted = dims.floats(body.tables);

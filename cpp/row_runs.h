@@ -29,6 +29,8 @@ class Dims {
     return learn(table);
   }
   uint64_t floats(std::span<const TableId> tables);  // all their rows together
+  // The same, and the dim they all have; 0 when they differ.
+  uint64_t floats(std::span<const TableId> tables, uint32_t& common);
 
  private:
   uint32_t learn(TableId table);

@@ -42,7 +42,8 @@ struct ServerState {
   ServerCounters count;
   std::atomic<uint32_t> generation{0};
   std::atomic<bool> stopping{false};
-  mutable std::mutex mutex;  // of what follows
+  std::atomic<uint32_t> serving{0};  // requests at this moment
+  mutable std::mutex mutex;          // of what follows
   std::shared_ptr<const Owned> owned;
 };
 

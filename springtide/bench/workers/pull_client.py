@@ -32,22 +32,21 @@ def draw(options: dict[str, Any]) -> list[tuple[Any, Any]]:
 def springtide(options: dict[str, Any]) -> Pull:
     """The native client."""
     from springtide import _native
+    from springtide.embedding.client import TableClient
 
     host, _, port = options["address"].rpartition(":")
-    backend = _native.RemoteBackend(
-        hosts=[host], ports=[int(port)], secret=b"bench", server_of_slot=[0] * 1024, epoch=0, rank=0, incarnation=0,
-        generation=0, connect_timeout_s=30, request_timeout_s=60, shared_memory=options["shared"],
-    )  # fmt: skip
+    client = TableClient.connect(
+        [(host, int(port))], secret=b"bench", placement=[0] * 1024, shared_memory=options["shared"]
+    )
     wanted = ["shm" if options["shared"] else "tcp"]
-    assert backend.stats()["transports"] == wanted, f"connected by {backend.stats()['transports']}, wanted {wanted}"
-    source = _native.RowSource(backend, threads=1)
+    assert client.stats()["transports"] == wanted, f"connected by {client.stats()['transports']}, wanted {wanted}"
     features = [
         _native.FeatureSpec(f"t{table}", table, options["dim"], 0, 0, False, 0, False)
         for table in range(options["tables"])
     ]
     plan = _native.StepPlan(features)
     drawn = [keys.reshape(options["tables"], -1) for _, keys in draw(options)]
-    sets = [_native.StepRows(source, plan, [(row.ctypes.data, len(row), 1) for row in keys]) for keys in drawn]
+    sets = [_native.StepRows(client.source, plan, [(row.ctypes.data, len(row), 1) for row in keys]) for keys in drawn]
 
     def pull(turn: int) -> None:
         rows = sets[turn % SETS]
