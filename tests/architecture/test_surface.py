@@ -82,6 +82,14 @@ def test_links_between_pages_lead_somewhere():
     assert not broken, broken
 
 
+def test_every_page_is_found_from_the_front_page():
+    docs = sources.ROOT / "docs"
+    fronts = "".join((docs / front).read_text() for front in ("index.md", "design/index.md"))
+    pages = [page for page in sources.tracked() if page.suffix == ".md" and docs in page.parents]
+    lost = [sources.short(page) for page in pages if f"{page.name})" not in fronts and page != docs / "index.md"]
+    assert not lost, f"link these from docs/index.md or docs/design/index.md: {lost}"
+
+
 def test_the_version_is_written_once():
     project = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == springtide.__version__
