@@ -16,6 +16,7 @@ from springtide.embedding import columns, routes
 from springtide.embedding.calls import Call
 from springtide.embedding.client import TableClient
 from springtide.embedding.gathered import Gathered, Plan, Pooled
+from springtide.embedding.replay import Found, Replay
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Lookups:
         self._eagerly: Any = torch.compiler.disable(self.run)  # a compiled model leaves its graph for lookups
         self._plans: dict[tuple[int, ...], Plan] = {}
         self._learnt: dict[tuple[int, int], _Learnt] = {}
+        self._replay = Replay()
         self._counts: dict[int, int] = {}
         self._active: Handle | None = None
         self._pending: list[Gathered] = []
@@ -91,23 +93,32 @@ class Lookups:
     def prefetch(self, batch: Any, *, after_step: int = 0) -> Handle:
         """Ask for the rows of a batch that the loop gets later, as far as it is known where modules find their ids."""
         handle = Handle(batch)
-        found: list[tuple[tuple[Any, ...], Call, _Learnt]] = []
+        found = self._replay.recall(batch)
+        if found is None:
+            found = self._find(batch)
+        if not found:
+            return handle
+        calls = [one.call for one in found]
+        handle.gathered = Gathered(self.client, self._plan(calls), calls, after_step=after_step)
+        first = 0
+        for one in found:
+            handle.calls[one.key] = _Prefetched(first, one.call, one.learnt)
+            first += len(one.call.features)
+        return handle
+
+    def _find(self, batch: Any) -> list[Found]:
+        """The calls that are known to come for this batch, by following the way to their ids."""
+        found: list[Found] = []
         for (module_id, _), learnt in list(self._learnt.items()):
             if learnt.inputs is None:
                 continue
             inputs = tuple(None if route is None else route.follow(batch) for route in learnt.inputs)
             if inputs[0] is None or any((i is None) != (r is None) for i, r in zip(inputs, learnt.inputs, strict=True)):
                 continue
-            found.append((_call_key(module_id, inputs), learnt.module.call(*inputs), learnt))
-        if not found:
-            return handle
-        calls = [call for _, call, _ in found]
-        handle.gathered = Gathered(self.client, self._plan(calls), calls, after_step=after_step)
-        first = 0
-        for key, call, learnt in found:
-            handle.calls[key] = _Prefetched(first, call, learnt)
-            first += len(call.features)
-        return handle
+            found.append(Found(_call_key(module_id, inputs), learnt.module.call(*inputs), learnt.inputs, learnt))
+        if found:
+            self._replay.note(batch, found)
+        return found
 
     def begin(self, handle: Handle) -> None:
         """The loop gets this batch now: forwards that follow look here first."""
@@ -222,6 +233,7 @@ class Lookups:
         learnt = self._learnt.setdefault((id(module), count), _Learnt(module))
         if learnt.misses >= TRIES:
             return
+        self._replay.forget()
         found = tuple(None if given is None else routes.find(batch, given) for given in inputs)
         learnt.inputs = None
         if all((route is None) == (given is None) for route, given in zip(found, inputs, strict=True)):
@@ -244,7 +256,10 @@ class Lookups:
             learnt.unused = 0 if ready.used else learnt.unused + 1
             if learnt.unused >= TRIES:
                 learnt.inputs, learnt.misses, learnt.unused = None, 0, 0
+                self._replay.forget()
 
 
 def _call_key(module_id: int, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    if len(inputs) == 2 and inputs[1] is None:  # a bag without offsets, the most frequent by far
+        return (module_id, routes.key_of(inputs[0]), None)
     return (module_id, *(None if given is None else routes.key_of(given) for given in inputs))

@@ -37,7 +37,7 @@ def is_jagged(value: Any) -> bool:
 
 def key_of(value: Any) -> tuple[Any, ...]:
     """What two tensors have in common that show the same memory in the same way, unchanged in between."""
-    if is_jagged(value):
+    if type(value) is not torch.Tensor and is_jagged(value):
         return ("jagged", key_of(value.values()), tuple(value.keys()))
     stride = value.stride()
     shape = value.shape

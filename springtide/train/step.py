@@ -182,7 +182,6 @@ class Step:
             bsp=self._bsp,
             batches=trained.ranges,
             clock=self.count + 1,
-            unique=len(rows) < 2,
         )
         self.count += 1
         self._trained = Trained()
