@@ -112,7 +112,8 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < kBatches; ++i) {
       pull.time(i, [&] { store.pull(batches[i].tables, batches[i].keys, floats.data()); });
     }
-    for (size_t i = 0; i < kBatches; ++i) gather.time(i, [&] { probe.gather(batches[i].places, floats.data()); });
+    for (size_t i = 0; i < kBatches; ++i)
+      gather.time(i, [&] { probe.gather(batches[i].places, floats.data()); });
     std::fill(floats.begin(), floats.end(), 0.001f);
     for (size_t i = 0; i < kBatches; ++i) {
       push.time(i, [&] {
@@ -124,7 +125,7 @@ int main(int argc, char** argv) {
     }
   }
   double a = pull.rate(kBatch), b = gather.rate(kBatch), c = push.rate(kBatch), d = scatter.rate(kBatch);
-  std::printf("pull %.1f gather %.1f ratio %.2f | push %.1f scatter %.1f ratio %.2f (M rows/s)\n", a, b, a / b, c, d,
-              c / d);
+  std::printf("pull %.1f gather %.1f ratio %.2f | push %.1f scatter %.1f ratio %.2f (M rows/s)\n", a, b,
+              a / b, c, d, c / d);
   return 0;
 }
