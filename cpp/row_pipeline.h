@@ -1,6 +1,7 @@
-// How pull and push walk over keys: three stages a few keys apart, so that memory is asked for before it is
-// needed. Find the index line and prefetch it; later read it and prefetch the row; later do the row's work.
-// In: a source of items of one stripe (its lock held). Out: calls of `locate` and `finish` in order.
+// How pull and push walk over keys: four stages a few keys apart, so that memory is asked for before it is
+// needed. Prefetch the home line of the index; read it and prefetch the row (or, of a full line, the
+// neighbour it overflows to); read the neighbour and prefetch the row; do the row's work. In: a source of
+// items of one stripe (its lock held). Out: calls of `locate` and `finish`.
 #pragma once
 
 #include "call_plan.h"
@@ -13,7 +14,7 @@ namespace springtide {
 struct alignas(64) InFlight {
   Item item;
   Slot* slot;
-  const Cell* home;
+  const Cell* home;  // nullptr: need not be read again
   uint8_t* weights;  // nullptr: no such row
   float* state;
 };
@@ -52,21 +53,18 @@ struct StreamedItems {
   }
 };
 
-constexpr size_t kAhead =
-    16;  // keys between two stages: enough misses in flight to keep the line buffers full
-constexpr size_t kRing = 2 * kAhead;
+// Keys between two stages: enough misses in flight to keep the line buffers full.
+constexpr size_t kReadHome = 16, kReadNeighbour = 24, kFinish = 40;
+constexpr size_t kRing = 64;
 
+// `locate` gets the cell, or nullptr where there is none, before the row is needed; `finish` comes later, in
+// order.
 template <class Source, class Locate, class Finish>
 void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, Finish finish) {
   InFlight ring[kRing];
   size_t fed = 0;
   bool more = true;
   for (size_t i = 0;; ++i) {
-    if (i >= 2 * kAhead) {
-      if (i - 2 * kAhead >= fed) return;
-      finish(ring[i % kRing]);  // and its place is free
-    }
-    if (i - kAhead < fed) locate(ring[(i - kAhead) % kRing]);
     InFlight& f = ring[i % kRing];
     if (more && (more = source.next(f.item))) {
       ++fed;
@@ -75,6 +73,25 @@ void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, 
       f.home = index.home(*f.slot, f.item.hash);
       prefetch_read(f.home);
     }
+    if (i - kReadHome < fed) {
+      InFlight& g = ring[(i - kReadHome) % kRing];
+      bool later = false;
+      Cell* cell = index.find_home(g.item.hash, g.item.use->id, g.home, later);
+      if (later) [[unlikely]] {
+        prefetch_read(SlotIndex::neighbour(g.home));
+      } else {
+        g.home = nullptr;
+        locate(g, cell);
+      }
+    }
+    if (i - kReadNeighbour < fed) {
+      InFlight& g = ring[(i - kReadNeighbour) % kRing];
+      if (g.home != nullptr) [[unlikely]]
+        locate(g, index.find_slowly(*g.slot, g.item.hash, g.item.use->id));
+    }
+    if (i < kFinish) continue;
+    if (i - kFinish >= fed) return;
+    finish(ring[(i - kFinish) % kRing]);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "slot_index.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -33,8 +34,8 @@ Cell* SlotIndex::find_slowly(Slot& slot, uint64_t hash, TableId table) {
 }
 
 Cell* SlotIndex::insert(Slot& slot, uint64_t hash, uint64_t meta) {
-  if (slot.root == 0) {
-    slot.root = new_segment(kFirstClass, 0);
+  if (slot.bucket_mask == 0) {
+    slot.segments[0] = new_segment(kFirstClass, 0);
     slot.bucket_mask = (16u << kFirstClass) / kBucket - 1;
   }
   for (;;) {
@@ -97,24 +98,19 @@ Cell* SlotIndex::first_that_may_move(Cell* cells, uint32_t pair, uint32_t to, ui
 }
 
 void SlotIndex::clear(Slot& slot) {
-  if (slot.root == 0) return;
+  if (slot.bucket_mask == 0) return;
   uint32_t last = (uint32_t{slot.bucket_mask} + 1) * kBucket - 1;
   uint32_t segment_class = static_cast<uint32_t>(std::countr_zero(last + 1u)) - 4;
-  if (slot.depth == 0) {
-    pool_.give_back(slot.root, segment_class);
-  } else {
-    uint32_t* entries = directory(slot);
-    for (uint32_t at = 0; at < (uint32_t{1} << slot.depth);) {
-      uint32_t unit = entries[at];
-      at += uint32_t{1} << (slot.depth - header(cells_at(unit), last).depth);
-      pool_.give_back(unit, segment_class);
-    }
-    pool_.give_back(slot.root, directory_class(slot.depth));
+  const uint32_t* entries = directory(slot);
+  for (uint32_t at = 0; at < (uint32_t{1} << slot.depth);) {
+    uint32_t unit = entries[at];
+    at += uint32_t{1} << (slot.depth - header(cells_at(unit), last).depth);
+    pool_.give_back(unit, segment_class);
   }
-  slot.root = 0;
-  slot.depth = 0;
-  slot.bucket_mask = 0;
-  slot.cells = slot.rows = slot.row_bytes = 0;
+  if (slot.depth > Slot::kInlineDepth) pool_.give_back(slot.segments[0], directory_class(slot.depth));
+  uint64_t requests = slot.requests;
+  slot = Slot{};
+  slot.requests = requests;
 }
 
 // Limits are drawn from 0.65 to 0.9 of the cells, so that equal slots do not all grow in the same moment.
@@ -158,7 +154,7 @@ void SlotIndex::double_segment(Slot& slot) {
   uint32_t old_cells = (uint32_t{slot.bucket_mask} + 1) * kBucket;
   uint32_t old_class = static_cast<uint32_t>(std::countr_zero(old_cells)) - 4;
   uint32_t unit = new_segment(old_class + 1, 0);
-  Cell* from = cells_at(slot.root);
+  Cell* from = cells_at(slot.segments[0]);
   Cell* to = cells_at(unit);
   uint32_t mask = old_cells * 2 / kBucket - 1;
   for (uint32_t i = 0; i + 1 < old_cells; ++i) {
@@ -167,23 +163,22 @@ void SlotIndex::double_segment(Slot& slot) {
   Header head = header(to, old_cells * 2 - 1);
   head.count = header(from, old_cells - 1).count;
   set_header(to, old_cells * 2 - 1, head);
-  pool_.give_back(slot.root, old_class);
-  slot.root = unit;
+  pool_.give_back(slot.segments[0], old_class);
+  slot.segments[0] = unit;
   slot.bucket_mask = static_cast<uint16_t>(mask);
 }
 
 void SlotIndex::double_directory(Slot& slot) {
   if (slot.depth + 1u > kMaxDepth) throw BadInput("too many keys of different tables share one hash");
-  uint32_t unit = pool_.take(directory_class(slot.depth + 1u));
-  auto* entries = reinterpret_cast<uint32_t*>(pool_.at(unit));
-  if (slot.depth == 0) {
-    entries[0] = entries[1] = slot.root;
-  } else {
-    const uint32_t* old = directory(slot);
-    for (uint32_t i = 0; i < (uint32_t{1} << slot.depth); ++i) entries[2 * i] = entries[2 * i + 1] = old[i];
-    pool_.give_back(slot.root, directory_class(slot.depth));
-  }
-  slot.root = unit;
+  uint32_t old[1u << Slot::kInlineDepth];
+  uint32_t unit = 0, count = uint32_t{1} << slot.depth;
+  const uint32_t* from = directory(slot);
+  if (from == slot.segments) from = std::copy_n(from, count, old) - count;
+  if (slot.depth >= Slot::kInlineDepth) unit = pool_.take(directory_class(slot.depth + 1u));
+  auto* entries = unit == 0 ? slot.segments : reinterpret_cast<uint32_t*>(pool_.at(unit));
+  for (uint32_t i = 0; i < count; ++i) entries[2 * i] = entries[2 * i + 1] = from[i];
+  if (slot.depth > Slot::kInlineDepth) pool_.give_back(slot.segments[0], directory_class(slot.depth));
+  if (unit != 0) slot.segments[0] = unit;
   ++slot.depth;
 }
 

@@ -12,15 +12,19 @@
 
 namespace springtide {
 
+// One cache line, with the directory of all but very large slots in it.
 struct alignas(64) Slot {
-  uint32_t root = 0;         // unit of the only segment, or of the directory when depth > 0
-  uint8_t depth = 0;         // the directory has 2^depth entries
-  uint16_t bucket_mask = 0;  // buckets of a segment, less one
-  uint64_t cells = 0;        // rows and candidates
-  uint64_t rows = 0;
+  static constexpr uint32_t kInlineDepth = 3;
+
+  uint32_t segments[1u << kInlineDepth] = {};  // directory; [0] is its unit when it is too large to lie here
+  uint8_t depth = 0;                           // the directory has 2^depth entries
+  uint16_t bucket_mask = 0;                    // buckets of a segment, less one; 0: nothing here yet
+  uint32_t cells = 0;                          // rows and candidates
+  uint32_t rows = 0;
   uint64_t row_bytes = 0;  // weights and state of the rows
   uint64_t requests = 0;
 };
+static_assert(sizeof(Slot) == 64);
 
 class SlotIndex {
  public:
@@ -29,25 +33,35 @@ class SlotIndex {
   Slot& slot(uint32_t number) { return slots_[number]; }
 
   // The line a search starts at; prefetch it some time before find().
-  const Cell* home(const Slot& slot, uint64_t hash) const {
+  const Cell* home(Slot& slot, uint64_t hash) const {
     return cells_at(segment_unit(slot, hash)) + (hash & slot.bucket_mask) * kBucket;
   }
-  Cell* find(Slot& slot, uint64_t hash, TableId table, const Cell* home) {
+  // What the home line alone tells: the cell, or that there is none, or that other lines must be asked
+  // (`later`).
+  Cell* find_home(uint64_t hash, TableId table, const Cell* home, bool& later) const {
     unsigned hits = match(home, hash);
-    if (hits == 0) {
-      if (has_empty(home)) return nullptr;
-      home = neighbour(home);
-      hits = match(home, hash);
-      if (hits == 0 && has_empty(home)) return nullptr;
-    }
     if (hits != 0) [[likely]] {
       Cell* cell = const_cast<Cell*>(home) + __builtin_ctz(hits);
       if (belongs(cell->meta, table)) [[likely]]
         return cell;
+      later = true;
+    } else {
+      later = !has_empty(home);
     }
-    return find_slowly(slot, hash, table);
+    return nullptr;
+  }
+  Cell* find_slowly(Slot& slot, uint64_t hash, TableId table);  // over all lines it may lie in
+  Cell* find(Slot& slot, uint64_t hash, TableId table, const Cell* home) {
+    bool later = false;
+    Cell* cell = find_home(hash, table, home, later);
+    return later ? find_slowly(slot, hash, table) : cell;
   }
   Cell* find(Slot& slot, uint64_t hash, TableId table) { return find(slot, hash, table, home(slot, hash)); }
+
+  // The other bucket of its pair, where a full bucket overflows to.
+  static const Cell* neighbour(const Cell* bucket) {
+    return reinterpret_cast<const Cell*>(reinterpret_cast<uintptr_t>(bucket) ^ (kBucket * sizeof(Cell)));
+  }
 
   Cell* insert(Slot& slot, uint64_t hash, uint64_t meta);  // must not be there yet; moves other cells
   void erase(Slot& slot, Cell* cell);                      // moves other cells of its segment
@@ -66,8 +80,8 @@ class SlotIndex {
   // One segment, by the number of a directory entry that leads to it; returns the entry of the next one.
   template <class Visit>
   uint32_t for_segment(Slot& slot, uint32_t entry, Visit visit) {
-    Cell* cells = cells_at(slot.depth == 0 ? slot.root : directory(slot)[entry]);
-    if (slot.root != 0) {
+    Cell* cells = cells_at(directory(slot)[entry]);
+    if (slot.bucket_mask != 0) {
       uint32_t last = (uint32_t{slot.bucket_mask} + 1) * kBucket - 1;
       for (uint32_t i = 0; i < last; ++i) {
         if (cells[i].meta != 0) visit(cells[i]);
@@ -101,25 +115,20 @@ class SlotIndex {
   static bool has_empty(const Cell* b) {
     return (b[0].meta == 0) | (b[1].meta == 0) | (b[2].meta == 0) | (b[3].meta == 0);
   }
-  // The other bucket of its pair: lines come from memory in twos, so what overflows there is nearly free to
-  // read.
-  static const Cell* neighbour(const Cell* bucket) {
-    return reinterpret_cast<const Cell*>(reinterpret_cast<uintptr_t>(bucket) ^ (kBucket * sizeof(Cell)));
-  }
   Cell* cells_at(uint32_t unit) const { return reinterpret_cast<Cell*>(pool_.at(unit)); }
-  uint32_t* directory(const Slot& slot) const { return reinterpret_cast<uint32_t*>(pool_.at(slot.root)); }
+  uint32_t* directory(Slot& slot) const {
+    if (slot.depth <= Slot::kInlineDepth) return slot.segments;
+    return reinterpret_cast<uint32_t*>(pool_.at(slot.segments[0]));
+  }
   uint32_t entry_of(const Slot& slot, uint64_t hash) const {
-    return static_cast<uint32_t>((hash << slot_bits_) >> (64 - slot.depth));
+    return static_cast<uint32_t>((hash << slot_bits_) >> 1 >> (63 - slot.depth));  // depth may be 0
   }
-  uint32_t segment_unit(const Slot& slot, uint64_t hash) const {
-    return slot.depth == 0 ? slot.root : directory(slot)[entry_of(slot, hash)];
-  }
+  uint32_t segment_unit(Slot& slot, uint64_t hash) const { return directory(slot)[entry_of(slot, hash)]; }
   static Header header(const Cell* cells, uint32_t last) { return std::bit_cast<Header>(cells[last].hash); }
   static void set_header(Cell* cells, uint32_t last, Header head) {
     cells[last] = Cell{std::bit_cast<uint64_t>(head), kHeaderMeta};
   }
 
-  Cell* find_slowly(Slot& slot, uint64_t hash, TableId table);
   uint32_t new_segment(uint32_t size_class, uint32_t depth);
   static Cell* place(Cell* cells, uint32_t bucket_mask, uint64_t hash, uint64_t meta);
   static Cell* put(Cell* bucket, uint64_t hash, uint64_t meta);

@@ -29,9 +29,8 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
 
 template <class Source>
 void StoreImpl::pull_rows(Source& source) {
-  auto locate = [this](InFlight& f) {
+  auto locate = [this](InFlight& f, const Cell* cell) {
     const TableUse& use = *f.item.use;
-    const Cell* cell = index_.find(*f.slot, f.item.hash, use.id, f.home);
     f.weights = nullptr;
     if (is_row(cell, use)) {
       f.weights = use.weights(handle_of(cell->meta));

@@ -101,9 +101,8 @@ void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats) {
   std::lock_guard hold(stripe.lock);
   uint32_t tick = clock.tick();
   size_t before = source.at;
-  auto locate = [this, tick](InFlight& f) {
+  auto locate = [this, tick](InFlight& f, Cell* cell) {
     const TableUse& use = *f.item.use;
-    Cell* cell = index_.find(*f.slot, f.item.hash, use.id, f.home);
     f.weights = nullptr;
     if (!is_row(cell, use)) return;
     RowHandle row = handle_of(cell->meta);

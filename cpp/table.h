@@ -95,14 +95,21 @@ inline void read_row(DType dtype, const uint8_t* from, float* out, uint32_t dim)
   widen(dtype, from, out, dim);
 }
 
-inline void update_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* state,
-                       const float* grad, uint32_t dim) {
-  if (dtype == DType::f32) return kernel(args, reinterpret_cast<float*>(weights), state, grad, dim);
+// Of a 16-bit table: the kernels work on float32.
+inline void update_half_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* state,
+                            const float* grad, uint32_t dim) {
   thread_local std::vector<float> wide;
   if (wide.size() < dim) wide.resize(dim);
   widen(dtype, weights, wide.data(), dim);
   kernel(args, wide.data(), state, grad, dim);
   narrow(dtype, wide.data(), weights, dim);
+}
+
+inline void update_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* state,
+                       const float* grad, uint32_t dim) {
+  if (dtype == DType::f32) [[likely]]
+    return kernel(args, reinterpret_cast<float*>(weights), state, grad, dim);
+  update_half_row(dtype, kernel, args, weights, state, grad, dim);
 }
 
 }  // namespace springtide
