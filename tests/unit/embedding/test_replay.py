@@ -78,7 +78,7 @@ def test_ids_changed_after_the_prefetch_are_looked_up_anew(served, rng):
 
 
 def test_a_model_that_goes_another_way_is_learnt_anew(served, rng):
-    model, plain, lookups = served
+    model, plain, _ = served
     for _ in range(3):
         look_up(served, make(rng, 8))
     for bags in (model.bags, plain.bags):
