@@ -72,7 +72,7 @@ if job.rank == 0:
 def alone(folder, *arguments):
     subprocess.run(
         [sys.executable, "train.py", *arguments],
-        cwd=folder, check=True, timeout=100, env={"PYTHONPATH": str(running.ROOT), "PATH": "/usr/bin:/bin"},
+        cwd=folder, check=True, timeout=600, env={"PYTHONPATH": str(running.ROOT), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
 
 
@@ -116,5 +116,5 @@ def test_two_async_workers_learn_about_as_well_as_one_process(tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_four_async_workers_come_within_two_thousandths_of_the_auc_of_one_process(tmp_path):
-    gaps = [auc_gap(tmp_path, seed=seed, samples=200_000, workers=4) for seed in range(5)]
+    gaps = [auc_gap(tmp_path, seed=seed, samples=100_000, workers=4) for seed in range(5)]
     assert abs(statistics.mean(gaps)) <= 0.002, gaps
