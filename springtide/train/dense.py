@@ -48,6 +48,7 @@ class Held:
 def declare(client: TableClient, groups: Sequence[DenseGroup], rates: Rates) -> list[Held]:
     """A table for each group, trained by the kernel of its optimizer. Each parameter gets chunks of its own."""
     held: list[Held] = []
+    refuse_shared(groups, rates.optimizers)
     for number, group in enumerate(groups):
         kernel = optim.spec_of(group.optimizer, group.optimizer.param_groups[group.index])
         table = next_id(client)
@@ -62,6 +63,19 @@ def declare(client: TableClient, groups: Sequence[DenseGroup], rates: Rates) -> 
             )
             first += chunks
     return held
+
+
+def refuse_shared(groups: Sequence[DenseGroup], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """A parameter has one optimizer on a server."""
+    names = {id(param): name for group in groups for name, param in group.members}
+    holders: dict[int, torch.optim.Optimizer] = {}
+    for optimizer in optimizers:
+        for param in (param for group in optimizer.param_groups for param in group["params"]):
+            if holders.setdefault(id(param), optimizer) is not optimizer and id(param) in names:
+                raise errors.BadInput(
+                    f"parameter {names[id(param)]!r} is in two optimizers, but on servers it has one: take it out of "
+                    'one of them, or use sync="bsp"'
+                )
 
 
 def next_id(client: TableClient) -> int:
@@ -119,10 +133,18 @@ class Chunks:
 class ServedDense:
     """The dense parameters of an async job."""
 
-    def __init__(self, client: TableClient, held: Sequence[Held], *, max_staleness: int) -> None:
+    def __init__(
+        self,
+        client: TableClient,
+        held: Sequence[Held],
+        *,
+        frozen: Sequence[tuple[str, nn.Parameter]],
+        max_staleness: int,
+    ) -> None:
         self._client = client
         self._max_staleness = max_staleness
         self.held = list(held)
+        self._frozen = list(frozen)
         self._all = Chunks(client, self.held) if self.held else None
         self._by_present: dict[tuple[bool, ...], Chunks] = {}
         self._pulling = False
@@ -139,6 +161,12 @@ class ServedDense:
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
         """Gradients of the parameters that have one, ready to be pushed (an empty list when none has)."""
+        thawed = next((name for name, param in self._frozen if param.grad is not None), None)
+        if thawed is not None:
+            raise errors.BadInput(
+                f"parameter {thawed!r} was frozen at job.prepare and has a gradient now: servers do not know it. "
+                'Freeze it after job.prepare, or use sync="bsp"'
+            )
         awake = {id(one.own) for one in stepped}
         grads = [one.param.grad if id(one.optimizer) in awake else None for one in self.held]
         present = tuple(grad is not None for grad in grads)

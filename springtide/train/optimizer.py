@@ -19,11 +19,6 @@ class JobOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
 
     def __init__(self, own: torch.optim.Optimizer, apply: "Callable[[JobOptimizer], None]", *, fixed: bool) -> None:
-        if isinstance(own, torch.optim.LBFGS):
-            raise errors.BadInput(
-                "LBFGS evaluates the loss several times a step, which served tables cannot take back; "
-                "use SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop"
-            )
         self.own = own
         self._apply = apply
         self._fixed = fixed

@@ -37,7 +37,7 @@ class Rates:
     """The rates of every table, embedding or dense, of one model."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Iterable[ServedTable]) -> None:
-        self._optimizers = list(optimizers)
+        self.optimizers = list(optimizers)
         self._followers: dict[int, list[Follower]] = {id(one): [] for one in optimizers}
         self._steps = {id(one): 0 for one in optimizers}
         self._untrained: list[nn.Parameter] = []
@@ -70,7 +70,7 @@ class Rates:
 
     def place_of(self, weight: nn.Parameter) -> tuple[torch.optim.Optimizer, int] | None:
         """The optimizer that trains a parameter, and which of its groups; None when none does."""
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             for index, group in enumerate(optimizer.param_groups):
                 if any(param is weight for param in group["params"]):
                     return optimizer, index
@@ -92,7 +92,7 @@ class Rates:
 
     def idle_weights(self, stepped: Sequence[JobOptimizer]) -> list[nn.Parameter]:
         """Weights of tables that nobody steps on now."""
-        if len(stepped) == len(self._optimizers):
+        if len(stepped) == len(self.optimizers):
             return self._untrained
         awake = {id(one.own) for one in stepped}
         idle = [f.weights for key, followers in self._followers.items() if key not in awake for f in followers]

@@ -91,6 +91,11 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
             raise errors.BadInput(
                 f"optimizer is a {type(one).__name__}: wanted a torch.optim.Optimizer or a list of them"
             )
+        if isinstance(one, torch.optim.LBFGS):
+            raise errors.BadInput(
+                "LBFGS evaluates the loss several times a step, which served tables cannot take back; "
+                "use SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop"
+            )
     if max_staleness is not None and max_staleness < 0:
         raise errors.BadInput(f"max_staleness={max_staleness}: wanted 0 (each step waits for its push), more, or None")
 
@@ -126,7 +131,9 @@ def serve_dense(
 ) -> Dense:
     """Async: dense parameters live on servers, from rank 0's values on."""
     held = dense.declare(client, groups, rates)
-    served = dense.ServedDense(client, held, max_staleness=1 if max_staleness is None else max_staleness)
+    frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
+    staleness = 1 if max_staleness is None else max_staleness
+    served = dense.ServedDense(client, held, frozen=frozen, max_staleness=staleness)
     trained = {id(one.param) for one in held}
     still = dense.Still(client, [one for one in state_tensors(model) if id(one) not in trained])
     if welcome.rank == 0:

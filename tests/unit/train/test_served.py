@@ -156,3 +156,22 @@ def test_a_compiled_model_trains(served_job):
     )
     compiled = torch.compile(model, backend="eager")
     assert clicks.train(compiled, optimizer, batches) == pytest.approx(plainly(OPTIMIZERS["sgd"], False)[0], abs=2e-6)
+
+
+def test_a_parameter_that_thaws_is_refused_where_servers_do_not_know_it(served_job):
+    model, dataset = clicks.make()
+    model.mlp[0].bias.requires_grad_(False)
+    model, optimizer, batches = served_job().prepare(model, OPTIMIZERS["sgd"](model), dataset, batch_size=20)
+    model.mlp[0].bias.requires_grad_(True)
+    for x, y in batches:
+        clicks.loss_of(model, x, y).backward()
+        with pytest.raises(errors.BadInput, match=r"'mlp.0.bias' was frozen at job.prepare"):
+            optimizer.step()
+        break
+
+
+def test_a_parameter_of_two_optimizers_is_refused_on_servers(served_job):
+    model, dataset = clicks.make()
+    both = [OPTIMIZERS["sgd"](model), torch.optim.SGD(model.mlp[2].parameters(), lr=0.1)]
+    with pytest.raises(errors.BadInput, match=r"'mlp.2.weight' is in two optimizers"):
+        served_job().prepare(model, both, dataset)

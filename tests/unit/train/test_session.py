@@ -340,7 +340,7 @@ def test_where_the_time_of_each_step_went_is_recorded():
         (lambda model, opt, data: (nn.DataParallel(model), opt, data), "wrapped in DataParallel"),
         (lambda model, opt, data: (model, [], data), "no optimizer was given"),
         (lambda model, opt, data: (model, ["adam"], data), "wanted a torch.optim.Optimizer"),
-        (lambda model, opt, data: (model, torch.optim.LBFGS(model.parameters()), data), "LBFGS"),
+        (lambda model, opt, data: (model, torch.optim.LBFGS(model.parameters()), data), "LBFGS evaluates the loss"),
         (lambda model, opt, data: (model, torch.optim.Rprop(model.parameters()), data), "no kernel on servers"),
         (lambda model, opt, data: (model, opt, 7), "cannot train from a int"),
     ],
