@@ -22,9 +22,11 @@ struct alignas(64) TableUse {
         ages(used.spec.ttl != 0),
         dim(used.dim),
         weight_bytes(used.weight_bytes),
-        state_bytes(used.state_bytes),
+        vector_bytes(used.vector_bytes),
+        number_bytes(used.number_bytes),
         base(used.rows.base()),
-        state_at(used.rows.state_at()),
+        vectors_at(used.rows.vectors_at()),
+        numbers_at(used.rows.numbers_at()),
         table(&used),
         kernel(by),
         args(with) {}
@@ -33,17 +35,23 @@ struct alignas(64) TableUse {
   uint8_t* weights(RowHandle row) const {
     return base + extent_of(row) * kExtentBytes + size_t{row_of(row)} * weight_bytes;
   }
-  float* state(RowHandle row) const {
-    return reinterpret_cast<float*>(base + extent_of(row) * kExtentBytes + state_at +
-                                    size_t{row_of(row)} * state_bytes);
+  float* vectors(RowHandle row) const {
+    return reinterpret_cast<float*>(base + extent_of(row) * kExtentBytes + vectors_at +
+                                    size_t{row_of(row)} * vector_bytes);
+  }
+  float* number(RowHandle row) const {
+    return reinterpret_cast<float*>(base + extent_of(row) * kExtentBytes + numbers_at) + row_of(row);
+  }
+  void step(uint8_t* weights, float* vectors, float* number, const float* grad) const {
+    update_row(dtype, kernel, args, weights, vectors, number, grad, dim);
   }
 
   TableId id;
   DType dtype;
   bool ages;
-  uint32_t dim, weight_bytes, state_bytes;
+  uint32_t dim, weight_bytes, vector_bytes, number_bytes;
   uint8_t* base;
-  size_t state_at;
+  size_t vectors_at, numbers_at;
   Table* table;
   Kernel kernel;
   StepArgs args;

@@ -30,7 +30,10 @@ struct StepArgs {
   Bias fixed{};
 };
 
-using Kernel = void (*)(const StepArgs&, float* weights, float* state, const float* grad, uint32_t dim);
+// State comes in two parts: vectors as long as the row, which lie behind its weights, and at most one number,
+// which lies elsewhere with those of other rows.
+using Kernel = void (*)(const StepArgs&, float* weights, float* vectors, float* number, const float* grad,
+                        uint32_t dim);
 
 struct Kernels {
   Kernel sgd, sgd_momentum, sgd_dampened, adagrad, rowwise_adagrad, adam, rmsprop, ftrl;

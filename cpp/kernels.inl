@@ -3,7 +3,7 @@
 // others.
 
 template <uint32_t D>
-void sgd(const StepArgs& a, float* __restrict w, float*, const float* __restrict grad, uint32_t dim) {
+void sgd(const StepArgs& a, float* __restrict w, float*, float*, const float* __restrict grad, uint32_t dim) {
   const uint32_t n = D ? D : dim;
   for (uint32_t i = 0; i < n; ++i) w[i] -= a.lr * (grad[i] + a.decay * w[i]);
 }
@@ -27,21 +27,22 @@ inline void momentum_rows(const StepArgs& a, float* __restrict w, float* __restr
 }
 
 template <uint32_t D>
-void sgd_momentum(const StepArgs& a, float* w, float* state, const float* grad, uint32_t dim) {
-  momentum_rows(a, w, state, grad, D ? D : dim, a.momentum, 1.0f);
+void sgd_momentum(const StepArgs& a, float* w, float* buffer, float*, const float* grad, uint32_t dim) {
+  momentum_rows(a, w, buffer, grad, D ? D : dim, a.momentum, 1.0f);
 }
 
 // torch takes the first gradient whole and dampens later ones, so a row remembers whether it had one.
 template <uint32_t D>
-void sgd_dampened(const StepArgs& a, float* w, float* state, const float* grad, uint32_t dim) {
-  bool first = state[0] == 0.0f;
-  state[0] = 1.0f;
-  momentum_rows(a, w, state + 1, grad, D ? D : dim, first ? 0.0f : a.momentum, first ? 1.0f : a.undamped);
+void sgd_dampened(const StepArgs& a, float* w, float* buffer, float* started, const float* grad,
+                  uint32_t dim) {
+  bool first = *started == 0.0f;
+  *started = 1.0f;
+  momentum_rows(a, w, buffer, grad, D ? D : dim, first ? 0.0f : a.momentum, first ? 1.0f : a.undamped);
 }
 
 template <uint32_t D>
-void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, const float* __restrict grad,
-             uint32_t dim) {
+void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, float*,
+             const float* __restrict grad, uint32_t dim) {
   const uint32_t n = D ? D : dim;
   for (uint32_t i = 0; i < n; ++i) {
     float g = grad[i] + a.decay * w[i];
@@ -54,7 +55,7 @@ void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, cons
 // One sum a row, of the mean squared gradient. Sixteen partial sums, folded in halves: a fixed order that
 // vectors and scalars can both keep.
 template <uint32_t D>
-void rowwise_adagrad(const StepArgs& a, float* __restrict w, float* __restrict state,
+void rowwise_adagrad(const StepArgs& a, float* __restrict w, float*, float* __restrict sum,
                      const float* __restrict grad, uint32_t dim) {
   const uint32_t n = D ? D : dim;
   float part[16] = {};
@@ -72,8 +73,8 @@ void rowwise_adagrad(const StepArgs& a, float* __restrict w, float* __restrict s
   for (uint32_t half = 8; half > 0; half /= 2) {
     for (uint32_t j = 0; j < half; ++j) part[j] += part[j + half];
   }
-  float s = state[0] + part[0] / static_cast<float>(n);
-  state[0] = s;
+  float s = *sum + part[0] / static_cast<float>(n);
+  *sum = s;
   float rate = a.lr / (__builtin_sqrtf(s) + a.eps);
   for (uint32_t k = 0; k < n; ++k) w[k] -= rate * (grad[k] + a.decay * w[k]);
 }
@@ -93,28 +94,28 @@ inline void adam_row(const StepArgs& a, float* __restrict w, float* __restrict m
   }
 }
 
-// State: the row's own count of steps (an integer in a float's place), then both moments.
+// The number is the row's own count of steps, an integer in a float's place; the vectors are both moments.
 template <uint32_t D>
-void adam(const StepArgs& a, float* w, float* state, const float* grad, uint32_t dim) {
+void adam(const StepArgs& a, float* w, float* moments, float* steps, const float* grad, uint32_t dim) {
   const uint32_t n = D ? D : dim;
   uint32_t count;
-  __builtin_memcpy(&count, state, sizeof count);
+  __builtin_memcpy(&count, steps, sizeof count);
   count += count != 0xffffffffu;
-  __builtin_memcpy(state, &count, sizeof count);
+  __builtin_memcpy(steps, &count, sizeof count);
   Bias bias = a.fixed_step ? a.fixed : count <= a.bias_steps ? a.bias[count] : bias_at(a, count);
   double outside = double{a.lr} / bias.one_minus_beta1_t;
   if (a.eps_outside) {
-    adam_row(a, w, state + 1, state + 1 + n, grad, n, static_cast<float>(outside),
+    adam_row(a, w, moments, moments + n, grad, n, static_cast<float>(outside),
              static_cast<float>(1.0 / bias.sqrt_one_minus_beta2_t));
   } else {
-    adam_row(a, w, state + 1, state + 1 + n, grad, n,
-             static_cast<float>(outside * bias.sqrt_one_minus_beta2_t), 1.0f);
+    adam_row(a, w, moments, moments + n, grad, n, static_cast<float>(outside * bias.sqrt_one_minus_beta2_t),
+             1.0f);
   }
 }
 
 template <uint32_t D>
-void rmsprop(const StepArgs& a, float* __restrict w, float* __restrict average, const float* __restrict grad,
-             uint32_t dim) {
+void rmsprop(const StepArgs& a, float* __restrict w, float* __restrict average, float*,
+             const float* __restrict grad, uint32_t dim) {
   const uint32_t n = D ? D : dim;
   for (uint32_t i = 0; i < n; ++i) {
     float g = grad[i] + a.decay * w[i];
@@ -126,11 +127,11 @@ void rmsprop(const StepArgs& a, float* __restrict w, float* __restrict average, 
 
 // FTRL-proximal (McMahan et al.): z and n a coordinate; lr is its alpha.
 template <uint32_t D>
-void ftrl(const StepArgs& a, float* __restrict w, float* __restrict state, const float* __restrict grad,
-          uint32_t dim) {
+void ftrl(const StepArgs& a, float* __restrict w, float* __restrict z_and_n, float*,
+          const float* __restrict grad, uint32_t dim) {
   const uint32_t n = D ? D : dim;
-  float* __restrict z = state;
-  float* __restrict sum = state + n;
+  float* __restrict z = z_and_n;
+  float* __restrict sum = z_and_n + n;
   for (uint32_t i = 0; i < n; ++i) {
     float g = grad[i] + a.decay * w[i];
     float before = __builtin_sqrtf(sum[i]);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace springtide {
 
@@ -16,21 +15,26 @@ Bias compute_bias(double beta1, double beta2, uint64_t step) {
   return {1.0 - std::pow(beta1, t), std::sqrt(1.0 - std::pow(beta2, t))};
 }
 
-uint32_t floats_of_state(const OptimSpec& spec, uint32_t dim) {
+// How many vectors as long as the row.
+uint32_t vectors_of(const OptimSpec& spec) {
   switch (spec.kind) {
     case OptimKind::sgd:
-      return spec.momentum == 0 ? 0 : dim + (spec.dampening != 0 ? 1 : 0);
+      return spec.momentum == 0 ? 0 : 1;
     case OptimKind::adagrad:
     case OptimKind::rmsprop:
-      return dim;
-    case OptimKind::rowwise_adagrad:
       return 1;
+    case OptimKind::rowwise_adagrad:
+      return 0;
     case OptimKind::adam:
-      return 2 * dim + 1;
     case OptimKind::ftrl:
-      return 2 * dim;
+      return 2;
   }
   throw BadInput("unknown optimizer kind " + std::to_string(static_cast<int>(spec.kind)));
+}
+
+bool keeps_number(const OptimSpec& spec) {
+  return spec.kind == OptimKind::adam || spec.kind == OptimKind::rowwise_adagrad ||
+         (spec.kind == OptimKind::sgd && spec.momentum != 0 && spec.dampening != 0);
 }
 
 Kernel kernel_of(const OptimSpec& spec, uint32_t dim) {
@@ -68,7 +72,8 @@ Bias bias_at(const StepArgs& args, uint64_t step) { return compute_bias(args.bet
 
 Optimizer::Optimizer(const OptimSpec& spec, uint32_t dim, const std::string& table)
     : spec_(spec), dim_(dim), table_(table) {
-  state_floats_ = floats_of_state(spec, dim);
+  vector_floats_ = vectors_of(spec) * dim;
+  has_number_ = keeps_number(spec);
   kernel_ = kernel_of(spec, dim);
   if (spec.kind != OptimKind::adam) return;
   double slowest = std::max(spec.beta1, spec.beta2);
@@ -77,20 +82,11 @@ Optimizer::Optimizer(const OptimSpec& spec, uint32_t dim, const std::string& tab
   for (uint32_t t = 0; t <= count; ++t) bias_.push_back(compute_bias(spec.beta1, spec.beta2, t));
 }
 
-void Optimizer::reset(float* state) const {
+void Optimizer::reset(float* vectors, float* number) const {
   float start = spec_.initial_accumulator;
-  switch (spec_.kind) {
-    case OptimKind::adagrad:
-    case OptimKind::rowwise_adagrad:
-      std::fill_n(state, state_floats_, start);
-      break;
-    case OptimKind::ftrl:
-      std::fill_n(state, dim_, 0.0f);
-      std::fill_n(state + dim_, dim_, start);
-      break;
-    default:
-      std::memset(state, 0, state_floats_ * sizeof(float));
-  }
+  std::fill_n(vectors, vector_floats_, spec_.kind == OptimKind::adagrad ? start : 0.0f);
+  if (spec_.kind == OptimKind::ftrl) std::fill_n(vectors + dim_, dim_, start);
+  if (has_number_) *number = spec_.kind == OptimKind::rowwise_adagrad ? start : 0.0f;
 }
 
 StepArgs Optimizer::prepare(const Hyper& hyper) const {

@@ -19,8 +19,9 @@ ProbeLoop::ProbeLoop(const TableSpec& spec, uint64_t rows, uint64_t seed)
       rows_(rows),
       optimizer_(spec.optim, spec.dim, spec.name),
       weight_bytes_(spec.dim * bytes_of(spec.dtype)),
-      state_bytes_(optimizer_.state_floats() * 4),
-      row_bytes_(weight_bytes_ + state_bytes_),
+      vectors_at_((weight_bytes_ + 3) / 4 * 4),
+      number_at_(vectors_at_ + optimizer_.vector_floats() * 4),
+      row_bytes_(number_at_ + (optimizer_.has_number() ? 4 : 0)),
       cells_arena_("probe cells", rows * sizeof(Cell)),
       rows_arena_("probe rows", rows * row_bytes_ + kLine),
       cells_(reinterpret_cast<Cell*>(cells_arena_.base())),
@@ -36,7 +37,8 @@ ProbeLoop::ProbeLoop(const TableSpec& spec, uint64_t rows, uint64_t seed)
   for (uint64_t i = 0; i < rows; ++i) {
     init.fill(i, weights.data(), spec.dim);
     narrow(spec.dtype, weights.data(), base_ + i * row_bytes_, spec.dim);
-    optimizer_.reset(reinterpret_cast<float*>(base_ + i * row_bytes_ + weight_bytes_));
+    uint8_t* row = base_ + i * row_bytes_;
+    optimizer_.reset(reinterpret_cast<float*>(row + vectors_at_), reinterpret_cast<float*>(row + number_at_));
   }
 }
 
@@ -80,8 +82,8 @@ void ProbeLoop::scatter(std::span<const int64_t> places, const float* grads, con
     }
     if (size_t k = i - 2 * kAhead; k < n) {
       uint8_t* row = ring[k % kRing];
-      update_row(spec_.dtype, kernel, args, row, reinterpret_cast<float*>(row + weight_bytes_), grads,
-                 spec_.dim);
+      update_row(spec_.dtype, kernel, args, row, reinterpret_cast<float*>(row + vectors_at_),
+                 reinterpret_cast<float*>(row + number_at_), grads, spec_.dim);
       grads += spec_.dim;
     }
   }

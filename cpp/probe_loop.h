@@ -36,7 +36,7 @@ class ProbeLoop {
   TableSpec spec_;
   uint64_t rows_;
   Optimizer optimizer_;
-  uint32_t weight_bytes_, state_bytes_, row_bytes_;
+  uint32_t weight_bytes_, vectors_at_, number_at_, row_bytes_;
   Arena cells_arena_, rows_arena_;
   Cell* cells_;
   uint8_t* base_;

@@ -16,7 +16,7 @@ struct alignas(64) InFlight {
   Slot* slot;
   const Cell* home;  // nullptr: need not be read again
   uint8_t* weights;  // nullptr: no such row
-  float* state;
+  float *vectors, *number;
 };
 
 // Items that were grouped before.

@@ -23,18 +23,19 @@ uint32_t ExtentArena::take(uint32_t extents, TableId table) {
   return first;
 }
 
-RowPool::RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t state_bytes)
+RowPool::RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes,
+                 uint32_t number_bytes)
     : arena_(arena),
       table_(table),
       weight_bytes_(weight_bytes),
-      state_bytes_(state_bytes),
+      vector_bytes_(vector_bytes),
       stripes_(std::make_unique<std::array<Stripe, kStripes>>()) {
-  size_t row = size_t{weight_bytes} + state_bytes;
+  size_t row = size_t{weight_bytes} + vector_bytes + number_bytes;
   double best = 2;
-  uint32_t least = static_cast<uint32_t>((row + 64 + kExtentBytes - 1) / kExtentBytes);
+  uint32_t least = static_cast<uint32_t>((row + 128 + kExtentBytes - 1) / kExtentBytes);
   for (uint32_t extents = least; extents < least + 16; ++extents) {  // the fewest that waste under 1/64
     size_t bytes = extents * kExtentBytes;
-    auto rows = static_cast<uint32_t>(std::min<size_t>((bytes - 63) / row, kMaxRowsPerExtent));
+    auto rows = static_cast<uint32_t>(std::min<size_t>((bytes - 126) / row, kMaxRowsPerExtent));
     double waste = 1.0 - static_cast<double>(rows * row) / static_cast<double>(bytes);
     if (waste < best) {
       best = waste;
@@ -43,7 +44,8 @@ RowPool::RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint3
     }
     if (best < 1.0 / 64 || rows == kMaxRowsPerExtent) break;
   }
-  state_at_ = align64(size_t{rows_} * weight_bytes_);
+  vectors_at_ = align64(size_t{rows_} * weight_bytes_);
+  numbers_at_ = vectors_at_ + align64(size_t{rows_} * vector_bytes_);
   next_row_ = rows_;
 }
 

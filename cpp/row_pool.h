@@ -1,6 +1,7 @@
 // Rows of all tables in one arena. A table takes extents (64 KiB, or a few of them for long rows); in an
-// extent lie the weights of all its rows and then their optimizer state, so that a pull touches weights only.
-// In: a row's sizes. Out: handles (cell.h) and addresses. Above it: table.h.
+// extent lie the weights of all its rows, then their optimizer's vectors, then one number a row where the
+// optimizer keeps one. So a pull touches nothing but weights, and every part is as well aligned as its length
+// allows. In: a row's sizes. Out: handles (cell.h) and addresses. Above it: table.h.
 #pragma once
 
 #include <array>
@@ -33,7 +34,8 @@ class ExtentArena {
 
 class RowPool {
  public:
-  RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t state_bytes);
+  RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes,
+          uint32_t number_bytes);
 
   // The caller holds the stripe's lock; the table's own lock is taken once for several rows.
   RowHandle take(uint32_t stripe);
@@ -42,12 +44,16 @@ class RowPool {
   uint8_t* weights(RowHandle row) const {
     return arena_.at(extent_of(row)) + size_t{row_of(row)} * weight_bytes_;
   }
-  float* state(RowHandle row) const {
-    return reinterpret_cast<float*>(arena_.at(extent_of(row)) + state_at_ +
-                                    size_t{row_of(row)} * state_bytes_);
+  float* vectors(RowHandle row) const {
+    return reinterpret_cast<float*>(arena_.at(extent_of(row)) + vectors_at_ +
+                                    size_t{row_of(row)} * vector_bytes_);
+  }
+  float* number(RowHandle row) const {
+    return reinterpret_cast<float*>(arena_.at(extent_of(row)) + numbers_at_) + row_of(row);
   }
   uint8_t* base() const { return arena_.at(0); }
-  size_t state_at() const { return state_at_; }
+  size_t vectors_at() const { return vectors_at_; }
+  size_t numbers_at() const { return numbers_at_; }
 
  private:
   struct alignas(64) Stripe {
@@ -58,10 +64,10 @@ class RowPool {
 
   ExtentArena& arena_;
   TableId table_;
-  uint32_t weight_bytes_, state_bytes_;
-  uint32_t extents_ = 1;  // taken together
-  uint32_t rows_ = 0;     // in them
-  size_t state_at_ = 0;   // offset of the first state
+  uint32_t weight_bytes_, vector_bytes_;
+  uint32_t extents_ = 1;                    // taken together
+  uint32_t rows_ = 0;                       // in them
+  size_t vectors_at_ = 0, numbers_at_ = 0;  // offsets of the first of each
   std::unique_ptr<std::array<Stripe, kStripes>> stripes_;
   std::mutex lock_;
   std::vector<RowHandle> free_;  // given up by stripes that had too many

@@ -21,7 +21,7 @@ void StoreImpl::drop(uint32_t number, Cell* cell, Table& table, bool remember) {
   if (!is_candidate(cell->meta)) {
     table.rows.give_back(stripe_number(hash), handle_of(cell->meta));
     --slot.rows;
-    slot.row_bytes -= table.weight_bytes + table.state_bytes;
+    slot.row_bytes -= table.bytes();
     if (table.share != 0) --table.quotas[number].rows;
     table.count.fetch_sub(1, std::memory_order_relaxed);
   }

@@ -107,15 +107,15 @@ void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats) {
     if (!is_row(cell, use)) return;
     RowHandle row = handle_of(cell->meta);
     f.weights = use.weights(row);
-    f.state = use.state(row);
     prefetch_lines_to_write(f.weights, use.weight_bytes);
-    prefetch_lines_to_write(f.state, use.state_bytes);
+    if (use.vector_bytes != 0) prefetch_lines_to_write(f.vectors = use.vectors(row), use.vector_bytes);
+    if (use.number_bytes != 0) prefetch_lines_to_write(f.number = use.number(row), use.number_bytes);
     if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
   };
   auto finish = [](const InFlight& f) {
     const TableUse& use = *f.item.use;
     if (f.weights != nullptr) {
-      update_row(use.dtype, use.kernel, use.args, f.weights, f.state, f.item.data, use.dim);
+      use.step(f.weights, f.vectors, f.number, f.item.data);
     } else {
       rest.push_back(f.item);
     }
@@ -174,15 +174,14 @@ RowHandle StoreImpl::create(const Item& item, uint32_t tick) {
     index_.insert(slot, item.hash, row_meta(row, tick));
   }
   ++slot.rows;
-  slot.row_bytes += table.weight_bytes + table.state_bytes;
+  slot.row_bytes += table.bytes();
   if (table.share != 0) ++table.quotas[number].rows;
   table.count.fetch_add(1, std::memory_order_relaxed);
   return row;
 }
 
 void StoreImpl::update(const Item& item, RowHandle row) {
-  const TableUse& use = *item.use;
-  update_row(use.dtype, use.kernel, use.args, use.weights(row), use.state(row), item.data, use.dim);
+  item.use->step(item.use->weights(row), item.use->vectors(row), item.use->number(row), item.data);
 }
 
 void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows) {

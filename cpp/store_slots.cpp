@@ -54,7 +54,8 @@ class SlotCopier {
     to.rows.push_back(cell.hash);
     to.row_ages.push_back(age);
     append(to.weights, table.rows.weights(handle_of(cell.meta)), table.weight_bytes);
-    append(to.state, table.rows.state(handle_of(cell.meta)), table.state_bytes);
+    append(to.state, table.rows.vectors(handle_of(cell.meta)), table.vector_bytes);
+    append(to.state, table.rows.number(handle_of(cell.meta)), table.number_bytes);
   }
   void add_gone(const Gone& gone) { of(store_.table(gone.table)).gone.push_back(gone.hash); }
 
@@ -154,9 +155,10 @@ void StoreImpl::import_table(uint32_t number, const TableImage& part) {
       row = create(Item{part.rows[i], &use, nullptr}, tick);
     }
     std::memcpy(into.rows.weights(row), part.weights.data() + i * into.weight_bytes, into.weight_bytes);
-    if (into.state_bytes != 0) {
-      std::memcpy(into.rows.state(row), part.state.data() + i * into.state_bytes, into.state_bytes);
-    }
+    const uint8_t* state = part.state.data() + i * (into.vector_bytes + into.number_bytes);
+    if (into.vector_bytes != 0) std::memcpy(into.rows.vectors(row), state, into.vector_bytes);
+    if (into.number_bytes != 0)
+      std::memcpy(into.rows.number(row), state + into.vector_bytes, into.number_bytes);
   }
   for (size_t i = 0; i < part.waiting.size(); ++i) {
     Cell* cell = index_.find(slot, part.waiting[i], part.id);

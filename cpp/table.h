@@ -31,19 +31,19 @@ struct Table {
   Table(const TableSpec& wanted, uint32_t slots, uint64_t seed, ExtentArena& arena)
       : spec(wanted),
         dim(spec.dim),
-        weight_bytes(dim * bytes_of(spec.dtype)),
         optimizer(spec.optim, dim, spec.name),
-        state_bytes(optimizer.state_floats() * 4),
+        weight_bytes(dim * bytes_of(spec.dtype)),
+        vector_bytes(optimizer.vector_floats() * 4),
+        number_bytes(optimizer.has_number() ? 4 : 0),
         init(spec.init, dim, seed),
-        rows(arena, spec.id, weight_bytes, state_bytes),
+        rows(arena, spec.id, weight_bytes, vector_bytes, number_bytes),
         share(spec.capacity_rows == 0 ? 0 : (spec.capacity_rows + slots - 1) / slots),
         quotas(share == 0 ? 0 : slots) {}
 
   const TableSpec spec;
   const uint32_t dim;
-  const uint32_t weight_bytes;
   const Optimizer optimizer;
-  const uint32_t state_bytes;
+  const uint32_t weight_bytes, vector_bytes, number_bytes;
   const RowInit init;
   RowPool rows;
   const uint64_t share;       // rows a slot may hold; 0: any
@@ -58,14 +58,15 @@ struct Table {
     narrow(spec.dtype, out, stored.data(), dim);
     widen(spec.dtype, stored.data(), out, dim);
   }
+  uint32_t bytes() const { return weight_bytes + vector_bytes + number_bytes; }  // of a row and its state
   void write(RowHandle row, const float* weights) {
     narrow(spec.dtype, weights, rows.weights(row), dim);
-    optimizer.reset(rows.state(row));
+    optimizer.reset(rows.vectors(row), rows.number(row));
   }
   void write_init(RowHandle row, uint64_t hash) {
     if (spec.dtype == DType::f32) {
       init.fill(hash, reinterpret_cast<float*>(rows.weights(row)), dim);
-      optimizer.reset(rows.state(row));
+      optimizer.reset(rows.vectors(row), rows.number(row));
     } else {
       std::vector<float> weights(dim);
       init.fill(hash, weights.data(), dim);
@@ -96,20 +97,21 @@ inline void read_row(DType dtype, const uint8_t* from, float* out, uint32_t dim)
 }
 
 // Of a 16-bit table: the kernels work on float32.
-inline void update_half_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* state,
-                            const float* grad, uint32_t dim) {
+inline void update_half_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights,
+                            float* vectors, float* number, const float* grad, uint32_t dim) {
   thread_local std::vector<float> wide;
   if (wide.size() < dim) wide.resize(dim);
   widen(dtype, weights, wide.data(), dim);
-  kernel(args, wide.data(), state, grad, dim);
+  kernel(args, wide.data(), vectors, number, grad, dim);
   narrow(dtype, wide.data(), weights, dim);
 }
 
-inline void update_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* state,
-                       const float* grad, uint32_t dim) {
-  if (dtype == DType::f32) [[likely]]
-    return kernel(args, reinterpret_cast<float*>(weights), state, grad, dim);
-  update_half_row(dtype, kernel, args, weights, state, grad, dim);
+inline void update_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* vectors,
+                       float* number, const float* grad, uint32_t dim) {
+  if (dtype == DType::f32) [[likely]] {
+    return kernel(args, reinterpret_cast<float*>(weights), vectors, number, grad, dim);
+  }
+  update_half_row(dtype, kernel, args, weights, vectors, number, grad, dim);
 }
 
 }  // namespace springtide
