@@ -59,6 +59,12 @@ class RoleExit:
     """Exit status; None when a signal ended it."""
     signal: str = ""
     """Name of that signal, such as SIGKILL."""
+    incarnation: int = 0
+    """Which life of the role it was."""
+    oom: bool = False
+    """Killed by the kernel because its memory limit was reached."""
+    evicted: bool = False
+    """Taken away by the cluster (eviction, preemption): no fault of its own."""
 
     @property
     def clean(self) -> bool:
@@ -67,4 +73,36 @@ class RoleExit:
 
     def __str__(self) -> str:
         cause = f"was killed by {self.signal}" if self.signal else f"exited with status {self.code}"
-        return f"{self.role} (pid {self.pid}) {cause}"
+        why = " for want of memory" if self.oom else " by eviction" if self.evicted else ""
+        return f"{self.role} (pid {self.pid}) {cause}{why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRole:
+    """A process that must exist. The agent starts each incarnation of a role once, and ends older or unwanted ones.
+
+    An incarnation that has ended is reported and not started again: the master then wants the next one, or none.
+    """
+
+    role: Role
+    incarnation: int = 0
+    cpu: float | None = None
+    """Cores it may use; None leaves it unlimited."""
+    memory: int | None = None
+    """Bytes it may use; None leaves it unlimited."""
+    after_s: float = 0.0
+    """How long to wait before it is started, counted from the first look that names this incarnation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleUsage:
+    """What a process uses, as its agent measures it."""
+
+    role: Role
+    incarnation: int = 0
+    cpu_s: float = 0.0
+    """Processor seconds since it was started."""
+    memory: int = 0
+    """Bytes it holds now."""
+    cpu_limit: float | None = None
+    memory_limit: int | None = None

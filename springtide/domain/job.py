@@ -61,6 +61,18 @@ class JobSpec:
     """A role that is silent for so long counts as lost. A dead process is noticed at once, this is for stuck ones."""
     join_s: float = 300.0
     """A role that has not joined after so long fails the job."""
+    relaunches: int = 0
+    """How often one worker may fail and be started again; eviction and fencing by the cluster do not count."""
+    backoff_s: float = 1.0
+    """Seconds before the second relaunch of a worker; doubled for each further one. The first is at once."""
+    drain_s: float = 30.0
+    """How long a worker that scaling removes may take to finish the batch in hand."""
+    worker_cpu: float | None = None
+    """Cores of one worker; None leaves it unlimited."""
+    worker_memory: int | None = None
+    """Bytes of one worker; None leaves it unlimited."""
+    server_cpu: float | None = None
+    server_memory: int | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

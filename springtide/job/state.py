@@ -7,7 +7,7 @@ an exception in the training script fails it with that exception first.
 from dataclasses import dataclass, field
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.cluster import Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.job import actions, events
 from springtide.job.nodes import Node, NodeState
@@ -91,6 +91,18 @@ class JobState:
                 f"which has {self.spec.servers} servers and {self.spec.workers} workers"
             )
         return self.nodes[role]
+
+    def wanted(self) -> tuple[WantedRole, ...]:
+        """The processes that must exist now; servers first."""
+        limits = {
+            RoleKind.SERVER: (self.spec.server_cpu, self.spec.server_memory),
+            RoleKind.WORKER: (self.spec.worker_cpu, self.spec.worker_memory),
+        }
+        return tuple(
+            WantedRole(role=node.role, cpu=limits[node.role.kind][0], memory=limits[node.role.kind][1])
+            for node in self.nodes.values()
+            if node.state is not NodeState.GONE
+        )
 
     def check(self) -> None:
         """Every invariant; tests call it after each event."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.data import ledger
-from springtide.domain.cluster import Placement, Role, RoleKind
+from springtide.domain.cluster import Placement, Role, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec, Phase
 from springtide.embedding import placement
 from springtide.job import actions, events
@@ -42,6 +42,7 @@ class Desk:
         self._shared = meetings.SharedValues()
         self._placed: asyncio.Future[tuple[Placement, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
         self._ended_at: float | None = None
+        self._usage: dict[Role, RoleUsage] = {}
 
     async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
         """One request, one reply; waiting is allowed."""
@@ -113,6 +114,8 @@ class Desk:
                     alive=node.state is not NodeState.GONE,
                     joined=node.state in (NodeState.JOINED, NodeState.FINISHED),
                     report=self._tally.reports.get(node.role, messages.Report()),
+                    state=node.state,
+                    usage=self._usage.get(node.role),
                 )
                 for node in self.state.nodes.values()
             ),
@@ -146,6 +149,9 @@ class Desk:
 
     def _from_agent(self, request: messages.Request) -> messages.Reply:
         match request:
+            case messages.Look():
+                self._usage = {usage.role: usage for usage in request.usage}
+                return messages.Outlook(self.status(), self.state.wanted())
             case messages.Exited():
                 self._tell("exited", role=str(request.exit.role), how=str(request.exit))
                 self._react(events.Gone(request.exit))

@@ -6,8 +6,9 @@ malformed gets past `rpc.frames`. Before the first request both sides prove that
 
 import msgspec
 
-from springtide.domain.cluster import Placement, Role, RoleExit
+from springtide.domain.cluster import Placement, Role, RoleExit, RoleUsage, WantedRole
 from springtide.domain.job import Blame, Phase, SyncMode
+from springtide.domain.leases import Poisoned, Progress, Truncation
 from springtide.domain.samples import DatasetCard
 
 VERSION = 1
@@ -40,6 +41,8 @@ class Accepted(Message, frozen=True):
     """Listener's own proof."""
 
     proof: bytes
+    term: int = 0
+    """Which master of the job this is. A member that has known a higher one hangs up."""
 
 
 # ---- nouns that travel inside others ----
@@ -67,6 +70,11 @@ class MemberView(Message, frozen=True):
     alive: bool
     joined: bool
     report: Report = Report()
+    incarnation: int = 0
+    state: str = ""
+    """`job.nodes.NodeState`, for people."""
+    usage: RoleUsage | None = None
+    """As the agent measured it last."""
 
 
 class JobStatus(Message, frozen=True):
@@ -92,6 +100,21 @@ class JobStatus(Message, frozen=True):
     shards_total: int = 0
     epochs: int = 0
     members: tuple[MemberView, ...] = ()
+    workers_alive: int = 0
+    workers_wanted: int = 0
+    servers_alive: int = 0
+    servers_wanted: int = 0
+    decision: str = ""
+    """The last thing the master decided: relaunch, fence, scale."""
+    decision_why: str = ""
+    relaunches: int = 0
+    """Processes started again so far."""
+    poisoned: tuple[Poisoned, ...] = ()
+    """Shards that no worker could train."""
+    term: int = 0
+    """Which master this is: 1 for the first, one more after each restart."""
+    staleness: int = 0
+    """Largest number of other workers' steps that a push has lagged behind the values it was computed from."""
 
 
 # ---- requests ----
@@ -102,6 +125,7 @@ class JoinServer(Message, frozen=True):
 
     rank: int
     pid: int
+    incarnation: int = 0
 
 
 class ServerReady(Message, frozen=True):
@@ -111,10 +135,14 @@ class ServerReady(Message, frozen=True):
 
 
 class JoinWorker(Message, frozen=True):
-    """A worker's script has called `st.join()`. Answered with `Welcome` once all servers are there."""
+    """A worker's script has called `st.join()`. Answered with `Welcome` once all servers are there.
+
+    Said again on every new connection, to a new master too: the same incarnation is the same member.
+    """
 
     rank: int
     pid: int
+    incarnation: int = 0
 
 
 class JoinAgent(Message, frozen=True):
@@ -128,6 +156,8 @@ class Heartbeat(Message, frozen=True):
 
     report: Report | None = None
     done: tuple[int, ...] = ()
+    progress: tuple[Progress, ...] = ()
+    """Of the shards it holds, those that went on since the last report."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -135,6 +165,11 @@ class LeaseRequest(Message, frozen=True):
 
     card: DatasetCard
     done: tuple[int, ...] = ()
+    progress: tuple[Progress, ...] = ()
+    number: int = 0
+    """Counts the leases of this incarnation: the same number asked twice gets the same answer."""
+    most: int = 1
+    """How many shards it would take at once."""
 
 
 class BarrierRequest(Message, frozen=True):
@@ -171,12 +206,26 @@ class Fail(Message, frozen=True):
     trace: str = ""
     blame: Blame = Blame.USER
     """Infrastructure when it raised because a server or the master could not be reached."""
+    incarnation: int = 0
 
 
 class Exited(Message, frozen=True):
     """Agent: a process that it had started has ended."""
 
     exit: RoleExit
+
+
+class Look(Message, frozen=True):
+    """Agent, a few times a second: which roles must exist, and how is the job? Answered with `Outlook`."""
+
+    usage: tuple[RoleUsage, ...] = ()
+
+
+class Scale(Message, frozen=True):
+    """Run the job with so many workers from now on. New ones get the next ranks, the highest ones drain."""
+
+    workers: int
+    why: str = "asked by the user"
 
 
 class StatusRequest(Message, frozen=True):
@@ -207,6 +256,12 @@ class Pulse(Message, frozen=True):
     """Finish the batch in hand, then stop."""
     stop: bool = False
     """The job is over: a server may go."""
+    fenced: bool = False
+    """The master has given up this incarnation and its leases are with others: leave, nothing you say counts."""
+    revoked: tuple[int, ...] = ()
+    """Shards that are not the worker's any more."""
+    truncate: tuple[Truncation, ...] = ()
+    """Leases that should end early, so that others can take their tails."""
 
 
 class ServerWelcome(Message, frozen=True):
@@ -268,6 +323,14 @@ class End(Message, frozen=True):
     """Nothing of this pass is left to hand out: all shards are done, or held by the asker itself; or the job drains."""
 
 
+class Outlook(Message, frozen=True):
+    """What must exist, and how the job is. The agent compares and acts: start, end, report; twice is harmless."""
+
+    status: JobStatus
+    wanted: tuple[WantedRole, ...] = ()
+    term: int = 0
+
+
 class Found(Message, frozen=True):
     """What `Lookup` asked for."""
 
@@ -294,11 +357,13 @@ Request = (
     | Finish
     | Fail
     | Exited
+    | Look
+    | Scale
     | StatusRequest
     | Stop
     | Shutdown
 )
-Reply = Ok | Pulse | ServerWelcome | Placed | Welcome | Lease | Wait | End | Found | JobStatus | Refused
+Reply = Ok | Pulse | ServerWelcome | Placed | Welcome | Lease | Wait | End | Found | Outlook | JobStatus | Refused
 Handshake = Challenge | Answer | Accepted | Refused
 
 

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.cluster import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.samples import DatasetCard
 from springtide.master import desk
@@ -144,6 +144,22 @@ def test_members_may_ask_only_for_what_is_theirs(tmp_path):
             await master.handle(Peer(address="stranger"), messages.Heartbeat())
 
     with_desk(test, tmp_path)
+
+
+def test_the_agent_is_told_which_roles_must_exist_and_its_measurements_are_shown(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        worker = Role(RoleKind.WORKER, 1)
+        used = RoleUsage(role=worker, cpu_s=1.5, memory=100)
+        outlook = await master.handle(peers["agent"], messages.Look((used,)))
+        assert [(str(want.role), want.cpu, want.memory) for want in outlook.wanted] == [
+            ("server-0", None, None),
+            ("worker-0", 0.5, None),
+            ("worker-1", 0.5, None),
+        ]
+        assert {str(member.role): member.usage for member in outlook.status.members}["worker-1"] == used
+
+    with_desk(test, tmp_path, workers=2, worker_cpu=0.5)
 
 
 def test_the_story_says_who_came_and_how_it_ended(tmp_path):
