@@ -8,7 +8,7 @@ import msgspec
 
 from springtide.domain.cluster import Placement, Role, RoleExit, RoleUsage, WantedRole
 from springtide.domain.job import Blame, Phase, SyncMode
-from springtide.domain.leases import Poisoned, Progress, Truncation
+from springtide.domain.leases import Failure, LeaseKey, Poisoned, Progress, Wish
 from springtide.domain.samples import DatasetCard
 
 VERSION = 1
@@ -157,7 +157,9 @@ class Heartbeat(Message, frozen=True):
     report: Report | None = None
     done: tuple[int, ...] = ()
     progress: tuple[Progress, ...] = ()
-    """Of the shards it holds, those that went on since the last report."""
+    """Of the leases it holds, those that went on since the last report."""
+    failures: tuple[Failure, ...] = ()
+    """Samples that it could not read."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -166,6 +168,7 @@ class LeaseRequest(Message, frozen=True):
     card: DatasetCard
     done: tuple[int, ...] = ()
     progress: tuple[Progress, ...] = ()
+    failures: tuple[Failure, ...] = ()
     number: int = 0
     """Counts the leases of this incarnation: the same number asked twice gets the same answer."""
     most: int = 1
@@ -258,9 +261,9 @@ class Pulse(Message, frozen=True):
     """The job is over: a server may go."""
     fenced: bool = False
     """The master has given up this incarnation and its leases are with others: leave, nothing you say counts."""
-    revoked: tuple[int, ...] = ()
-    """Shards that are not the worker's any more."""
-    truncate: tuple[Truncation, ...] = ()
+    revoked: tuple[LeaseKey, ...] = ()
+    """Leases that are not the worker's any more: drop them."""
+    truncate: tuple[Wish, ...] = ()
     """Leases that should end early, so that others can take their tails."""
 
 
