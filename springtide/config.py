@@ -20,8 +20,12 @@ class Settings:
 
     master: str = ""
     """host:port of the job's master. Empty: the script trains alone, on tables in its own process."""
+    master_file: str = ""
+    """The run's `master.json`, which says where the master is now: members that lose their master look here again."""
     member: str = ""
     """Name of this process in its job, such as worker-0. Empty: made from the process id."""
+    incarnation: int = 0
+    """Which life of that member this process is: one more each time it is started again. Of a master: its term."""
     secret: str = ""
     """Per-job secret, hex: proves membership to master and servers. Empty when alone, or when it is in a file."""
     secret_file: str = ""

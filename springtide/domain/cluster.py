@@ -29,6 +29,17 @@ class Role:
         return f"{self.kind}-{self.rank}" if self.kind in (RoleKind.SERVER, RoleKind.WORKER) else str(self.kind)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Life:
+    """One process of a role. A role may have two for a moment: one that hangs and is being killed, and the next."""
+
+    role: Role
+    incarnation: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.role}.{self.incarnation}" if self.incarnation else str(self.role)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Which server owns each slot. The epoch rises whenever the map changes."""

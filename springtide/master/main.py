@@ -1,12 +1,13 @@
 """The master's process: `python -m springtide.master.main SPEC RUN_DIR HOST PORT`; the environment names its secret.
 
-In: a `JobSpec` as JSON. Out: a small file beside the events, `{"address": ...}` or `{"error": ..., "kind": ...}`; then
-it serves until its agent says that the job is over, or goes away.
+In: a `JobSpec` as JSON; the environment also has its term. Out: `rpc.whereabouts` beside the events, an address or an
+error; then it serves until its agent says that the job is over, or goes away.
 """
 
 import asyncio
 import contextlib
 import logging
+import os
 import pathlib
 import signal
 import sys
@@ -17,6 +18,7 @@ import msgspec
 from springtide import config, errors
 from springtide.domain.job import JobSpec
 from springtide.master.desk import Desk
+from springtide.rpc import whereabouts
 from springtide.rpc.listener import Listener
 from springtide.telemetry import events, logs
 
@@ -30,10 +32,11 @@ def main(arguments: list[str]) -> int:
     settings = config.load()
     logs.log_to_stderr(debug=settings.debug)
     spec = msgspec.json.decode(spec_text, type=JobSpec)
-    return asyncio.run(serve(spec, pathlib.Path(root), host, int(port), config.job_secret(settings)))
+    secret = config.job_secret(settings)
+    return asyncio.run(serve(spec, pathlib.Path(root), host, int(port), secret, term=settings.incarnation))
 
 
-async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret: bytes) -> int:
+async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret: bytes, *, term: int = 1) -> int:
     """Listen, say where, and serve until the end."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(ignored, lambda: None)  # the agent decides when to stop
@@ -41,18 +44,18 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
     try:
         story = events.EventLog(files.events)
     except OSError as error:
-        return say_error(files, events.as_disk_error(error, files.events))
+        return say_error(files, term, events.as_disk_error(error, files.events))
     desk = Desk(spec, story, time.monotonic)
     listener = Listener(secret, desk.handle, desk.lost)
     try:
         address = await listener.start(host, port)
     except errors.UserError as error:
         story.close()
-        return say_error(files, error)
+        return say_error(files, term, error)
     log.info(
         "job %s: serving at %s, waiting for %d servers, %d workers", spec.name, address, spec.servers, spec.workers
     )
-    say(files, address=address)
+    whereabouts.write(files.master, whereabouts.Whereabouts(term=term, pid=os.getpid(), address=address))
     while not desk.over.is_set():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(desk.over.wait(), TICK_S)
@@ -62,17 +65,11 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
     return 0
 
 
-def say(files: logs.RunFiles, **what: str) -> None:
-    """Tell the agent, by a file that appears all at once."""
-    part = files.master.with_suffix(".part")
-    part.write_bytes(msgspec.json.encode(what))
-    part.rename(files.master)
-
-
-def say_error(files: logs.RunFiles, error: errors.SpringtideError) -> int:
+def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:
     """Why there is no master."""
     log.error("%s", error)
-    say(files, error=str(error), kind=type(error).__name__)
+    said = whereabouts.Whereabouts(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
+    whereabouts.write(files.master, said)
     return 1
 
 

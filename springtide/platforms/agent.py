@@ -1,31 +1,40 @@
-"""The agent of a host: starts the master and all roles of a job, tells the master who has ended, cleans up.
+"""The agent of a host: keeps the master running and the roles that the master wants, says who has ended, cleans up.
 
 In: a `RunPlan` from `cli.run`. Out: the job's last `JobStatus`, and one for every look at it on the way. No role is a
-child of the master, so the master can be replaced without touching the others.
+child of the master, so the master can be replaced (`platforms.keeper`) without touching the others. What runs is
+brought to what the master wants by `platforms.reconcile`: a master that takes over need not know of earlier orders.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.cluster import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
+from springtide.domain.resources import Limits
+from springtide.platforms import reconcile
 from springtide.platforms.base import Launch, Platform
+from springtide.platforms.keeper import START_S, Keeper
+from springtide.platforms.reconcile import POLITE_S
 from springtide.rpc import connection, messages
 from springtide.telemetry import events, logs
 
 log = logging.getLogger(__name__)
 
-MASTER_START_S = 60.0  # a Python process on a busy machine; the wait ends at once when it dies
 LOOK_S = 0.1  # between two looks at the job: ends are noticed within this time
-POLITE_S = 5.0  # between asking a role to end and ending it
+MEASURE_S = 1.0  # between two readings of what each role takes
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,8 @@ class RunPlan:
     """The master's port; 0 takes a free one."""
     grace_s: float = 30.0
     """How long workers may take to finish the batch in hand, and to leave after the job's end."""
+    replace_master: bool = False
+    """Whether a master that dies or hangs is replaced; without it the job fails."""
     debug: bool = False
 
 
@@ -49,20 +60,29 @@ class Killed(Exception):
 
 
 class Agent:
-    """Runs one job on a platform."""
+    """Runs one job on a platform. `say` gets what the user should know at once."""
 
-    def __init__(self, plan: RunPlan, files: logs.RunFiles, platform: Platform) -> None:
-        self.plan, self._files, self._platform = plan, files, platform
-        self._exits: asyncio.Queue[RoleExit] = asyncio.Queue()
-        self._master_exit: RoleExit | None = None
+    def __init__(
+        self, plan: RunPlan, files: logs.RunFiles, platform: Platform, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.plan, self._files, self._platform, self._say = plan, files, platform, say
+        self._keeper = Keeper(platform, files, self._master_launch)
+        self._reconciler = reconcile.Reconciler()
+        self._exits: deque[RoleExit] = deque()
+        self._address = ""
+        self._measured: tuple[RoleUsage, ...] = ()
+        self._measured_at = 0.0
         self._stop_why = ""
-        self._stop_sent_at: float | None = None
+        self._stop_asked_at: float | None = None
+        self._stop_told = False
         self._killed = asyncio.Event()
         self._last = messages.JobStatus(name=plan.spec.name, phase=Phase.STARTING, why="", elapsed_s=0.0)
 
     def stop(self, why: str) -> None:
         """Drain the job: workers finish the batch in hand."""
-        self._stop_why = self._stop_why or why
+        if not self._stop_why:
+            self._stop_why = why
+            self._stop_asked_at = time.monotonic()
 
     def kill(self) -> None:
         """Do not wait for anyone."""
@@ -72,71 +92,33 @@ class Agent:
         """Start everything, watch until the job is over, clean up; the last status."""
         write_secret(self._files)
         try:
-            address = await self._start_master()
-            return await self._run_job(address, on_status)
+            self._address = await self._unless_killed(self._keeper.start())
+            while True:
+                try:
+                    return await self._attend(on_status)
+                except errors.MasterUnreachable as error:
+                    await self._replace_master(error)
+        except Killed:
+            return msgspec.structs.replace(self._last, phase=Phase.STOPPED, why="killed")
+        except MasterLost as error:
+            return msgspec.structs.replace(self._last, phase=Phase.FAILED, why=str(error), blame=Blame.INFRASTRUCTURE)
         finally:
             self._platform.close()
             self._files.secret.unlink(missing_ok=True)
 
-    # ---- starting ----
-
-    async def _start_master(self) -> str:
-        plan = self.plan
-        spec = msgspec.json.encode(plan.spec).decode()
-        arguments = (spec, str(self._files.root), plan.host, str(plan.port))
-        self._launch(Role(RoleKind.MASTER), "springtide.master.main", arguments, {})
-        deadline = time.monotonic() + MASTER_START_S
-        while not self._files.master.exists():
-            if self._master_exit or time.monotonic() > deadline:
-                how = str(self._master_exit or f"it did not listen within {MASTER_START_S:g} s")
-                raise errors.JobFailed(f"the master did not start: {how}. See {self._log_of(Role(RoleKind.MASTER))}")
-            await asyncio.sleep(0.01)
-        said = msgspec.json.decode(self._files.master.read_bytes(), type=dict[str, str])
-        if "error" in said:
-            raise connection.as_error(messages.Refused(said["kind"], said["error"]))
-        return said["address"]
-
-    def _start_roles(self, address: str) -> None:
-        plan = self.plan
-        for rank in range(plan.spec.servers):
-            self._launch(Role(RoleKind.SERVER, rank), "springtide.embedding.server_process", (), {"master": address})
-        for rank in range(plan.spec.workers):
-            arguments = (plan.script, *plan.arguments)
-            self._launch(Role(RoleKind.WORKER, rank), "springtide.train.runner", arguments, {"master": address})
-
-    def _launch(self, role: Role, module: str, arguments: tuple[str, ...], settings: dict[str, str]) -> None:
-        settings = {
-            **settings,
-            "member": str(role),
-            "secret_file": str(self._files.secret.absolute()),
-            "debug": str(int(self.plan.debug)),
-        }
-        environment = {"OMP_NUM_THREADS": str(self.plan.threads_per_worker), "PYTHONUNBUFFERED": "1"}
-        launch = Launch(role=role, module=module, arguments=arguments, settings=settings, environment=environment)
-        self._platform.start(launch, self._ended)
-
-    def _ended(self, ended: RoleExit) -> None:
-        if ended.role.kind is RoleKind.MASTER:
-            self._master_exit = ended
-        else:
-            self._exits.put_nowait(ended)
-
     # ---- watching ----
 
-    async def _run_job(self, address: str, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
-        master = await connection.connect(address, self._files_secret(), within_s=MASTER_START_S)
+    async def _attend(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
+        """Talk to one master until the job is over, or to its end."""
+        secret = bytes.fromhex(self._files.secret.read_text())
+        master = await self._unless_killed(connection.connect(self._address, secret, within_s=START_S))
+        self._stop_told = False
         try:
             await self._ask(master, messages.JoinAgent(os.getpid()))
-            self._start_roles(address)
             status = await self._watch(master, on_status)
             if not self._killed.is_set():
                 await self._wind_down(master, status)
-                await self._ask(master, messages.Shutdown())
             return status
-        except Killed:
-            return msgspec.structs.replace(self._last, phase=Phase.STOPPED, why="killed")
-        except errors.MasterUnreachable as error:
-            return await self._without_master(error)
         finally:
             await master.close()
 
@@ -145,12 +127,12 @@ class Agent:
     ) -> messages.JobStatus:
         while True:
             await self._tell_exits(master)
-            if self._stop_why and self._stop_sent_at is None:
-                self._stop_sent_at = time.monotonic()
+            if self._stop_why and not self._stop_told:
                 await self._ask(master, messages.Stop(self._stop_why))
-            status = await self._ask(master, messages.StatusRequest())
-            assert isinstance(status, messages.JobStatus)
-            self._last = status
+                self._stop_told = True
+            outlook = await self._ask(master, messages.Look(self._measure()))
+            assert isinstance(outlook, messages.Outlook)
+            status = self._last = outlook.status
             on_status(status)
             if status.phase.over:
                 return status
@@ -158,45 +140,126 @@ class Agent:
                 self._killed.set()
                 why = f"workers did not stop within {self.plan.grace_s:g} s and were killed"
                 return msgspec.structs.replace(status, phase=Phase.STOPPED, why=why)
+            self._bring_about(outlook.wanted)
             await asyncio.sleep(LOOK_S)
 
     def _too_slow_to_stop(self) -> bool:
-        return self._stop_sent_at is not None and time.monotonic() - self._stop_sent_at > self.plan.grace_s
+        return self._stop_asked_at is not None and time.monotonic() - self._stop_asked_at > self.plan.grace_s
 
     async def _tell_exits(self, master: connection.Connection) -> None:
-        while not self._exits.empty():
-            await self._ask(master, messages.Exited(self._exits.get_nowait()))
+        """Each is forgotten when a master has taken note of it, not before."""
+        while self._exits:
+            await self._ask(master, messages.Exited(self._exits[0]))
+            self._exits.popleft()
 
     async def _ask(self, master: connection.Connection, request: messages.Request) -> messages.Reply:
         """Ask the master, but neither for ever nor when the user has had enough."""
-        asking = asyncio.create_task(master.ask(request))
-        killed = asyncio.create_task(self._killed.wait())
         silence_s = self.plan.spec.silence_s
-        await asyncio.wait({asking, killed}, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
-        killed.cancel()
-        if asking.done():
-            return asking.result()
-        asking.cancel()
-        if self._killed.is_set():
-            raise Killed
-        raise errors.MasterUnreachable(
-            f"the master has been silent for {silence_s:g} s: its process hangs or is stopped"
+        try:
+            async with asyncio.timeout(silence_s):
+                return await self._unless_killed(master.ask(request))
+        except TimeoutError:
+            raise errors.MasterUnreachable(
+                f"the master has been silent for {silence_s:g} s: its process hangs or is stopped"
+            ) from None
+
+    async def _unless_killed(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for something until the user has had enough."""
+        working = asyncio.create_task(work)
+        killed = asyncio.create_task(self._killed.wait())
+        try:
+            await asyncio.wait({working, killed}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Killed
+            return working.result()
+        finally:
+            for task in (working, killed):
+                task.cancel()
+            await asyncio.wait({working, killed})
+
+    async def _replace_master(self, error: errors.MasterUnreachable) -> None:
+        """The master has died, is dying, or hangs: roles go on meanwhile."""
+        if not self.plan.replace_master:
+            await self._unless_killed(self._keeper.soon_gone(POLITE_S))
+            ended = self._keeper.last_exit
+            raise MasterLost(f"{ended}: the shards it handed out are lost" if ended else str(error))
+        began = time.monotonic()
+        try:
+            self._address = await self._unless_killed(self._keeper.replace(error))
+        except (errors.JobFailed, errors.UserError) as failure:
+            raise MasterLost(str(failure)) from failure
+        self._say(
+            f"{self._keeper.why_replaced}; another (term {self._keeper.term}) listens after "
+            f"{time.monotonic() - began:.1f} s"
+        )
+
+    # ---- what the master wants ----
+
+    def _bring_about(self, wanted: tuple[WantedRole, ...]) -> None:
+        lives = [life for life in self._platform.running() if life.role.kind is not RoleKind.MASTER]
+        for step in self._reconciler.steps(wanted, lives, at=time.monotonic()):
+            match step:
+                case reconcile.Start(each):
+                    self._platform.start(self._role_launch(each), self._exits.append)
+                case reconcile.End(life, kill, why):
+                    log.info("%s %s: %s", "killing" if kill else "ending", life, why)
+                    self._platform.stop(life, kill=kill)
+
+    def _measure(self) -> tuple[RoleUsage, ...]:
+        if time.monotonic() >= self._measured_at + MEASURE_S:
+            self._measured_at = time.monotonic()
+            self._measured = tuple(
+                RoleUsage(
+                    role=life.role, incarnation=life.incarnation, cpu_s=usage.cpu_s, memory=usage.memory,
+                    cpu_limit=limits.cpu, memory_limit=limits.memory,
+                )
+                for life, (usage, limits) in self._platform.usage().items()
+            )  # fmt: skip
+        return self._measured
+
+    def _role_launch(self, wanted: WantedRole) -> Launch:
+        life = Life(wanted.role, wanted.incarnation)
+        limits = Limits(cpu=wanted.cpu, memory=wanted.memory)
+        if wanted.role.kind is RoleKind.SERVER:
+            return self._launch(life, "springtide.embedding.server_process", (), limits)
+        return self._launch(life, "springtide.train.runner", (self.plan.script, *self.plan.arguments), limits)
+
+    def _master_launch(self, life: Life) -> Launch:
+        plan = self.plan
+        spec = msgspec.json.encode(plan.spec).decode()
+        arguments = (spec, str(self._files.root), plan.host, str(plan.port))
+        return self._launch(life, "springtide.master.main", arguments, Limits())
+
+    def _launch(self, life: Life, module: str, arguments: tuple[str, ...], limits: Limits) -> Launch:
+        settings = {
+            "member": str(life.role),
+            "incarnation": str(life.incarnation),
+            "master": self._address,
+            "master_file": str(self._files.master.absolute()),
+            "secret_file": str(self._files.secret.absolute()),
+            "debug": str(int(self.plan.debug)),
+        }
+        environment = {"OMP_NUM_THREADS": str(self.plan.threads_per_worker), "PYTHONUNBUFFERED": "1"}
+        return Launch(
+            life=life, module=module, arguments=arguments, settings=settings, environment=environment, limits=limits
         )
 
     # ---- ending ----
 
     async def _wind_down(self, master: connection.Connection, status: messages.JobStatus) -> None:
-        """Workers first, then servers: a worker that still saves its model needs them."""
+        """Workers first, then servers: a worker that still saves its model needs them. The story tells their ends."""
         grace_s = 0.0 if status.phase is Phase.FAILED else self.plan.grace_s
-        await self._end(master, RoleKind.WORKER, wait_s=grace_s)
-        await self._end(master, RoleKind.SERVER, wait_s=0.0)
+        with contextlib.suppress(errors.MasterUnreachable, Killed):  # how the job ended is known
+            await self._end(master, RoleKind.WORKER, wait_s=grace_s)
+            await self._end(master, RoleKind.SERVER, wait_s=0.0)
+            await self._ask(master, messages.Shutdown())
 
     async def _end(self, master: connection.Connection, kind: RoleKind, *, wait_s: float) -> None:
         for kill in (False, True):
             await self._until_gone(kind, wait_s)
-            for role in self._of_kind(kind):
-                log.info("%s %s", "killing" if kill else "ending", role)
-                self._platform.stop(role, kill=kill)
+            for life in self._of_kind(kind):
+                log.info("%s %s", "killing" if kill else "ending", life)
+                self._platform.stop(life, kill=kill)
             wait_s = POLITE_S
         await self._until_gone(kind, wait_s)
         await self._tell_exits(master)
@@ -206,20 +269,12 @@ class Agent:
         while self._of_kind(kind) and time.monotonic() < deadline and not self._killed.is_set():
             await asyncio.sleep(0.01)
 
-    def _of_kind(self, kind: RoleKind) -> list[Role]:
-        return [role for role in self._platform.running() if role.kind is kind]
+    def _of_kind(self, kind: RoleKind) -> list[Life]:
+        return [life for life in self._platform.running() if life.role.kind is kind]
 
-    async def _without_master(self, error: errors.MasterUnreachable) -> messages.JobStatus:
-        """The master has gone: nothing can be asked any more, only said."""
-        await self._until_gone(RoleKind.MASTER, POLITE_S)
-        why = f"{self._master_exit}: the shards it handed out are lost" if self._master_exit else str(error)
-        return msgspec.structs.replace(self._last, phase=Phase.FAILED, why=why, blame=Blame.INFRASTRUCTURE)
 
-    def _files_secret(self) -> bytes:
-        return bytes.fromhex(self._files.secret.read_text())
-
-    def _log_of(self, role: Role) -> str:
-        return str(self._files.log_of(role))
+class MasterLost(Exception):
+    """There is no master and there will be none: nothing can be asked any more, only said."""
 
 
 def write_secret(files: logs.RunFiles) -> None:

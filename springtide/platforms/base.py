@@ -1,4 +1,4 @@
-"""What a platform must offer: start a role, stop it, say when it has ended.
+"""What a platform must offer: start a role, stop it, say when it has ended and what it takes.
 
 In: `platforms.agent` decides what runs. Next: `platforms.local`. Others (Ray, Kubernetes) fill the same seam.
 """
@@ -7,20 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from springtide.domain.cluster import Role, RoleExit
+from springtide.domain.cluster import Life, RoleExit
+from springtide.domain.resources import Limits, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """A process to start: `python -m module arguments`."""
 
-    role: Role
+    life: Life
     module: str
     arguments: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     """Fields of `config.Settings` that it must see."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Other variables, unless the user has set them."""
+    limits: Limits = field(default_factory=Limits)
 
 
 class Platform(Protocol):
@@ -30,12 +32,16 @@ class Platform(Protocol):
         """Start a role; its process id. `on_exit` is called once, in the agent's event loop."""
         ...
 
-    def stop(self, role: Role, *, kill: bool) -> None:
-        """Ask a role to end, or end it; harmless when it has ended."""
+    def stop(self, life: Life, *, kill: bool) -> None:
+        """Ask a process to end, or end it; harmless when it has ended."""
         ...
 
-    def running(self) -> list[Role]:
-        """Roles that have been started and have not ended."""
+    def running(self) -> list[Life]:
+        """What has been started and has not ended."""
+        ...
+
+    def usage(self) -> Mapping[Life, tuple[Usage, Limits]]:
+        """What each running process takes, and what it may take."""
         ...
 
     def close(self) -> None:

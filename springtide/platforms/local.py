@@ -1,22 +1,27 @@
 """Roles as processes of this machine: a log file each, one process group, all gone when the agent is gone.
 
-In: `Launch`es from `platforms.agent`. Out: exits, told in the agent's event loop as they happen (pidfd).
+In: `Launch`es from `platforms.agent`. Out: exits, told in the agent's event loop as they happen (pidfd), with their
+cause; what each process takes. `platforms.cgroups` holds them to their limits where the kernel lets us.
 """
 
 import asyncio
 import os
-import pathlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from springtide import config
-from springtide.domain.cluster import Role, RoleExit
-from springtide.platforms import watchdog
+from springtide.domain.cluster import Life, RoleExit
+from springtide.domain.resources import Limits, Usage
+from springtide.platforms import cgroups, usage, watchdog
 from springtide.platforms.base import Launch
+from springtide.platforms.group_files import Group
 from springtide.telemetry import events, logs
+
+DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on its way out: some milliseconds
 
 
 @dataclass(slots=True)
@@ -25,15 +30,18 @@ class Running:
 
     process: "subprocess.Popen[bytes]"
     pidfd: int
+    limits: Limits
+    group: Group | None
     on_exit: Callable[[RoleExit], None]
 
 
 class LocalPlatform:
-    """Starts roles here. Use within a running event loop, and close it."""
+    """Starts roles here. Use within a running event loop, and close it. `say` gets what the user should know."""
 
-    def __init__(self, files: logs.RunFiles) -> None:
+    def __init__(self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None) -> None:
         self._files = files
-        self._running: dict[Role, Running] = {}
+        self._running: dict[Life, Running] = {}
+        self._groups = cgroups.Groups(say)
         self._watchdog = subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__],
             stdin=subprocess.PIPE,
@@ -45,11 +53,12 @@ class LocalPlatform:
 
     def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
         """Start a role in the watchdog's process group, its output going to its log."""
-        path = self._files.log_of(launch.role)
+        path = self._files.log_of(launch.life.role)
+        group = self._make_group(launch)
         try:
             with open(path, "ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", launch.module, *launch.arguments],
+                    [*within(group), sys.executable, "-m", launch.module, *launch.arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -58,48 +67,85 @@ class LocalPlatform:
                 )
         except OSError as error:
             raise events.as_disk_error(error, path) from error
+        if group is not None:
+            self._groups.admit(group, process.pid, launch.limits)
         pidfd = os.pidfd_open(process.pid)
-        self._running[launch.role] = Running(process, pidfd, on_exit)
-        asyncio.get_running_loop().add_reader(pidfd, self._ended, launch.role)
+        self._running[launch.life] = Running(process, pidfd, launch.limits, group, on_exit)
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, launch.life)
         return process.pid
 
-    def stop(self, role: Role, *, kill: bool) -> None:
+    def stop(self, life: Life, *, kill: bool) -> None:
         """SIGTERM or SIGKILL."""
-        if role in self._running:
-            self._running[role].process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        if life in self._running:
+            self._running[life].process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
 
-    def running(self) -> list[Role]:
-        """Roles that have not ended."""
+    def running(self) -> list[Life]:
+        """What has not ended."""
         return list(self._running)
+
+    def usage(self) -> dict[Life, tuple[Usage, Limits]]:
+        """By control group where there is one, else of the process alone."""
+        return {life: (usage_of(running), running.limits) for life, running in self._running.items()}
 
     def close(self) -> None:
         """End whatever is left of the group, children of roles included, and wait for the roles."""
+        self._groups.close()  # usually all of it: the rest when its processes are dead
         watch = self._watchdog
         assert watch.stdin is not None and watch.stdout is not None
         watch.stdin.close()
         watch.wait()  # by its own SIGKILL, which the whole group got too
         watch.stdout.close()
-        for role in list(self._running):
-            self._running[role].process.wait()
-            self._ended(role)
+        for life in list(self._running):
+            self._running[life].process.wait()
+            self._ended(life)
+        deadline = time.monotonic() + DYING_S
+        while self._groups.folders() and time.monotonic() < deadline:
+            self._groups.close()
+            time.sleep(0.01)
 
-    def _ended(self, role: Role) -> None:
-        running = self._running.pop(role)
+    def _make_group(self, launch: Launch) -> Group | None:
+        known = set(self._groups.folders())
+        group = self._groups.make(str(launch.life), launch.limits)
+        assert self._watchdog.stdin is not None
+        for folder in self._groups.folders():
+            if folder not in known:
+                self._watchdog.stdin.write(f"{folder}\n".encode())
+        self._watchdog.stdin.flush()
+        return group
+
+    def _ended(self, life: Life) -> None:
+        running = self._running.pop(life)
         asyncio.get_running_loop().remove_reader(running.pidfd)
         os.close(running.pidfd)
-        running.on_exit(exit_of(role, running.process.pid, running.process.wait()))
+        returned = running.process.wait()
+        oom = False
+        if running.group is not None:
+            oom = returned != 0 and running.group.oom_kills() > 0
+            self._groups.remove(running.group)
+        running.on_exit(exit_of(life, running.process.pid, returned, oom=oom))
 
 
-def exit_of(role: Role, pid: int, returned: int) -> RoleExit:
-    """How a process ended, from what `wait` returned."""
-    if returned >= 0:
-        return RoleExit(role=role, pid=pid, code=returned)
-    return RoleExit(role=role, pid=pid, signal=signal.Signals(-returned).name)
+# A process that moves itself before it becomes the interpreter is counted, and held, from its first byte on.
+ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
 
 
-def tail(path: pathlib.Path, lines: int = 20) -> list[str]:
-    """The last lines of a log, for an error report."""
-    try:
-        return path.read_text(errors="replace").splitlines()[-lines:]
-    except OSError:
+def within(group: Group | None) -> list[str]:
+    """The beginning of a command that is to run in a control group."""
+    if group is None:
         return []
+    folders = [str(folder) for folder in group.folders()]
+    return ["/bin/sh", "-c", ENTER, "sh", str(len(folders)), *folders]
+
+
+def usage_of(running: Running) -> Usage:
+    """What a process takes now."""
+    return usage.of_process(running.process.pid) if running.group is None else running.group.usage()
+
+
+def exit_of(life: Life, pid: int, returned: int, *, oom: bool = False) -> RoleExit:
+    """How a process ended, from what `wait` returned."""
+    role, incarnation = life.role, life.incarnation
+    if returned >= 0:
+        return RoleExit(role=role, incarnation=incarnation, pid=pid, code=returned, oom=oom)
+    name = signal.Signals(-returned).name
+    return RoleExit(role=role, incarnation=incarnation, pid=pid, signal=name, oom=oom)

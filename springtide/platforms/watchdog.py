@@ -1,12 +1,16 @@
 """Ends all processes of a job when its agent ends, even by SIGKILL. Runs as a script, `python -I -S watchdog.py`.
 
-In: standard input, a pipe whose other end only the agent holds. It leads the process group that all roles are started
-in; when the pipe closes it kills the group, itself included, so nothing can be left behind, children of roles neither.
+In: standard input, a pipe whose other end only the agent holds; on it, control groups to remove in the end, one a line.
+It leads the process group that all roles are started in; when the pipe closes it kills the group, itself included, so
+nothing can be left behind, children of roles neither. A last child, outside the group, removes the control groups.
 """
 
 import os
 import signal
 import sys
+import time
+
+REMOVE_S = 5.0  # a group can be removed when the last process in it has died
 
 
 def main() -> None:
@@ -15,9 +19,39 @@ def main() -> None:
         signal.signal(ignored, signal.SIG_IGN)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    sys.stdin.read()
+    folders = [folder for folder in sys.stdin.read().splitlines() if os.path.isdir(folder)]
     if os.getpgrp() == os.getpid():  # never a group that is not its own
+        if folders:
+            remove_afterwards(folders)
         os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def remove_afterwards(folders: list[str]) -> None:
+    """Leave a process behind that removes control groups once this one is dead, and its process group with it."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child:
+        os.setpgid(child, child)
+        return
+    for handle in (0, 1, 2, theirs):
+        os.close(handle)
+    os.read(ours, 1)  # returns when this pipe's other end closes: the watchdog is dead
+    deadline = time.monotonic() + REMOVE_S
+    while folders and time.monotonic() < deadline:
+        folders = [folder for folder in reversed(folders) if not removed(folder)][::-1]
+        time.sleep(0.01)
+    os._exit(0)
+
+
+def removed(folder: str) -> bool:
+    """Whether a control group is gone; parents come before their children, and go after them."""
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -58,6 +58,14 @@ def make_run(base: pathlib.Path, job: str) -> RunFiles:
             raise events.as_disk_error(error, root) from error
 
 
+def tail(path: pathlib.Path, lines: int = 20) -> list[str]:
+    """The last lines of a log that say something; none when there is no log."""
+    try:
+        return [line for line in path.read_text(errors="replace").splitlines() if line.strip()][-lines:]
+    except OSError:
+        return []
+
+
 SCRIPT_RAISED = "---- the script raised ----"
 """A line in a worker's log; what follows is the traceback of the user's code."""
 

@@ -1,0 +1,170 @@
+"""The files of one control group, behind one small face: limits in; usage, out-of-memory kills and members out.
+
+In: `platforms.cgroups` has made the folders. `GroupV1` has a folder for each controller, `GroupV2` one for all.
+"""
+
+import contextlib
+import os
+import pathlib
+import signal
+from collections.abc import Mapping
+from typing import Protocol
+
+from springtide.domain.resources import Limits, Usage
+
+PERIOD_US = (
+    100_000  # the kernel's own default: a process over its share stands still for the rest of a tenth of a second
+)
+
+
+class Group(Protocol):
+    """What a platform needs of a control group. Reading a file that is not there reads as nothing."""
+
+    def hold_to(self, limits: Limits) -> None:
+        """Write the limits; raises OSError where that is not permitted."""
+        ...
+
+    def admit(self, pid: int) -> None:
+        """Move a process in; the children that it starts from now on come along."""
+        ...
+
+    def usage(self) -> Usage:
+        """CPU and memory of everything in it, of members that have ended too."""
+        ...
+
+    def oom_kills(self) -> int:
+        """How many of its processes the kernel has killed for want of memory, by its own count."""
+        ...
+
+    def members(self) -> set[int]:
+        """Processes in it."""
+        ...
+
+    def folders(self) -> tuple[pathlib.Path, ...]:
+        """What must be removed in the end."""
+        ...
+
+
+class GroupV1:
+    """A group in each of several hierarchies."""
+
+    def __init__(self, folder_of: Mapping[str, pathlib.Path]) -> None:
+        self._folder_of = dict(folder_of)
+
+    def hold_to(self, limits: Limits) -> None:
+        """Quota of each period; memory, and memory with swap where that is counted."""
+        if limits.cpu is not None and (cpu := self._folder_of.get("cpu")):
+            write(cpu / "cpu.cfs_period_us", PERIOD_US)
+            write(cpu / "cpu.cfs_quota_us", int(limits.cpu * PERIOD_US))
+        if limits.memory is not None and (memory := self._folder_of.get("memory")):
+            write(memory / "memory.limit_in_bytes", limits.memory)
+            if (memory / "memory.memsw.limit_in_bytes").exists():
+                write(memory / "memory.memsw.limit_in_bytes", limits.memory)
+
+    def admit(self, pid: int) -> None:
+        """Into all of them."""
+        for folder in self.folders():
+            write(folder / "cgroup.procs", pid)
+
+    def usage(self) -> Usage:
+        """`cpuacct.usage` counts nanoseconds; `rss` is anonymous memory, `shmem` what is shared."""
+        memory = read_table(self._folder_of, "memory", "memory.stat")
+        return Usage(
+            cpu_s=read_number(self._folder_of, "cpuacct", "cpuacct.usage") / 1e9,
+            memory=memory.get("total_rss", 0) + memory.get("total_shmem", 0),
+            peak=read_number(self._folder_of, "memory", "memory.max_usage_in_bytes"),
+        )
+
+    def oom_kills(self) -> int:
+        """A line of `memory.oom_control`."""
+        return read_table(self._folder_of, "memory", "memory.oom_control").get("oom_kill", 0)
+
+    def members(self) -> set[int]:
+        """Of any of them."""
+        return {pid for folder in self.folders() for pid in read_members(folder)}
+
+    def folders(self) -> tuple[pathlib.Path, ...]:
+        """Hierarchies may be mounted together."""
+        return tuple(dict.fromkeys(self._folder_of.values()))
+
+
+class GroupV2:
+    """A group of the one hierarchy."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._here = {"": folder}
+
+    def hold_to(self, limits: Limits) -> None:
+        """`cpu.max` is quota and period; swap would only hide that memory has run out."""
+        if limits.cpu is not None:
+            write(self._folder / "cpu.max", f"{int(limits.cpu * PERIOD_US)} {PERIOD_US}")
+        if limits.memory is not None:
+            write(self._folder / "memory.max", limits.memory)
+            if (self._folder / "memory.swap.max").exists():
+                write(self._folder / "memory.swap.max", 0)
+
+    def admit(self, pid: int) -> None:
+        """Into it."""
+        write(self._folder / "cgroup.procs", pid)
+
+    def usage(self) -> Usage:
+        """`cpu.stat` is there even where the CPU controller is not."""
+        memory = read_table(self._here, "", "memory.stat")
+        return Usage(
+            cpu_s=read_table(self._here, "", "cpu.stat").get("usage_usec", 0) / 1e6,
+            memory=memory.get("anon", 0) + memory.get("shmem", 0),
+            peak=read_number(self._here, "", "memory.peak"),
+        )
+
+    def oom_kills(self) -> int:
+        """A line of `memory.events`."""
+        return read_table(self._here, "", "memory.events").get("oom_kill", 0)
+
+    def members(self) -> set[int]:
+        """In it."""
+        return set(read_members(self._folder))
+
+    def folders(self) -> tuple[pathlib.Path, ...]:
+        """The one."""
+        return (self._folder,)
+
+
+def kill_members(group: Group) -> None:
+    """End whatever a role has left running in its group."""
+    for pid in group.members():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def write(path: pathlib.Path, value: int | str) -> None:
+    """One write, as the kernel wants it."""
+    with open(path, "w", encoding="ascii") as file:
+        file.write(str(value))
+
+
+def read_number(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> int:
+    """A file with one number in it."""
+    text = _read(folder_of, controller, name).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def read_table(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> dict[str, int]:
+    """A file with a name and a number on each line."""
+    pairs = (line.split() for line in _read(folder_of, controller, name).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def read_members(folder: pathlib.Path) -> list[int]:
+    """Process ids in a group."""
+    return [int(pid) for pid in _read({"": folder}, "", "cgroup.procs").split()]
+
+
+def _read(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> str:
+    folder = folder_of.get(controller)
+    if folder is None:
+        return ""
+    try:
+        return (folder / name).read_text()
+    except OSError:  # removed meanwhile, or not counted by this kernel
+        return ""

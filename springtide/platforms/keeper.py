@@ -1,0 +1,101 @@
+"""Keeps a master running: starts it, and when it dies or hangs starts the next one, with a higher term.
+
+In: `platforms.agent` says how to launch one and that it cannot reach it. Out: the address of the master to talk to, or
+`JobFailed` with the reason from its log when masters die as soon as they listen, again and again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from springtide import errors
+from springtide.domain.cluster import Life, Role, RoleExit, RoleKind
+from springtide.platforms.base import Launch, Platform
+from springtide.rpc import connection, messages, whereabouts
+from springtide.telemetry import logs
+
+log = logging.getLogger(__name__)
+
+START_S = 60.0  # a Python process on a busy machine; the wait ends at once when it dies
+SHORT_LIFE_S = 1.0  # a master that ends within this time of listening has not worked
+SHORT_LIVES = 5  # in a row, before the job fails
+DYING_S = 0.5  # a connection closes a little before the process has ended: its exit is the better reason
+PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # before the next start, by the number of short lives in a row
+
+MASTER = Role(RoleKind.MASTER)
+
+
+class Keeper:
+    """One master at a time. The one before is dead when the next is started."""
+
+    def __init__(self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], Launch]) -> None:
+        self._platform, self._files, self._launch = platform, files, launch
+        self.term = 0
+        self.last_exit: RoleExit | None = None
+        self.why_replaced = ""
+        self._gone = asyncio.Event()
+        self._listened_at: float | None = None
+        self._short_lives = 0
+
+    async def start(self) -> str:
+        """Start the next master and wait until it listens; its address."""
+        self.term += 1
+        self._gone.clear()
+        self._listened_at = None
+        self._platform.start(self._launch(Life(MASTER, self.term)), self._ended)
+        deadline = time.monotonic() + START_S
+        while (said := whereabouts.read(self._files.master)) is None or said.term != self.term:
+            if self._gone.is_set() or time.monotonic() > deadline:
+                how = str(self.last_exit) if self._gone.is_set() else f"it did not listen within {START_S:g} s"
+                raise errors.MasterUnreachable(f"the master did not start: {how}. {self._reason()}")
+            await asyncio.sleep(0.01)
+        if said.error:
+            raise connection.as_error(messages.Refused(said.kind, said.error))
+        self._listened_at = time.monotonic()
+        return said.address
+
+    async def replace(self, error: errors.MasterUnreachable) -> str:
+        """See that the master is dead, then start another; its address."""
+        await self.soon_gone(DYING_S)
+        self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"
+        await self.end()
+        while True:
+            self._count_life()
+            if self._short_lives >= SHORT_LIVES:
+                raise errors.JobFailed(
+                    f"the master has ended {self._short_lives} times as soon as it was started; "
+                    f"last: {self.last_exit}. {self._reason()}"
+                )
+            await asyncio.sleep(PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)])
+            try:
+                return await self.start()
+            except errors.MasterUnreachable as error:
+                log.warning("%s", error)
+                await self.end()
+
+    async def soon_gone(self, within_s: float) -> None:
+        """Wait for a master that is dying; one that hangs is not waited for any longer than this."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._gone.wait()
+
+    async def end(self) -> None:
+        """Kill it, unless it is dead."""
+        self._platform.stop(Life(MASTER, self.term), kill=True)
+        await self._gone.wait()
+
+    def _ended(self, ended: RoleExit) -> None:
+        self.last_exit = ended
+        self._gone.set()
+
+    def _count_life(self) -> None:
+        lived_s = 0.0 if self._listened_at is None else time.monotonic() - self._listened_at
+        self._short_lives = self._short_lives + 1 if lived_s < SHORT_LIFE_S else 0
+
+    def _reason(self) -> str:
+        """The last line of its log."""
+        path = self._files.log_of(MASTER)
+        lines = logs.tail(path, lines=1)
+        return f"Its log ({path}) ends: {lines[0].strip()}" if lines else f"Its log is {path}"

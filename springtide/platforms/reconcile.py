@@ -1,0 +1,68 @@
+"""Pure. What an agent must do so that what runs becomes what is wanted. The clock is an argument.
+
+In: `WantedRole`s from the master, lives that run now. Out: steps for `platforms.agent`. Wanting the same twice, or once
+more by a master that has taken over, changes nothing: each incarnation is started at most once.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from springtide.domain.cluster import Life, Role, WantedRole
+
+POLITE_S = 5.0  # between asking a role to end and ending it
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this life of a role."""
+
+    wanted: WantedRole
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Ask a process to end, or end it."""
+
+    life: Life
+    kill: bool
+    why: str
+
+
+Step = Start | End
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Remembers what was wanted since when, what was started and whom it has asked to end."""
+
+    wanted_since: dict[Life, float] = field(default_factory=dict)
+    newest: dict[Role, int] = field(default_factory=dict)
+    """The highest incarnation started of each role."""
+    asked_at: dict[Life, float] = field(default_factory=dict)
+
+    def steps(self, wanted: Sequence[WantedRole], running: Iterable[Life], *, at: float) -> list[Step]:
+        """What to do now; call it again at every look."""
+        lives = {Life(each.role, each.incarnation): each for each in wanted}
+        return [*self._ends(lives, list(running), at), *self._starts(lives, at)]
+
+    def _starts(self, lives: dict[Life, WantedRole], at: float) -> Iterable[Step]:
+        for life, each in lives.items():
+            since = self.wanted_since.setdefault(life, at)
+            started = self.newest.get(life.role, -1)
+            if life.incarnation > started and at >= since + each.after_s:
+                self.newest[life.role] = life.incarnation
+                yield Start(each)
+
+    def _ends(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
+        self.asked_at = {life: when for life, when in self.asked_at.items() if life in running}
+        wanted_roles = {life.role: life.incarnation for life in lives}
+        for life in running:
+            if life in lives:
+                continue
+            now = wanted_roles.get(life.role)
+            why = "it is not wanted any more" if now is None else f"incarnation {now} takes its place"
+            if life not in self.asked_at:
+                self.asked_at[life] = at
+                yield End(life, kill=False, why=why)
+            elif at >= self.asked_at[life] + POLITE_S:
+                yield End(life, kill=True, why=why)

@@ -1,0 +1,39 @@
+"""Where the job's master is now: a small file of the run that each master writes when it listens.
+
+In: `master.main` writes it, whole or not at all. Out: its agent, members that have lost their master and commands such
+as `springtide status` read it. A master that takes over has a higher term, and its file replaces the one before.
+"""
+
+import os
+import pathlib
+
+import msgspec
+
+
+class Whereabouts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a master says of itself."""
+
+    term: int = 0
+    """Which master of the job this is: 1 for the first, one more for each that took over."""
+    pid: int = 0
+    address: str = ""
+    """host:port where it listens; empty when it could not."""
+    error: str = ""
+    """Why it could not."""
+    kind: str = ""
+    """The class of `springtide.errors` that this error is."""
+
+
+def write(path: pathlib.Path, where: Whereabouts) -> None:
+    """Replace the file all at once: a reader sees the old one or the new one."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_bytes(msgspec.json.encode(where))
+    part.replace(path)
+
+
+def read(path: pathlib.Path) -> Whereabouts | None:
+    """What the newest master has said; None when none has yet."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Whereabouts)
+    except FileNotFoundError:
+        return None

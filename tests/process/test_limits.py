@@ -1,0 +1,111 @@
+"""Limits that the kernel enforces: a CPU quota that shows in CPU seconds, a memory limit that kills and says so.
+
+Needs control groups that this user may make; version 1 or 2, whichever the machine has.
+"""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from springtide.domain.cluster import Life, Role, RoleKind
+from springtide.domain.resources import Limits
+from springtide.platforms import cgroups, hierarchy, local
+from springtide.platforms.base import Launch
+from springtide.telemetry import logs
+
+pytestmark = pytest.mark.process
+
+WORKER = Life(Role(RoleKind.WORKER, 0), 3)
+BURN = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+FILL = "x = b'x' * (400 << 20)"
+
+
+@pytest.fixture
+def limited():
+    """Skips where the kernel, or who we are, does not allow it."""
+    said = []
+    groups = cgroups.Groups(said.append)
+    group = groups.make("probe", Limits(cpu=1.0, memory=64 << 20))
+    if group is not None:
+        groups.remove(group)
+    groups.close()
+    if said or group is None:
+        pytest.skip(f"limits cannot be tested here: {said or 'no control groups'}")
+
+
+def statement(text):
+    """A process that runs a statement, as `python -m` can."""
+    return ("-n1", "-r1", *text.splitlines())
+
+
+async def run_one(platform, *, text, limits, on_start=lambda pid: None):
+    """Start one process and wait for its end: how it ended, seconds, and what it took shortly before."""
+    ended = asyncio.get_running_loop().create_future()
+    launch = Launch(life=WORKER, module="timeit", arguments=statement(text), limits=limits)
+    began = time.monotonic()
+    on_start(platform.start(launch, ended.set_result))
+    usage = None
+    while not ended.done():
+        usage = platform.usage().get(WORKER, (usage,))[0]
+        await asyncio.wait({ended}, timeout=0.05)
+    return ended.result(), time.monotonic() - began, usage
+
+
+def on_a_platform(folder, work):
+    """Run a coroutine function on a platform of its own; nothing is left of it afterwards."""
+
+    async def body():
+        said = []
+        platform = local.LocalPlatform(logs.make_run(folder, "train"), said.append)
+        try:
+            return await work(platform)
+        finally:
+            platform.close()
+            assert said == []
+
+    result = asyncio.run(body())
+    assert not list(ours())
+    return result
+
+
+def ours():
+    """Control groups of this process."""
+    for folder in set(hierarchy.find().folders.values()):
+        yield from folder.glob(f"springtide-{os.getpid()}-*")
+
+
+def test_half_a_core_is_half_a_core(tmp_path, limited):
+    exit, wall_s, usage = on_a_platform(
+        tmp_path, lambda platform: run_one(platform, text=BURN.format(seconds=2.0), limits=Limits(cpu=0.5))
+    )
+    assert exit.code == 0 and not exit.oom
+    assert 0.2 < usage.cpu_s / wall_s < 0.6, (usage, wall_s)
+
+
+def test_without_a_limit_what_a_process_takes_is_counted_all_the_same(tmp_path):
+    exit, _, usage = on_a_platform(
+        tmp_path, lambda platform: run_one(platform, text=BURN.format(seconds=0.5), limits=Limits())
+    )
+    assert exit.clean and usage.cpu_s > 0.05 and usage.memory > 1 << 20
+
+
+def test_a_process_over_its_memory_is_killed_and_the_cause_is_known(tmp_path, limited):
+    exit, _, _ = on_a_platform(tmp_path, lambda platform: run_one(platform, text=FILL, limits=Limits(memory=128 << 20)))
+    assert (exit.signal, exit.oom, exit.incarnation) == ("SIGKILL", True, 3)
+    assert str(exit).endswith("was killed by SIGKILL for want of memory")
+
+
+def test_a_process_killed_by_someone_else_was_not_out_of_memory(tmp_path, limited):
+    exit, _, _ = on_a_platform(
+        tmp_path,
+        lambda platform: run_one(
+            platform,
+            text=BURN.format(seconds=60),
+            limits=Limits(memory=128 << 20),
+            on_start=lambda pid: os.kill(pid, signal.SIGKILL),
+        ),
+    )
+    assert (exit.signal, exit.oom) == ("SIGKILL", False)
