@@ -67,6 +67,12 @@ def run(
     ] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="Parameter servers.  [default: 1]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Workers.  [default: 1, 2 from 4 cores on]")] = None,
+    cpu: Annotated[
+        float | None, typer.Option(help="Cores that each worker and server may use, such as 0.5.", metavar="CORES")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory that each of them may use, such as 2G.", metavar="SIZE")
+    ] = None,
     sync: Annotated[str, typer.Option(help="async: each worker at its own pace; bsp: in step.")] = "async",
     name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the script's]")] = None,
     logs: Annotated[str, typer.Option(help="Where runs keep their logs.", metavar="DIR")] = ".springtide/runs",
@@ -86,9 +92,9 @@ def run(
     from springtide.cli import run as verb
 
     options = verb.RunOptions(
-        script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, sync=sync, name=name,
-        logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence, grace_s=grace,
-        as_json=as_json, debug=debug,
+        script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
+        sync=sync, name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
+        grace_s=grace, as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)
 

@@ -32,6 +32,8 @@ class RunOptions:
     arguments: tuple[str, ...] = ()
     servers: int | None = None
     workers: int | None = None
+    cpu: float | None = None
+    memory: str | None = None
     sync: str = "async"
     name: str | None = None
     logs: str = ".springtide/runs"
@@ -58,11 +60,13 @@ def run(options: RunOptions) -> int:
 def execute(options: RunOptions) -> tuple[messages.JobStatus, logs.RunFiles]:
     """Run a job to its end; how it ended, and where its files are."""
     script = find_script(options.script)
-    sizes = resources.size_locally(cores(), servers=options.servers, workers=options.workers)
+    limits = limits_of(options)
+    sizes = resources.size_locally(cores(), servers=options.servers, workers=options.workers, cpu=limits.cpu)
     name = options.name or name_of(script)
     spec = job.JobSpec(
         name=name, servers=sizes.servers, workers=sizes.workers, sync=sync_mode(options.sync), slots=options.slots,
         seed=options.seed, join_s=options.timeout_s, silence_s=options.silence_s,
+        worker_cpu=limits.cpu, worker_memory=limits.memory, server_cpu=limits.cpu, server_memory=limits.memory,
     )  # fmt: skip
     files = logs.make_run(pathlib.Path(options.logs), name)
     plan = RunPlan(
@@ -75,8 +79,8 @@ def execute(options: RunOptions) -> tuple[messages.JobStatus, logs.RunFiles]:
 
 async def _run(plan: RunPlan, files: logs.RunFiles) -> messages.JobStatus:
     shown = view.open_view(plan, files)
-    platform = LocalPlatform(files)
-    agent = Agent(plan, files, platform)
+    platform = LocalPlatform(files, shown.say)
+    agent = Agent(plan, files, platform, shown.say)
     loop = asyncio.get_running_loop()
     interrupts = 0
 
@@ -94,6 +98,15 @@ async def _run(plan: RunPlan, files: logs.RunFiles) -> messages.JobStatus:
         loop.add_signal_handler(number, interrupted, name)
     with shown:
         return await agent.run(shown.update)
+
+
+def limits_of(options: RunOptions) -> resources.Limits:
+    """What each worker and server may take, checked before anything starts."""
+    memory = None if options.memory is None else resources.parse_memory(options.memory)
+    limits = resources.Limits(cpu=options.cpu, memory=memory)
+    if limits.cpu is not None and limits.cpu > cores():
+        raise errors.BadInput(f"--cpu {limits.cpu:g}: this machine has {cores()} cores; give that or less, or none")
+    return limits
 
 
 def find_script(path: str) -> pathlib.Path:

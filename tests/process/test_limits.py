@@ -5,6 +5,7 @@ Needs control groups that this user may make; version 1 or 2, whichever the mach
 
 import asyncio
 import os
+import pathlib
 import signal
 import time
 
@@ -15,6 +16,7 @@ from springtide.domain.resources import Limits
 from springtide.platforms import cgroups, hierarchy, local
 from springtide.platforms.base import Launch
 from springtide.telemetry import logs
+from tests.process import running
 
 pytestmark = pytest.mark.process
 
@@ -109,3 +111,55 @@ def test_a_process_killed_by_someone_else_was_not_out_of_memory(tmp_path, limite
         ),
     )
     assert (exit.signal, exit.oom) == ("SIGKILL", False)
+
+
+LIMITED = running.loop(
+    body="if not trained:\n    print('limits', open('/proc/self/cgroup').read().split(), flush=True)", samples=10**12
+)
+
+
+def groups_of(job):
+    """Control groups of a running command."""
+    found = set(hierarchy.find(pathlib.Path(f"/proc/{job.process.pid}")).folders.values())
+    return [path for parent in found for path in parent.glob(f"springtide-{job.process.pid}-*/*") if path.is_dir()]
+
+
+def test_each_role_of_a_job_is_held_to_its_limits(tmp_path, limited):
+    running.script(tmp_path, LIMITED)
+    with running.springtide("run", "train.py", "--cpu", "0.5", "--memory", "1G", folder=tmp_path) as job:
+        assert f"springtide-{job.process.pid}-" in job.wait_for("limits")
+        folders = groups_of(job)
+        assert {folder.name for folder in folders} == {"worker-0", "server-0", "master.1"}
+        limits = {}
+        for folder in folders:
+            for name in ("cpu.cfs_quota_us", "memory.limit_in_bytes", "cpu.max", "memory.max"):
+                if (folder / name).exists():
+                    limits[folder.name, name] = (folder / name).read_text().strip()
+        v1 = ("worker-0", "cpu.cfs_quota_us") in limits
+        cpu, memory = ("cpu.cfs_quota_us", "memory.limit_in_bytes") if v1 else ("cpu.max", "memory.max")
+        for role in ("worker-0", "server-0"):
+            assert limits[role, cpu] == ("50000" if v1 else "50000 100000")
+            assert limits[role, memory] == str(1 << 30)
+        assert limits["master.1", memory] != str(1 << 30), "the master has no limit"
+        job.send(signal.SIGINT)
+        assert job.finish()[0] == 130
+    assert not any(folder.parent.exists() for folder in folders)
+
+
+def test_a_killed_agent_leaves_no_control_groups(tmp_path, limited):
+    running.script(tmp_path, LIMITED)
+    with running.springtide("run", "train.py", folder=tmp_path) as job:
+        job.wait_for("limits")
+        folders = groups_of(job)
+        assert folders
+        job.send(signal.SIGKILL)
+        job.finish()
+        running.wait_until(lambda: not any(folder.parent.exists() for folder in folders), "the groups are gone")
+
+
+def test_what_the_watchdog_could_not_remove_the_next_run_does(tmp_path, limited):
+    made = [folder / "springtide-1-1" / "worker-0" for folder in set(hierarchy.find().folders.values())]
+    for folder in made:
+        folder.mkdir(parents=True)
+    cgroups.Groups(pytest.fail)
+    assert not any(folder.parent.exists() for folder in made)

@@ -50,6 +50,10 @@ def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
         (["--sync", "bps"], "no sync mode named 'bps'. Did you mean 'bsp'?"),
         (["--slots", "100"], "100 slots; use a power of two, 64 or more"),
         (["--slots", "64", "--servers", "65"], "65 servers but only 64 slots"),
+        (["--cpu", "0"], "cpu 0: wanted a number of cores from 0.01 up, such as 0.5"),
+        (["--cpu", "4096"], "--cpu 4096: this machine has "),
+        (["--memory", "2"], "memory 2 bytes: a process needs 32M at least; give a unit, such as 2G"),
+        (["--memory", "lots"], "memory 'lots': wanted a number and a unit, such as 512M or 2G"),
         (["--name", "My Job"], "job name 'My Job': use lower-case letters"),
     ],
 )

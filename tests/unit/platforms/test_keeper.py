@@ -1,0 +1,124 @@
+"""Keeping a master running, on a platform that is a script: which master listens, hangs or dies is up to the test."""
+
+import asyncio
+
+import pytest
+
+from springtide import errors
+from springtide.domain.cluster import Life, RoleExit
+from springtide.platforms import keeper
+from springtide.platforms.base import Launch
+from springtide.rpc import whereabouts
+from springtide.rpc.whereabouts import Whereabouts
+from springtide.telemetry import logs
+
+LOST = errors.MasterUnreachable("lost the connection")
+
+
+class Scripted:
+    """A platform whose masters do what `play(self, term)` says."""
+
+    def __init__(self, files, play):
+        self.files, self.play = files, play
+        self.terms, self.killed, self.alive = [], [], {}
+
+    def start(self, launch, on_exit):
+        term = launch.life.incarnation
+        assert not self.alive, "two masters at once"
+        self.terms.append(term)
+        self.alive[term] = on_exit
+        self.play(self, term)
+        return 100 + term
+
+    def listen(self, term):
+        whereabouts.write(self.files.master, Whereabouts(term=term, pid=100 + term, address=f"here:{term}"))
+
+    def die(self, term, **how):
+        on_exit = self.alive.pop(term)
+        on_exit(RoleExit(role=keeper.MASTER, incarnation=term, pid=100 + term, **how))
+
+    def stop(self, life, *, kill):
+        if life.incarnation in self.alive:
+            assert kill
+            self.killed.append(life.incarnation)
+            self.die(life.incarnation, signal="SIGKILL")
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Make a keeper over a script; pauses are recorded, not made."""
+    files = logs.make_run(tmp_path, "train")
+    monkeypatch.setattr(keeper, "PAUSES_S", (0.0,))
+    monkeypatch.setattr(keeper, "DYING_S", 0.01)
+
+    def make(play):
+        platform = Scripted(files, play)
+        return platform, keeper.Keeper(platform, files, lambda life: Launch(life=life, module="none"))
+
+    return make
+
+
+def test_each_master_has_a_higher_term_and_is_known_by_it(kept):
+    platform, keep = kept(Scripted.listen)
+
+    async def play():
+        assert await keep.start() == "here:1"
+        platform.die(1, signal="SIGKILL")
+        assert await keep.replace(LOST) == "here:2"
+        assert keep.why_replaced == "master (pid 101) was killed by SIGKILL"
+
+    asyncio.run(play())
+    assert platform.terms == [1, 2] and platform.killed == []
+
+
+def test_a_master_that_hangs_is_killed_before_the_next_is_started(kept):
+    platform, keep = kept(Scripted.listen)
+
+    async def play():
+        await keep.start()
+        assert await keep.replace(errors.MasterUnreachable("silent for 3 s")) == "here:2"
+
+    asyncio.run(play())
+    assert platform.killed == [1]
+    assert keep.why_replaced == "silent for 3 s, and it was killed"
+
+
+def test_one_that_dies_before_it_listens_is_followed_by_another(kept):
+    platform, keep = kept(lambda self, term: self.die(term, code=1) if term in (2, 3) else self.listen(term))
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        assert await keep.replace(LOST) == "here:4"
+
+    asyncio.run(play())
+    assert platform.terms == [1, 2, 3, 4]
+
+
+def test_masters_that_die_at_once_again_and_again_fail_the_job_with_the_reason_from_their_log(kept):
+    platform, keep = kept(lambda self, term: self.listen(term) if term == 1 else self.die(term, code=1))
+    platform.files.log_of(keeper.MASTER).write_text("Traceback\nsqlite3.DatabaseError: file is not a database\n\n")
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        await keep.replace(LOST)
+
+    with pytest.raises(errors.JobFailed) as failed:
+        asyncio.run(play())
+    assert "exited with status 1" in str(failed.value)
+    assert str(failed.value).endswith("ends: sqlite3.DatabaseError: file is not a database")
+    assert len(platform.terms) == keeper.SHORT_LIVES
+
+
+def test_a_first_master_that_cannot_listen_says_why(kept):
+    def refuse(self, term):
+        whereabouts.write(self.files.master, Whereabouts(term=term, error="port 1 is taken", kind="PortTaken"))
+
+    _, keep = kept(refuse)
+    with pytest.raises(errors.PortTaken, match="port 1 is taken"):
+        asyncio.run(keep.start())
+
+
+def test_a_life_is_named_for_its_role_and_number():
+    assert str(Life(keeper.MASTER, 2)) == "master.2"
