@@ -1,222 +1,275 @@
-"""Pure. Who trains which shard: every shard goes todo -> leased -> done, and none is lost or handed out twice.
+"""Pure. One pass over one data set, for workers that go each at their own pace: todo -> leased -> done, nothing lost.
 
-In: cards and requests of workers, as `master.desk` gets them. Out: a `Grant`, or why there is none. A `Ledger` keeps
-one pass over one data set for workers that go each at their own pace (async); a `Lockstep` one for a group that goes
-through the same shards together (bsp). A `Book` keeps them all.
+In: data/book.py asks for leases and passes the words of their holders on. Out: grants, verdicts. The clock is an
+argument, and every method that changes something depends on its arguments alone, so a journal of calls can be replayed.
 """
 
-from dataclasses import dataclass, field, fields
-from enum import Enum
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from springtide import errors
-from springtide.data import shards
+from springtide.data.todo import Piece, Todo
+from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Poisoned, Progress, Totals, Wish
 from springtide.domain.samples import DatasetCard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """Samples `first` to `first + count` of a shard, for one holder. `shard` is unique in the job."""
+@dataclass(slots=True)
+class Lease:
+    """A run of batches of one shard in somebody's hands."""
 
-    shard: int
-    epoch: int
-    index: int
+    holder: Holder
+    running: int
     first: int
-    count: int
+    offset: int
+    """Trained up to here."""
+    end: int
+    deadline: float
+    wish: int | None = None
+    """Where it was asked to end."""
 
 
-class Nothing(Enum):
-    """Why a worker gets no shard."""
+class Effect(NamedTuple):
+    """What a holder's word did."""
 
-    WAIT = "others still hold shards, which may come back"
-    END = "all shards of the pass are done, or held by the asker itself"
+    held: bool
+    """Whether the lease is the holder's; if not, nothing has changed."""
+    samples: int = 0
+    """Newly trained."""
+    freed: bool = False
+    """Whether the lease is over, or its tail came back."""
+
+
+STRANGER = Effect(held=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """Shards by state."""
+class LedgerState:
+    """A ledger as plain data."""
 
-    total: int = 0
-    leased: int = 0
-    done: int = 0
-
-    def __add__(self, other: "Totals") -> "Totals":
-        """Both together."""
-        return Totals(total=self.total + other.total, leased=self.leased + other.leased, done=self.done + other.done)
-
-
-def grant_of(card: DatasetCard, base: int, running: int) -> Grant:
-    """The whole of the running-th shard of a pass."""
-    epoch, index = divmod(running, card.shards)
-    return Grant(
-        shard=base + running,
-        epoch=card.first_epoch + epoch,
-        index=index,
-        first=0,
-        count=shards.size(card, index),
-    )
+    card: DatasetCard
+    base: int
+    closed: bool
+    running: int
+    cut: int
+    returned: tuple[Piece, ...]
+    failed: tuple[Piece, ...]
+    leases: tuple[Lease, ...]
+    left: dict[int, int]
+    done: int
+    samples_done: int
+    failures: dict[int, int]
+    poisoned: tuple[Poisoned, ...]
 
 
 @dataclass(slots=True)
 class Ledger:
-    """One pass over one data set: shards go to whoever asks first."""
+    """Who trains what of one pass."""
 
     card: DatasetCard
     base: int
     """Number of the first shard; the numbers of a job's passes do not overlap."""
-    total: int = field(init=False)
-    holder_of: dict[int, int] = field(default_factory=dict)
-    done: set[int] = field(default_factory=set)
-    next_running: int = 0
+    max_failures: int = 3
+    """Tries after which a part that cannot be read is given up."""
+    todo: Todo = field(init=False)
+    leases: dict[LeaseKey, Lease] = field(default_factory=dict)
+    held: dict[int, dict[LeaseKey, Lease]] = field(default_factory=dict)
+    """The same by rank; a rank has one incarnation at a time."""
+    left: dict[int, int] = field(default_factory=dict)
+    """Samples not yet trained, of the shards that were begun and are not done."""
+    done: int = 0
+    samples_done: int = 0
+    failures: dict[int, int] = field(default_factory=dict)
+    poisoned: list[Poisoned] = field(default_factory=list)
+    closed: bool = False
 
     def __post_init__(self) -> None:
-        self.total = self.card.epochs * self.card.shards
+        self.todo = Todo(self.card)
+
+    @property
+    def numbers(self) -> int:
+        """How many shard numbers the pass takes."""
+        return self.todo.shards
 
     def close(self) -> None:
         """Hand out nothing more."""
-        self.total = self.next_running
+        self.closed = True
 
-    def lease(self, worker: int) -> Grant | Nothing:
-        """The next shard, in the order of the epochs."""
-        if self.next_running < self.total:
-            grant = grant_of(self.card, self.base, self.next_running)
-            self.next_running += 1
-            self.holder_of[grant.shard] = worker
-            return grant
-        return Nothing.WAIT if any(holder != worker for holder in self.holder_of.values()) else Nothing.END
+    def lease(
+        self, holder: Holder, *, most: int, size: int, budget: int, deadline: float
+    ) -> tuple[Grant, ...] | Nothing:
+        """Up to `most` leases of at most `size` samples each, together about `budget` samples; one in any case."""
+        card, mine = self.card, self.held.setdefault(holder.rank, {})
+        grants: list[Grant] = []
+        while not self.closed and len(grants) < most and (budget > 0 or not grants):
+            piece = self.todo.take(size)
+            if piece is None:
+                break
+            running, first, end = piece
+            key = LeaseKey(self.base + running, first)
+            if running not in self.left:
+                self.left[running] = self.todo.size_of(running)
+            lease = Lease(holder, running, first, first, end, deadline)
+            self.leases[key] = mine[key] = lease
+            epoch, index = divmod(running, card.shards)
+            grants.append(Grant(self.base + running, card.first_epoch + epoch, index, first, end))
+            budget -= end - first
+        if grants:
+            return tuple(grants)
+        return Nothing.WAIT if len(self.leases) > len(mine) and not self.closed else Nothing.END
 
-    def finish(self, worker: int, shard: int) -> None:
-        """The worker has trained the shard, and every server has its gradients. Saying so twice does no harm."""
-        if shard in self.done:
-            return
-        holder = self.holder_of.get(shard)
-        if holder != worker:
-            held = f"worker-{holder} holds it" if holder is not None else "nobody holds it"
-            raise errors.BadInput(f"worker-{worker} reports shard {shard} as done, but {held}")
-        del self.holder_of[shard]
-        self.done.add(shard)
+    def report(self, holder: Holder, word: Progress, deadline: float) -> Effect:
+        """Take a holder's word on a lease, which is its own until `deadline` then."""
+        key = LeaseKey(word.shard, word.first)
+        lease = self.leases.get(key)
+        if lease is None or lease.holder != holder:
+            return STRANGER
+        lease.deadline = deadline
+        grid = self.card.batch_size
+        end = min(lease.end, max(lease.offset, -(-word.end // grid) * grid))
+        offset = end if word.offset >= end else max(lease.offset, word.offset - word.offset % grid)
+        before = lease.offset
+        freed = offset == end or end < lease.end
+        self._cut(lease, end)
+        self._trained(lease, offset)
+        if offset == end:
+            self._drop(key, lease)
+        return Effect(True, offset - before, freed)
+
+    def fail(self, holder: Holder, failure: Failure) -> bool:
+        """The holder cannot read on from `failure.offset`; what comes before stays its own. False: not its lease."""
+        key = LeaseKey(failure.shard, failure.first)
+        lease = self.leases.get(key)
+        if lease is None or lease.holder != holder:
+            return False
+        grid = self.card.batch_size
+        begin = min(lease.end, max(lease.offset, failure.offset - failure.offset % grid))
+        piece = Piece(lease.running, begin, lease.end)
+        lease.end = begin
+        if lease.offset == begin:
+            self._drop(key, lease)
+        if piece.first == piece.end:
+            return True
+        tries = self.failures[lease.running] = self.failures.get(lease.running, 0) + 1
+        if tries < self.max_failures:
+            self.todo.put_back(piece, failed=True)
+        else:
+            epoch = self.card.first_epoch + lease.running // self.card.shards
+            self.poisoned.append(Poisoned(failure.shard, epoch, begin, piece.end, tries, failure.error))
+        return True
+
+    def take_back(self, keys: Iterable[LeaseKey]) -> int:
+        """These leases end here: what is left of each goes back. Returns how many there were."""
+        count = 0
+        for key in list(keys):
+            lease = self.leases.get(key)
+            if lease is not None:
+                self.todo.put_back(Piece(lease.running, lease.offset, lease.end))
+                self._drop(key, lease)
+                count += 1
+        return count
+
+    def wish(self, wish: Wish) -> bool:
+        """Ask the holder of a lease to end it sooner. False: there is no such lease, or it ends there anyway."""
+        lease = self.leases.get(LeaseKey(wish.shard, wish.first))
+        if lease is None:
+            return False
+        grid = self.card.batch_size
+        end = max(lease.offset, -(-wish.end // grid) * grid)
+        if end >= lease.end or (lease.wish is not None and lease.wish <= end):
+            return False
+        lease.wish = end
+        return True
+
+    def wishes(self, rank: int) -> tuple[Wish, ...]:
+        """What this rank is asked to end sooner, as long as it has not answered."""
+        mine = self.held.get(rank)
+        if not mine:
+            return ()
+        return tuple(Wish(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
 
     def totals(self) -> Totals:
         """Shards by state."""
-        return Totals(total=self.total, leased=len(self.holder_of), done=len(self.done))
+        return Totals(
+            total=self.todo.shards,
+            leased=len({lease.running for lease in self.leases.values()}),
+            done=self.done,
+            poisoned=len({each.shard for each in self.poisoned}),
+            samples=self.card.epochs * self.card.samples_used,
+            samples_done=self.samples_done,
+        )
 
     def check(self) -> None:
         """Every invariant; tests call it after each step."""
-        handed_out = set(range(self.base, self.base + self.next_running))
-        assert not self.done & self.holder_of.keys(), "a shard is both leased and done"
-        assert self.done | self.holder_of.keys() == handed_out, "a shard that was handed out is neither leased nor done"
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for running, first, end in (*self.todo.returned, *self.todo.failed):
+            spans.setdefault(running, []).append((first, end))
+        for key, lease in self.leases.items():
+            assert key == (self.base + lease.running, lease.first), "a lease lies under another's name"
+            assert lease.first <= lease.offset < lease.end, "a lease with nothing left to do is kept"
+            assert self.held[lease.holder.rank][key] is lease, "a lease is not in its holder's hands"
+            spans.setdefault(lease.running, []).append((lease.offset, lease.end))
+        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a hand holds what is not leased"
+        for each in self.poisoned:
+            spans.setdefault(each.shard - self.base, []).append((each.first, each.end))
+        if self.todo.cut:
+            spans.setdefault(self.todo.running, []).append((self.todo.cut, self.todo.size_of(self.todo.running)))
+        for running, parts in spans.items():
+            parts.sort()
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(parts)), "samples are in two places"
+            assert sum(end - first for first, end in parts) == self.left[running], "samples are lost"
+        assert spans.keys() == self.left.keys(), "a shard that was begun is neither done nor anywhere"
+        assert self.done + len(self.left) == self.todo.running + bool(self.todo.cut), "shards are lost"
+        waiting = Todo(self.card, self.todo.running, self.todo.cut, self.todo.returned, self.todo.failed).samples
+        assert self.todo.samples == waiting, "the queue has miscounted"
+        elsewhere = sum(one.end - one.offset for one in self.leases.values()) + sum(
+            one.end - one.first for one in self.poisoned
+        )
+        whole = self.card.epochs * self.card.samples_used
+        assert self.samples_done + waiting + elsewhere == whole, "samples are miscounted"
 
+    def to_state(self) -> LedgerState:
+        """Everything, as plain data."""
+        todo = self.todo
+        return LedgerState(
+            card=self.card, base=self.base, closed=self.closed, running=todo.running, cut=todo.cut,
+            returned=tuple(todo.returned), failed=tuple(todo.failed), leases=tuple(replace(lease) for lease in self.leases.values()),
+            left=dict(self.left), done=self.done, samples_done=self.samples_done, failures=dict(self.failures),
+            poisoned=tuple(self.poisoned),
+        )  # fmt: skip
 
-@dataclass(slots=True)
-class Lockstep:
-    """One pass over one data set: all ranks of a bsp group get the same shards in the same order."""
+    @staticmethod
+    def from_state(state: LedgerState, max_failures: int) -> "Ledger":
+        """A ledger that goes on where that one was."""
+        ledger = Ledger(state.card, state.base, max_failures)
+        ledger.todo = Todo(state.card, state.running, state.cut, deque(state.returned), deque(state.failed))
+        for kept in state.leases:
+            lease = replace(kept)
+            key = LeaseKey(state.base + lease.running, lease.first)
+            ledger.leases[key] = ledger.held.setdefault(lease.holder.rank, {})[key] = lease
+        ledger.left, ledger.failures = dict(state.left), dict(state.failures)
+        ledger.done, ledger.samples_done = state.done, state.samples_done
+        ledger.poisoned, ledger.closed = list(state.poisoned), state.closed
+        return ledger
 
-    card: DatasetCard
-    base: int
-    workers: int
-    total: int = field(init=False)
-    leased_to: list[int] = field(init=False)
-    done_by: list[int] = field(init=False)
+    def _cut(self, lease: Lease, end: int) -> None:
+        """The lease ends at `end`; its tail goes back."""
+        if end < lease.end:
+            self.todo.put_back(Piece(lease.running, end, lease.end))
+            lease.end, lease.wish = end, None
 
-    def __post_init__(self) -> None:
-        self.total = self.card.epochs * self.card.shards
-        self.leased_to = [0] * self.workers
-        self.done_by = [0] * self.workers
+    def _trained(self, lease: Lease, offset: int) -> None:
+        trained = offset - lease.offset
+        if trained:
+            lease.offset = offset
+            self.samples_done += trained
+            self.left[lease.running] -= trained
+            if not self.left[lease.running]:
+                del self.left[lease.running]
+                self.failures.pop(lease.running, None)
+                self.done += 1
 
-    def close(self) -> None:
-        """Hand out no new shard; ranks that are behind still get what another has begun, or it would wait for ever."""
-        self.total = max(self.leased_to)
-
-    def lease(self, worker: int) -> Grant | Nothing:
-        """The rank's next shard."""
-        running = self.leased_to[worker]
-        if running == self.total:
-            return Nothing.END
-        self.leased_to[worker] += 1
-        return grant_of(self.card, self.base, running)
-
-    def finish(self, worker: int, shard: int) -> None:
-        """The rank has trained its part of the shard; ranks finish shards in order."""
-        running = shard - self.base
-        if running < self.done_by[worker]:
-            return
-        if running != self.done_by[worker] or running >= self.leased_to[worker]:
-            raise errors.BadInput(
-                f"worker-{worker} reports shard {shard} as done, but its next one is {self.base + self.done_by[worker]}"
-            )
-        self.done_by[worker] += 1
-
-    def totals(self) -> Totals:
-        """Shards by state; one is done when every rank has done its part."""
-        done = min(self.done_by)
-        return Totals(total=self.total, leased=max(self.leased_to) - done, done=done)
-
-    def check(self) -> None:
-        """Every invariant; tests call it after each step."""
-        for leased, done in zip(self.leased_to, self.done_by, strict=True):
-            assert 0 <= done <= leased <= self.total, "a rank has done what it was not given"
-
-
-@dataclass(slots=True)
-class Book:
-    """All passes of a job. A worker opens the next pass by showing its card; all must show the same cards in turn."""
-
-    workers: int
-    passes: list[Ledger | Lockstep] = field(default_factory=list)
-    shown: dict[int, list[DatasetCard]] = field(default_factory=dict)
-    closed: bool = False
-
-    def close(self) -> None:
-        """The job is to stop: what is leased may be finished, nothing more is handed out."""
-        self.closed = True
-        for book in self.passes:
-            book.close()
-
-    def lease(self, worker: int, card: DatasetCard) -> Grant | Nothing:
-        """A shard of the pass that this card stands for."""
-        cards = self.shown.setdefault(worker, [])
-        if card not in cards:
-            self._open(worker, card, turn=len(cards))
-            cards.append(card)
-        return self.passes[cards.index(card)].lease(worker)
-
-    def finish(self, worker: int, shard: int) -> None:
-        """Pass the word on to the pass the shard belongs to."""
-        for book in self.passes:
-            if book.base <= shard < book.base + book.total:
-                return book.finish(worker, shard)
-        raise errors.BadInput(f"worker-{worker} reports shard {shard} as done, but this job has no such shard")
-
-    def totals(self) -> Totals:
-        """Shards of all passes so far, by state."""
-        return sum((book.totals() for book in self.passes), Totals())
-
-    @property
-    def in_step(self) -> bool:
-        """Whether the workers go through the data together."""
-        return any(book.card.in_step for book in self.passes)
-
-    @property
-    def epochs(self) -> int:
-        """Epochs of all passes so far."""
-        return sum(book.card.epochs for book in self.passes)
-
-    def _open(self, worker: int, card: DatasetCard, *, turn: int) -> None:
-        if turn < len(self.passes):
-            _check_same(worker, card, self.passes[turn].card)
-            return
-        base = self.passes[-1].base + self.passes[-1].total if self.passes else 0
-        self.passes.append(Lockstep(card, base, self.workers) if card.in_step else Ledger(card, base))
-        if self.closed:
-            self.passes[-1].close()
-
-
-def _check_same(worker: int, card: DatasetCard, known: DatasetCard) -> None:
-    """All workers must see the same data: a shard means the same samples to each of them."""
-    for each in fields(card):
-        mine, theirs = getattr(card, each.name), getattr(known, each.name)
-        if mine != theirs:
-            raise errors.BadInput(
-                f"worker-{worker} shows a data set with {each.name}={mine}, "
-                f"other workers one with {each.name}={theirs}; "
-                "all workers must read the same data: give each the same files and arguments"
-            )
+    def _drop(self, key: LeaseKey, lease: Lease) -> None:
+        del self.leases[key]
+        del self.held[lease.holder.rank][key]

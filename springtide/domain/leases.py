@@ -1,4 +1,4 @@
-"""Pure. What master and workers say to each other about shards: plain tuples, which travel and are journaled.
+"""Pure. What master and workers say to each other about shards: plain tuples, which travel and are journaled as such.
 
 A *shard* is a fixed run of batches of an epoch's order; its number is unique in the job. A *lease* is a run of batches
 of one shard that one holder trains, named by the shard and the sample it began with. Next: data/ledger.py hands leases
@@ -21,15 +21,15 @@ class Holder(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """A lease as it is handed out: `count` samples of a shard, from its sample `first` on."""
+    """A lease as it is handed out: samples `first` to `end` of a shard."""
 
     shard: int
     """Number of the shard, unique in the job, over epochs and data sets: with a range of samples it names a batch."""
     epoch: int
-    index: int  # type: ignore[assignment]  # hides a method of tuple, which no one calls here
+    nth: int
     """Which shard of its epoch."""
     first: int
-    count: int  # type: ignore[assignment]
+    end: int
 
 
 class LeaseKey(NamedTuple):
@@ -74,13 +74,13 @@ class Poisoned(NamedTuple):
     shard: int
     epoch: int
     first: int
-    count: int  # type: ignore[assignment]
+    end: int
     failures: int
     error: str
 
     def __str__(self) -> str:
         return (
-            f"samples {self.first} to {self.first + self.count} of shard {self.shard} (epoch {self.epoch}) "
+            f"samples {self.first} to {self.end} of shard {self.shard} (epoch {self.epoch}) "
             f"could not be read, tried {self.failures} times: {self.error}"
         )
 
@@ -101,10 +101,8 @@ class Verdict(NamedTuple):
     wishes: tuple[Wish, ...] = ()
     fenced: bool = False
     """The incarnation was given up: stop quietly."""
-    changed: bool = False
-    """Whether anything but deadlines has changed: then the words are worth a line in a journal."""
-    returned: bool = False
-    """Whether work came back or a pass came closer to its end: then those who wait should ask again."""
+    freed: bool = False
+    """Whether a lease has ended or its tail came back: then those who wait should ask again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,55 +1,216 @@
-"""Whatever workers do and in whatever order, no shard is lost, handed out twice or finished by a stranger."""
+"""Whatever workers do, die of or say too late: no sample is lost, none is in two hands at once, all are done in the end."""
+
+import collections
 
 import hypothesis.strategies as st
-from hypothesis import stateful
+import msgspec
+from hypothesis import settings, stateful
 
-from springtide.data import ledger
+from springtide.data.book import Book, BookState
+from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
 from springtide.domain.samples import DatasetCard
 
 WORKERS = 3
+RANKS = st.integers(0, WORKERS - 1)
+CHANCE = st.randoms(use_true_random=False)
+
+
+class Hand:
+    """A lease as its holder sees it."""
+
+    def __init__(self, grant: Grant):
+        self.shard, self.first, self.end, self.offset = grant.shard, grant.first, grant.end, grant.first
+
+    @property
+    def key(self):
+        return LeaseKey(self.shard, self.first)
+
+    @property
+    def word(self):
+        return Progress(self.shard, self.first, self.offset, self.end)
 
 
 class LedgerHistory(stateful.RuleBasedStateMachine):
     @stateful.initialize(
-        samples=st.integers(0, 200), batch=st.integers(1, 20), per_shard=st.integers(1, 4), epochs=st.integers(1, 3)
+        samples=st.integers(0, 300), batch=st.integers(1, 9), per_shard=st.integers(1, 16), epochs=st.integers(1, 3)
     )
     def open(self, samples, batch, per_shard, epochs):
         self.card = DatasetCard(samples=samples, batch_size=batch, shard_batches=per_shard, epochs=epochs)
-        self.book = ledger.Book(workers=WORKERS)
-        self.held = {worker: [] for worker in range(WORKERS)}
-        self.trained = []
+        self.book = Book(workers=WORKERS, lease_s=10)
+        self.journal = []
+        self.now = 0.0
+        self.incarnation = dict.fromkeys(range(WORKERS), 0)
+        self.hands: dict[Holder, dict[LeaseKey, Hand]] = collections.defaultdict(dict)
+        self.trained: collections.Counter = collections.Counter()
 
-    @stateful.rule(worker=st.integers(0, WORKERS - 1))
-    def lease(self, worker):
-        match self.book.lease(worker, self.card):
-            case ledger.Grant() as grant:
-                self.held[worker].append(grant)
-            case ledger.Nothing.WAIT:
-                assert any(self.held[other] for other in self.held if other != worker)
-            case ledger.Nothing.END:
-                assert not any(self.held[other] for other in self.held if other != worker)
-                held = {grant.shard for grant in self.held[worker]}
-                assert len(held) + len(self.trained) == self.card.epochs * self.card.shards
+    def call(self, name, *arguments):
+        """Call the book; what changed it goes into the journal."""
+        before = self.book.changes
+        answer = getattr(self.book, name)(*arguments)
+        if self.book.changes != before:
+            self.journal.append((name, arguments))
+        return answer
 
-    @stateful.rule(worker=st.integers(0, WORKERS - 1), which=st.randoms(use_true_random=False), again=st.booleans())
-    def finish(self, worker, which, again):
-        if self.held[worker]:
-            grant = self.held[worker].pop(which.randrange(len(self.held[worker])))
-            self.trained.append(grant)
-            for _ in range(1 + again):
-                self.book.finish(worker, grant.shard)
+    def living(self, rank):
+        return Holder(rank, self.incarnation[rank])
+
+    def say(self, holder, words):
+        """A report by a living holder, which does as the verdict says."""
+        hands = self.hands[holder]
+        held = {key: (lease.offset, lease.end) for _, key, lease in self.book.leases() if lease.holder == holder}
+        verdict = self.call("report", holder, words, self.now)
+        assert not verdict.fenced
+        for word in words:
+            key = LeaseKey(word.shard, word.first)
+            if key in held:
+                before, end = held[key]
+                agreed = min(end, word.end)
+                self.trained.update((word.shard, n) for n in range(before, min(word.offset, agreed)))
+                if word.offset >= word.end:
+                    hands.pop(key, None)
+        for key in verdict.revoked:
+            assert key not in held
+            hands.pop(key, None)
+        return verdict
+
+    @stateful.rule(rank=RANKS, most=st.integers(1, 20))
+    def lease(self, rank, most):
+        holder = self.living(rank)
+        match self.call("lease", holder, self.card, most, self.now):
+            case Nothing.WAIT:
+                assert any(lease.holder != holder for _, _, lease in self.book.leases())
+                assert self.book.todo_samples == 0
+            case Nothing.END:
+                assert all(lease.holder == holder for _, _, lease in self.book.leases())
+                assert self.book.todo_samples == 0
+            case grants:
+                assert 1 <= len(grants) <= 16
+                for grant in grants:
+                    assert grant.first % self.card.batch_size == 0
+                    self.hands[holder][LeaseKey(grant.shard, grant.first)] = Hand(grant)
+
+    @stateful.rule(rank=RANKS, chance=CHANCE, share=st.floats(0, 1))
+    def train_and_report(self, rank, chance, share):
+        holder = self.living(rank)
+        for hand in self.hands[holder].values():
+            if chance.random() < share:
+                grid = self.card.batch_size
+                hand.offset = min(hand.end, hand.offset + grid * chance.randrange(0, 4))
+        self.say(holder, [hand.word for hand in self.hands[holder].values()])
+
+    @stateful.rule(rank=RANKS)
+    def give_all_back(self, rank):
+        holder = self.living(rank)
+        for hand in self.hands[holder].values():
+            hand.end = hand.offset
+        self.say(holder, [hand.word for hand in self.hands[holder].values()])
+
+    @stateful.rule(chance=CHANCE)
+    def wish(self, chance):
+        leases = self.book.leases()
+        if leases:
+            card, key, lease = chance.choice(leases)
+            end = chance.randrange(lease.first, lease.end + 1)
+            self.call("wish", Wish(*key, end))
+
+    @stateful.rule(rank=RANKS, begun=st.integers(0, 3))
+    def answer_wishes(self, rank, begun):
+        holder = self.living(rank)
+        for wish in self.say(holder, ()).wishes:
+            hand = self.hands[holder].get(LeaseKey(wish.shard, wish.first))
+            if hand:
+                hand.end = min(hand.end, max(wish.end, hand.offset + begun * self.card.batch_size))
+        self.say(holder, [hand.word for hand in self.hands[holder].values()])
+
+    @stateful.rule(rank=RANKS, relaunch=st.booleans())
+    def fence(self, rank, relaunch):
+        """A lost worker is given up; a new life of it comes at once, or announces itself by speaking."""
+        if relaunch:
+            self.call("fence", rank, self.incarnation[rank])
+        self.incarnation[rank] += 1
+
+    @stateful.rule(rank=RANKS, chance=CHANCE, back=st.integers(1, 3))
+    def a_dead_one_speaks(self, rank, chance, back):
+        old = Holder(rank, self.incarnation[rank] - back)
+        self.say(self.living(rank), ())
+        if old.incarnation >= 0:
+            state = self.book.to_state()
+            words = [hand._replace(offset=hand.end) for hand in (one.word for one in self.hands[old].values())]
+            assert self.call("report", old, words, self.now).fenced
+            assert self.call("lease", old, self.card, 3, self.now) is Nothing.FENCED
+            for word in words:
+                assert not self.call("fail", old, Failure(word.shard, word.first, word.first, "too late"))
+            assert self.book.to_state() == state
+
+    @stateful.rule(seconds=st.floats(0, 8))
+    def time_passes(self, seconds):
+        self.now += seconds
+        self.call("take_back", self.book.expired(self.now))
+
+    @stateful.rule(rank=RANKS, chance=CHANCE)
+    def fail(self, rank, chance):
+        holder = self.living(rank)
+        self.say(holder, [hand.word for hand in self.hands[holder].values()])
+        if self.hands[holder]:
+            hand = chance.choice(list(self.hands[holder].values()))
+            offset = chance.randrange(hand.offset, hand.end + 1)
+            offset -= offset % self.card.batch_size
+            self.call("fail", holder, Failure(hand.shard, hand.first, offset, "unreadable"))
+            hand.end = max(hand.offset, min(hand.end, offset))
+            if hand.end == hand.offset:
+                del self.hands[holder][hand.key]
+
+    @stateful.rule(rank=RANKS, halvings=st.integers(0, 2), workers=st.integers(1, 5))
+    def decide(self, rank, halvings, workers):
+        self.call("resize", rank, halvings)
+        self.call("expect", workers)
+
+    @stateful.rule()
+    def the_master_is_restarted(self):
+        plain = msgspec.msgpack.encode(self.book.to_state())
+        again = Book.from_state(msgspec.msgpack.decode(plain, type=BookState))
+        assert again.to_state() == self.book.to_state()
+        again.changes = self.book.changes
+        self.book = again
+        self.book.check()
 
     @stateful.invariant()
     def nothing_is_lost_or_doubled(self):
+        if hasattr(self, "book"):
+            self.book.check()
+            assert max(self.trained.values(), default=0) <= 1
+            assert self.book.totals().samples_done == len(self.trained)
+
+    def teardown(self):
         if not hasattr(self, "book"):
             return
-        for book in self.book.passes:
-            book.check()
-        shards = [(grant.epoch, grant.index) for grant in self.trained]
-        shards += [(grant.epoch, grant.index) for grants in self.held.values() for grant in grants]
-        assert len(shards) == len(set(shards))
+        replayed = Book(workers=WORKERS, lease_s=10)
+        for name, arguments in self.journal:
+            getattr(replayed, name)(*arguments)
+        for one in (replayed, self.book):
+            one.renew(0.0)
+        assert replayed.to_state() == self.book.to_state()
+        self.finish()
+
+    def finish(self):
+        """Everyone dies but one, who trains all that is left."""
+        for rank in range(WORKERS):
+            self.call("fence", rank, self.incarnation[rank])
+            self.incarnation[rank] += 1
+        last = self.living(0)
+        while not isinstance(grants := self.call("lease", last, self.card, 16, self.now), Nothing):
+            for grant in grants:
+                self.hands[last][LeaseKey(grant.shard, grant.first)] = hand = Hand(grant)
+                hand.offset = hand.end
+            self.say(last, [hand.word for hand in self.hands[last].values()])
+        assert grants is Nothing.END
+        self.book.check()
+        given_up = {(each.shard, n) for each in self.book.poisoned() for n in range(each.first, each.end)}
+        assert not given_up & self.trained.keys()
+        assert len(self.trained) + len(given_up) == self.card.epochs * self.card.samples_used
         totals = self.book.totals()
-        assert totals.done == len(self.trained)
+        assert totals.leased == 0 and totals.done + totals.poisoned == totals.total
 
 
+LedgerHistory.TestCase.settings = settings(max_examples=1000, stateful_step_count=30, deadline=None)
 TestLedgerHistory = LedgerHistory.TestCase

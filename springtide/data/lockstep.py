@@ -1,0 +1,110 @@
+"""Pure. One pass over one data set for a bsp group: every rank is given the same shards in the same order.
+
+In: data/book.py. Out: grants. Nobody's part can be trained by another rank, so nothing comes back from a lost member:
+what the group does about it is decided in `job.state`.
+"""
+
+from dataclasses import dataclass, field
+
+from springtide import errors
+from springtide.data import shards
+from springtide.domain.leases import Grant, Nothing, Progress, Totals
+from springtide.domain.samples import DatasetCard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockstepState:
+    """A group's pass as plain data."""
+
+    card: DatasetCard
+    base: int
+    workers: int
+    total: int
+    leased_to: tuple[int, ...]
+    done_by: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Lockstep:
+    """How far each rank of the group is."""
+
+    card: DatasetCard
+    base: int
+    workers: int
+    total: int = field(init=False)
+    leased_to: list[int] = field(init=False)
+    done_by: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = self.card.epochs * self.card.shards
+        self.leased_to = [0] * self.workers
+        self.done_by = [0] * self.workers
+
+    @property
+    def numbers(self) -> int:
+        """How many shard numbers the pass takes."""
+        return self.card.epochs * self.card.shards
+
+    def close(self) -> None:
+        """Hand out no new shard; ranks that are behind still get what another has begun, or it would wait for ever."""
+        self.total = max(self.leased_to)
+
+    def lease(self, rank: int) -> tuple[Grant, ...] | Nothing:
+        """The rank's next shard: one at a time, so that a group that is to stop does not have far to go."""
+        if not 0 <= rank < self.workers:
+            raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}, which is fixed")
+        running = self.leased_to[rank]
+        if running == self.total:
+            return Nothing.END
+        self.leased_to[rank] += 1
+        epoch, index = divmod(running, self.card.shards)
+        size = shards.size(self.card, index)
+        return (Grant(self.base + running, self.card.first_epoch + epoch, index, 0, size),)
+
+    def report(self, rank: int, word: Progress) -> bool:
+        """The rank's word on its part of a shard; ranks finish shards in order. Whether it is news."""
+        running = word.shard - self.base
+        if word.offset < word.end or running < self.done_by[rank]:
+            return False
+        if running != self.done_by[rank] or running >= self.leased_to[rank]:
+            following = self.base + self.done_by[rank]
+            raise errors.BadInput(f"worker-{rank} reports shard {word.shard} as done, but its next one is {following}")
+        self.done_by[rank] += 1
+        return True
+
+    def totals(self) -> Totals:
+        """Shards by state; one is done when every rank has done its part."""
+        done = min(self.done_by)
+        return Totals(
+            total=self.total,
+            leased=max(self.leased_to) - done,
+            done=done,
+            samples=self.card.epochs * self.card.samples_used,
+            samples_done=self._samples(done),
+        )
+
+    def check(self) -> None:
+        """Every invariant; tests call it after each step."""
+        for done, leased in zip(self.done_by, self.leased_to, strict=True):
+            assert 0 <= done <= leased <= self.total, "a rank has done what it was not given"
+
+    def to_state(self) -> LockstepState:
+        """Everything, as plain data."""
+        return LockstepState(
+            card=self.card, base=self.base, workers=self.workers, total=self.total,
+            leased_to=tuple(self.leased_to), done_by=tuple(self.done_by),
+        )  # fmt: skip
+
+    @staticmethod
+    def from_state(state: LockstepState) -> "Lockstep":
+        """A pass that goes on where that one was."""
+        lockstep = Lockstep(state.card, state.base, state.workers)
+        lockstep.total = state.total
+        lockstep.leased_to, lockstep.done_by = list(state.leased_to), list(state.done_by)
+        return lockstep
+
+    def _samples(self, running: int) -> int:
+        if not self.card.shards:
+            return 0
+        epoch, index = divmod(running, self.card.shards)
+        return epoch * self.card.samples_used + index * self.card.shard_size

@@ -1,0 +1,82 @@
+"""Pure. The work of one pass that nobody holds: never handed out, come back, or failed and to be tried again.
+
+In: data/ledger.py puts pieces back. Out: pieces, cut to the size that is asked for, always on the grid of batches.
+What was never handed out is one cursor, so a pass over any number of samples costs the same few bytes.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from springtide.data import shards
+from springtide.domain.samples import DatasetCard
+
+
+class Piece(NamedTuple):
+    """Samples `first` to `end` of the running-th shard of a pass."""
+
+    running: int
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class Todo:
+    """A queue of pieces. Order: what came back (oldest first), then fresh ones, then what failed before."""
+
+    card: DatasetCard
+    running: int = 0
+    """First shard with samples that were never handed out."""
+    cut: int = 0
+    """First such sample of it."""
+    returned: deque[Piece] = field(default_factory=deque)
+    failed: deque[Piece] = field(default_factory=deque)
+    samples: int = field(init=False)
+    """Samples in the queue."""
+
+    def __post_init__(self) -> None:
+        handed_out = 0
+        if self.running < self.shards:
+            epoch, index = divmod(self.running, self.card.shards)
+            handed_out = epoch * self.card.samples_used + index * self.card.shard_size + self.cut
+            self.samples = self.card.epochs * self.card.samples_used - handed_out
+        else:
+            self.samples = 0
+        self.samples += sum(piece.end - piece.first for piece in (*self.returned, *self.failed))
+
+    @property
+    def shards(self) -> int:
+        """Shards of the pass."""
+        return self.card.epochs * self.card.shards
+
+    def size_of(self, running: int) -> int:
+        """Samples of a shard."""
+        return shards.size(self.card, running % self.card.shards)
+
+    def take(self, most: int) -> Piece | None:
+        """The next piece, of `most` samples at most; None when nothing is left."""
+        if self.returned:
+            return self._cut_from(self.returned, most)
+        if self.running < self.shards:
+            size = self.size_of(self.running)
+            piece = Piece(self.running, self.cut, min(size, self.cut + most))
+            self.cut = piece.end
+            if self.cut == size:
+                self.running, self.cut = self.running + 1, 0
+            self.samples -= piece.end - piece.first
+            return piece
+        return self._cut_from(self.failed, most) if self.failed else None
+
+    def put_back(self, piece: Piece, *, failed: bool = False) -> None:
+        """The piece is to be handed out again; one that could not be read comes last."""
+        if piece.end > piece.first:
+            (self.failed if failed else self.returned).append(piece)
+            self.samples += piece.end - piece.first
+
+    def _cut_from(self, queue: deque[Piece], most: int) -> Piece:
+        piece = queue.popleft()
+        if piece.end - piece.first > most:
+            queue.appendleft(Piece(piece.running, piece.first + most, piece.end))
+            piece = Piece(piece.running, piece.first, piece.first + most)
+        self.samples -= piece.end - piece.first
+        return piece
