@@ -6,7 +6,7 @@ call has changed more than a deadline: the (name, arguments) of those that did, 
 book (a call that raised raises again), and so does `from_state(to_state())`. After either, `renew` the leases.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 
 from springtide import errors
@@ -74,18 +74,27 @@ class Book:
 
     # ---- words of workers ----
 
-    def lease(self, holder: Holder, card: DatasetCard, most: int, at: float) -> tuple[Grant, ...] | Nothing:
-        """Up to `most` leases of the pass that this card stands for, or why there is none."""
+    def lease(
+        self, holder: Holder, card: DatasetCard, most: int, at: float, known: Collection[LeaseKey] | None = None
+    ) -> tuple[Grant, ...] | Nothing:
+        """Up to `most` leases of the pass that this card stands for, or why there is none.
+
+        `known` are all leases that the holder knows it has. Others of its own are granted again: so a request whose
+        answer was lost can be repeated.
+        """
         if not self._speaks(holder):
             return Nothing.FENCED
         ledger = self.passes[self._pass_of(holder.rank, card)]
         if isinstance(ledger, Lockstep):
             self.changes += 1
             return ledger.lease(holder.rank)
-        fair = ledger.todo.samples // (2 * self.workers) if self.workers > 1 else ledger.todo.samples
-        whole = card.shard_batches >> self.halvings.get(holder.rank, 0)
-        batches = max(1, min(whole, 1 << max(0, (fair // card.batch_size).bit_length() - 1)))
-        size, deadline = batches * card.batch_size, at + self.lease_s
+        if known is not None and (again := ledger.again(holder, known)):
+            return again
+        batches, fair = card.shard_batches >> self.halvings.get(holder.rank, 0), ledger.todo.samples
+        if self.workers > 1:
+            fair //= 2 * self.workers
+            batches = min(batches, 1 << (fair // card.batch_size).bit_length() >> 1)
+        size, deadline = max(1, batches) * card.batch_size, at + self.lease_s
         answer = ledger.lease(holder, most=min(most, MOST_GRANTS), size=size, budget=fair, deadline=deadline)
         self.changes += not isinstance(answer, Nothing)
         return answer

@@ -6,7 +6,7 @@ argument, and every method that changes something depends on its arguments alone
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -96,11 +96,18 @@ class Ledger:
         """Hand out nothing more."""
         self.closed = True
 
+    def again(self, holder: Holder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
+        """Leases that the holder has not heard of: the answer that granted them was lost."""
+        mine = self.held.get(holder.rank, {})
+        return tuple(
+            self._grant(lease.running, key.first, lease.end) for key, lease in mine.items() if key not in known
+        )
+
     def lease(
         self, holder: Holder, *, most: int, size: int, budget: int, deadline: float
     ) -> tuple[Grant, ...] | Nothing:
         """Up to `most` leases of at most `size` samples each, together about `budget` samples; one in any case."""
-        card, mine = self.card, self.held.setdefault(holder.rank, {})
+        mine = self.held.setdefault(holder.rank, {})
         grants: list[Grant] = []
         while not self.closed and len(grants) < most and (budget > 0 or not grants):
             piece = self.todo.take(size)
@@ -112,8 +119,7 @@ class Ledger:
                 self.left[running] = self.todo.size_of(running)
             lease = Lease(holder, running, first, first, end, deadline)
             self.leases[key] = mine[key] = lease
-            epoch, index = divmod(running, card.shards)
-            grants.append(Grant(self.base + running, card.first_epoch + epoch, index, first, end))
+            grants.append(self._grant(running, first, end))
             budget -= end - first
         if grants:
             return tuple(grants)
@@ -234,7 +240,8 @@ class Ledger:
         todo = self.todo
         return LedgerState(
             card=self.card, base=self.base, closed=self.closed, running=todo.running, cut=todo.cut,
-            returned=tuple(todo.returned), failed=tuple(todo.failed), leases=tuple(replace(lease) for lease in self.leases.values()),
+            returned=tuple(todo.returned), failed=tuple(todo.failed),
+            leases=tuple(replace(lease) for lease in self.leases.values()),
             left=dict(self.left), done=self.done, samples_done=self.samples_done, failures=dict(self.failures),
             poisoned=tuple(self.poisoned),
         )  # fmt: skip
@@ -252,6 +259,10 @@ class Ledger:
         ledger.done, ledger.samples_done = state.done, state.samples_done
         ledger.poisoned, ledger.closed = list(state.poisoned), state.closed
         return ledger
+
+    def _grant(self, running: int, first: int, end: int) -> Grant:
+        epoch, nth = divmod(running, self.card.shards)
+        return Grant(self.base + running, self.card.first_epoch + epoch, nth, first, end)
 
     def _cut(self, lease: Lease, end: int) -> None:
         """The lease ends at `end`; its tail goes back."""

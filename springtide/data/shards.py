@@ -1,6 +1,6 @@
 """Pure. Cut a data set into shards: small, equal runs of a shuffled order that anyone can compute alone.
 
-In: a `DatasetCard`. Out: the samples of the k-th shard of an epoch, in order. Next: `data.ledger` hands shards out.
+In: a `DatasetCard`. Out: the samples of the k-th shard of an epoch, in order. Next: `data.ledger` hands parts of shards out.
 
 The order of an epoch is a keyed permutation of 0..n-1 (a Feistel network that walks cycles), so shard k costs only its
 own length: no table of all samples is ever built, and neither the number of workers nor of servers changes the order.
@@ -24,10 +24,11 @@ def size(card: DatasetCard, index: int) -> int:
     return min(card.shard_size, card.samples_used - index * card.shard_size)
 
 
-def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0) -> Indices:
-    """The samples of a shard in training order, from its `first` on; batches are consecutive runs of `batch_size`."""
+def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0, end: int | None = None) -> Indices:
+    """Samples `first` to `end` of a shard in training order; batches are consecutive runs of `batch_size`."""
     begin = index * card.shard_size
-    positions = np.arange(begin + first, begin + size(card, index), dtype=np.int64)
+    last = size(card, index) if end is None else min(end, size(card, index))
+    positions = np.arange(begin + first, begin + last, dtype=np.int64)
     return permuted(positions, card.samples, key=order_key(card.seed, epoch)) if card.shuffle else positions
 
 

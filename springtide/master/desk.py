@@ -1,17 +1,18 @@
-"""Answers every request of the job's members. Decides nothing itself: does what `job.state` and `data.ledger` say.
+"""Answers every request of the job's members. Decides nothing itself: does what `job.state` and `data.book` say.
 
 In: authenticated requests from `rpc.listener`, and `tick()` from `master.main`. Out: replies, and the job's story.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from springtide import errors
-from springtide.data import ledger
+from springtide.data.book import Book
 from springtide.domain.cluster import Placement, Role, RoleKind, RoleUsage
-from springtide.domain.job import JobSpec, Phase
+from springtide.domain.job import Blame, JobSpec, Phase
+from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
 from springtide.embedding import placement
 from springtide.job import actions, events
 from springtide.job.nodes import NodeState
@@ -35,7 +36,7 @@ class Desk:
         self.over = asyncio.Event()
         """Set when the agent has said that the master may go, or has gone itself."""
         self._story, self._clock = story, clock
-        self._book = ledger.Book(workers=spec.workers)
+        self._book = Book(workers=spec.workers)
         self._book_changed = asyncio.Condition()
         self._tally = tally.Tally()
         self._barriers = meetings.Barriers(spec.workers)
@@ -107,6 +108,7 @@ class Desk:
             shards_done=totals.done,
             shards_leased=totals.leased,
             shards_total=totals.total,
+            poisoned=self._book.poisoned(),
             epochs=self._book.epochs,
             members=tuple(
                 messages.MemberView(
@@ -177,7 +179,7 @@ class Desk:
     async def _from_worker(self, role: Role, request: messages.Request) -> messages.Reply:
         match request:
             case messages.LeaseRequest():
-                await self._finish_shards(role, request.done)
+                await self._take_words(role, request.progress, request.failures)
                 return await self._lease(role, request)
             case messages.Heartbeat():
                 return await self._heartbeat(role, request)
@@ -188,9 +190,12 @@ class Desk:
             case messages.Lookup():
                 return messages.Found(await self._shared.lookup(request.key))
             case messages.Finish():
-                await self._finish_shards(role, request.done)
+                await self._take_words(role, request.progress)
                 self._take_report(role, request.report)
                 self._tell("finished", role=str(role))
+                if poisoned := self._book.poisoned():
+                    self._tell("poisoned", shards=[str(each) for each in poisoned])
+                    self._react(events.Failed(role, "; ".join(map(str, poisoned[:3])), "", Blame.USER))
                 self._react(events.Finished(role))
             case _:
                 raise errors.BadInput(f"a worker may not ask for {type(request).__name__}")
@@ -198,36 +203,48 @@ class Desk:
 
     # ---- shards and reports ----
 
-    async def _lease(self, role: Role, request: messages.LeaseRequest) -> messages.Lease | messages.Wait | messages.End:
+    async def _lease(
+        self, role: Role, request: messages.LeaseRequest
+    ) -> messages.Leased | messages.Wait | messages.End | messages.Fenced:
+        holder, known = Holder(role.rank), {LeaseKey(word.shard, word.first) for word in request.progress}
         try:
             async with asyncio.timeout(HOLD_LEASE_S):
                 async with self._book_changed:
-                    while (grant := self._book.lease(role.rank, request.card)) is ledger.Nothing.WAIT:
+                    while True:
+                        answer = self._book.lease(holder, request.card, request.most, self._clock(), known)
+                        if answer is not Nothing.WAIT:
+                            break
                         await self._book_changed.wait()
         except TimeoutError:
             return messages.Wait()
-        if not isinstance(grant, ledger.Grant):
-            return messages.End()
+        if isinstance(answer, Nothing):
+            return messages.Fenced() if answer is Nothing.FENCED else messages.End()
         self._tally.begin(at=self._clock())
-        return messages.Lease(
-            shard=grant.shard, epoch=grant.epoch, index=grant.index, first=grant.first, count=grant.count
-        )
+        return messages.Leased(answer)
 
-    async def _finish_shards(self, role: Role, shards: tuple[int, ...]) -> None:
-        for shard in shards:
-            self._book.finish(role.rank, shard)
-        if shards:
+    async def _take_words(self, role: Role, words: Sequence[Progress], failures: Sequence[Failure] = ()) -> Verdict:
+        holder = Holder(role.rank)
+        verdict = self._book.report(holder, words, self._clock())
+        failed = [failure for failure in failures if self._book.fail(holder, failure)]
+        for failure in failed:
+            self._tell("unreadable", role=str(role), **failure._asdict())
+        if verdict.freed or failed:
             async with self._book_changed:
                 self._book_changed.notify_all()
+        return verdict
 
     async def _heartbeat(self, role: Role, request: messages.Heartbeat) -> messages.Pulse:
         self._react(events.Heard(role))
         self._take_report(role, request.report)
+        verdict = Verdict()
         if role.kind is RoleKind.WORKER:
-            await self._finish_shards(role, request.done)
+            verdict = await self._take_words(role, request.progress, request.failures)
         # a bsp group must stop at one step: its ranks learn of it by a lease that says End, not by the heartbeat
         drain = self.state.phase is Phase.DRAINING and not self._book.in_step
-        return messages.Pulse(drain=drain, stop=self.state.phase.over)
+        return messages.Pulse(
+            drain=drain, stop=self.state.phase.over, fenced=verdict.fenced, revoked=verdict.revoked,
+            truncate=verdict.wishes,
+        )  # fmt: skip
 
     def _take_report(self, role: Role, report: messages.Report | None) -> None:
         if report is not None:

@@ -8,7 +8,7 @@ import msgspec
 
 from springtide.domain.cluster import Placement, Role, RoleExit, RoleUsage, WantedRole
 from springtide.domain.job import Blame, Phase, SyncMode
-from springtide.domain.leases import Failure, LeaseKey, Poisoned, Progress, Wish
+from springtide.domain.leases import Failure, Grant, LeaseKey, Poisoned, Progress, Wish
 from springtide.domain.samples import DatasetCard
 
 VERSION = 1
@@ -152,27 +152,24 @@ class JoinAgent(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """I am alive, this is how far I am, these shards are done."""
+    """I am alive, and this is how far I am."""
 
     report: Report | None = None
-    done: tuple[int, ...] = ()
     progress: tuple[Progress, ...] = ()
-    """Of the leases it holds, those that went on since the last report."""
+    """A word on each lease that it holds, which renews it, or has just ended."""
     failures: tuple[Failure, ...] = ()
     """Samples that it could not read."""
 
 
 class LeaseRequest(Message, frozen=True):
-    """Give me a shard of this data set; these are done."""
+    """Give me leases of this data set."""
 
     card: DatasetCard
-    done: tuple[int, ...] = ()
     progress: tuple[Progress, ...] = ()
+    """A word on every lease that it holds: those it does not name are granted again, their answer was lost."""
     failures: tuple[Failure, ...] = ()
-    number: int = 0
-    """Counts the leases of this incarnation: the same number asked twice gets the same answer."""
     most: int = 1
-    """How many shards it would take at once."""
+    """How many leases it would take at once."""
 
 
 class BarrierRequest(Message, frozen=True):
@@ -197,7 +194,7 @@ class Lookup(Message, frozen=True):
 class Finish(Message, frozen=True):
     """The worker's script has ended well."""
 
-    done: tuple[int, ...] = ()
+    progress: tuple[Progress, ...] = ()
     report: Report | None = None
 
 
@@ -301,21 +298,13 @@ class Welcome(Message, frozen=True):
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
 
 
-class Lease(Message, frozen=True):
-    """A shard to train: `data.shards.indices(card, epoch=epoch, index=index, first=first)`.
+class Leased(Message, frozen=True):
+    """Parts of shards to train: `data.shards.indices(card, epoch=epoch, index=nth, first=first, end=end)` of each.
 
     In bsp every rank leases the same shards in the same order and trains its part of each batch (`shards.rank_part`).
     """
 
-    shard: int
-    """Unique in the job, over epochs and data sets: with a range of its samples, the identity of a batch."""
-    epoch: int
-    index: int
-    """Which shard of its epoch."""
-    first: int
-    """Samples of the shard that are trained already."""
-    count: int
-    """Samples to train, from `first` on."""
+    grants: tuple[Grant, ...]
 
 
 class Wait(Message, frozen=True):
@@ -324,6 +313,10 @@ class Wait(Message, frozen=True):
 
 class End(Message, frozen=True):
     """Nothing of this pass is left to hand out: all shards are done, or held by the asker itself; or the job drains."""
+
+
+class Fenced(Message, frozen=True):
+    """Instead of leases: this incarnation was given up, its leases are with others. Leave."""
 
 
 class Outlook(Message, frozen=True):
@@ -366,7 +359,9 @@ Request = (
     | Stop
     | Shutdown
 )
-Reply = Ok | Pulse | ServerWelcome | Placed | Welcome | Lease | Wait | End | Found | Outlook | JobStatus | Refused
+Reply = (
+    Ok | Pulse | ServerWelcome | Placed | Welcome | Leased | Wait | End | Fenced | Found | Outlook | JobStatus | Refused
+)
 Handshake = Challenge | Answer | Accepted | Refused
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
+from springtide.domain.leases import Grant
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import messages
 
-Answer = messages.Lease | messages.Wait | messages.End
+Answer = Grant | messages.Wait | messages.End
 PATIENCE_S = 0.02  # how long a reader waits for an answer before it turns to what it has in hand
 
 

@@ -12,13 +12,15 @@ from typing import Protocol
 import msgspec
 
 from springtide import config, errors
-from springtide.data import ledger
+from springtide.data.book import Book
 from springtide.domain.cluster import Placement
 from springtide.domain.job import Blame
+from springtide.domain.leases import Grant, Holder, Nothing, Progress
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import channel, messages
-from springtide.rpc.messages import End, Lease, Report, Wait, Welcome
+from springtide.rpc.messages import End, Report, Wait, Welcome
 
+ALONE = Holder(rank=0)
 _current: "Link | None" = None
 
 
@@ -61,12 +63,12 @@ class Link(Protocol):
         """Enter the job; waits until all servers are there. Called again it returns the same."""
         ...
 
-    def lease(self, card: DatasetCard) -> Lease | Wait | End:
+    def lease(self, card: DatasetCard) -> Grant | Wait | End:
         """A shard to train. `Wait`: ask again (the call itself has waited a while). `End`: this pass is over for me."""
         ...
 
-    def done(self, shard: int) -> None:
-        """The shard of that lease is trained: call it when every server has acknowledged its pushes. Never blocks."""
+    def done(self, lease: Grant) -> None:
+        """The lease is trained: call it when every server has acknowledged its pushes. Never blocks."""
         ...
 
     def report(self, report: Report) -> None:
@@ -110,7 +112,7 @@ class MasterLink:
         self._secret, self._rank, self._pid = secret, rank, pid
         self._channel = channel.Channel(address, secret, connect_timeout_s=connect_timeout_s)
         self._lock = threading.Lock()
-        self._done: list[int] = []
+        self._held: dict[tuple[int, int], Progress] = {}
         self._report: Report | None = None
         self._welcome: Welcome | None = None
         self._draining = False
@@ -126,18 +128,23 @@ class MasterLink:
             self._channel.start_heartbeat(welcome.heartbeat_s, self._beat, self._take_pulse)
         return self._welcome
 
-    def lease(self, card: DatasetCard) -> Lease | Wait | End:
+    def lease(self, card: DatasetCard) -> Grant | Wait | End:
         """A shard to train; see `Link.lease`."""
         if self._draining:
             return End()
-        reply = self._channel.ask(messages.LeaseRequest(card, self._take_done()))
-        assert isinstance(reply, Lease | Wait | End)
+        reply = self._channel.ask(messages.LeaseRequest(card, self._words()))
+        if isinstance(reply, messages.Leased):
+            (grant,) = reply.grants
+            with self._lock:
+                self._held[grant.shard, grant.first] = Progress(grant.shard, grant.first, grant.first, grant.end)
+            return grant
+        assert isinstance(reply, Wait | End)
         return reply
 
-    def done(self, shard: int) -> None:
-        """The shard is trained; the word rides on the next request or heartbeat."""
+    def done(self, lease: Grant) -> None:
+        """The lease is trained; the word rides on the next request or heartbeat."""
         with self._lock:
-            self._done.append(shard)
+            self._held[lease.shard, lease.first] = Progress(lease.shard, lease.first, lease.end, lease.end)
 
     def report(self, report: Report) -> None:
         """How far this worker is; only the newest is sent."""
@@ -178,7 +185,7 @@ class MasterLink:
             self._over = True
             for call in self._before_finish:
                 call()
-            self._channel.ask(messages.Finish(self._take_done(), self._take_report()))
+            self._channel.ask(messages.Finish(self._words(), self._take_report()))
             self._channel.close()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
@@ -189,15 +196,16 @@ class MasterLink:
             self._channel.close()
 
     def _beat(self) -> messages.Heartbeat:
-        return messages.Heartbeat(self._take_report(), self._take_done())
+        return messages.Heartbeat(self._take_report(), self._words())
 
     def _take_pulse(self, pulse: messages.Pulse) -> None:
         self._draining = self._draining or pulse.drain
 
-    def _take_done(self) -> tuple[int, ...]:
+    def _words(self) -> tuple[Progress, ...]:
         with self._lock:
-            done, self._done = tuple(self._done), []
-        return done
+            words = tuple(self._held.values())
+            self._held = {key: word for key, word in self._held.items() if word.offset < word.end}
+        return words
 
     def _take_report(self) -> Report | None:
         with self._lock:
@@ -210,7 +218,7 @@ class AloneLink:
 
     def __init__(self, settings: config.Settings) -> None:
         self._settings = settings
-        self._book = ledger.Book(workers=1)
+        self._book = Book(workers=1)
         self._shared: dict[str, bytes] = {}
         self.latest = Report()
         self.draining = False
@@ -231,16 +239,14 @@ class AloneLink:
             heartbeat_s=1.0,
         )
 
-    def lease(self, card: DatasetCard) -> Lease | Wait | End:
+    def lease(self, card: DatasetCard) -> Grant | Wait | End:
         """The next shard."""
-        grant = self._book.lease(0, card)
-        if isinstance(grant, ledger.Nothing):
-            return End()
-        return Lease(shard=grant.shard, epoch=grant.epoch, index=grant.index, first=grant.first, count=grant.count)
+        answer = self._book.lease(ALONE, card, most=1, at=0.0)
+        return End() if isinstance(answer, Nothing) else answer[0]
 
-    def done(self, shard: int) -> None:
+    def done(self, lease: Grant) -> None:
         """Book it."""
-        self._book.finish(0, shard)
+        self._book.report(ALONE, [Progress(lease.shard, lease.first, lease.end, lease.end)], at=0.0)
 
     def report(self, report: Report) -> None:
         """Keep the newest."""

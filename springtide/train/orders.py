@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.data import shards
+from springtide.domain.leases import Grant
 from springtide.domain.samples import DatasetCard, SampleRange
 from springtide.rpc import messages
 from springtide.train.leases import Leases
@@ -29,8 +30,8 @@ class Order:
     ranges: tuple[SampleRange, ...] = ()
     share: float = 1.0
     """Part of the group's batch that this is: a bsp gradient counts by it."""
-    finishes: int | None = None
-    """The leased shard that is done once this batch is applied."""
+    finishes: Grant | None = None
+    """The lease that is done once this batch is applied."""
 
     @property
     def samples(self) -> int:
@@ -77,9 +78,9 @@ def leased(
         leases.close()
 
 
-def orders_of(lease: messages.Lease, card: DatasetCard, rank: int, group: int) -> Iterator[tuple[int, Order]]:
-    """The batches of one shard, each with how many follow it."""
-    indices = shards.indices(card, epoch=lease.epoch, index=lease.index, first=lease.first)[: lease.count]
+def orders_of(lease: Grant, card: DatasetCard, rank: int, group: int) -> Iterator[tuple[int, Order]]:
+    """The batches of one lease, each with how many follow it."""
+    indices = shards.indices(card, epoch=lease.epoch, index=lease.nth, first=lease.first, end=lease.end)
     bounds = batch_bounds(len(indices), card.batch_size, group)
     for number, (begin, end) in enumerate(bounds):
         part = shards.rank_part(end - begin, rank=rank, workers=group)
@@ -90,7 +91,7 @@ def orders_of(lease: messages.Lease, card: DatasetCard, rank: int, group: int) -
             indices=indices[first:last],
             ranges=(identity,),
             share=(last - first) / (end - begin),
-            finishes=lease.shard if left == 0 else None,
+            finishes=lease if left == 0 else None,
         )
         yield left, order
 

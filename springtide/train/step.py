@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from springtide import _native
+from springtide.domain.leases import Grant
 from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Handle, Lookups
 from springtide.embedding.tables import ServedTable
@@ -51,7 +52,7 @@ class Trained:
     ranges: list[tuple[int, int, int, int]] = field(default_factory=list)
     samples: int = 0
     group_samples: float = 0.0
-    finishes: list[int] = field(default_factory=list)
+    finishes: list[Grant] = field(default_factory=list)
 
     def add(self, handed: Handed) -> None:
         """The loop has this batch now."""
@@ -103,7 +104,7 @@ class Step:
         self._skip = False
         self._expected: tuple[Any, Handle] | None = None
         self._pending: _native.Pending | None = None
-        self._finishes: list[int] = []
+        self._finishes: list[Grant] = []
 
     # ---- what batches.py tells ----
 
@@ -208,12 +209,12 @@ class Step:
         return parts
 
     def _await_push(self) -> None:
-        """Wait until the last push is applied; then the shards that it finished are done."""
+        """Wait until the last push is applied; then the leases that it finished are done."""
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
-            for shard in self._finishes:
-                self._link.done(shard)
+            for lease in self._finishes:
+                self._link.done(lease)
             self._finishes = []
 
 

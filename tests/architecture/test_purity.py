@@ -11,7 +11,10 @@ IO_MODULES = {
     "springtide._native", "springtide.config", "springtide.platforms", "springtide.rpc", "springtide.telemetry",
 }  # fmt: skip
 DECIDES = ("springtide.domain", "springtide.planning", "springtide.job")
-DECIDING_MODULES = ("springtide.data.ledger", "springtide.data.shards", "springtide.embedding.placement")
+DECIDING_MODULES = (
+    *(f"springtide.data.{name}" for name in ("book", "ledger", "lockstep", "shards", "todo")),
+    "springtide.embedding.placement",
+)
 
 
 def name_of(path):

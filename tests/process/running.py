@@ -33,8 +33,8 @@ while not isinstance(lease := here.lease(card), End):
     if isinstance(lease, Wait):
         continue
     {body}
-    trained += lease.count
-    here.done(lease.shard)
+    trained += lease.end - lease.first
+    here.done(lease)
     here.report(Report(step=trained // 10, samples=trained, loss=1 / trained))
 print("trained", trained)
 """

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from springtide import errors
+from springtide.domain.leases import Failure, Progress
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import frames, messages
 
@@ -29,11 +30,12 @@ reports = st.builds(
     loss=st.none() | st.floats(allow_nan=False),
     metrics=st.dictionaries(st.text(max_size=8), st.floats(allow_nan=False), max_size=3),
 )
-done = st.lists(counts, max_size=5).map(tuple)
+words = st.lists(st.builds(Progress, counts, counts, counts, counts), max_size=5).map(tuple)
+failures = st.lists(st.builds(Failure, counts, counts, counts, st.text(max_size=9)), max_size=2).map(tuple)
 requests = st.one_of(
     st.builds(messages.ServerReady, address=st.text(max_size=30)),
-    st.builds(messages.LeaseRequest, card=cards, done=done),
-    st.builds(messages.Heartbeat, report=st.none() | reports, done=done),
+    st.builds(messages.LeaseRequest, card=cards, progress=words, failures=failures),
+    st.builds(messages.Heartbeat, report=st.none() | reports, progress=words),
     st.builds(messages.Share, key=st.text(max_size=20), value=st.binary(max_size=200)),
     st.builds(messages.Fail, rank=counts, error=st.text(max_size=50), trace=st.text(max_size=50)),
     st.just(messages.StatusRequest()),
@@ -88,7 +90,7 @@ def test_a_message_too_large_to_send_is_refused_by_the_sender():
 
 
 def test_a_value_of_the_wrong_type_is_refused():
-    body = msgspec.msgpack.encode([1, {"type": "Heartbeat", "done": "many"}])
+    body = msgspec.msgpack.encode([1, {"type": "Heartbeat", "progress": "many"}])
     with pytest.raises(frames.BadFrame, match="Expected `array`, got `str`"):
         frames.unpack(body, calls)
 

@@ -11,13 +11,15 @@ import pytest
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec, Phase
+from springtide.domain.leases import Failure, Progress
 from springtide.domain.samples import DatasetCard
 from springtide.master import desk
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
 from springtide.telemetry.events import EventLog
 
-CARD = DatasetCard(samples=40, batch_size=10, shard_batches=2)  # two shards
+CARD = DatasetCard(samples=20, batch_size=10, shard_batches=1)  # two shards
+HELD, DONE = Progress(0, 0, 0, 10), Progress(0, 0, 10, 10)
 
 
 class Clock:
@@ -67,12 +69,12 @@ def test_shards_go_out_once_and_the_idle_worker_waits_for_the_last(tmp_path):
         peers = await everyone(master, workers=2)
         first = await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
         second = await master.handle(peers["worker-1"], messages.LeaseRequest(CARD))
-        assert (first.shard, second.shard) == (0, 1)
-        waiting = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (0,))))
+        assert (first.grants[0].shard, second.grants[0].shard) == (0, 1)
+        waiting = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (DONE,))))
         while master.status().shards_done == 0:
             await asyncio.sleep(0)
         assert not waiting.done()
-        await master.handle(peers["worker-1"], messages.Heartbeat(None, (1,)))
+        await master.handle(peers["worker-1"], messages.Heartbeat(None, (Progress(1, 0, 10, 10),)))
         assert await waiting == messages.End()
         assert master.status().shards_done == master.status().shards_total == 2
 
@@ -84,11 +86,31 @@ def test_a_wait_that_lasts_is_answered_so_that_the_worker_can_report(tmp_path, m
 
     async def test(master, clock):
         peers = await everyone(master, workers=2)
-        for _ in range(2):
-            await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+        await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+        await master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (HELD,)))
         assert await master.handle(peers["worker-1"], messages.LeaseRequest(CARD)) == messages.Wait()
 
     with_desk(test, tmp_path, workers=2)
+
+
+def test_a_job_with_samples_that_no_one_could_read_fails_and_names_them(tmp_path):
+    async def test(master, clock):
+        worker = (await everyone(master))["worker-0"]
+        words = ()
+        while isinstance(leased := await master.handle(worker, messages.LeaseRequest(CARD, words)), messages.Leased):
+            (grant,) = leased.grants
+            words = (Progress(grant.shard, 0, 10 * grant.shard, 10),)
+            failures = () if grant.shard else (Failure(0, 0, 0, "OSError: bad disk"),)
+            pulse = await master.handle(worker, messages.Heartbeat(None, words, failures))
+            assert not pulse.revoked
+        await master.handle(worker, messages.Finish())
+        status = master.status()
+        assert (status.phase, status.shards_done, len(status.poisoned)) == (Phase.FAILED, 1, 1)
+        assert status.why == (
+            "samples 0 to 10 of shard 0 (epoch 0) could not be read, tried 3 times: OSError: bad disk"
+        )
+
+    with_desk(test, tmp_path)
 
 
 def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_path):
@@ -101,11 +123,11 @@ def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_
         assert pulse.drain is (master.spec.sync == "async")
         behind = await master.handle(peers["worker-1"], messages.LeaseRequest(card, ()))
         if master.spec.sync == "bsp":
-            assert behind.shard == 0  # the other rank has begun it
-            assert await master.handle(peers["worker-1"], messages.LeaseRequest(card, (0,))) == messages.End()
+            assert behind.grants[0].shard == 0  # the other rank has begun it
+            assert await master.handle(peers["worker-1"], messages.LeaseRequest(card, (DONE,))) == messages.End()
         else:
             assert behind in (messages.End(), messages.Wait())
-        assert await master.handle(peers["worker-0"], messages.LeaseRequest(card, (0,))) == messages.End()
+        assert await master.handle(peers["worker-0"], messages.LeaseRequest(card, (DONE,))) == messages.End()
         for worker in ("worker-0", "worker-1"):
             await master.handle(peers[worker], messages.Finish())
         assert master.status().phase is Phase.STOPPED

@@ -11,9 +11,11 @@ import pytest
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.leases import Progress
 from springtide.rpc import channel, listener, messages
 
 SECRET = b"a secret of thirty-two bytes...."
+WORD = Progress(shard=7, first=0, offset=1, end=2)
 
 
 class Desk:
@@ -110,10 +112,10 @@ def test_heartbeats_carry_what_they_are_given_and_bring_the_pulse():
     with serving() as (desk, address), connected(address) as link:
         drained = threading.Event()
         link.start_heartbeat(
-            0.01, lambda: messages.Heartbeat(None, (7,)), lambda pulse: drained.set() if pulse.drain else None
+            0.01, lambda: messages.Heartbeat(None, (WORD,)), lambda pulse: drained.set() if pulse.drain else None
         )
         assert drained.wait(20)
-        assert desk.beats[0].done == (7,)
+        assert desk.beats[0].progress == (WORD,)
 
 
 def test_garbage_on_the_port_harms_no_one():

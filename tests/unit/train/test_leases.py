@@ -1,5 +1,6 @@
 import threading
 
+from springtide.domain.leases import Grant
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import messages
 from springtide.train import leases
@@ -30,7 +31,7 @@ def test_asking_ahead_asks_once_and_the_answer_waits():
 
     def lease(card):
         asked.release()
-        return messages.Lease(shard=len(answers), epoch=0, index=0, first=0, count=2)
+        return Grant(shard=len(answers), epoch=0, nth=0, first=0, end=2)
 
     answers = []
     ahead = leases.Ahead(lease, patience_s=5)

@@ -4,7 +4,7 @@ import pytest
 
 from springtide import config, errors
 from springtide.domain.samples import DatasetCard
-from springtide.rpc.messages import End, Lease, Report
+from springtide.rpc.messages import End, Report
 from springtide.train import link
 
 
@@ -14,10 +14,9 @@ def test_alone_a_worker_gets_all_shards_and_then_the_end():
     assert (welcome.rank, welcome.workers, welcome.servers, welcome.seed, welcome.slots) == (0, 1, (), 7, 64)
     card = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)
     counts = []
-    while isinstance(lease := alone.lease(card), Lease):
-        counts.append(lease.count)
-        alone.done(lease.shard)
-    assert isinstance(lease, End)
+    while not isinstance(lease := alone.lease(card), End):
+        counts.append(lease.end - lease.first)
+        alone.done(lease)
     assert counts == [40, 40, 20] * 2
 
 

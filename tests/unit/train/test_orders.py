@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from springtide import config, errors
+from springtide.domain.leases import Grant
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import messages
 from springtide.train import leases, link, orders
@@ -26,7 +27,7 @@ def test_alone_every_sample_of_every_epoch_comes_once(samples, batch_size, epoch
         assert len(set(drawn)) == len(drawn) == card.samples_used
     names = [(one.epoch, one.shard, one.first + k) for order in found for one in order.ranges for k in range(one.count)]
     assert len(set(names)) == len(names) == card.samples_used * epochs
-    assert [order.finishes for order in found if order.finishes is not None] == list(range(card.shards * epochs))
+    assert [order.finishes.shard for order in found if order.finishes is not None] == list(range(card.shards * epochs))
 
 
 @given(samples=some.integers(8, 400), batch_size=some.integers(8, 64), group=some.integers(1, 8))
@@ -48,13 +49,13 @@ def test_a_group_larger_than_its_batch_is_refused():
 
 
 def test_waiting_is_a_pause_and_the_end_ends():
-    answers = iter([messages.Wait(), messages.Lease(shard=7, epoch=1, index=0, first=2, count=3), messages.End()])
+    answers = iter([messages.Wait(), Grant(shard=7, epoch=1, nth=0, first=2, end=5), messages.End()])
     card = DatasetCard(samples=10, batch_size=2, shuffle=False)
     found = list(orders.leased(leases.Direct(lambda _: next(answers)), card))
     assert found[0] is orders.PAUSE
     assert [order.indices.tolist() for order in found[1:]] == [[2, 3], [4]]
     assert [(order.ranges[0].shard, order.ranges[0].first) for order in found[1:]] == [(7, 2), (7, 4)]
-    assert [order.finishes for order in found[1:]] == [None, 7]
+    assert [order.finishes for order in found[1:]] == [None, Grant(7, 1, 0, 2, 5)]
     assert np.size(found[0].indices) == 0
 
 

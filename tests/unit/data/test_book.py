@@ -1,0 +1,189 @@
+"""Leases go todo -> leased -> done; the tail waits, the dead give back, late words change nothing, cards must agree."""
+
+import dataclasses
+
+import pytest
+
+from springtide import errors
+from springtide.data.book import Book
+from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Totals, Wish
+from springtide.domain.samples import DatasetCard
+
+CARD = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)  # 3 shards an epoch: 40, 40, 20
+MANY = DatasetCard(samples=100_000, batch_size=10, shard_batches=16)  # 625 shards of 160
+A, B = Holder(0), Holder(1)
+
+
+def through(*grants):
+    """The words of a holder that has trained all of these."""
+    return [Progress(grant.shard, grant.first, grant.end, grant.end) for grant in grants]
+
+
+def test_alone_shards_are_handed_out_whole_in_order_of_the_epochs():
+    book = Book(workers=1)
+    assert book.lease(A, CARD, 16, 0.0) == (
+        Grant(0, 0, 0, 0, 40), Grant(1, 0, 1, 0, 40), Grant(2, 0, 2, 0, 20),
+        Grant(3, 1, 0, 0, 40), Grant(4, 1, 1, 0, 40), Grant(5, 1, 2, 0, 20),
+    )  # fmt: skip
+
+
+def test_no_call_gets_more_than_sixteen_leases_or_half_a_fair_share():
+    book = Book(workers=2)
+    assert len(book.lease(A, MANY, 99, 0.0)) == 16
+    while not isinstance(grants := book.lease(A, MANY, 16, 0.0), Nothing):
+        left = book.todo_samples + sum(grant.end - grant.first for grant in grants)
+        assert sum(grant.end - grant.first for grant in grants) <= max(10, left // 4 + 160)
+    assert sum(lease.end - lease.first for _, _, lease in book.leases()) == 100_000
+
+
+def test_an_idle_worker_waits_while_another_holds_a_lease():
+    book = Book(workers=1)
+    grants = book.lease(A, CARD, 16, 0.0)
+    assert book.lease(B, CARD, 1, 0.0) is Nothing.WAIT
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.END  # the rest is its own: no one to wait for
+    assert book.report(A, through(*grants), 0.0).freed
+    assert book.lease(B, CARD, 1, 0.0) is Nothing.END
+    assert book.totals() == Totals(total=6, leased=0, done=6, samples=200, samples_done=200)
+
+
+def test_words_said_twice_or_by_another_change_nothing():
+    book = Book(workers=1)
+    (grant,) = book.lease(A, CARD, 1, 0.0)
+    before = book.changes
+    book.lease(B, CARD, 1, 0.0)
+    assert book.report(B, [Progress(0, 0, 20, 40)], 0.0).revoked == (LeaseKey(0, 0),)
+    assert book.report(B, [Progress(99, 0, 20, 40)], 0.0).revoked == (LeaseKey(99, 0),)
+    assert book.totals().samples_done == 0
+    book.report(A, through(grant), 0.0)
+    said = book.changes
+    assert not book.report(A, through(grant), 0.0).freed
+    assert (book.totals().done, book.changes) == (1, said)
+    assert said > before
+
+
+def test_a_fenced_worker_gives_back_what_it_had_not_reported_and_is_told_so():
+    book = Book(workers=1)
+    book.lease(A, CARD, 1, 0.0)
+    book.report(A, [Progress(0, 0, 25, 40)], 0.0)  # two whole batches
+    assert book.fence(0, 0) == 1
+    assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.FENCED
+    assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 20, 40),)
+    assert book.totals().samples_done == 20
+
+
+def test_a_new_life_of_a_worker_ends_the_one_before():
+    book = Book(workers=1)
+    book.lease(A, CARD, 1, 0.0)
+    assert book.lease(Holder(0, 1), CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40),)
+    assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
+
+
+def test_a_lease_that_nobody_names_expires():
+    book = Book(workers=1, lease_s=30)
+    book.lease(A, CARD, 2, 0.0)
+    book.report(A, [Progress(0, 0, 10, 40)], 20.0)
+    assert book.expired(31.0) == (LeaseKey(1, 0),)
+    assert book.take_back(book.expired(31.0)) == 1
+    assert book.report(A, [Progress(1, 0, 10, 40)], 32.0).revoked == (LeaseKey(1, 0),)
+    assert book.lease(B, CARD, 1, 32.0) == (Grant(1, 0, 1, 0, 40),)
+
+
+def test_an_answer_that_was_lost_is_given_again():
+    book = Book(workers=1)
+    first = book.lease(A, CARD, 2, 0.0)
+    changes = book.changes
+    assert book.lease(A, CARD, 2, 0.0, known=[]) == first
+    assert book.lease(A, CARD, 2, 0.0, known=[LeaseKey(0, 0)]) == first[1:]
+    assert book.changes == changes
+
+
+def test_a_slow_worker_gets_smaller_leases_of_the_same_shards():
+    book = Book(workers=2)
+    book.resize(0, 2)
+    book.resize(1, 1)
+    assert book.lease(A, MANY, 1, 0.0) == (Grant(0, 0, 0, 0, 40),)
+    assert book.lease(B, MANY, 2, 0.0) == (Grant(0, 0, 0, 40, 120), Grant(0, 0, 0, 120, 160))
+    book.resize(0, 0)
+    assert book.lease(A, MANY, 1, 0.0) == (Grant(1, 0, 1, 0, 160),)
+
+
+def test_a_wish_is_repeated_until_the_holder_answers_with_an_end():
+    book = Book(workers=1)
+    book.lease(A, CARD, 1, 0.0)
+    assert book.wish(Wish(0, 0, 15))
+    assert book.report(A, [Progress(0, 0, 0, 40)], 0.0).wishes == (Wish(0, 0, 20),)
+    assert book.report(A, [], 0.0).wishes == (Wish(0, 0, 20),)
+    assert not book.wish(Wish(0, 0, 30)), "a wish for less is there already"
+    answered = book.report(A, [Progress(0, 0, 10, 30)], 0.0)
+    assert answered.freed and answered.wishes == ()
+    assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 30, 40),)
+
+
+def test_what_cannot_be_read_is_tried_again_last_and_given_up_after_three_times():
+    book = Book(workers=1, max_failures=3)
+    card = dataclasses.replace(CARD, epochs=1)
+    for _ in range(3):
+        grants = book.lease(A, card, 16, 0.0)
+        assert grants[-1].shard == 0 or len(grants) == 3
+        assert book.fail(A, Failure(0, grants[0].first if len(grants) == 3 else grants[-1].first, 20, "bad disk"))
+        book.report(A, through(*(grant for grant in grants if grant.shard)), 0.0)
+    assert book.lease(A, card, 1, 0.0) is Nothing.END
+    assert not book.fail(B, Failure(0, 0, 20, "not mine"))
+    (given_up,) = book.poisoned()
+    assert str(given_up) == "samples 20 to 40 of shard 0 (epoch 0) could not be read, tried 3 times: bad disk"
+    book.report(A, [Progress(0, 0, 20, 20)], 0.0)  # what came before the failure is trained
+    assert book.totals() == Totals(total=3, leased=0, done=2, poisoned=1, samples=100, samples_done=80)
+
+
+def test_a_second_pass_goes_on_with_new_numbers_and_a_new_worker_finds_it():
+    book = Book(workers=1)
+    book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
+    following = dataclasses.replace(CARD, first_epoch=2)
+    assert book.lease(A, following, 1, 0.0) == (Grant(6, 2, 0, 0, 40),)
+    assert book.epochs == 4
+    again = Holder(1, 3)
+    assert book.lease(again, CARD, 1, 0.0) is Nothing.END
+    assert book.lease(again, following, 1, 0.0) == (Grant(7, 2, 1, 0, 40),)
+
+
+def test_workers_with_different_data_are_told_so():
+    book = Book(workers=2)
+    book.lease(A, CARD, 1, 0.0)
+    wrong = dataclasses.replace(CARD, samples=99)
+    with pytest.raises(
+        errors.BadInput, match="worker-1 shows a data set with samples=99, other workers one with samples=100"
+    ):
+        book.lease(B, wrong, 1, 0.0)
+
+
+def test_an_empty_data_set_is_over_at_once():
+    assert Book(workers=1).lease(A, DatasetCard(samples=0, batch_size=10), 1, 0.0) is Nothing.END
+
+
+def test_a_job_that_stops_hands_out_nothing_more_even_of_what_comes_back():
+    book = Book(workers=2)
+    grants = book.lease(A, CARD, 1, 0.0)
+    book.close()
+    assert book.lease(B, CARD, 1, 0.0) is Nothing.END
+    book.fence(0, 0)
+    assert book.lease(B, CARD, 1, 0.0) is Nothing.END
+    assert grants and book.totals().leased == 0
+
+
+def test_in_lockstep_every_rank_gets_every_shard():
+    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    first = [book.lease(holder, card, 16, 0.0) for holder in (A, B)]
+    assert first == [(Grant(0, 0, 0, 0, 40),)] * 2
+    book.report(A, [Progress(0, 0, 40, 40)], 0.0)
+    assert (book.totals().leased, book.totals().done) == (1, 0)
+    for _ in range(2):
+        book.report(B, [Progress(0, 0, 40, 40)], 0.0)
+    assert (book.totals().leased, book.totals().done) == (0, 1)
+    with pytest.raises(errors.BadInput, match="its next one is 1"):
+        book.report(A, [Progress(2, 0, 20, 20)], 0.0)
+    with pytest.raises(errors.BadInput, match="worker-2 is not in the bsp group of 2"):
+        book.lease(Holder(2), card, 1, 0.0)
+    while not isinstance(grants := book.lease(A, card, 1, 0.0), Nothing):
+        book.report(A, through(*grants), 0.0)
+    assert grants is Nothing.END
