@@ -35,14 +35,6 @@ struct Part {
   float* rows;  // pull: filled; push: gradients (read only)
 };
 
-// Identity of trained batches: (epoch, shard, offset) or (partition, first offset, count) on a stream.
-struct BatchRange {
-  uint32_t epoch = 0;
-  uint32_t shard = 0;  // or the stream's partition
-  uint64_t first = 0;
-  uint64_t count = 0;
-};
-
 struct PullMeta {
   uint64_t after_step = 0;  // bsp: answer only once this step is applied; 0: at once
 };

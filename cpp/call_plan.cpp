@@ -58,12 +58,13 @@ bool CallPlan::seems_ordered(std::span<const TableId> tables, std::span<const Ke
   return changes <= kSamples / 4;
 }
 
-void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
+void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys,
+                     std::span<const DataRun> runs) {
   size_t n = keys.size();
   count_ = n;
   if (unordered_.size() < n) unordered_.resize(n);
   if (items_.size() < n) items_.resize(n);
-  if (hash_all(tables, keys, data)) {
+  if (hash_all(tables, keys, runs)) {
     std::swap(items_, unordered_);  // the caller had them in slot order already
     return;
   }
@@ -72,19 +73,24 @@ void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys,
 }
 
 // Fills unordered_ and the bounds of the stripes; says whether the items already lie by stripe.
-bool CallPlan::hash_all(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
+bool CallPlan::hash_all(std::span<const TableId> tables, std::span<const Key> keys,
+                        std::span<const DataRun> runs) {
   std::array<uint32_t, kStripes> count{};
   uint32_t last_stripe = 0;
   bool ordered = true;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const TableUse* use = use_by_id_[tables[i]];
-    uint64_t hash = hash_key(tables[i], keys[i]);
-    uint32_t stripe = stripe_of(hash);
-    ++count[stripe];
-    ordered &= stripe >= last_stripe;
-    last_stripe = stripe;
-    unordered_[i] = Item{hash, use, data};
-    data += use->dim;
+  size_t i = 0;
+  for (const DataRun& run : runs) {
+    float* data = run.data;
+    for (const size_t end = i + run.keys; i < end; ++i) {
+      const TableUse* use = use_by_id_[tables[i]];
+      uint64_t hash = hash_key(tables[i], keys[i]);
+      uint32_t stripe = stripe_of(hash);
+      ++count[stripe];
+      ordered &= stripe >= last_stripe;
+      last_stripe = stripe;
+      unordered_[i] = Item{hash, use, data};
+      data += use->dim;
+    }
   }
   begin_[0] = 0;
   for (uint32_t s = 0; s < kStripes; ++s) begin_[s + 1] = end_[s] = begin_[s] + count[s];

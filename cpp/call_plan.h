@@ -77,7 +77,16 @@ class CallPlan {
   const TableUse* const* use_by_id() const { return use_by_id_.data(); }
   // A sample says that the caller has them in slot order: then runs of one stripe are long as they are.
   bool seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const;
-  void group(std::span<const TableId> tables, std::span<const Key> keys, float* data);
+  void group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
+    const DataRun all{keys.size(), data};
+    group(tables, keys, {&all, 1});
+  }
+  // The rows of the next `keys` keys lie one after the other at `data`.
+  struct DataRun {
+    size_t keys;
+    float* data;
+  };
+  void group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs);
   // Gradients of equal (table, key) are added in the order they came; one item remains.
   void sum_duplicates();
 
@@ -89,7 +98,7 @@ class CallPlan {
 
  private:
   void sum_stripe(uint32_t number);
-  bool hash_all(std::span<const TableId> tables, std::span<const Key> keys, float* data);
+  bool hash_all(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs);
 
   std::vector<Item> items_, unordered_;  // never shrink
   size_t count_ = 0, floats_ = 0;

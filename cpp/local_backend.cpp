@@ -42,7 +42,12 @@ LocalBackend::LocalBackend(const StoreOptions& options, uint16_t servers) {
   placement_.server_of_slot.resize(options.slots);
   for (size_t slot = 0; slot < options.slots; ++slot)
     placement_.server_of_slot[slot] = static_cast<uint16_t>(slot * servers / options.slots);
-  for (size_t s = 0; s < servers; ++s) stores_.push_back(std::make_unique<Store>(options));
+  for (size_t s = 0; s < servers; ++s) {
+    stores_.push_back(std::make_unique<Store>(options));
+    std::vector<uint8_t> own;
+    for (const uint16_t server : placement_.server_of_slot) own.push_back(server == s ? 1 : 0);
+    own_slots_.push_back(servers == 1 ? std::vector<uint8_t>() : std::move(own));
+  }
 }
 
 void LocalBackend::declare(std::span<const TableSpec> tables) {
@@ -67,8 +72,12 @@ std::unique_ptr<Pending> LocalBackend::push(std::span<const Part> parts, const P
     tables.push_back(table);
     hyper.push_back(values);
   }
-  const bool summed = !meta.unique && parts.size() > 1;
+  const bool summed = !meta.unique && parts.size() > 1, once = !meta.batches.empty() && !meta.bsp;
   for (size_t s = 0; s < stores_.size(); ++s) {
+    if (once) {
+      push_once(s, parts, tables, hyper, meta);
+      continue;
+    }
     if (summed) {
       push_summed(s, parts, tables, hyper, meta.clock);
       continue;
@@ -80,6 +89,23 @@ std::unique_ptr<Pending> LocalBackend::push(std::span<const Part> parts, const P
     }
   }
   return std::make_unique<Done>();
+}
+
+void LocalBackend::push_once(size_t server, std::span<const Part> parts,
+                             std::span<const TableId> hyper_tables, std::span<const Hyper> hyper,
+                             const PushMeta& meta) {
+  std::vector<TableId> tables;
+  std::vector<Key> keys;
+  std::vector<RowRun> runs;
+  for (const Part& part : parts) {
+    const Share share = share_of(part, server);
+    tables.insert(tables.end(), share.tables.begin(), share.tables.end());
+    keys.insert(keys.end(), share.keys.begin(), share.keys.end());
+    runs.push_back({share.keys.size(), share.rows});
+  }
+  const OnceStats stats = stores_[server]->push_once({tables, keys, runs}, hyper_tables, hyper, meta.clock,
+                                                     meta.unique, {meta.batches, own_slots_[server]});
+  if (!stats.torn.empty()) throw PartlyApplied(describe_torn(*stores_[server], meta.batches, stats.torn));
 }
 
 void LocalBackend::push_summed(size_t server, std::span<const Part> parts,

@@ -31,8 +31,12 @@ class LocalBackend final : public Backend {
   void push_summed(size_t server, std::span<const Part> parts, std::span<const TableId> hyper_tables,
                    std::span<const Hyper> hyper, uint64_t clock);
 
+  void push_once(size_t server, std::span<const Part> parts, std::span<const TableId> hyper_tables,
+                 std::span<const Hyper> hyper, const PushMeta& meta);
+
   Placement placement_;
   std::vector<std::unique_ptr<Store>> stores_;
+  std::vector<std::vector<uint8_t>> own_slots_;  // of each store: a mask by slot, empty when it has all
 };
 
 }  // namespace springtide

@@ -273,6 +273,8 @@ std::exception_ptr Peer::failure_of(const Call& call) const {
   switch (static_cast<Status>(call.answer.status)) {
     case Status::non_finite:
       return std::make_exception_ptr(NonFinite(said));
+    case Status::partly_applied:
+      return std::make_exception_ptr(PartlyApplied(name() + ": " + said));
     case Status::bad_input:
       return std::make_exception_ptr(BadInput(name() + ": " + said));
     case Status::wrong_owner: {

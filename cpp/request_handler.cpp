@@ -7,6 +7,7 @@
 
 #include "frame_io.h"
 #include "hash.h"
+#include "spoken_slots.h"
 #include "wire_tables.h"
 
 namespace springtide {
@@ -34,6 +35,15 @@ uint64_t now_ns() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
 }
 
+std::pair<std::vector<TableId>, std::vector<Hyper>> hyper_of(const BodyView& body) {
+  std::pair<std::vector<TableId>, std::vector<Hyper>> all;
+  for (const HyperRecord& record : body.hypers) {
+    all.first.push_back(record.table);
+    all.second.push_back({record.lr, record.weight_decay, record.step});
+  }
+  return all;
+}
+
 }  // namespace
 
 bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> body) {
@@ -43,6 +53,8 @@ bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> 
     return dispatch(header, body);
   } catch (const NonFinite& e) {
     return fail(header, Status::non_finite, e.what());
+  } catch (const PartlyApplied& e) {
+    return fail(header, Status::partly_applied, e.what());
   } catch (const BadInput& e) {
     return fail(header, Status::bad_input, e.what());
   } catch (const StepMissing& e) {
@@ -96,6 +108,7 @@ bool RequestHandler::pull(const FrameHeader& header, const BodyView& body) {
   }
   const auto owned = state_.ownership();
   const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
+  state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
   if (!foreign.empty()) return refuse_slots(header, foreign, owned->epoch, 0);
   ++state_.count.pulls;
   state_.count.pulled_keys += body.keys.size();
@@ -201,7 +214,9 @@ bool RequestHandler::push(const FrameHeader& header, const BodyView& body) {
   check_push(header, body);
   check_finite(body, runs, dims_, state_.store);
   const auto owned = state_.ownership();
+  if (!body.batches.empty() && (header.flags & kBsp) == 0) return push_once(header, body, runs, *owned);
   const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
+  state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
   const uint64_t spent = apply(header, body, runs, keep_);
   ++state_.count.pushes;
   state_.count.pushed_keys += body.keys.size();
@@ -213,14 +228,34 @@ bool RequestHandler::push(const FrameHeader& header, const BodyView& body) {
   return reply(answer, {});
 }
 
+bool RequestHandler::push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                               const Owned& owned) {
+  const uint64_t start = now_ns();
+  const std::vector<uint8_t> spoken = spoken_slots(header, body, owned);
+  const auto [tables, hyper] = hyper_of(body);
+  std::vector<RowRun> rows;
+  for (const Run& run : runs) rows.push_back({run.keys, run.floats});
+  const OnceStats stats = state_.store.push_once({body.tables, body.keys, rows}, tables, hyper, header.clock,
+                                                 (header.flags & kUnique) != 0, {body.batches, spoken});
+  const uint64_t spent = now_ns() - start;
+  ++state_.count.pushes;
+  state_.count.pushed_keys += body.keys.size();
+  state_.count.repeated_keys += stats.had_keys;
+  state_.count.wrong_owner_keys += stats.foreign_keys;
+  state_.count.created += stats.created;
+  state_.count.evicted += stats.evicted;
+  state_.count.update_ns += spent;
+  for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
+  if (!stats.torn.empty()) throw PartlyApplied(describe_torn(state_.store, body.batches, stats.torn));
+  if (!stats.foreign.empty()) return refuse_slots(header, stats.foreign, owned.epoch, spent);
+  FrameHeader answer = reply_to(header);
+  answer.server_ns = spent;
+  return reply(answer, {});
+}
+
 uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                                std::span<const uint8_t> keep) {
-  std::vector<TableId> tables;
-  std::vector<Hyper> hyper;
-  for (const HyperRecord& record : body.hypers) {
-    tables.push_back(record.table);
-    hyper.push_back({record.lr, record.weight_decay, record.step});
-  }
+  auto [tables, hyper] = hyper_of(body);
   const bool unique = (header.flags & kUnique) != 0;
   if ((header.flags & kBsp) != 0) {
     StepPart part = gathered(body, runs, keep, dims_);
@@ -253,6 +288,7 @@ bool RequestHandler::assign(const FrameHeader& header, const BodyView& body) {
   const std::vector<Run> runs = runs_of(header, body, window_, dims_);
   const auto owned = state_.ownership();
   const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
+  state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
   if (!foreign.empty()) return refuse_slots(header, foreign, owned->epoch, 0);
   const uint64_t start = now_ns();
   for (const Run& run : runs) {
@@ -317,7 +353,6 @@ bool RequestHandler::fail(const FrameHeader& request, Status status, const std::
 
 bool RequestHandler::refuse_slots(const FrameHeader& request, std::span<const uint16_t> slots, uint32_t epoch,
                                   uint64_t server_ns) {
-  state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
   FrameHeader answer = reply_to(request);
   answer.status = static_cast<uint16_t>(Status::wrong_owner);
   answer.epoch = epoch;

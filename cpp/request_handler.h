@@ -35,6 +35,8 @@ class RequestHandler {
   bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                    uint64_t waited_ns);
   bool push(const FrameHeader& header, const BodyView& body);
+  bool push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                 const Owned& owned);
   uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  std::span<const uint8_t> keep);
   bool assign(const FrameHeader& header, const BodyView& body);

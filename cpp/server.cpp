@@ -29,7 +29,7 @@ ServerStats ServerState::stats() const {
   s.created = count.created, s.evicted = count.evicted;
   s.connections = count.connections, s.accepted = count.accepted, s.shared = count.shared;
   s.refused = count.refused, s.bad_frames = count.bad_frames, s.stalled = count.stalled;
-  s.wrong_owner_keys = count.wrong_owner_keys;
+  s.wrong_owner_keys = count.wrong_owner_keys, s.repeated_keys = count.repeated_keys;
   s.applied_step = steps.applied();
   return s;
 }
@@ -185,12 +185,19 @@ void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) 
   }
   auto owned = std::make_shared<Owned>();
   owned->epoch = epoch;
+  owned->slots = state.store.slots();
   for (const uint16_t owner : owners) owned->mine.push_back(owner == state.options.index ? 1 : 0);
   owned->all = std::all_of(owned->mine.begin(), owned->mine.end(), [](uint8_t mine) { return mine != 0; });
   const std::lock_guard lock(state.mutex);
   if (epoch < state.owned->epoch) {
     throw BadInput("placement epoch " + std::to_string(epoch) + " is older than " +
                    std::to_string(state.owned->epoch));
+  }
+  const Owned& before = *state.owned;
+  for (size_t slot = 0; slot < owners.size(); ++slot) {
+    const bool kept = !before.mine.empty() && before.mine[slot] != 0;  // before the first, none was placed
+    owned->since.push_back(kept ? before.since[slot] : epoch);
+    if (owned->mine[slot] != 0) owned->newest = std::max(owned->newest, owned->since.back());
   }
   state.owned = std::move(owned);
 }

@@ -43,7 +43,8 @@ struct ServerStats {
   uint64_t bad_frames = 0;   // nonsense, torn, oversized
   uint64_t stalled = 0;      // dropped for stopping in the middle
   uint64_t wrong_owner_keys = 0;
-  uint64_t applied_step = 0;  // bsp
+  uint64_t repeated_keys = 0;  // pushed again, skipped: their slots had these batches
+  uint64_t applied_step = 0;   // bsp
 };
 
 class Server {

@@ -15,20 +15,26 @@ namespace springtide {
 
 struct Owned {
   uint32_t epoch = 0;
+  uint32_t slots = 0;
   bool all = true;
-  std::vector<uint8_t> mine;  // by slot
+  uint32_t newest = 0;               // epoch since which the slot that came last is owned
+  std::vector<uint8_t> mine = {};    // by slot; empty: all
+  std::vector<uint32_t> since = {};  // by slot: the epoch since which it is owned
 };
 
 struct ServerCounters {
   std::atomic<uint64_t> pulls{0}, pushes{0}, assigns{0}, scans{0}, declares{0}, pulled_keys{0},
       pushed_keys{0}, bytes_in{0}, bytes_out{0}, lookup_ns{0}, update_ns{0}, step_wait_ns{0}, created{0},
       evicted{0}, connections{0}, accepted{0}, shared{0}, refused{0}, bad_frames{0}, stalled{0},
-      wrong_owner_keys{0};
+      wrong_owner_keys{0}, repeated_keys{0};
 };
 
 struct ServerState {
   ServerState(Store& tables, const ServerOptions& o)
-      : store(tables), options(o), steps(tables, o.workers), owned(std::make_shared<const Owned>()) {}
+      : store(tables),
+        options(o),
+        steps(tables, o.workers),
+        owned(std::make_shared<const Owned>(Owned{.slots = tables.slots()})) {}
 
   std::shared_ptr<const Owned> ownership() const {
     const std::lock_guard lock(mutex);

@@ -12,7 +12,7 @@ namespace springtide {
 namespace {
 
 constexpr uint32_t kMagic = 0x53545353;  // "SSTS"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 #pragma pack(push, 1)
 struct Head {
@@ -25,6 +25,7 @@ struct SlotHead {
   uint64_t seed, clock;
   uint8_t full;
   uint32_t tables;
+  uint64_t spans, finished;  // of the identities
 };
 struct TableHead {
   uint16_t id;
@@ -154,7 +155,10 @@ std::vector<uint8_t> encode(const SlotImage& image) {
   Writer w;
   w.put(Head{kMagic, kVersion, 0, 0});
   w.put(SlotHead{image.slot, image.slots, image.seed, image.clock, image.full,
-                 static_cast<uint32_t>(image.tables.size())});
+                 static_cast<uint32_t>(image.tables.size()), image.identities.spans().size(),
+                 image.identities.finished().size()});
+  w.put_all(image.identities.spans());
+  w.put_all(image.identities.finished());
   for (const TableImage& table : image.tables) write_table(w, table);
   std::span<const uint8_t> body = std::span(w.out).subspan(sizeof(Head));
   Head head{kMagic, kVersion, body.size(), checksum(body)};
@@ -173,9 +177,14 @@ SlotImage decode(std::span<const uint8_t> bytes) {
   std::span<const uint8_t> body = bytes.subspan(sizeof head);
   if (head.bytes != body.size() || head.checksum != checksum(body)) Reader::torn();
   auto slot = r.get<SlotHead>();
-  SlotImage image{slot.slot, slot.slots, slot.seed, slot.clock, slot.full != 0, {}};
+  SlotImage image{slot.slot, slot.slots, slot.seed, slot.clock, slot.full != 0, {}, {}};
   if (image.slots < kStripes || !std::has_single_bit(image.slots) || image.slot >= image.slots)
     Reader::torn();
+  std::vector<SampleSpan> spans;
+  std::vector<ShardRun> finished;
+  r.get_all(spans, slot.spans);
+  r.get_all(finished, slot.finished);
+  image.identities = IdentitySet(std::move(spans), std::move(finished));
   for (uint32_t i = 0; i < slot.tables; ++i) {
     image.tables.push_back(read_table(r));
     check_home(image, image.tables.back().rows);

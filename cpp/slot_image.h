@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "identity_set.h"
 #include "types.h"
 
 namespace springtide {
@@ -31,6 +32,7 @@ struct SlotImage {
   uint64_t clock = 0;
   bool full = true;  // false: what changed since a cut
   std::vector<TableImage> tables;
+  IdentitySet identities;  // batches that these rows have had
 };
 
 std::vector<uint8_t> encode(const SlotImage& image);

@@ -100,7 +100,9 @@ StoreImpl::StoreImpl(const StoreOptions& wanted)
       histories_(options.slots),
       tables_(new std::atomic<Table*>[size_t{kNoTable} + 1]()),
       crew_(options.threads),
-      process_(this_process()) {}
+      process_(this_process()) {
+  for (Stripe& stripe : stripes_) stripe.identities = SlotIdentities(slots_a_stripe());
+}
 
 StoreImpl::~StoreImpl() = default;
 
@@ -165,6 +167,16 @@ PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys
                       bool unique, bool check_finite) {
   return impl_->push(tables, keys, grads, hyper_tables, hyper, clock, unique, check_finite);
 }
+
+OnceStats Store::push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
+                           std::span<const Hyper> hyper, uint64_t clock, bool unique,
+                           const PushIdentity& identity) {
+  return impl_->push_once(rows, hyper_tables, hyper, clock, unique, identity);
+}
+
+void Store::forget(std::span<const uint32_t> shards) { impl_->forget(shards); }
+IdentityStats Store::identity_stats() const { return impl_->identity_stats(); }
+IdentitySet Store::applied(uint32_t slot) const { return impl_->applied(slot); }
 
 void Store::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows) {
   impl_->assign(tables, keys, rows);

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "identity_set.h"
 #include "types.h"
 
 namespace springtide {
@@ -31,6 +33,36 @@ struct PushStats {
   uint64_t created = 0;
   uint64_t waiting = 0;  // keys seen, not admitted yet
   uint64_t evicted = 0;
+};
+
+// The keys of a push with their gradients: `floats` in runs of keys, one after the other.
+struct RowRun {
+  size_t keys = 0;
+  const float* floats = nullptr;
+};
+struct PushRows {
+  std::span<const TableId> tables;
+  std::span<const Key> keys;
+  std::span<const RowRun> runs;  // all keys together
+};
+
+// What a push trains, and for which slots it speaks, keys or not.
+struct PushIdentity {
+  std::span<const BatchRange> batches;
+  std::span<const uint8_t> speaks_for;  // by slot, not 0 for those; empty: all slots
+};
+
+struct OnceStats : PushStats {
+  uint64_t had_keys = 0;          // skipped: their slots had these batches already
+  uint64_t foreign_keys = 0;      // not applied: the push does not speak for their slots
+  std::vector<uint16_t> foreign;  // these slots, ascending
+  std::vector<uint16_t> torn;     // slots, keys or not, that have a part of the batches: nothing was applied
+};
+
+struct IdentityStats {
+  uint64_t sets = 0;   // one a stripe when all slots have one history
+  uint64_t spans = 0;  // ranges in them
+  uint64_t bytes = 0;
 };
 
 class Store {
@@ -58,6 +90,19 @@ class Store {
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                  std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
                  bool unique, bool check_finite);
+
+  // The same for a push that names its batches: each slot it speaks for applies it unless it has these
+  // batches, and remembers them, in one critical section, so that a copy of the slot has both or neither.
+  // Gradients must be finite. BadInput, with nothing applied, when the batches overlap one another.
+  OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
+                      std::span<const Hyper> hyper, uint64_t clock, bool unique,
+                      const PushIdentity& identity);
+  // Every batch of these shards was acknowledged by all servers and is in a complete checkpoint: slots forget
+  // the details and only remember that the shards are finished, so that a late copy of a push is skipped
+  // still.
+  void forget(std::span<const uint32_t> shards);
+  IdentitySet applied(uint32_t slot) const;
+  IdentityStats identity_stats() const;
 
   // Sets weights and resets optimizer state; creates rows without admission.
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows);
@@ -89,5 +134,9 @@ class Store {
  private:
   std::unique_ptr<StoreImpl> impl_;
 };
+
+// Why a push was not applied to these slots, in a sentence.
+std::string describe_torn(const Store& store, std::span<const BatchRange> batches,
+                          std::span<const uint16_t> torn);
 
 }  // namespace springtide

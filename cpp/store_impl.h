@@ -1,5 +1,5 @@
 // The parts of a Store and what its files share: store.cpp (tables, wiring), store_pull.cpp, store_push.cpp,
-// store_evict.cpp, store_slots.cpp (scan, cuts, export, import).
+// store_once.cpp (pushes by identity), store_evict.cpp, store_slots.cpp (scan, cuts, export, import).
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 
 #include "age_clock.h"
 #include "call_plan.h"
+#include "slot_identities.h"
 #include "slot_image.h"
 #include "slot_index.h"
 #include "store.h"
@@ -36,6 +37,7 @@ struct alignas(64) Stripe {
   std::mutex lock;
   uint64_t sweep_credit = 0;
   uint32_t sweep_slot = 0, sweep_entry = 0;
+  SlotIdentities identities;
 };
 
 class StoreImpl {
@@ -53,6 +55,12 @@ class StoreImpl {
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                  std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
                  bool unique, bool check_finite);
+  OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
+                      std::span<const Hyper> hyper, uint64_t clock, bool unique,
+                      const PushIdentity& identity);
+  void forget(std::span<const uint32_t> shards);
+  IdentityStats identity_stats();
+  IdentitySet applied(uint32_t slot);
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows);
   uint64_t evict(uint64_t clock);
 
@@ -81,11 +89,25 @@ class StoreImpl {
   }
   void for_stripes(size_t keys, const std::function<void(uint32_t)>& work);
 
+  CallPlan& plan_push(std::span<const TableId> tables, std::span<const Key> keys,
+                      std::span<const TableId> hyper_tables, std::span<const Hyper> hyper);
   void begin_push(uint64_t at);
   template <class Source>
   void push_stripe(uint32_t number, Source& source, PushStats& stats);
+  void push_stripe_once(uint32_t number, std::span<const Item> items, std::span<const SampleSpan> spans,
+                        std::span<const uint8_t> speaks_for, OnceStats& stats);
+  uint32_t slots_a_stripe() const { return options.slots / kStripes; }
 
   // Each is under the stripe's lock.
+  template <class Source>
+  void push_rows(uint32_t number, Source& source, PushStats& stats);
+  void push_items(uint32_t number, std::span<const Item> items, PushStats& stats);
+  const IdentitySet& identities_of(uint32_t slot) {
+    return stripe_of_slot(slot).identities.of(slot % slots_a_stripe());
+  }
+  void remember(uint32_t slot, IdentitySet set) {
+    stripe_of_slot(slot).identities.put(slot % slots_a_stripe(), std::move(set));
+  }
   template <class Source>
   void pull_rows(Source& source);
   void apply_one(const Item& item, uint32_t tick, PushStats& stats);

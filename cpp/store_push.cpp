@@ -45,17 +45,7 @@ PushStats& operator+=(PushStats& a, const PushStats& b) {
 PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                           std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t at,
                           bool unique, bool check_finite) {
-  check_process();
-  CallPlan& plan = CallPlan::of_this_thread();
-  plan.begin();
-  for (size_t i = 0; i < hyper_tables.size(); ++i) {
-    Table& named = table(hyper_tables[i]);
-    plan.use(hyper_tables[i], TableUse(named, named.optimizer.kernel(), named.optimizer.prepare(hyper[i])));
-  }
-  plan.name_tables(tables, keys, [this](TableId id) -> TableUse {
-    throw BadInput("push to table '" + table(id).spec.name +
-                   "' without a learning rate: name the table in hyper");
-  });
+  CallPlan& plan = plan_push(tables, keys, hyper_tables, hyper);
   if (check_finite && !all_finite(grads, plan.floats())) {
     plan.group(tables, keys, const_cast<float*>(grads));
     say_where(plan.items());
@@ -88,6 +78,22 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
   return sum;
 }
 
+CallPlan& StoreImpl::plan_push(std::span<const TableId> tables, std::span<const Key> keys,
+                               std::span<const TableId> hyper_tables, std::span<const Hyper> hyper) {
+  check_process();
+  CallPlan& plan = CallPlan::of_this_thread();
+  plan.begin();
+  for (size_t i = 0; i < hyper_tables.size(); ++i) {
+    Table& named = table(hyper_tables[i]);
+    plan.use(hyper_tables[i], TableUse(named, named.optimizer.kernel(), named.optimizer.prepare(hyper[i])));
+  }
+  plan.name_tables(tables, keys, [this](TableId id) -> TableUse {
+    throw BadInput("push to table '" + table(id).spec.name +
+                   "' without a learning rate: name the table in hyper");
+  });
+  return plan;
+}
+
 void StoreImpl::begin_push(uint64_t at) {
   if (clock.nearly_full()) renumber_ticks();
   clock.advance(at);
@@ -95,10 +101,19 @@ void StoreImpl::begin_push(uint64_t at) {
 
 template <class Source>
 void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats) {
+  std::lock_guard hold(stripes_[number].lock);
+  push_rows(number, source, stats);
+}
+
+void StoreImpl::push_items(uint32_t number, std::span<const Item> items, PushStats& stats) {
+  GroupedItems source{items};
+  push_rows(number, source, stats);
+}
+
+template <class Source>
+void StoreImpl::push_rows(uint32_t number, Source& source, PushStats& stats) {
   thread_local std::vector<Item> rest;  // keys without a row
   rest.clear();
-  Stripe& stripe = stripes_[number];
-  std::lock_guard hold(stripe.lock);
   uint32_t tick = clock.tick();
   size_t before = source.at;
   auto locate = [this, tick](InFlight& f, Cell* cell) {
@@ -124,7 +139,7 @@ void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats) {
   size_t items = source.at - before;
   stats.applied += items - rest.size();
   for (const Item& item : rest) apply_one(item, tick, stats);
-  if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripe, number, items, stats);
+  if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripes_[number], number, items, stats);
 }
 
 // A key with no row, one that waits for admission, or one whose row is past its ttl.

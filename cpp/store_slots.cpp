@@ -97,9 +97,13 @@ SlotImage StoreImpl::copy_slot(uint32_t number, uint64_t since_cut) {
   std::lock_guard hold(stripe_of_slot(number).lock);
   uint32_t boundary = since_cut == 0 ? 0 : clock.boundary(since_cut);
   const SlotHistory& history = histories_[number];
-  SlotImage image{
-      number, options.slots, options.seed, clock.now(), since_cut == 0 || boundary < history.complete_from,
-      {}};
+  SlotImage image{number,
+                  options.slots,
+                  options.seed,
+                  clock.now(),
+                  since_cut == 0 || boundary < history.complete_from,
+                  {},
+                  identities_of(number)};
   SlotCopier copier(*this, image);
   index_.for_each(index_.slot(number), [&](const Cell& cell) {
     if (image.full || stamp_of(cell.meta) > boundary) copier.add(cell);
@@ -133,6 +137,7 @@ void StoreImpl::import_image(const SlotImage& image) {
   clock.advance(image.clock);
   std::lock_guard hold(stripe_of_slot(image.slot).lock);
   if (image.full) forget_rows(image.slot);
+  remember(image.slot, image.identities);
   for (const TableImage& part : image.tables) import_table(image.slot, part);
 }
 
@@ -188,6 +193,7 @@ void StoreImpl::clear_slot(uint32_t number) {
   check_slot(number);
   std::lock_guard hold(stripe_of_slot(number).lock);
   forget_rows(number);
+  remember(number, {});
 }
 
 SlotLoad StoreImpl::load(uint32_t number) {

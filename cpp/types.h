@@ -59,12 +59,25 @@ struct Hyper {
   uint64_t step = 0;  // adam's bias correction uses this count when it is not 0, else the row's own
 };
 
+// Identity of trained batches: (epoch, shard, offset) or (partition, first offset, count) on a stream.
+struct BatchRange {
+  uint32_t epoch = 0;
+  uint32_t shard = 0;  // or the stream's partition
+  uint64_t first = 0;
+  uint64_t count = 0;
+};
+
 // A mistake of the caller: reaches Python as springtide.errors.BadInput.
 struct BadInput : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 // A push with NaN or infinity in it: nothing of it was applied. springtide.errors.NonFiniteGradient.
 struct NonFinite : BadInput {
+  using BadInput::BadInput;
+};
+// A push whose batches a slot has applied in part: gradients cannot be split, so nothing of it was applied
+// there. springtide.errors.PartlyApplied.
+struct PartlyApplied : BadInput {
   using BadInput::BadInput;
 };
 // A peer that cannot be reached, went away or spoke nonsense. springtide.errors.ServerUnreachable.

@@ -46,6 +46,7 @@ enum class Status : uint16_t {
   bad_frame,         // nonsense; a sentence, then the connection ends
   internal,          // the server failed at it; a sentence
   busy,              // handshake: not now (too many connections, too slow a hello); a sentence, try again
+  partly_applied,    // a push whose batches some slot has in part, nothing applied there; a sentence
 };
 
 enum Flag : uint8_t {

@@ -4,6 +4,7 @@ SpringtideError
 ├── UserError              a mistake the user can mend: shown without a traceback
 │   ├── BadInput           a value, shape, dtype or file that does not fit
 │   │   ├── NonFiniteGradient   NaN or infinity in a push; nothing of it was applied
+│   │   ├── PartlyApplied  a push of several batches of which some were applied before; they cannot be split
 │   │   ├── UnknownName    not one of the known names ("did you mean")
 │   │   └── MalformedRecord     a line of a data file that cannot be read
 │   ├── MissingFile        a path that does not exist (nearest name given)
@@ -36,6 +37,10 @@ class BadInput(UserError, ValueError):
 
 class NonFiniteGradient(BadInput):
     """NaN or infinity in a push; nothing of it was applied."""
+
+
+class PartlyApplied(BadInput):
+    """A push of several batches some of which a slot has applied before; nothing of it was applied to that slot."""
 
 
 class UnknownName(BadInput):

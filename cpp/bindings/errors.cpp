@@ -19,6 +19,8 @@ void bind_errors(nb::module_&) {
           std::rethrow_exception(p);
         } catch (const springtide::NonFinite& e) {
           raise("NonFiniteGradient", e.what());
+        } catch (const springtide::PartlyApplied& e) {
+          raise("PartlyApplied", e.what());
         } catch (const springtide::BadInput& e) {
           raise("BadInput", e.what());
         } catch (const springtide::PortTaken& e) {

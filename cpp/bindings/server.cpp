@@ -20,7 +20,8 @@ nb::dict stats_of(const st::Server& server) {
   d["created"] = s.created, d["evicted"] = s.evicted;
   d["connections"] = s.connections, d["accepted"] = s.accepted, d["shared"] = s.shared;
   d["refused"] = s.refused, d["bad_frames"] = s.bad_frames, d["stalled"] = s.stalled;
-  d["wrong_owner_keys"] = s.wrong_owner_keys, d["applied_step"] = s.applied_step;
+  d["wrong_owner_keys"] = s.wrong_owner_keys, d["repeated_keys"] = s.repeated_keys;
+  d["applied_step"] = s.applied_step;
   return d;
 }
 

@@ -1,7 +1,9 @@
 // Store. Arrays are taken as they are or refused; the GIL is released while tables are touched.
 #include "store.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 
 #include "bindings.h"
 #include "hash.h"
@@ -86,6 +88,38 @@ void import_slot(Store& store, const nb::bytes& image) {
   store.import_slot(bytes);
 }
 
+using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>;  // epoch, shard, first, count
+using MaskArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatArray grads,
+                    const HyperList& hyper, const std::vector<BatchTuple>& named,
+                    std::optional<MaskArray> speaks_for, uint64_t clock, bool unique) {
+  check_flat("push_once", store, span_of(tables), keys.size(), grads.size());
+  std::vector<TableId> ids;
+  std::vector<Hyper> values;
+  for (const auto& [id, value] : hyper) {
+    ids.push_back(id);
+    values.push_back(value);
+  }
+  std::vector<BatchRange> batches;
+  for (const auto& [epoch, shard, first, count] : named) batches.push_back({epoch, shard, first, count});
+  std::span<const uint8_t> mask;
+  if (speaks_for) mask = {speaks_for->data(), speaks_for->size()};
+  const RowRun run{keys.size(), grads.data()};
+  nb::gil_scoped_release release;
+  return store.push_once({span_of(tables), span_of(keys), {&run, 1}}, ids, values, clock, unique,
+                         {batches, mask});
+}
+
+nb::tuple applied(const Store& store, uint32_t slot) {
+  const IdentitySet set = store.applied(slot);
+  nb::list spans, finished;
+  for (const SampleSpan& s : set.spans())
+    spans.append(nb::make_tuple(s.epoch, s.shard, s.first, s.end - s.first));
+  for (const ShardRun& run : set.finished()) finished.append(nb::make_tuple(run.first, run.last));
+  return nb::make_tuple(spans, finished);
+}
+
 nb::object slots_of(const Store& store, TableId table, const KeyArray& keys) {
   std::vector<uint32_t> slots(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -113,6 +147,26 @@ void bind_numbers(nb::module_& m) {
         return "PushStats(applied=" + std::to_string(p.applied) + ", created=" + std::to_string(p.created) +
                ", waiting=" + std::to_string(p.waiting) + ", evicted=" + std::to_string(p.evicted) + ")";
       });
+}
+
+void bind_identities(nb::module_& m, nb::class_<Store>& store) {
+  nb::class_<OnceStats, PushStats>(m, "OnceStats")
+      .def_ro("had_keys", &OnceStats::had_keys)
+      .def_ro("foreign_keys", &OnceStats::foreign_keys)
+      .def_ro("foreign", &OnceStats::foreign)
+      .def_ro("torn", &OnceStats::torn);
+  nb::class_<IdentityStats>(m, "IdentityStats")
+      .def_ro("sets", &IdentityStats::sets)
+      .def_ro("spans", &IdentityStats::spans)
+      .def_ro("bytes", &IdentityStats::bytes);
+  store
+      .def("push_once", push_once, "tables"_a.noconvert(), "keys"_a.noconvert(), "grads"_a.noconvert(),
+           "hyper"_a, "batches"_a, "speaks_for"_a.none() = nb::none(), "clock"_a = 0, "unique"_a = false)
+      .def(
+          "forget", [](Store& s, const std::vector<uint32_t>& shards) { s.forget(shards); }, "shards"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("applied", applied, "slot"_a)
+      .def("identity_stats", &Store::identity_stats);
 }
 
 void bind_rows(nb::class_<Store>& store) {
@@ -177,6 +231,7 @@ void bind_store(nb::module_& m) {
       },
       "slots"_a = 1024, "seed"_a = 0, "threads"_a = 1, "reserve_bytes"_a = 0);
   bind_rows(store);
+  bind_identities(m, store);
   store.def("declare", &Store::declare, "spec"_a)
       .def("table", &Store::table, "table"_a, nb::rv_policy::copy)
       .def("has_table", &Store::has_table, "table"_a)

@@ -1,0 +1,151 @@
+// Pushes that name their batches: every stripe is visited once, keys or not; what its slots have already is
+// skipped, the rest is recorded and applied under the same lock. In: a push. Out: what became of it by slot.
+#include <algorithm>
+#include <string>
+
+#include "hash.h"
+#include "store_impl.h"
+
+namespace springtide {
+
+namespace {
+
+void check_rows(const PushRows& rows, const PushIdentity& identity, uint32_t slots) {
+  size_t keys = 0;
+  for (const RowRun& run : rows.runs) keys += run.keys;
+  if (keys != rows.keys.size()) {
+    throw BadInput("push: gradients of " + std::to_string(keys) + " keys came with " +
+                   std::to_string(rows.keys.size()) + " keys");
+  }
+  if (!identity.speaks_for.empty() && identity.speaks_for.size() != slots) {
+    throw BadInput("push: it speaks for some of " + std::to_string(identity.speaks_for.size()) +
+                   " slots, but there are " + std::to_string(slots));
+  }
+}
+
+void add_to(OnceStats& sum, const OnceStats& part) {
+  sum.applied += part.applied;
+  sum.created += part.created;
+  sum.waiting += part.waiting;
+  sum.evicted += part.evicted;
+  sum.had_keys += part.had_keys;
+  sum.foreign_keys += part.foreign_keys;
+  sum.foreign.insert(sum.foreign.end(), part.foreign.begin(), part.foreign.end());
+  sum.torn.insert(sum.torn.end(), part.torn.begin(), part.torn.end());
+}
+
+}  // namespace
+
+std::string describe_torn(const Store& store, std::span<const BatchRange> batches,
+                          std::span<const uint16_t> torn) {
+  const uint32_t slot = torn.front();
+  const IdentitySet have = store.applied(slot);
+  std::string which;
+  for (const BatchRange& batch : batches) {
+    if (batch.count == 0) continue;
+    const SampleSpan span{batch.shard, batch.epoch, batch.first, batch.first + batch.count};
+    const IdentitySet::Has has = have.has(span);
+    if (has == IdentitySet::Has::some) {
+      return "slot " + std::to_string(slot) + " has applied a part of " + name_of(span) +
+             ": batches of a shard must lie on one grid, whoever trains them; nothing of this push was "
+             "applied to " +
+             std::to_string(torn.size()) + " slots";
+    }
+    if (has == IdentitySet::Has::all) which += (which.empty() ? "" : ", ") + name_of(span);
+  }
+  return "slot " + std::to_string(slot) + " has applied " + which + " of the " +
+         std::to_string(batches.size()) +
+         " batches of this push, not the others: gradients summed over several batches cannot be split, so "
+         "nothing was applied to " +
+         std::to_string(torn.size()) +
+         " slots. Accumulate over the same batches whenever a shard is trained again: begin a new sum with "
+         "every shard";
+}
+
+OnceStats StoreImpl::push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
+                               std::span<const Hyper> hyper, uint64_t at, bool unique,
+                               const PushIdentity& identity) {
+  check_rows(rows, identity, options.slots);
+  const std::vector<SampleSpan> spans = spans_of(identity.batches);
+  CallPlan& plan = plan_push(rows.tables, rows.keys, hyper_tables, hyper);
+  std::vector<CallPlan::DataRun> runs;
+  for (const RowRun& run : rows.runs) runs.push_back({run.keys, const_cast<float*>(run.floats)});
+  plan.group(rows.tables, rows.keys, runs);
+  if (!unique) plan.sum_duplicates();
+  begin_push(at);
+  std::array<OnceStats, kStripes> parts{};
+  for_stripes(rows.keys.size(), [&](uint32_t number) {
+    push_stripe_once(number, plan.stripe(number), spans, identity.speaks_for, parts[number]);
+  });
+  OnceStats sum;
+  for (const OnceStats& part : parts) add_to(sum, part);
+  return sum;
+}
+
+void StoreImpl::push_stripe_once(uint32_t number, std::span<const Item> items,
+                                 std::span<const SampleSpan> spans, std::span<const uint8_t> speaks_for,
+                                 OnceStats& stats) {
+  thread_local std::vector<Verdict> verdicts;
+  thread_local std::vector<Item> mine;
+  const uint32_t slots = slots_a_stripe(), first = number * slots;
+  Stripe& stripe = stripes_[number];
+  std::lock_guard hold(stripe.lock);
+  const auto spoken = speaks_for.empty() ? speaks_for : speaks_for.subspan(first, slots);
+  if (stripe.identities.admit(spans, spoken, verdicts)) {
+    if (verdicts[0] == Verdict::apply) {
+      if (!items.empty()) push_items(number, items, stats);
+      return;
+    }
+    verdicts.resize(slots, verdicts[0]);
+  }
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    if (verdicts[slot] == Verdict::torn) stats.torn.push_back(static_cast<uint16_t>(first + slot));
+  }
+  mine.clear();
+  for (const Item& item : items) {
+    switch (verdicts[slot_number(item.hash) - first]) {
+      case Verdict::apply:
+        mine.push_back(item);
+        break;
+      case Verdict::had:
+        ++stats.had_keys;
+        break;
+      case Verdict::foreign:
+        ++stats.foreign_keys;
+        stats.foreign.push_back(static_cast<uint16_t>(slot_number(item.hash)));
+        break;
+      case Verdict::torn:
+        break;
+    }
+  }
+  std::sort(stats.foreign.begin(), stats.foreign.end());
+  stats.foreign.erase(std::unique(stats.foreign.begin(), stats.foreign.end()), stats.foreign.end());
+  if (!mine.empty()) push_items(number, mine, stats);
+}
+
+void StoreImpl::forget(std::span<const uint32_t> shards) {
+  check_process();
+  for (Stripe& stripe : stripes_) {
+    std::lock_guard hold(stripe.lock);
+    stripe.identities.finish(shards);
+  }
+}
+
+IdentitySet StoreImpl::applied(uint32_t slot) {
+  check_slot(slot);
+  std::lock_guard hold(stripe_of_slot(slot).lock);
+  return identities_of(slot);
+}
+
+IdentityStats StoreImpl::identity_stats() {
+  IdentityStats sum;
+  for (Stripe& stripe : stripes_) {
+    std::lock_guard hold(stripe.lock);
+    sum.sets += stripe.identities.sets();
+    sum.bytes += stripe.identities.bytes();
+    sum.spans += stripe.identities.spans();
+  }
+  return sum;
+}
+
+}  // namespace springtide
