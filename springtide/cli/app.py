@@ -1,6 +1,7 @@
 """The command line: verbs, exit codes, and errors without tracebacks.
 
 Exit codes: 0 well, 1 the user's code failed, 2 bad usage, 3 infrastructure (a role lost, unreachable), 130 Ctrl-C.
+Commands that look at a job return 0 when they could, whatever became of the job.
 Each verb's own file is imported when it is called, so that `springtide --help` is quick.
 """
 
@@ -22,6 +23,9 @@ Examples:
   springtide demo                              train on a generated click log
   springtide run train.py                      run your script on this machine
   springtide run train.py --servers 2 --workers 2 -- --epochs 3
+  springtide status                            how the newest job is doing
+  springtide explain train                     what happened to it, and why
+  springtide scale train --workers 4           while it trains
   springtide doctor                            is everything here that is needed?
 """
 
@@ -36,6 +40,9 @@ app = typer.Typer(
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and log more.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of standard output.")]
+RUNS = ".springtide/runs"
+Job = Annotated[str | None, typer.Argument(help="Which job; the newest if not given.", metavar="JOB")]
+Runs = Annotated[str, typer.Option("--logs", help="Where runs keep their logs.", metavar="DIR")]
 
 
 @app.callback(invoke_without_command=True)
@@ -75,7 +82,7 @@ def run(
     ] = None,
     sync: Annotated[str, typer.Option(help="async: each worker at its own pace; bsp: in step.")] = "async",
     name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the script's]")] = None,
-    logs: Annotated[str, typer.Option(help="Where runs keep their logs.", metavar="DIR")] = ".springtide/runs",
+    logs: Runs = RUNS,
     seed: Annotated[int, typer.Option(help="Seed of shuffles and of untrained rows.")] = 0,
     slots: Annotated[int, typer.Option(help="Parts of the key space, a power of two.")] = 1024,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The master's port; 0 takes a free one.")] = 0,
@@ -97,6 +104,115 @@ def run(
         grace_s=grace, as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)
+
+
+@app.command(
+    short_help="How a job is doing, or how it ended.",
+    epilog="""\b
+Example:
+  springtide status train --json
+""",
+)
+def status(
+    job: Job = None,
+    every: Annotated[bool, typer.Option("--all", help="All jobs, running and past, a line each.")] = False,
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """How a job is doing, or how it ended: progress, roles with CPU and memory, the last decision and why."""
+    from springtide.cli import status as verb
+
+    return verb.status(job, folder=folder, every=every, as_json=as_json)
+
+
+@app.command(
+    short_help="Everything that happened to a job.",
+    epilog="""\b
+Example:
+  springtide events train
+""",
+)
+def events(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:
+    """Everything that happened to a job, in order, from its events.jsonl."""
+    from springtide.cli import story as verb
+
+    return verb.events(job, folder=folder, as_json=as_json)
+
+
+@app.command(
+    short_help="What was decided about a job, and why.",
+    epilog="""\b
+Example:
+  springtide explain train
+""",
+)
+def explain(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:
+    """What was decided about a job, and why: phases, losses, relaunches, scaling."""
+    from springtide.cli import story as verb
+
+    return verb.explain(job, folder=folder, as_json=as_json)
+
+
+@app.command(
+    short_help="Change how many workers a running job has.",
+    epilog="""\b
+Example:
+  springtide scale train --workers 4
+""",
+)
+def scale(
+    workers: Annotated[int, typer.Option(min=1, help="So many from now on.")],
+    job: Job = None,
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Change how many workers a running job has. New ones join and surplus ones drain; the others train on."""
+    from springtide.cli import steer as verb
+
+    return verb.scale(job, workers=workers, folder=folder, as_json=as_json)
+
+
+@app.command(
+    short_help="Drain a running job.",
+    epilog="""\b
+Example:
+  springtide stop train --wait
+""",
+)
+def stop(
+    job: Job = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the job is over.")] = False,
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Drain a running job, as Ctrl-C does: workers finish the batch in hand and stop."""
+    from springtide.cli import steer as verb
+
+    return verb.stop(job, wait=wait, folder=folder, as_json=as_json)
+
+
+@app.command(
+    short_help="What the processes of a job have printed.",
+    epilog="""\b
+Example:
+  springtide logs train worker-1 --lines 50
+""",
+)
+def logs(
+    job: Job = None,
+    role: Annotated[str | None, typer.Argument(help="One of its roles; all if not given.", metavar="ROLE")] = None,
+    lines: Annotated[int, typer.Option(min=1, help="How many of the last lines.")] = 20,
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """What the processes of a job have printed: the last lines of each log."""
+    from springtide.cli import logs as verb
+
+    return verb.logs(job, role, lines=lines, folder=folder, as_json=as_json)
 
 
 @app.command(

@@ -38,6 +38,7 @@ def text(status: JobStatus, files: RunFiles, *, debug: bool = False) -> str:
         lines.append(f"job {status.name} stopped after {status.elapsed_s:.1f} s ({status.why}); {numbers(status)}")
     else:
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
+    lines += [f"given up: {poisoned}" for poisoned in status.poisoned]
     lines += [f"logs    {files.logs}", f"events  {files.events}"]
     return "\n".join(lines)
 

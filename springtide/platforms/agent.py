@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -22,19 +22,18 @@ from springtide import errors
 from springtide.domain.cluster import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.domain.resources import Limits
-from springtide.platforms import reconcile
+from springtide.platforms import reconcile, waiting
 from springtide.platforms.base import Launch, Platform
 from springtide.platforms.keeper import START_S, Keeper
 from springtide.platforms.reconcile import POLITE_S
+from springtide.platforms.waiting import Result
 from springtide.rpc import connection, messages
-from springtide.telemetry import events, logs
+from springtide.telemetry import events, logs, runs
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1  # between two looks at the job: ends are noticed within this time
 MEASURE_S = 1.0  # between two readings of what each role takes
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +90,20 @@ class Agent:
     async def run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         """Start everything, watch until the job is over, clean up; the last status."""
         write_secret(self._files)
+        write_card(self.plan, self._files)
+        status = self._last
+        try:
+            status = await self._run(on_status)
+            return status
+        except errors.SpringtideError as error:
+            status = msgspec.structs.replace(self._last, phase=Phase.FAILED, why=str(error), blame=blame_of(error))
+            raise
+        finally:
+            self._platform.close()
+            self._files.secret.unlink(missing_ok=True)
+            self._tell_end(status)
+
+    async def _run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         try:
             self._address = await self._unless_killed(self._keeper.start())
             while True:
@@ -102,16 +115,15 @@ class Agent:
             return msgspec.structs.replace(self._last, phase=Phase.STOPPED, why="killed")
         except MasterLost as error:
             return msgspec.structs.replace(self._last, phase=Phase.FAILED, why=str(error), blame=Blame.INFRASTRUCTURE)
-        finally:
-            self._platform.close()
-            self._files.secret.unlink(missing_ok=True)
 
     # ---- watching ----
 
     async def _attend(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         """Talk to one master until the job is over, or to its end."""
         secret = bytes.fromhex(self._files.secret.read_text())
-        master = await self._unless_killed(connection.connect(self._address, secret, within_s=START_S))
+        master = await self._unless_killed(
+            self._keeper.while_alive(connection.connect(self._address, secret, within_s=START_S))
+        )
         self._stop_told = False
         try:
             await self._ask(master, messages.JoinAgent(os.getpid()))
@@ -165,17 +177,7 @@ class Agent:
 
     async def _unless_killed(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Wait for something until the user has had enough."""
-        working = asyncio.create_task(work)
-        killed = asyncio.create_task(self._killed.wait())
-        try:
-            await asyncio.wait({working, killed}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise Killed
-            return working.result()
-        finally:
-            for task in (working, killed):
-                task.cancel()
-            await asyncio.wait({working, killed})
+        return await waiting.unless(self._killed, work, Killed)
 
     async def _replace_master(self, error: errors.MasterUnreachable) -> None:
         """The master has died, is dying, or hangs: roles go on meanwhile."""
@@ -188,10 +190,9 @@ class Agent:
             self._address = await self._unless_killed(self._keeper.replace(error))
         except (errors.JobFailed, errors.UserError) as failure:
             raise MasterLost(str(failure)) from failure
-        self._say(
-            f"{self._keeper.why_replaced}; another (term {self._keeper.term}) listens after "
-            f"{time.monotonic() - began:.1f} s"
-        )
+        seconds, term, why = time.monotonic() - began, self._keeper.term, self._keeper.why_replaced
+        self._say(f"{why}; another (term {term}) listens after {seconds:.1f} s")
+        self._tell("master_replaced", why=why, term=term, seconds=round(seconds, 3))
 
     # ---- what the master wants ----
 
@@ -244,6 +245,21 @@ class Agent:
             life=life, module=module, arguments=arguments, settings=settings, environment=environment, limits=limits
         )
 
+    # ---- the story ----
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        """Add to the story what no master can tell: lines are written whole, so two writers do no harm."""
+        try:
+            story = events.EventLog(self._files.events)
+            story.write(kind, **fields)
+            story.close()
+        except (OSError, errors.UserError) as error:  # the job's outcome matters more
+            log.warning("the story misses %s: %s", kind, error)
+
+    def _tell_end(self, status: messages.JobStatus) -> None:
+        """The last line of the story is the last status, for those who ask later."""
+        self._tell("ended", status=msgspec.to_builtins(status))
+
     # ---- ending ----
 
     async def _wind_down(self, master: connection.Connection, status: messages.JobStatus) -> None:
@@ -273,8 +289,26 @@ class Agent:
         return [life for life in self._platform.running() if life.role.kind is kind]
 
 
+def blame_of(error: errors.SpringtideError) -> Blame:
+    """Whose fault it is that a job did not even start."""
+    return Blame.USER if isinstance(error, errors.UserError) else Blame.INFRASTRUCTURE
+
+
 class MasterLost(Exception):
     """There is no master and there will be none: nothing can be asked any more, only said."""
+
+
+def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
+    """Say who runs this job, so that other commands find it."""
+    pid = os.getpid()
+    card = runs.RunCard(
+        name=plan.spec.name, script=plan.script, arguments=plan.arguments, began_at=time.time(),
+        agent_pid=pid, agent_start=runs.start_of(pid) or 0,
+    )  # fmt: skip
+    try:
+        runs.write_card(files, card)
+    except OSError as error:
+        raise events.as_disk_error(error, files.card) from error
 
 
 def write_secret(files: logs.RunFiles) -> None:

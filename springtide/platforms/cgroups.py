@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from springtide.domain.resources import Limits
 from springtide.platforms import hierarchy
 from springtide.platforms.group_files import Group, GroupV1, GroupV2, kill_members, read_members, write
+from springtide.telemetry.runs import start_of
 
 _OURS = re.compile(r"springtide-(\d+)-(\d+)")
 HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
@@ -158,8 +159,5 @@ def remove_folder(folder: pathlib.Path) -> bool:
 
 def name_of(pid: int) -> str:
     """The name of an agent's groups; a process that has the same number later has another start time."""
-    try:
-        after = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return f"springtide-{pid}-{after[19]}" if after[0] != "Z" else ""
+    start = start_of(pid)
+    return "" if start is None else f"springtide-{pid}-{start}"

@@ -8,11 +8,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from springtide import errors
 from springtide.domain.cluster import Life, Role, RoleExit, RoleKind
+from springtide.platforms import waiting
 from springtide.platforms.base import Launch, Platform
+from springtide.platforms.waiting import Result
 from springtide.rpc import connection, messages, whereabouts
 from springtide.telemetry import logs
 
@@ -74,6 +77,10 @@ class Keeper:
             except errors.MasterUnreachable as error:
                 log.warning("%s", error)
                 await self.end()
+
+    async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for something that the master does, unless it ends."""
+        return await waiting.unless(self._gone, work, lambda: errors.MasterUnreachable(str(self.last_exit)))
 
     async def soon_gone(self, within_s: float) -> None:
         """Wait for a master that is dying; one that hangs is not waited for any longer than this."""

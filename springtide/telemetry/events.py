@@ -37,6 +37,15 @@ class EventLog:
             raise as_disk_error(error, self.path) from error
 
 
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The story so far. A last line that is being written is left for the next time."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [msgspec.json.decode(line, type=dict[str, Any]) for line in lines if line]
+
+
 def as_disk_error(error: OSError, path: pathlib.Path) -> errors.UserError:
     """The error to show when a file of the run cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -29,6 +29,11 @@ class RunFiles:
         return self.root / "events.jsonl"
 
     @property
+    def card(self) -> pathlib.Path:
+        """Who runs it: `telemetry.runs`."""
+        return self.root / "job.json"
+
+    @property
     def secret(self) -> pathlib.Path:
         """The job's secret, readable by its owner only."""
         return self.root / "secret"

@@ -7,7 +7,9 @@ import pytest
 from springtide.cli import app, run
 
 
-@pytest.mark.parametrize("verb", ["run", "demo", "doctor", "bench"])
+@pytest.mark.parametrize(
+    "verb", ["run", "status", "events", "explain", "scale", "stop", "logs", "demo", "doctor", "bench"]
+)
 def test_every_verbs_help_ends_in_an_example_and_fits_80_columns(verb, capsys):
     assert app.main([verb, "--help"]) == 0
     lines = capsys.readouterr().out.rstrip().splitlines()

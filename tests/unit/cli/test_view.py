@@ -2,9 +2,12 @@
 
 import io
 
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from springtide.cli import outcome, view
+from springtide.cli import outcome, picture, view
 from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.job import Blame, Phase
 from springtide.rpc.messages import JobStatus, MemberView
@@ -32,14 +35,55 @@ STATUS = JobStatus(
 
 
 def test_a_line_has_what_matters_in_80_columns():
-    line = view.line_of(STATUS)
-    assert line == "  12.3 s  running  shards 1234/5678  1.2M samples  98.8k/s  loss 0.4568  auc 0.7890"
-    assert len(line) <= 85
+    line = picture.line_of(STATUS)
+    assert line == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  auc 0.7890"
+    many = msgspec.structs.replace(STATUS, metrics={"auc": 0.5, "best_auc": 0.6, "test_auc": 0.7})
+    assert len(picture.line_of(many)) <= 80 and "auc 0.5000" in picture.line_of(many)
+
+
+def test_a_short_line_says_more():
+    quiet = msgspec.structs.replace(STATUS, shards_done=1, shards_total=2, metrics={}, loss=None, samples_per_s=9)
+    assert picture.line_of(quiet) == "  12.3 s  running  shards 1/2  1.2M samples  9/s  workers 1/2"
+
+
+@given(
+    st.dictionaries(st.text("abc_", min_size=1, max_size=12), st.floats(0, 1), max_size=6),
+    st.integers(0, 10**12), st.integers(0, 10**7), st.floats(0, 1e6), st.sampled_from(Phase),
+)  # fmt: skip
+def test_no_line_is_wider_than_80_columns(metrics, samples, shards, elapsed, phase):
+    status = msgspec.structs.replace(
+        STATUS, metrics=metrics, samples=samples, shards_done=shards, shards_total=shards,
+        elapsed_s=elapsed, phase=phase,
+    )  # fmt: skip
+    assert len(picture.line_of(status)) <= 80
+
+
+DECIDED = msgspec.structs.replace(
+    STATUS, term=2, relaunches=1, workers_alive=1, workers_wanted=2, decision="relaunch worker-1 as incarnation 1",
+    decision_why="worker-1 (pid 4711) was killed by SIGKILL for want of memory; its memory is doubled from 1G to 2G",
+)  # fmt: skip
+
+
+def test_a_decision_and_its_reason_are_said_once_in_80_columns(tmp_path, capsys):
+    shown = view.PlainView(Console(), [], view.Follow(make_run(tmp_path, "train")))
+    shown.update(DECIDED)
+    shown.update(DECIDED)
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).count("relaunch worker-1") == 1 and "doubled from 1G to 2G" in lines[1]
+
+
+def test_the_live_picture_has_the_last_decision_and_why():
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    console.print(picture.picture(DECIDED))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "1/2, 1 relaunched" in text and "decided" in text and "1G to 2G" in text and "(running, term 2)" in text
 
 
 def test_the_live_picture_fits_80_columns():
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
-    console.print(view.picture(STATUS))
+    console.print(picture.picture(STATUS))
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)

@@ -1,0 +1,122 @@
+"""A job's status in 80 columns: on one line, or as a small table with a bar.
+
+In: a `JobStatus`. Out: text for `cli.view`. What does not fit on the line is left out, the least important first.
+"""
+
+import textwrap
+
+from rich.console import Group
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from springtide.domain.cluster import RoleKind
+from springtide.rpc.messages import JobStatus
+
+WIDTH = 80
+
+
+def line_of(status: JobStatus) -> str:
+    """A status on one line of at most 80 columns."""
+    metrics = {f"metric {name}": f"{name} {value:.4f}" for name, value in sorted(status.metrics.items())}
+    workers = alive(status, RoleKind.WORKER)
+    shown = {
+        "shards": f"shards {status.shards_done}/{status.shards_total}" if status.shards_total else "",
+        "samples": f"{short(status.samples)} samples",
+        "rate": f"{short(status.samples_per_s)}/s",
+        "loss": "" if status.loss is None else f"loss {status.loss:.4f}",
+        **metrics,
+        "workers": f"workers {workers[0]}/{workers[1]}" if workers[0] != workers[1] else "",
+    }
+    important = [
+        "shards",
+        "rate",
+        "loss",
+        *(["metric auc"] if "auc" in status.metrics else []),
+        "workers",
+        "samples",
+        *metrics,
+    ]
+    head = f"{status.elapsed_s:6.1f} s  {status.phase}"
+    room, chosen = WIDTH - len(head), set[str]()
+    for name in dict.fromkeys(important):
+        if shown[name] and len(shown[name]) + 2 <= room:
+            room -= len(shown[name]) + 2
+            chosen.add(name)
+    return "  ".join([head, *(text for name, text in shown.items() if name in chosen)])
+
+
+def picture(status: JobStatus) -> Group:
+    """A status as a small table with a bar; below it the last decision and its reason."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", min_width=8)
+    facts.add_column(min_width=20)
+    facts.add_column(style="dim", min_width=8)
+    facts.add_column()
+    loss = "" if status.loss is None else f"{status.loss:.4f}"
+    term = f", term {status.term}" if status.term > 1 else ""
+    facts.add_row("job", f"{status.name} ({status.phase}{term})", "elapsed", f"{status.elapsed_s:.0f} s")
+    facts.add_row("samples", f"{status.samples:,}", "rate", f"{status.samples_per_s:,.0f} samples/s")
+    facts.add_row("workers", alive_text(status, RoleKind.WORKER), "servers", alive_text(status, RoleKind.SERVER))
+    facts.add_row("loss", loss, *next(iter(metric_cells(status)), ("", "")))
+    for cells in metric_cells(status)[1:]:
+        facts.add_row("", "", *cells)
+    total = max(1, status.shards_total)
+    bar = Table.grid(padding=(0, 2))
+    bar.add_column(style="dim", min_width=8)
+    bar.add_row(
+        "shards",
+        ProgressBar(total=total, completed=status.shards_done, width=40),
+        f"{status.shards_done}/{status.shards_total}",
+    )
+    notes = Table.grid(padding=(0, 2))
+    notes.add_column(style="dim", min_width=8)
+    notes.add_column(max_width=WIDTH - 12)
+    if status.decision:
+        notes.add_row("decided", decision_of(status))
+    if status.poisoned:
+        notes.add_row("given up", f"{len(status.poisoned)} shards; the first: {status.poisoned[0]}")
+    return Group(facts, bar, notes) if notes.row_count else Group(facts, bar)
+
+
+def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
+    """How many of a kind are there, and how many should be."""
+    if kind is RoleKind.WORKER and status.workers_wanted:
+        return status.workers_alive, status.workers_wanted
+    if kind is RoleKind.SERVER and status.servers_wanted:
+        return status.servers_alive, status.servers_wanted
+    members = [each for each in status.members if each.role.kind is kind]
+    return sum(each.alive and each.joined for each in members), len(members)
+
+
+def alive_text(status: JobStatus, kind: RoleKind) -> str:
+    """`2/2`; those that were started again are mentioned with the workers."""
+    text = "/".join(map(str, alive(status, kind)))
+    return f"{text}, {status.relaunches} relaunched" if status.relaunches and kind is RoleKind.WORKER else text
+
+
+def decision_of(status: JobStatus) -> str:
+    """The last decision and why; empty when there was none."""
+    return f"{status.decision}: {status.decision_why}" if status.decision_why else status.decision
+
+
+def metric_cells(status: JobStatus) -> list[tuple[str, str]]:
+    """The user's metrics, as pairs of cells."""
+    return [(name, f"{value:.4f}") for name, value in sorted(status.metrics.items())]
+
+
+def short(number: float) -> str:
+    """12345 as 12.3k."""
+    for bound, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= bound:
+            return f"{number / bound:.1f}{unit}"
+    return f"{number:.0f}"
+
+
+def wrap(text: str, indent: str = " " * 8) -> list[str]:
+    """Lines of at most 80 columns; a word that is longer, such as a path, stays whole."""
+    return [
+        part
+        for line in text.splitlines() or [""]
+        for part in textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        or [""]
+    ]

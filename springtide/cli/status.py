@@ -1,0 +1,109 @@
+"""`springtide status`: one job as a small table, or all of them, a line each.
+
+In: a run from `cli.jobs`. Out: text of at most 80 columns whose first line says how the job is; `--json` for scripts.
+"""
+
+import pathlib
+import time
+from typing import Any
+
+import msgspec
+
+from springtide.cli import jobs, outcome
+from springtide.cli.picture import WIDTH, alive_text, decision_of, wrap
+from springtide.domain.cluster import RoleKind
+from springtide.domain.job import Phase
+from springtide.domain.resources import show_memory
+from springtide.rpc.messages import JobStatus, MemberView
+from springtide.telemetry import runs
+from springtide.telemetry.runs import Run
+
+
+def status(name: str | None, *, folder: str, every: bool, as_json: bool) -> int:
+    """Show one job, the newest unless it is named; or all."""
+    if every:
+        found = runs.find(pathlib.Path(folder))
+        shown = [(run, jobs.status_of(run)) for run in found]
+        print("\n".join(["JOB                  STATE     AGE   SAMPLES  WHY", *(row(*each) for each in shown)]))
+        if as_json:
+            print(msgspec.json.encode({"jobs": [as_object(*each) for each in shown]}).decode())
+        return 0
+    run = jobs.pick(name, folder)
+    found_status = jobs.status_of(run)
+    print(text(run, found_status))
+    if as_json:
+        print(msgspec.json.encode(as_object(run, found_status)).decode())
+    return 0
+
+
+def row(run: Run, job: JobStatus) -> str:
+    """One job on one line."""
+    age = short_time(time.time() - run.card.began_at)
+    why = job.why.splitlines()[0] if job.why else ""
+    return f"{run.job:<20} {job.phase:<9} {age:>5} {job.samples:>9,}  {why}"[:WIDTH].rstrip()
+
+
+def text(run: Run, job: JobStatus) -> str:
+    """One job, in full."""
+    if job.phase.over:
+        lines = wrap(outcome.text(job, run.files))
+    else:
+        lines = wrap(f"job {run.job} is {job.phase} since {job.elapsed_s:.0f} s: {outcome.numbers(job)}")
+        if job.why:
+            lines += wrap(f"why     {job.why}")
+    lines += wrap(f"shards  {shards(job)}")
+    lines += wrap(
+        f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
+        f"master's term {job.term}"
+    )
+    if job.decision:
+        lines += wrap(f"decided {decision_of(job)}")
+    if not job.phase.over:
+        lines += [line for poisoned in job.poisoned for line in wrap(f"lost    {poisoned}")]
+    if not job.phase.over:
+        lines += ["", f"{'ROLE':<12} {'STATE':<10} {'LIFE':>4} {'CPU':>9} {'MEMORY':>8}  LIMITS"]
+        lines += [member_row(each) for each in job.members]
+    return "\n".join(lines)
+
+
+def shards(job: JobStatus) -> str:
+    """`123 of 456 done, 2 in work`, with the epochs."""
+    parts = [f"{job.shards_done:,} of {job.shards_total:,} done"]
+    if job.shards_leased:
+        parts.append(f"{job.shards_leased} in work")
+    if job.epochs > 1:
+        parts.append(f"epoch {job.epochs}")
+    return ", ".join(parts)
+
+
+def member_row(member: MemberView) -> str:
+    """One role on one line."""
+    usage = member.usage
+    state = member.state or ("joined" if member.joined else "expected" if member.alive else "gone")
+    cpu = f"{usage.cpu_s:.1f} s" if usage else "-"
+    memory = show_memory(usage.memory) if usage else "-"
+    limits = []
+    if usage and usage.cpu_limit is not None:
+        limits.append(f"cpu {usage.cpu_limit:g}")
+    if usage and usage.memory_limit is not None:
+        limits.append(f"memory {show_memory(usage.memory_limit)}")
+    line = (
+        f"{member.role!s:<12} {state:<10} {member.incarnation:>4} {cpu:>9} {memory:>8}  {', '.join(limits) or 'none'}"
+    )
+    return line.rstrip()
+
+
+def as_object(run: Run, job: JobStatus) -> dict[str, Any]:
+    """A job for scripts."""
+    plain = outcome.as_object(job, run.files)
+    if job.phase is not Phase.FINISHED and not job.phase.over:
+        plain.pop("exit_code")  # it has none yet
+    return {**plain, "job": run.job, "running": run.running}
+
+
+def short_time(seconds: float) -> str:
+    """`12s`, `5m`, `3h`, `2d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"

@@ -1,0 +1,90 @@
+"""`springtide events` and `springtide explain`: what happened to a job, in full and as a story with reasons.
+
+In: `events.jsonl` of a run, while the job runs or after. Out: lines of at most 80 columns; seconds count from the
+job's begin.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from springtide.cli import jobs
+from springtide.cli.picture import wrap
+from springtide.telemetry import events as stories
+from springtide.telemetry.runs import Run
+
+Event = dict[str, Any]
+INDENT = " " * 11
+
+
+def events(name: str | None, *, folder: str, as_json: bool) -> int:
+    """Print every event of a job."""
+    run = jobs.pick(name, folder)
+    story = stories.read(run.files.events)
+    for event in story:
+        print("\n".join(wrap(f"{since(run, event)}  {event['event']:<9} {details(event)}", INDENT)))
+    if as_json:
+        print(msgspec.json.encode({"job": run.job, "events": story}).decode())
+    return 0
+
+
+def explain(name: str | None, *, folder: str, as_json: bool) -> int:
+    """Print what was decided and why."""
+    run = jobs.pick(name, folder)
+    told = sentences(run, stories.read(run.files.events))
+    state = "runs" if run.running else "is over"
+    print(f"job {run.job} ({run.card.script}) {state}; this is its story:")
+    for line in told:
+        print("\n".join(wrap(f"{line['seconds']:8.1f} s {line['what']}", INDENT)))
+    if as_json:
+        print(msgspec.json.encode({"job": run.job, "story": told}).decode())
+    return 0
+
+
+def sentences(run: Run, story: Sequence[Event]) -> list[dict[str, Any]]:
+    """What a reader should know, in order; members that come and go as planned are counted, not named."""
+    told = []
+    for event in story:
+        said = sentence(event)
+        if said:
+            told.append({"seconds": round(event["at"] - run.card.began_at, 3), "what": said})
+    return told
+
+
+def sentence(event: Event) -> str:
+    """One event in words; empty when it explains nothing."""
+    match event["event"]:
+        case "phase":
+            return f"the job is {event['phase']}: {event['why']}"
+        case "exited" if "status 0" not in event.get("how", ""):
+            return str(event["how"])
+        case "failed":
+            return f"{event['role']} failed: {event['error']}"
+        case "master_replaced":
+            return f"{event['why']}; a new master (term {event['term']}) listened {event['seconds']:.1f} s later"
+        case "ended" | "joined" | "ready" | "placed" | "finished" | "exited":
+            return ""
+        case kind if event.get("why"):
+            what = event.get("what") or " ".join([kind, str(event.get("role", ""))]).strip()
+            return f"{what}: {event['why']}"
+        case _:
+            return ""
+
+
+def since(run: Run, event: Event) -> str:
+    """Seconds since the job began."""
+    return f"{event['at'] - run.card.began_at:7.1f} s"
+
+
+def details(event: Event) -> str:
+    """The fields of an event, on one line."""
+    if event["event"] == "ended":
+        return f"{event['status']['phase']}: {event['status']['why']}"
+    fields = {name: value for name, value in event.items() if name not in ("at", "event", "trace")}
+    return "  ".join(f"{name}={show(value)}" for name, value in fields.items())
+
+
+def show(value: Any) -> str:
+    """A value without needless quotes."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

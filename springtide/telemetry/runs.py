@@ -1,0 +1,68 @@
+"""Which jobs there are: run folders, running ones and past ones, found by the card that each job's agent leaves there.
+
+In: a folder of runs, such as `.springtide/runs`. Out: `Run`s, newest first. Next: `cli.jobs` picks one.
+"""
+
+import pathlib
+from dataclasses import dataclass
+
+import msgspec
+
+from springtide.telemetry.logs import RunFiles
+
+
+class RunCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent writes down when it begins."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    began_at: float
+    """Time of day, in seconds."""
+    agent_pid: int
+    agent_start: int
+    """When that process started, as the kernel counts: a process with the same number later has another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run folder."""
+
+    files: RunFiles
+    card: RunCard
+
+    @property
+    def job(self) -> str:
+        """How a user calls it: the name of its folder (`train-2` is the second run of `train`)."""
+        return self.files.root.name
+
+    @property
+    def running(self) -> bool:
+        """Whether its agent lives."""
+        return start_of(self.card.agent_pid) == self.card.agent_start
+
+
+def write_card(files: RunFiles, card: RunCard) -> None:
+    """Leave the card of a run."""
+    files.card.write_bytes(msgspec.json.encode(card))
+
+
+def find(base: pathlib.Path) -> list[Run]:
+    """All runs in a folder, the newest first."""
+    found = []
+    for path in base.glob("*/job.json"):
+        files = RunFiles(path.parent)
+        try:
+            found.append(Run(files, msgspec.json.decode(path.read_bytes(), type=RunCard)))
+        except (OSError, msgspec.DecodeError):  # being written, being deleted, or not ours
+            continue
+    return sorted(found, key=lambda run: run.card.began_at, reverse=True)
+
+
+def start_of(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks since boot; None when it does not run (any more)."""
+    try:
+        after = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(after[19]) if after[0] != "Z" else None

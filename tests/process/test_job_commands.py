@@ -1,0 +1,49 @@
+"""Looking at a running job and steering it, from other commands."""
+
+import json
+
+import pytest
+
+from tests.process import running
+
+pytestmark = pytest.mark.process
+
+FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)", samples=10**12)
+
+
+def command(folder, *arguments):
+    """Run a command to its end: exit code, lines."""
+    with running.springtide(*arguments, folder=folder) as other:
+        return other.finish()
+
+
+def test_a_running_job_is_found_shown_and_stopped_from_outside(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
+        job.wait_for("training")
+        running.wait_until(lambda: {"worker-0", "worker-1"} <= job.roles().keys(), "both workers have joined")
+        code, out = command(tmp_path, "status", "--json")
+        assert code == 0 and out[0].startswith("job train is running since ")
+        shown = json.loads(out[-1])
+        assert shown["running"] and "exit_code" not in shown
+        assert {member["role"]["kind"] for member in shown["members"]} == {"server", "worker"}
+        usage = [member["usage"] for member in shown["members"]]
+        assert all(each["memory"] > 1 << 20 for each in usage) and any(each["cpu_s"] > 0 for each in usage)
+        code, out = command(tmp_path, "stop", "train", "--wait")
+        assert code == 0 and out == ["job train: draining, workers finish the batch in hand", "job train: stopped"]
+        code, out = job.finish()
+    assert code == 130 and "stopped by `springtide stop`" in out[0]
+    code, after = command(tmp_path, "status", "train", "--json")
+    assert json.loads(after[-1])["samples"] == json.loads(out[-1])["samples"]
+    assert "phase=draining" in "\n".join(command(tmp_path, "events")[1])
+
+
+def test_a_job_killed_with_its_agent_is_known_as_such(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", folder=tmp_path) as job:
+        job.wait_for("training")
+        job.process.kill()
+        job.finish()
+    code, out = command(tmp_path, "status")
+    assert code == 0 and out[0].startswith("the command that ran it was killed, and the job with it")
+    assert command(tmp_path, "stop")[0] == 2
