@@ -16,7 +16,8 @@ SpringtideError
 │   └── WrongOwner         a slot that the addressed server does not own (any more)
 └── JobFailed              the job cannot go on
     ├── ServerUnreachable  a server that does not answer: which, after how long, what to check
-    └── MasterUnreachable  the same of the job's master
+    ├── MasterUnreachable  the same of the job's master
+    └── Fenced             the job goes on without this process: another has its work
 """
 
 import difflib
@@ -102,3 +103,7 @@ class ServerUnreachable(JobFailed):
 
 class MasterUnreachable(JobFailed):
     """The job's master cannot be reached or went away."""
+
+
+class Fenced(JobFailed):
+    """The master has given this process up and handed its work to another; it should leave quietly."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from springtide.domain.cluster import Role
 from springtide.domain.job import Blame, Phase
 
 
@@ -10,6 +11,23 @@ class PlaceSlots:
     """All servers listen, at these addresses by rank: lay out the slots, let servers and workers go."""
 
     addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """This life of a worker is over for the master: its leases go back, and what it says later changes nothing."""
+
+    role: Role
+    incarnation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Something was decided that the story and the status should tell."""
+
+    what: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +46,4 @@ class Conclude:
     blame: Blame
 
 
-Action = PlaceSlots | Drain | Conclude
+Action = PlaceSlots | Fence | Decided | Drain | Conclude

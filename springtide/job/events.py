@@ -1,4 +1,7 @@
-"""Pure. What can happen to a job. In: `master.desk` makes them of messages and of the clock. Next: `job.state`."""
+"""Pure. What can happen to a job. In: `master.desk` makes them of messages and of the clock. Next: `job.state`.
+
+Whatever a process says or suffers names its incarnation: news of an earlier life changes nothing.
+"""
 
 from dataclasses import dataclass
 
@@ -8,9 +11,11 @@ from springtide.domain.job import Blame
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A process has called in."""
+    """A process has called in, perhaps again over a new connection."""
 
     role: Role
+    incarnation: int = 0
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,7 @@ class Heard:
     """A role has sent a heartbeat."""
 
     role: Role
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,11 @@ class Finished:
     """A worker's script has ended well."""
 
     role: Role
+    incarnation: int = 0
+    untrained: int = 0
+    """Shards that are neither trained nor given up now."""
+    poisoned: str = ""
+    """The first of the shards that had to be given up, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,7 @@ class Failed:
     error: str
     trace: str = ""
     blame: Blame = Blame.USER
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +65,16 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class HungUp:
-    """A role's connection has closed. Its process may be dying: the agent will say."""
+class Scaled:
+    """The job is to have so many workers from now on."""
 
-    role: Role
+    workers: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class InStep:
+    """The workers have formed a bsp group: none can be replaced without the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +92,57 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """Time passes: deadlines are looked at."""
+class Recovered:
+    """A new master has taken over from the journal; nobody could be heard meanwhile."""
+
+    term: int
 
 
-Event = Joined | Ready | Heard | Finished | Failed | Gone | HungUp | StopAsked | Broken | Tick
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A role that should send heartbeats has sent none for too long. What the clock says comes from `JobState.due`."""
+
+    role: Role
+    incarnation: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A role has not called in for too long."""
+
+    role: Role
+    incarnation: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Undrained:
+    """A worker that scaling removes has not left in time."""
+
+    role: Role
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """Nobody's end has explained a symptom."""
+
+
+Event = (
+    Joined
+    | Ready
+    | Heard
+    | Finished
+    | Failed
+    | Gone
+    | Scaled
+    | InStep
+    | StopAsked
+    | Broken
+    | Recovered
+    | Silent
+    | Late
+    | Undrained
+    | Unexplained
+)

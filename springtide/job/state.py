@@ -1,7 +1,8 @@
 """Pure. One job as a state machine: `handle(event, at=...)` returns what to do. The clock is an argument.
 
-In: `job.events`. Out: `job.actions`. This release's rules: a lost server or worker fails the job, saying which and why;
-an exception in the training script fails it with that exception first.
+In: `job.events`. Out: `job.actions`, and `wanted()`: the processes that must exist. A lost worker is relaunched by the
+rules of `job.recovery`; a lost server fails the job, saying which and why; an exception in the training script fails it
+with that exception first. Next: `master.desk`.
 """
 
 from dataclasses import dataclass, field
@@ -9,8 +10,8 @@ from dataclasses import dataclass, field
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
-from springtide.job import actions, events
-from springtide.job.nodes import Node, NodeState
+from springtide.job import actions, events, recovery, scaling
+from springtide.job.nodes import ALIVE, Node, NodeState
 
 LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.STARTING: frozenset({Phase.RUNNING, Phase.DRAINING, Phase.FAILED}),
@@ -21,7 +22,7 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.FAILED: frozenset(),
 }
 
-EXPLANATION_S = 2.0  # a symptom (a closed connection, a worker that cannot reach a server) waits so long for its cause
+EXPLANATION_S = 2.0  # a symptom (a worker that cannot reach a server) waits so long for its cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Suspicion:
 
 @dataclass(slots=True)
 class JobState:
-    """All that decides what a job does next."""
+    """All that decides what a job does next. Plain data, so that it can be journaled and rebuilt."""
 
     spec: JobSpec
     started_at: float = 0.0
@@ -43,85 +44,140 @@ class JobState:
     why: str = "waiting for servers and workers to join"
     blame: Blame = Blame.NONE
     detail: str = ""
-    nodes: dict[Role, Node] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    """By the name of their role, such as worker-0."""
+    workers: int = 0
+    """How many the job should have; `Scaled` changes it."""
+    in_step: bool = False
     suspicion: Suspicion | None = None
+    untrained: int = 0
+    """Shards left when a script ended last."""
+    poisoned: str = ""
+    relaunches: int = 0
+    decision: actions.Decided = field(default_factory=lambda: actions.Decided("", ""))
 
     def __post_init__(self) -> None:
-        for kind, count in ((RoleKind.SERVER, self.spec.servers), (RoleKind.WORKER, self.spec.workers)):
-            for rank in range(count):
-                self.nodes[Role(kind, rank)] = Node(Role(kind, rank), heard_at=self.started_at)
+        self.workers = self.workers or self.spec.workers
+        self.in_step = self.in_step or self.spec.sync == "bsp"
+        if not self.nodes:
+            for kind, count in ((RoleKind.SERVER, self.spec.servers), (RoleKind.WORKER, self.spec.workers)):
+                for rank in range(count):
+                    scaling.add(self.nodes, Role(kind, rank), self.spec, at=self.started_at)
 
     def handle(self, event: events.Event, *, at: float) -> list[actions.Action]:
         """Take in what happened; return what to do about it. After the end nothing changes any more."""
         if self.phase.over:
             return []
         match event:
-            case events.Joined(role):
-                return self._joined(self.node(role), at)
+            case events.Joined():
+                return self._joined(event, at)
             case events.Ready(role, address):
                 return self._ready(self.node(role), address, at)
-            case events.Heard(role):
-                self.node(role).heard_at = at
+            case events.Heard(role, incarnation):
+                if not self.fenced(role, incarnation):
+                    self.node(role).heard_at = at
                 return []
-            case events.Finished(role):
-                self.node(role).move(NodeState.FINISHED, at=at, why="the script ended")
-                return self._settle()
-            case events.Failed(role, error, trace, blame):
-                return self._failed(role, error, trace, blame, at)
+            case events.Finished():
+                return self._finished(event, at)
+            case events.Failed():
+                return self._failed(event, at)
             case events.Gone(ended):
                 return self._gone(ended, at)
-            case events.HungUp(role):
-                return self._hung_up(self.node(role), at)
+            case events.Scaled(workers, why):
+                return self._scaled(workers, why, at)
+            case events.InStep():
+                self.in_step = True
+                return []
             case events.StopAsked(why):
-                return self._stop_asked(why)
+                return self._stop_asked(why, at)
             case events.Broken(error):
                 return self._fail(error, Blame.INFRASTRUCTURE)
-            case events.Tick():
-                return self._tick(at)
+            case events.Recovered(term):
+                return self._recovered(term, at)
+            case events.Silent() | events.Late() | events.Undrained():
+                return self._overdue(event, at)
+            case events.Unexplained():
+                assert self.suspicion is not None
+                return self._fail(self.suspicion.error, Blame.INFRASTRUCTURE, self.suspicion.trace)
+
+    # ---- looking ----
 
     def of_kind(self, kind: RoleKind) -> list[Node]:
         """The nodes of one kind, by rank."""
-        return [node for node in self.nodes.values() if node.role.kind is kind]
+        return sorted((node for node in self.nodes.values() if node.role.kind is kind), key=lambda node: node.role)
 
     def node(self, role: Role) -> Node:
         """The node of a role, or a word on what the job has."""
-        if role not in self.nodes:
+        if str(role) not in self.nodes:
             raise errors.BadInput(
                 f"{role} is not part of job {self.spec.name}, "
-                f"which has {self.spec.servers} servers and {self.spec.workers} workers"
+                f"which has {self.spec.servers} servers and {self.workers} workers"
             )
-        return self.nodes[role]
+        return self.nodes[str(role)]
+
+    def fenced(self, role: Role, incarnation: int) -> bool:
+        """Whether the master has given this life of a role up: what it says changes nothing."""
+        node = self.node(role)
+        return incarnation < node.incarnation or (incarnation == node.incarnation and node.state is NodeState.GONE)
 
     def wanted(self) -> tuple[WantedRole, ...]:
         """The processes that must exist now; servers first."""
-        limits = {
-            RoleKind.SERVER: (self.spec.server_cpu, self.spec.server_memory),
-            RoleKind.WORKER: (self.spec.worker_cpu, self.spec.worker_memory),
-        }
         return tuple(
-            WantedRole(role=node.role, cpu=limits[node.role.kind][0], memory=limits[node.role.kind][1])
-            for node in self.nodes.values()
+            WantedRole(
+                role=node.role, incarnation=node.incarnation, cpu=node.cpu, memory=node.memory, after_s=node.after_s
+            )
+            for kind in (RoleKind.SERVER, RoleKind.WORKER)
+            for node in self.of_kind(kind)
             if node.state is not NodeState.GONE
         )
 
+    def draining(self, role: Role) -> bool:
+        """Whether a worker should finish the batch in hand and leave. A bsp group learns of it by its leases."""
+        return self.node(role).state is NodeState.DRAINING or (self.phase is Phase.DRAINING and not self.in_step)
+
     def check(self) -> None:
         """Every invariant; tests call it after each event."""
+        workers = self.of_kind(RoleKind.WORKER)
         if self.phase is Phase.FINISHED:
-            assert all(node.finished for node in self.of_kind(RoleKind.WORKER)), "finished too early"
+            done = (NodeState.FINISHED, NodeState.GONE)
+            assert all(node.state in done for node in workers), "finished too early"
+            assert any(node.finished and not node.removed for node in workers), "finished without anyone's having ended"
         if self.phase is Phase.FAILED:
             assert self.blame is not Blame.NONE and self.why, "a failure without a reason"
         if not self.phase.over:
             lost = [node for node in self.of_kind(RoleKind.SERVER) if node.state is NodeState.GONE]
             assert not lost, "a job goes on without one of its servers"
+        if self.phase in (Phase.STARTING, Phase.RUNNING):
+            working = sum(node.active or (node.finished and not node.removed) for node in workers)
+            assert working >= self.workers, f"{working} workers work or have finished, {self.workers} are wanted"
+        for node in self.nodes.values():
+            assert node.failures <= self.spec.relaunches, f"{node.role} was relaunched too often"
+            assert node.role.kind is RoleKind.WORKER or not node.incarnation, "a server lives once"
+        ranks = [node.role.rank for node in workers]
+        assert ranks == list(range(len(ranks))), "ranks have a gap"
 
-    def _joined(self, node: Node, at: float) -> list[actions.Action]:
-        if node.state is not NodeState.EXPECTED:
+    # ---- coming ----
+
+    def _joined(self, event: events.Joined, at: float) -> list[actions.Action]:
+        node = self.node(event.role)
+        if self.fenced(event.role, event.incarnation):
+            raise errors.Fenced(
+                f"{event.role} of incarnation {event.incarnation} was given up: the job goes on without"
+            )
+        if event.incarnation > node.incarnation:
+            raise errors.BadInput(f"{event.role} says it is incarnation {event.incarnation}; wanted {node.incarnation}")
+        if node.state is NodeState.EXPECTED:
+            node.move(NodeState.JOINED, at=at, why="called in")
+            node.pid = event.pid
+            self._run_if_ready(at)
+        elif node.pid != event.pid:
             raise errors.BadInput(f"a second {node.role} wants to join; the first is {node.state}")
-        node.move(NodeState.JOINED, at=at, why="called in")
-        self._run_if_ready(at)
+        node.heard_at = at
         return []
 
     def _ready(self, node: Node, address: str, at: float) -> list[actions.Action]:
+        if node.address == address:
+            return []
         if node.address:
             raise errors.BadInput(f"{node.role} is ready at {node.address} already, and now says {address}")
         node.address = address
@@ -140,42 +196,80 @@ class JobState:
             for node in self.nodes.values():
                 node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
 
-    def _failed(self, role: Role, error: str, trace: str, blame: Blame, at: float) -> list[actions.Action]:
-        if blame is Blame.USER:
-            return self._fail(error, blame, trace)
-        self._suspect(f"{role} cannot go on: {error}", at, trace)
-        return []
+    def _recovered(self, term: int, at: float) -> list[actions.Action]:
+        for node in self.nodes.values():
+            node.heard_at = at
+        return [self._decide(f"took over as master number {term}", "the master before it has ended; all go on")]
 
-    def _hung_up(self, node: Node, at: float) -> list[actions.Action]:
-        if node.state is NodeState.JOINED:
-            self._suspect(f"{node.role} has closed its connection to the master without a word", at)
-        return []
+    # ---- leaving ----
 
-    def _suspect(self, error: str, at: float, trace: str = "") -> None:
-        self.suspicion = self.suspicion or Suspicion(at, error, trace)
+    def _finished(self, event: events.Finished, at: float) -> list[actions.Action]:
+        node = self.node(event.role)
+        if node.finished or self.fenced(event.role, event.incarnation):
+            return []  # said twice, or too late
+        if self.phase is Phase.STARTING:
+            raise errors.BadInput(f"{event.role} has finished before the job's servers were ready")
+        drained = node.state is NodeState.DRAINING
+        node.move(NodeState.FINISHED, at=at, why="drained" if drained else "the script ended")
+        fence = actions.Fence(node.role, node.incarnation, "its script has ended")
+        self.untrained, self.poisoned = event.untrained, event.poisoned
+        return [fence, *self._settle()]
+
+    def _failed(self, event: events.Failed, at: float) -> list[actions.Action]:
+        if self.fenced(event.role, event.incarnation):
+            return []
+        if event.blame is Blame.USER:
+            return self._fail(event.error, event.blame, event.trace)
+        node = self.node(event.role)
+        node.said, node.trace = event.error, event.trace  # it will leave now: then we see
+        return []
 
     def _gone(self, ended: RoleExit, at: float) -> list[actions.Action]:
         node = self.node(ended.role)
-        before = node.state
-        node.move(NodeState.GONE, at=at, why=str(ended))
-        trace = self.suspicion.trace if self.suspicion else ""
+        if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
+            return []  # an earlier life, which is dealt with already
         if ended.role.kind is RoleKind.SERVER:
-            lost = f"{ended}: the rows it held are lost, and with them the job"
-            return self._fail(lost, Blame.INFRASTRUCTURE, trace)
-        if before is NodeState.FINISHED or (self.phase is Phase.DRAINING and ended.clean):
+            node.move(NodeState.GONE, at=at, why=str(ended))
+            trace = next((each.trace for each in self.nodes.values() if each.trace), "")
+            return self._fail(f"{ended}: the rows it held are lost, and with them the job", Blame.INFRASTRUCTURE, trace)
+        if node.state is NodeState.FINISHED:
+            node.move(NodeState.GONE, at=at, why=str(ended))
             return self._settle()
-        if self.suspicion and not ended.signal:
-            return []  # it left because of what is suspected: that is the error to show, or the exit of another role
-        if ended.clean and before is NodeState.EXPECTED:
+        if self.phase is Phase.DRAINING or node.state is NodeState.DRAINING:
+            return [*self._let_go(node, str(ended), at), *self._settle()]
+        if ended.clean and node.state is NodeState.EXPECTED:
             return self._fail(
                 f"{ended.role}: the script ended without calling st.join(), so there was nothing to train. "
                 "Call st.join() and job.prepare(...) in it; `springtide demo` shows where.",
                 Blame.USER,
             )
-        if ended.clean:
-            return self._fail(f"{ended.role}: the script left in the middle of the job with status 0", Blame.USER)
-        blame = Blame.INFRASTRUCTURE if ended.signal else Blame.USER
-        return self._fail(f"{ended}, without an exception in the script", blame, trace)
+        return self._replace(node, recovery.after_exit(node, ended, self.spec, at=at), at)
+
+    def _replace(self, node: Node, verdict: recovery.Relaunch | recovery.GiveUp, at: float) -> list[actions.Action]:
+        """Do what the rules say about a lost worker."""
+        if isinstance(verdict, recovery.GiveUp):
+            if not node.said:
+                return self._fail(verdict.error, verdict.blame)
+            self.suspicion = self.suspicion or Suspicion(at, verdict.error, node.trace)
+            return []  # the exit of another role may explain it: that would be the error to show
+        if self.in_step:
+            error = f"{verdict.why}; the ranks of a bsp group go in step, and the group does not form anew without it"
+            return self._fail(error, Blame.INFRASTRUCTURE)
+        fence = actions.Fence(node.role, node.incarnation, verdict.why)
+        after_s = max(verdict.after_s, EXPLANATION_S) if node.said else verdict.after_s
+        node.move(NodeState.EXPECTED, at=at, why=verdict.why)
+        node.heard_at = at + after_s
+        node.failures, node.oom_kills = verdict.failures, verdict.oom_kills
+        node.memory, node.after_s = verdict.memory, after_s
+        self.relaunches += 1
+        pause = f" after {after_s:g} s" if after_s else ""
+        what = f"relaunch {node.role} as incarnation {node.incarnation}{pause}"
+        return [fence, self._decide(what, verdict.why)]
+
+    def _let_go(self, node: Node, why: str, at: float) -> list[actions.Action]:
+        """A worker that is not replaced."""
+        node.move(NodeState.GONE, at=at, why=why)
+        return [actions.Fence(node.role, node.incarnation, why)]
 
     def _settle(self) -> list[actions.Action]:
         """Whether that was the last worker."""
@@ -184,29 +278,76 @@ class JobState:
             return []
         if self.phase is Phase.DRAINING:
             return self._end(Phase.STOPPED, self.why)
-        return self._end(Phase.FINISHED, "every worker's script has ended")
+        if self.poisoned:
+            return self._fail(self.poisoned, Blame.USER)
+        some = f"; {self.untrained} shards were left untrained: the scripts left their loops early"
+        left = some if self.untrained else ""
+        return self._end(Phase.FINISHED, f"every worker's script has ended{left}")
 
-    def _stop_asked(self, why: str) -> list[actions.Action]:
+    # ---- commands ----
+
+    def _scaled(self, workers: int, why: str, at: float) -> list[actions.Action]:
+        if self.phase is Phase.DRAINING:
+            raise errors.BadInput(f"job {self.spec.name} is draining: {self.why}")
+        if self.in_step:
+            raise errors.BadInput(f"job {self.spec.name} trains in step (bsp): such a group does not change its size")
+        change = scaling.change(self.nodes, workers)
+        fences: list[actions.Action] = []
+        for node in change.drain:
+            node.move(NodeState.DRAINING, at=at, why=why)
+        for node in change.drop:
+            node.removed = True
+            fences += self._let_go(node, why, at)
+        for role in change.add:
+            scaling.add(self.nodes, role, self.spec, at=at)
+        before, self.workers = self.workers, workers
+        what = f"scale from {before} to {workers} workers: {change}"
+        return [*fences, self._decide(what, why), *self._settle()]
+
+    def _stop_asked(self, why: str, at: float) -> list[actions.Action]:
         if self.phase is Phase.DRAINING:
             return []
         self._move(Phase.DRAINING, why)
-        return [actions.Drain(why)]
+        waited = [node for node in self.of_kind(RoleKind.WORKER) if node.state is NodeState.EXPECTED]
+        fences = [action for node in waited for action in self._let_go(node, "not needed any more", at)]
+        return [actions.Drain(why), *fences, *self._settle()]
 
-    def _tick(self, at: float) -> list[actions.Action]:
+    # ---- time ----
+
+    def due(self, *, at: float) -> list[events.Event]:
+        """What the clock says: events to be handled now. Heartbeats are not journaled, but these are."""
+        if self.phase.over:
+            return []
+        found: list[events.Event] = []
         if self.suspicion and at - self.suspicion.since >= EXPLANATION_S:
-            return self._fail(self.suspicion.error, Blame.INFRASTRUCTURE, self.suspicion.trace)
+            found.append(events.Unexplained())
         for node in self.nodes.values():
             silent_s = at - node.heard_at
             if node.state is NodeState.EXPECTED and silent_s > self.spec.join_s:
-                return self._never_joined(node, silent_s)
-            beating = node.state is NodeState.JOINED and self.phase is not Phase.STARTING
-            if beating and silent_s > self.spec.silence_s:
-                return self._fail(
-                    f"{node.role} has been silent for {silent_s:.0f} s (limit {self.spec.silence_s:g} s): "
-                    "its process hangs or is stopped",
-                    Blame.INFRASTRUCTURE,
-                )
-        return []
+                found.append(events.Late(node.role, node.incarnation, silent_s))
+            if node.state not in ALIVE or self.phase is Phase.STARTING:
+                continue
+            if node.state is NodeState.DRAINING and at - node.drain_since > self.spec.drain_s:
+                found.append(events.Undrained(node.role, node.incarnation))
+            elif silent_s > self.spec.silence_s:
+                found.append(events.Silent(node.role, node.incarnation, silent_s))
+        return found
+
+    def _overdue(self, event: events.Silent | events.Late | events.Undrained, at: float) -> list[actions.Action]:
+        node = self.node(event.role)
+        if node.incarnation != event.incarnation or node.state not in (NodeState.EXPECTED, *ALIVE):
+            return []
+        if isinstance(event, events.Undrained):
+            return [*self._let_go(node, f"not drained within {self.spec.drain_s:g} s", at), *self._settle()]
+        if isinstance(event, events.Late):
+            return self._never_joined(node, event.silent_s)
+        verdict = recovery.after_silence(node, event.silent_s, self.spec, at=at)
+        if node.role.kind is RoleKind.SERVER:
+            error = verdict.error if isinstance(verdict, recovery.GiveUp) else verdict.why
+            return self._fail(error, Blame.INFRASTRUCTURE)
+        if self.phase is Phase.DRAINING or node.state is NodeState.DRAINING:
+            return [*self._let_go(node, "silent while draining", at), *self._settle()]
+        return self._replace(node, verdict, at)
 
     def _never_joined(self, node: Node, silent_s: float) -> list[actions.Action]:
         if node.role.kind is RoleKind.WORKER:
@@ -217,6 +358,12 @@ class JobState:
             )
         silent = f"{node.role} has not called in within {silent_s:.0f} s; its log may say why"
         return self._fail(silent, Blame.INFRASTRUCTURE)
+
+    # ---- ends ----
+
+    def _decide(self, what: str, why: str) -> actions.Decided:
+        self.decision = actions.Decided(what, why)
+        return self.decision
 
     def _fail(self, error: str, blame: Blame, trace: str = "") -> list[actions.Action]:
         self.detail = trace

@@ -1,48 +1,161 @@
 """Whatever happens in whatever order, a job ends once, with a reason, and its invariants hold."""
 
+import random
+
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import stateful
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.job import actions, events
+from springtide.job.nodes import LEGAL, NodeState
 from springtide.job.state import JobState
 
-SPEC = JobSpec(name="job", servers=2, workers=2, join_s=20, silence_s=8)
-servers = st.integers(0, 1).map(lambda rank: Role(RoleKind.SERVER, rank))
-workers = st.integers(0, 1).map(lambda rank: Role(RoleKind.WORKER, rank))
-roles = servers | workers
-exits = st.builds(RoleExit, role=roles, pid=st.just(1), code=st.sampled_from([0, 1])) | st.builds(
-    RoleExit, role=roles, pid=st.just(1), code=st.none(), signal=st.just("SIGKILL")
-)
-anything = st.one_of(
-    st.builds(events.Joined, roles),
-    st.builds(events.Ready, servers, st.just("host:1")),
-    st.builds(events.Heard, roles),
-    st.builds(events.Finished, workers),
-    st.builds(
-        events.Failed, workers, st.just("Error"), st.just(""), st.sampled_from([Blame.USER, Blame.INFRASTRUCTURE])
-    ),
-    st.builds(events.Gone, exits),
-    st.builds(events.HungUp, roles),
-    st.just(events.StopAsked("Ctrl-C")),
-    st.just(events.Tick()),
-)
+SPEC = JobSpec(name="job", servers=2, workers=2, join_s=40, silence_s=8, relaunches=3, worker_memory=2**30, drain_s=20)
+MAX_RANK = 5
+TICK = None
 
 
-@given(st.lists(st.tuples(anything, st.floats(0, 3)), max_size=60))
-def test_every_history_keeps_the_invariants_and_ends_at_most_once(history):
-    state, now, ends = JobState(SPEC), 0.0, []
-    for event, pause_s in history:
-        now += pause_s
+class World:
+    """The state machine and what the rest of the job would see of it; `hear` checks all that must hold."""
+
+    def __init__(self):
+        self.state, self.now = JobState(SPEC), 0.0
+        self.ends, self.fenced = [], set()
+        self.seen = self.look()
+
+    def look(self):
+        """Where every role is in its lives."""
+        return {name: (node.incarnation, node.state) for name, node in self.state.nodes.items()}
+
+    def hear(self, event, pause_s=0.0):
+        """One event, or what the clock says, then every check."""
+        self.now += pause_s
+        for each in self.state.due(at=self.now) if event is TICK else [event]:
+            self.take(each)
+
+    def take(self, event):
+        """One event, then every check."""
+        before = self.look()
         try:
-            done = state.handle(event, at=now)
+            done = self.state.handle(event, at=self.now)
         except errors.SpringtideError:
-            done = []  # a message that cannot be: refused, and nothing has changed
-        ends += [action for action in done if isinstance(action, actions.Conclude)]
-        state.check()
-    assert len(ends) == state.phase.over
-    if ends:
-        assert (ends[0].phase, ends[0].why) == (state.phase, state.why)
-        assert state.why or state.phase is Phase.FINISHED
+            assert self.look() == before, "a refused event has changed something"
+            done = []
+        self.state.check()
+        self.ends += [action for action in done if isinstance(action, actions.Conclude)]
+        assert len(self.ends) == self.state.phase.over, "a job ends once"
+        self.check_lives(before)
+        self.check_fences(done)
+        wanted = [(each.role, each.incarnation) for each in self.state.wanted()]
+        assert len({role for role, _ in wanted}) == len(wanted), "a role is wanted twice"
+        assert not self.fenced.intersection(wanted) or self.finished_only(wanted), "a fenced life is wanted"
+
+    def finished_only(self, wanted):
+        """A worker whose script has ended is fenced, and may still run for a while."""
+        nodes = [self.state.node(role) for role, incarnation in wanted if (role, incarnation) in self.fenced]
+        return all(node.state is NodeState.FINISHED for node in nodes)
+
+    def check_lives(self, before):
+        """Lives follow one another, and each goes by the table."""
+        for name, (incarnation, state) in self.look().items():
+            then, was = before.get(name, (0, NodeState.EXPECTED))
+            if incarnation == then and state is not was:
+                assert state in LEGAL[was] and state is not NodeState.EXPECTED
+            else:
+                assert incarnation == then or (incarnation == then + 1 and state is NodeState.EXPECTED)
+
+    def check_fences(self, done):
+        """Every life of a worker that is over was fenced once; nothing else was."""
+        for action in done:
+            if isinstance(action, actions.Fence):
+                assert (action.role, action.incarnation) not in self.fenced, "fenced twice"
+                assert action.why
+                self.fenced.add((action.role, action.incarnation))
+        for node in self.state.nodes.values():
+            if node.role.kind is RoleKind.WORKER and self.state.phase is not Phase.FAILED:
+                lives = {life for role, life in self.fenced if role == node.role}
+                over = node.state in (NodeState.FINISHED, NodeState.GONE)
+                assert lives == set(range(node.incarnation + over)), f"{node.role}: {lives} fenced"
+
+
+def ended(role, how, incarnation):
+    """An exit of a process."""
+    kinds = {
+        "killed": {"signal": "SIGKILL"},
+        "oom": {"signal": "SIGKILL", "oom": True},
+        "evicted": {"signal": "SIGTERM", "evicted": True},
+        "crashed": {"code": 1},
+        "left": {"code": 0},
+    }
+    return events.Gone(RoleExit(role=role, pid=1, incarnation=incarnation, **kinds[how]))
+
+
+def draw_event(world, pick):
+    """One thing that may happen now. `pick` chooses from a list; mostly of the living, now and then of the dead."""
+    nodes = list(world.state.nodes.values())
+    node = pick(nodes)
+    role = node.role if pick(range(20)) else Role(RoleKind.WORKER, MAX_RANK)
+    life = max(0, node.incarnation - (pick(range(6)) == 0))
+    kind = pick(["join"] * 6 + ["heard"] * 4 + ["ready"] * 3 + ["tick"] * 3 + ["finish"] * 2 + ["gone"] * 2 + RARE)
+    match kind:
+        case "join":
+            return events.Joined(role, life)
+        case "heard":
+            return events.Heard(role, life)
+        case "ready":
+            rank = pick(range(SPEC.servers))
+            return events.Ready(Role(RoleKind.SERVER, rank), f"host:{rank}")
+        case "tick":
+            return TICK
+        case "finish":
+            return events.Finished(role, life) if role.kind is RoleKind.WORKER else TICK
+        case "gone":
+            worker = pick([each for each in nodes if each.role.kind is RoleKind.WORKER])
+            return ended(worker.role, pick(["killed", "oom", "evicted", "crashed", "left"]), worker.incarnation)
+        case "scale":
+            return events.Scaled(pick(range(MAX_RANK)), "asked")
+        case "lost":
+            return ended(role, "killed", life)
+        case "infrastructure":
+            return events.Failed(role, "Error", "trace", Blame.INFRASTRUCTURE, life)
+        case "raised":
+            return events.Failed(role, "Error", "trace", Blame.USER, life)
+        case "recover":
+            return events.Recovered(2)
+        case _:
+            return events.StopAsked("Ctrl-C")
+
+
+RARE = ["scale", "scale", "infrastructure", "recover", "stop", "lost", "raised"]
+
+
+class JobHistories(stateful.RuleBasedStateMachine):
+    """Hypothesis looks for a short history that breaks something."""
+
+    def __init__(self):
+        super().__init__()
+        self.world = World()
+
+    @stateful.rule(data=st.data(), pause_s=st.floats(0, 3))
+    def something_happens(self, data, pause_s):
+        self.world.hear(draw_event(self.world, lambda choices: data.draw(st.sampled_from(list(choices)))), pause_s)
+
+
+TestJobHistories = JobHistories.TestCase
+
+
+def test_thousands_of_random_histories_keep_every_invariant(seed):
+    chance = random.Random(seed)
+    phases = {phase: 0 for phase in Phase}
+    relaunched = scaled = 0
+    for _ in range(2000):
+        world = World()
+        for _ in range(chance.randrange(80)):
+            world.hear(draw_event(world, lambda choices: chance.choice(list(choices))), chance.uniform(0, 2))
+        phases[world.state.phase] += 1
+        relaunched += world.state.relaunches
+        scaled += world.state.workers != SPEC.workers
+    assert all(phases.values()), f"some phase was never reached: {phases}"
+    assert relaunched > 500 and scaled > 100

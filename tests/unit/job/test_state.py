@@ -1,5 +1,7 @@
 """How a job reacts to what happens to its processes."""
 
+import dataclasses
+
 import pytest
 
 from springtide import errors
@@ -9,29 +11,45 @@ from springtide.job import actions, events
 from springtide.job.nodes import IllegalMove, Node, NodeState
 from springtide.job.state import EXPLANATION_S, JobState
 
-SPEC = JobSpec(name="job", servers=2, workers=2, join_s=60, silence_s=10)
+SPEC = JobSpec(name="job", servers=2, workers=2, join_s=60, silence_s=10, relaunches=2, backoff_s=1, drain_s=30)
 SERVERS = [Role(RoleKind.SERVER, rank) for rank in range(2)]
-WORKERS = [Role(RoleKind.WORKER, rank) for rank in range(2)]
+WORKERS = [Role(RoleKind.WORKER, rank) for rank in range(4)]
 
 
-def started():
+def started(**spec):
     """A job in which everyone has joined, at 1 s."""
-    state = JobState(SPEC)
+    state = JobState(dataclasses.replace(SPEC, **spec))
     for server in SERVERS:
         state.handle(events.Joined(server), at=1)
         state.handle(events.Ready(server, f"host:{server.rank}"), at=1)
-    for worker in WORKERS:
+    for worker in WORKERS[:2]:
         state.handle(events.Joined(worker), at=1)
     assert state.phase is Phase.RUNNING
     return state
 
 
-def killed(role):
-    return events.Gone(RoleExit(role=role, pid=7, signal="SIGKILL"))
+def killed(role, incarnation=0, **more):
+    return events.Gone(RoleExit(role=role, pid=7, signal="SIGKILL", incarnation=incarnation, **more))
 
 
-def exited(role, code):
-    return events.Gone(RoleExit(role=role, pid=7, code=code))
+def exited(role, code, incarnation=0):
+    return events.Gone(RoleExit(role=role, pid=7, code=code, incarnation=incarnation))
+
+
+def conclusion(done):
+    """The end among what is to be done."""
+    (end,) = [action for action in done if isinstance(action, actions.Conclude)]
+    return end
+
+
+def tick(state, *, at):
+    """What the clock brings about."""
+    return [action for event in state.due(at=at) for action in state.handle(event, at=at)]
+
+
+def want(state, role):
+    """What the agent is told about a role."""
+    return {each.role: each for each in state.wanted()}.get(role)
 
 
 def test_slots_are_placed_once_all_servers_are_ready():
@@ -43,15 +61,31 @@ def test_slots_are_placed_once_all_servers_are_ready():
     assert state.phase is Phase.STARTING
     assert state.handle(events.Ready(SERVERS[0], "a:1"), at=3) == [actions.PlaceSlots(("a:1", "b:2"))]
     assert state.phase is Phase.RUNNING
+    assert state.handle(events.Ready(SERVERS[0], "a:1"), at=4) == []  # said again to a new master
 
 
 def test_a_job_finishes_when_every_script_has_ended():
     state = started()
+    (fence,) = state.handle(events.Finished(WORKERS[1]), at=2)
+    assert (fence.role, fence.incarnation) == (WORKERS[1], 0)  # what it still held goes to others
     assert state.handle(events.Finished(WORKERS[1]), at=2) == []
     assert state.handle(exited(WORKERS[1], 0), at=2) == []
-    (end,) = state.handle(events.Finished(WORKERS[0]), at=3)
-    assert end.phase is Phase.FINISHED
+    assert conclusion(state.handle(events.Finished(WORKERS[0]), at=3)).phase is Phase.FINISHED
     state.check()
+
+
+def test_shards_that_no_one_trained_are_told_at_the_end():
+    state = started()
+    state.handle(events.Finished(WORKERS[1], untrained=5), at=2)
+    end = conclusion(state.handle(events.Finished(WORKERS[0], untrained=3), at=3))
+    assert end.phase is Phase.FINISHED and "3 shards were left untrained" in end.why
+
+
+def test_a_job_with_shards_that_no_one_could_read_has_not_finished_well():
+    state = started()
+    state.handle(events.Finished(WORKERS[1]), at=2)
+    end = conclusion(state.handle(events.Finished(WORKERS[0], poisoned="shard 3 could not be read"), at=3))
+    assert (end.phase, end.why, end.blame) == (Phase.FAILED, "shard 3 could not be read", Blame.USER)
 
 
 def test_a_users_exception_fails_the_job_at_once_and_comes_first():
@@ -64,29 +98,95 @@ def test_a_users_exception_fails_the_job_at_once_and_comes_first():
 
 
 def test_a_lost_server_fails_the_job_and_is_named():
-    state = started()
-    (end,) = state.handle(killed(SERVERS[1]), at=2)
+    (end,) = started().handle(killed(SERVERS[1]), at=2)
     assert end.why.startswith("server-1 (pid 7) was killed by SIGKILL")
     assert end.blame is Blame.INFRASTRUCTURE
+    silent = started()
+    for role in (SERVERS[1], *WORKERS[:2]):
+        silent.handle(events.Heard(role), at=11)
+    assert conclusion(tick(silent, at=12)).why.startswith("server-0 has been silent for 11 s")
+
+
+def test_a_killed_worker_is_fenced_and_wanted_in_its_next_life():
+    state = started()
+    fence, decided = state.handle(killed(WORKERS[0]), at=2)
+    assert (fence.role, fence.incarnation) == (WORKERS[0], 0)
+    assert decided.what == "relaunch worker-0 as incarnation 1"
+    assert decided.why.startswith("worker-0 (pid 7) was killed by SIGKILL")
+    assert (want(state, WORKERS[0]).incarnation, want(state, WORKERS[0]).after_s) == (1, 0.0)
+    assert state.fenced(WORKERS[0], 0) and not state.fenced(WORKERS[0], 1)
+    assert state.handle(killed(WORKERS[0]), at=3) == []  # the agent says it again
+    assert state.handle(events.Finished(WORKERS[0]), at=3) == []  # a late word
+    with pytest.raises(errors.Fenced, match="worker-0 of incarnation 0 was given up"):
+        state.handle(events.Joined(WORKERS[0]), at=3)
+    state.handle(events.Joined(WORKERS[0], 1), at=4)
+    assert state.node(WORKERS[0]).state is NodeState.JOINED
+    state.check()
+
+
+def test_a_worker_that_crashes_again_and_again_waits_longer_and_then_fails_the_job():
+    state = started(relaunches=3)
+    pauses = []
+    for life in range(3):
+        state.handle(killed(WORKERS[0], life), at=2 + life)
+        pauses.append(want(state, WORKERS[0]).after_s)
+    assert pauses == [0.0, 1.0, 2.0]
+    end = conclusion(state.handle(exited(WORKERS[0], 3, 3), at=9))
+    assert end.why.startswith("worker-0 (pid 7) exited with status 3")
+    assert end.why.endswith("relaunched 3 times already, which is the limit")
+
+
+def test_failures_of_a_worker_that_has_lived_long_are_forgotten():
+    state = started(relaunches=1, silence_s=10_000)
+    state.handle(killed(WORKERS[0]), at=2)
+    state.handle(events.Joined(WORKERS[0], 1), at=3)
+    state.handle(killed(WORKERS[0], 1), at=1000)
+    assert want(state, WORKERS[0]).incarnation == 2
+
+
+def test_a_worker_without_memory_gets_twice_as_much():
+    state = started(worker_memory=2**30, relaunches=2)
+    _, decided = state.handle(killed(WORKERS[0], oom=True), at=2)
+    assert decided.why.endswith("for want of memory at 1 GiB: it gets 2 GiB")
+    assert (want(state, WORKERS[0]).memory, want(state, WORKERS[1]).memory) == (2**31, 2**30)
+    state.handle(killed(WORKERS[0], 1, oom=True), at=3)
+    assert want(state, WORKERS[0]).memory == 2**32
+    assert "with 4 GiB at last" in conclusion(state.handle(killed(WORKERS[0], 2, oom=True), at=4)).why
+
+
+def test_an_eviction_does_not_count():
+    state = started(relaunches=1)
+    for life in range(9):
+        state.handle(killed(WORKERS[0], life, evicted=True), at=2 + life)
+    assert (want(state, WORKERS[0]).incarnation, want(state, WORKERS[0]).after_s) == (9, 0.0)
+
+
+def test_a_worker_that_leaves_with_status_0_without_a_word_is_replaced():
+    _, decided = started().handle(exited(WORKERS[0], 0), at=2)
+    assert "status 0, before its script had ended" in decided.why
 
 
 def test_a_worker_that_cannot_reach_a_server_waits_for_the_cause():
-    state = started()
-    lost = events.Failed(WORKERS[0], "ServerUnreachable: a:1", "trace", Blame.INFRASTRUCTURE)
-    assert state.handle(lost, at=2) == []
-    assert state.handle(exited(WORKERS[0], 1), at=2.1) == []
-    (end,) = state.handle(killed(SERVERS[0]), at=2.2)
-    assert end.why.startswith("server-0 (pid 7) was killed by SIGKILL")
-    assert state.detail == "trace"
+    for relaunches in (0, 2):
+        state = started(relaunches=relaunches)
+        lost = events.Failed(WORKERS[0], "ServerUnreachable: a:1", "trace", Blame.INFRASTRUCTURE)
+        assert state.handle(lost, at=2) == []
+        state.handle(exited(WORKERS[0], 1), at=2.1)
+        assert not state.phase.over
+        if relaunches:
+            assert want(state, WORKERS[0]).after_s >= EXPLANATION_S
+        (end,) = state.handle(killed(SERVERS[0]), at=2.2)
+        assert end.why.startswith("server-0 (pid 7) was killed by SIGKILL")
+        assert state.detail == ("trace" if not relaunches else state.detail)
 
 
 def test_a_symptom_without_a_cause_fails_the_job_in_the_end():
-    state = started()
-    assert state.handle(events.HungUp(SERVERS[0]), at=2) == []
-    assert state.handle(events.Tick(), at=2 + EXPLANATION_S / 2) == []
-    (end,) = state.handle(events.Tick(), at=2 + EXPLANATION_S)
-    assert end.why == "server-0 has closed its connection to the master without a word"
-    assert end.blame is Blame.INFRASTRUCTURE
+    state = started(relaunches=0)
+    state.handle(events.Failed(WORKERS[0], "ServerUnreachable: a:1", "trace", Blame.INFRASTRUCTURE), at=2)
+    assert state.handle(exited(WORKERS[0], 1), at=2) == []
+    assert tick(state, at=2 + EXPLANATION_S / 2) == []
+    end = conclusion(tick(state, at=2 + EXPLANATION_S))
+    assert end.why == "worker-0 cannot go on: ServerUnreachable: a:1"
 
 
 @pytest.mark.parametrize(
@@ -94,31 +194,78 @@ def test_a_symptom_without_a_cause_fails_the_job_in_the_end():
     [
         (killed(WORKERS[0]), "worker-0 (pid 7) was killed by SIGKILL, without an exception", Blame.INFRASTRUCTURE),
         (exited(WORKERS[0], 3), "worker-0 (pid 7) exited with status 3", Blame.USER),
-        (exited(WORKERS[0], 0), "worker-0: the script left in the middle of the job", Blame.USER),
     ],
 )
-def test_a_worker_that_leaves_early_fails_the_job(event, why, blame):
-    (end,) = started().handle(event, at=2)
+def test_without_relaunches_a_lost_worker_fails_the_job(event, why, blame):
+    (end,) = started(relaunches=0).handle(event, at=2)
     assert end.why.startswith(why)
     assert end.blame is blame
+
+
+def test_a_bsp_group_does_not_go_on_without_a_member():
+    state = started(sync="bsp")
+    end = conclusion(state.handle(killed(WORKERS[0]), at=2))
+    assert end.why.startswith("worker-0 (pid 7) was killed by SIGKILL") and "bsp group" in end.why
+    with pytest.raises(errors.BadInput, match="does not change its size"):
+        started(sync="bsp").handle(events.Scaled(3, "why"), at=2)
 
 
 def test_a_script_that_never_joins_is_told_what_to_do():
     (end,) = JobState(SPEC).handle(exited(WORKERS[0], 0), at=2)
     assert "ended without calling st.join()" in end.why
-    (late,) = JobState(SPEC).handle(events.Tick(), at=61)
+    (late,) = tick(JobState(SPEC), at=61)
     assert late.why == "server-0 has not called in within 61 s; its log may say why"
 
 
 def test_silence_counts_from_the_last_heartbeat_and_not_before_training():
     state = JobState(SPEC)
     state.handle(events.Joined(WORKERS[0]), at=0)
-    assert state.handle(events.Tick(), at=50) == []  # it waits for the servers and cannot send heartbeats
+    assert tick(state, at=50) == []  # it waits for the servers and cannot send heartbeats
     state = started()
     for role in (*SERVERS, WORKERS[1]):
         state.handle(events.Heard(role), at=11)
-    (end,) = state.handle(events.Tick(), at=12)
-    assert end.why.startswith("worker-0 has been silent for 11 s (limit 10 s)")
+    fence, decided = tick(state, at=12)
+    assert (fence.role, fence.incarnation) == (WORKERS[0], 0)
+    assert decided.why.startswith("worker-0 has been silent for 11 s (limit 10 s)")
+    state.handle(events.Heard(WORKERS[0], 0), at=50)  # the zombie wakes: that counts for nothing
+    assert state.node(WORKERS[0]).heard_at == 12
+
+
+def test_a_new_master_gives_everyone_time_to_be_heard_again():
+    state = started()
+    (decided,) = state.handle(events.Recovered(2), at=1000)
+    assert decided.what == "took over as master number 2"
+    assert tick(state, at=1009) == []
+
+
+def test_scaling_up_takes_the_next_ranks_and_scaling_down_drains_the_highest():
+    state = started()
+    (decided,) = state.handle(events.Scaled(4, "more"), at=2)
+    assert decided.what == "scale from 2 to 4 workers: add worker-2, worker-3"
+    state.handle(events.Joined(WORKERS[2]), at=3)
+    dropped, decided = state.handle(events.Scaled(1, "less"), at=4)
+    assert dropped.role == WORKERS[3]
+    assert decided.what == "scale from 4 to 1 workers: drain worker-1, worker-2, drop worker-3"
+    assert state.draining(WORKERS[1]) and not state.draining(WORKERS[0])
+    assert want(state, WORKERS[1]) and not want(state, WORKERS[3])
+    state.handle(events.Finished(WORKERS[1]), at=5)
+    state.handle(exited(WORKERS[1], 0), at=5)
+    state.check()
+    state.handle(events.Scaled(3, "more again"), at=6)
+    lives = {str(each.role): each.incarnation for each in state.wanted() if each.role.kind is RoleKind.WORKER}
+    assert lives == {"worker-0": 0, "worker-1": 1, "worker-2": 0, "worker-3": 1}  # worker-2 still drains
+    with pytest.raises(errors.BadInput, match="0 workers: a job needs one at least"):
+        state.handle(events.Scaled(0, "why"), at=7)
+
+
+def test_a_worker_that_drains_too_slowly_is_given_up_and_not_replaced():
+    state = started(silence_s=1000)
+    state.handle(events.Scaled(1, "less"), at=2)
+    assert tick(state, at=31) == []
+    (fence,) = tick(state, at=33)
+    assert (fence.role, fence.why) == (WORKERS[1], "not drained within 30 s")
+    assert not want(state, WORKERS[1])
+    assert not state.phase.over
 
 
 def test_ctrl_c_drains_and_then_the_job_is_stopped():
@@ -126,19 +273,31 @@ def test_ctrl_c_drains_and_then_the_job_is_stopped():
     assert state.handle(events.StopAsked("Ctrl-C"), at=2) == [actions.Drain("Ctrl-C")]
     assert state.handle(events.StopAsked("Ctrl-C"), at=2) == []
     state.handle(events.Finished(WORKERS[0]), at=3)
-    (end,) = state.handle(exited(WORKERS[1], 0), at=3)
+    end = conclusion(state.handle(killed(WORKERS[1]), at=3))  # not relaunched to be stopped
     assert (end.phase, end.why) == (Phase.STOPPED, "Ctrl-C")
+    with pytest.raises(errors.BadInput, match="draining"):
+        draining = started()
+        draining.handle(events.StopAsked("Ctrl-C"), at=2)
+        draining.handle(events.Scaled(3, "why"), at=3)
+
+
+def test_ctrl_c_before_anyone_has_joined_stops_at_once():
+    assert conclusion(JobState(SPEC).handle(events.StopAsked("Ctrl-C"), at=2)).phase is Phase.STOPPED
 
 
 def test_a_second_process_of_the_same_name_is_turned_away():
+    state = started()
+    state.handle(events.Joined(WORKERS[0]), at=2)  # the same one over a new connection
     with pytest.raises(errors.BadInput, match="a second worker-0 wants to join; the first is joined"):
-        started().handle(events.Joined(WORKERS[0]), at=2)
+        state.handle(events.Joined(WORKERS[0], pid=8), at=2)
+    with pytest.raises(errors.BadInput, match="says it is incarnation 5; wanted 0"):
+        state.handle(events.Joined(WORKERS[0], 5), at=2)
     with pytest.raises(errors.BadInput, match="worker-9 is not part of job job, which has 2 servers and 2 workers"):
-        started().handle(events.Joined(Role(RoleKind.WORKER, 9)), at=2)
+        state.handle(events.Joined(Role(RoleKind.WORKER, 9)), at=2)
 
 
 def test_an_illegal_move_tells_the_story():
-    node = Node(WORKERS[0])
+    node = Node(role=WORKERS[0])
     node.move(NodeState.JOINED, at=1, why="called in")
     node.move(NodeState.GONE, at=4, why="killed")
     with pytest.raises(

@@ -1,0 +1,108 @@
+"""Pure. What to do about a worker that was lost: start it again, how, or give up. Every verdict has its reason.
+
+In: `job.state` with how the process ended. Out: `Relaunch` or `GiveUp`. The rules:
+
+=====================================  ================================================================
+a crash, a kill, a missed heartbeat    relaunch; at once, then after a pause that doubles; up to a limit
+killed for want of memory              relaunch at once with twice the memory; up to the same limit
+evicted or preempted                   relaunch at once; does not count
+an exception in the training code      never comes here: the job fails at once with the user's error
+a lost server                          never comes here: its rows are lost, and with them the job
+=====================================  ================================================================
+
+A server that runs out of memory needs its slots spread over twice as many servers; that needs slots that move, and so
+does the recovery of any lost server.
+"""
+
+from dataclasses import dataclass
+
+from springtide.domain.cluster import RoleExit
+from springtide.domain.job import Blame, JobSpec
+from springtide.job.nodes import Node
+
+STEADY_S = 300.0  # a worker that has lived so long is no crash loop: its earlier failures are forgotten
+MAX_BACKOFF_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaunch:
+    """Start the worker again, as its next incarnation."""
+
+    why: str
+    failures: int
+    oom_kills: int
+    memory: int | None
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """The job cannot go on."""
+
+    error: str
+    blame: Blame
+
+
+def after_exit(node: Node, ended: RoleExit, spec: JobSpec, *, at: float) -> Relaunch | GiveUp:
+    """A worker's process has ended before its script had ended well."""
+    failures, oom_kills = remembered(node, at)
+    if ended.evicted:
+        return Relaunch(
+            why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory
+        )  # fmt: skip
+    if ended.oom and node.memory is not None:
+        if oom_kills >= spec.relaunches:
+            return GiveUp(error=f"{ended}{tried(oom_kills, node.memory)}", blame=Blame.INFRASTRUCTURE)
+        doubled = 2 * node.memory
+        why = f"{ended} at {in_gib(node.memory)}: it gets {in_gib(doubled)}"
+        return Relaunch(why=why, failures=failures, oom_kills=oom_kills + 1, memory=doubled)
+    how = f"{ended}, status 0, before its script had ended" if ended.clean else str(ended)
+    if node.said:
+        how = f"{node.role} cannot go on: {node.said}"
+    elif not ended.clean:
+        how += ", without an exception in the script"
+    blame = Blame.INFRASTRUCTURE if ended.signal or node.said else Blame.USER
+    return _crashed(node, how, blame, spec, at)
+
+
+def after_silence(node: Node, silent_s: float, spec: JobSpec, *, at: float) -> Relaunch | GiveUp:
+    """A worker has missed its heartbeats for too long."""
+    how = (
+        f"{node.role} has been silent for {silent_s:.0f} s (limit {spec.silence_s:g} s): "
+        "its process hangs or is stopped"
+    )
+    return _crashed(node, how, Blame.INFRASTRUCTURE, spec, at)
+
+
+def _crashed(node: Node, how: str, blame: Blame, spec: JobSpec, at: float) -> Relaunch | GiveUp:
+    failures, oom_kills = remembered(node, at)
+    if failures >= spec.relaunches:
+        return GiveUp(error=f"{how}{tried(failures)}", blame=blame)
+    return Relaunch(
+        why=how,
+        failures=failures + 1,
+        oom_kills=oom_kills,
+        memory=node.memory,
+        after_s=backoff_s(failures, spec.backoff_s),
+    )
+
+
+def remembered(node: Node, at: float) -> tuple[int, int]:
+    """Failures and kills for want of memory that still count."""
+    return (0, 0) if at - node.since >= STEADY_S else (node.failures, node.oom_kills)
+
+
+def backoff_s(failures: int, base_s: float) -> float:
+    """The pause before a relaunch, `failures` crashes having come before this one: none, base, twice that, ..."""
+    return min(MAX_BACKOFF_S, base_s * 2.0 ** min(failures - 1, 30)) if failures else 0.0
+
+
+def tried(times: int, memory: int | None = None) -> str:
+    """How much was tried before giving up."""
+    limit = f" with {in_gib(memory)} at last" if memory is not None else ""
+    return f"; relaunched {times} times already{limit}, which is the limit" if times else ""
+
+
+def in_gib(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / 2**30:.3g} GiB"

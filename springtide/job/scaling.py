@@ -1,0 +1,72 @@
+"""Pure. Which workers come and which go when a job is told to have another number of them.
+
+In: `job.state` with the nodes. Out: a `Change`. Ranks are never reused for another purpose: a rank that was removed and
+comes back is the same worker in its next life, so no two processes ever share a (rank, incarnation).
+"""
+
+from dataclasses import dataclass
+
+from springtide import errors
+from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.job import JobSpec
+from springtide.job.nodes import Node, NodeState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What to do with whom."""
+
+    drain: tuple[Node, ...] = ()
+    """Finish the batch in hand, then leave."""
+    drop: tuple[Node, ...] = ()
+    """Have not called in yet: nothing to finish."""
+    add: tuple[Role, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [
+            f"{verb} {', '.join(str(role) for role in roles)}"
+            for verb, roles in (
+                ("add", self.add),
+                ("drain", [node.role for node in self.drain]),
+                ("drop", [node.role for node in self.drop]),
+            )
+            if roles
+        ]
+        return ", ".join(parts) or "nobody comes or goes"
+
+
+def change(nodes: dict[str, Node], workers: int) -> Change:
+    """From the workers that are active now to so many: the highest ranks leave, the lowest free ranks come.
+
+    A worker whose script has ended by itself is not counted, and its rank is not used again.
+    """
+    if workers < 1:
+        raise errors.BadInput(f"{workers} workers: a job needs one at least; `springtide stop` ends it")
+    own = sorted((node for node in nodes.values() if node.role.kind is RoleKind.WORKER), key=lambda node: node.role)
+    active = [node for node in own if node.active]
+    leaving = active[workers:]
+    removed = [node.role for node in own if node.state is NodeState.GONE and node.removed]
+    new = [Role(RoleKind.WORKER, rank) for rank in range(len(own), len(own) + workers)]
+    return Change(
+        drain=tuple(node for node in leaving if node.state is NodeState.JOINED),
+        drop=tuple(node for node in leaving if node.state is NodeState.EXPECTED),
+        add=tuple([*removed, *new][: max(0, workers - len(active))]),
+    )
+
+
+def add(nodes: dict[str, Node], role: Role, spec: JobSpec, *, at: float) -> None:
+    """Want a process of this role: one that the job has not had, or the next life of one that was removed."""
+    server = role.kind is RoleKind.SERVER
+    if str(role) in nodes:
+        node = nodes[str(role)]
+        node.move(NodeState.EXPECTED, at=at, why="wanted again")
+        node.failures = node.oom_kills = 0
+        node.after_s = 0.0
+    else:
+        nodes[str(role)] = Node(
+            role=role,
+            since=at,
+            heard_at=at,
+            cpu=spec.server_cpu if server else spec.worker_cpu,
+            memory=spec.server_memory if server else spec.worker_memory,
+        )
