@@ -38,6 +38,8 @@ class Settings:
     """Slots of the job's key space when alone: a power of two from 64 to 65536. In a job the master decides."""
     connect_timeout_s: float = 30.0
     """How long to try to reach a master or a server before giving up: long enough for a server that starts."""
+    master_patience_s: float = 60.0
+    """How long a member looks for the next master when its own is gone: a restart takes a second or two."""
     request_timeout_s: float = 60.0
     """How long a server may take to answer a pull or a push before it counts as lost: it answers in milliseconds."""
     shared_memory: bool = True
@@ -106,7 +108,7 @@ def check(settings: Settings) -> Settings:
     slots = settings.slots
     if not 64 <= slots <= 65536 or slots & (slots - 1):
         raise errors.BadInput(f"slots={slots}: wanted a power of two from 64 to 65536, such as 1024")
-    for name in ("connect_timeout_s", "request_timeout_s", "report_every_s"):
+    for name in ("connect_timeout_s", "master_patience_s", "request_timeout_s", "report_every_s"):
         if getattr(settings, name) <= 0:
             raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, more than 0")
     if settings.master and ":" not in settings.master:

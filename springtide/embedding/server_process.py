@@ -37,11 +37,13 @@ def main() -> int:
 def serve(settings: config.Settings, over: threading.Event) -> None:
     """Serve until the job is over, or the master is lost."""
     secret = config.job_secret(settings)
-    link = channel.Channel(settings.master, secret, connect_timeout_s=settings.connect_timeout_s)
+    link = channel.for_member(settings, secret)
     try:
         rank = rank_of(settings.member)
-        welcome = link.ask(messages.JoinServer(rank, os.getpid()))
+        hello = messages.JoinServer(rank, os.getpid(), settings.incarnation)
+        welcome = link.ask(hello)
         assert isinstance(welcome, messages.ServerWelcome)
+        link.introduce(hello)
         role = ServerRole(
             index=rank, slots=welcome.slots, seed=welcome.seed, workers=welcome.workers, secret=secret,
             host=connection_host(settings.master),

@@ -1,6 +1,7 @@
 """Both sides prove that they know the job's secret, without sending it: an HMAC over two fresh nonces.
 
-In: a connected stream. Out: nothing, or `Rejected`. Next: numbered requests (`rpc.connection`, `rpc.listener`).
+In: a connected stream. Out: the master's term, or `Rejected`. Next: numbered requests (`rpc.connection`,
+`rpc.listener`).
 """
 
 import asyncio
@@ -27,8 +28,8 @@ def proof(secret: bytes, side: str, challenge: bytes, own: bytes) -> bytes:
     return hmac.digest(secret, b"springtide-control/" + side.encode() + b"/" + challenge + own, "sha256")
 
 
-async def challenge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> None:
-    """Listener's part: returns once the caller has proved itself."""
+async def challenge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, term: int) -> None:
+    """Listener's part: returns once the caller has proved itself and been told which master this is."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     writer.write(frames.pack(messages.Challenge(messages.VERSION, nonce)))
     answer = await _next(reader)
@@ -43,11 +44,11 @@ async def challenge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
         writer.write(frames.pack(messages.Refused("JobFailed", problem)))
         await writer.drain()
         raise Rejected(problem)
-    writer.write(frames.pack(messages.Accepted(proof(secret, "listener", answer.nonce, nonce))))
+    writer.write(frames.pack(messages.Accepted(proof(secret, "listener", answer.nonce, nonce), term)))
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> None:
-    """Caller's part: returns once both sides have proved themselves."""
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> int:
+    """Caller's part: returns once both sides have proved themselves; the master's term."""
     asked = await _next(reader)
     if not isinstance(asked, messages.Challenge):
         raise Rejected(f"expected a challenge, got {type(asked).__name__}")
@@ -60,6 +61,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
         raise Rejected(f"expected a verdict, got {type(verdict).__name__}")
     if not hmac.compare_digest(verdict.proof, proof(secret, "listener", nonce, asked.nonce)):
         raise Rejected("the other side does not know the job's secret")
+    return verdict.term
 
 
 async def _next(reader: asyncio.StreamReader) -> messages.Handshake:

@@ -1,19 +1,22 @@
 """A connection to the master for code that is not asyncio: a thread of its own runs the loop and the heartbeat.
 
-In: calls from the user's loop, from any thread. Out: replies. A child forked after this (a DataLoader's worker) closes
-its copy of the socket and may not call: only the process that made the channel speaks on it.
+In: calls from the user's loop, from any thread. Out: replies. With a `look` it outlives its master (`rpc.reunion`). A
+child forked after this (a DataLoader's worker) closes its copy of the socket and may not call: only the process that
+made the channel speaks on it.
 """
 
 import asyncio
 import logging
 import os
+import pathlib
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from springtide import errors
-from springtide.rpc import connection, messages
+from springtide import config, errors
+from springtide.rpc import messages, whereabouts
+from springtide.rpc.reunion import Look, Reunion
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -22,15 +25,24 @@ T = TypeVar("T")
 class Channel:
     """Synchronous and thread-safe; `beat` and `pulse` are called in the channel's thread."""
 
-    def __init__(self, address: str, secret: bytes, *, connect_timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        *,
+        connect_timeout_s: float,
+        patience_s: float = 0.0,
+        look: Look | None = None,
+    ) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-link", daemon=True)
         self._thread.start()
         self._beating: asyncio.Task[None] | None = None
         self._open = True
+        self._reunion = Reunion(address, secret, patience_s=patience_s, look=look)
         try:
-            self._connection = self._run(connection.connect(address, secret, within_s=connect_timeout_s))
+            self._run(self._reunion.open(connect_timeout_s))
         except BaseException:
             self._stop_loop()
             raise
@@ -38,7 +50,11 @@ class Channel:
 
     def ask(self, request: messages.Request) -> messages.Reply:
         """Send a request, wait for its reply."""
-        return self._run(self._connection.ask(request))
+        return self._run(self._reunion.ask(request))
+
+    def introduce(self, hello: messages.Request) -> None:
+        """Say this first to every master that takes over."""
+        self._reunion.introduce(hello)
 
     def start_heartbeat(
         self,
@@ -47,7 +63,10 @@ class Channel:
         pulse: Callable[[messages.Pulse], None],
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Send `beat()` every so often and hand the answer to `pulse`; `lost` is called once the master is gone."""
+        """Send `beat()` every so often and hand the answer to `pulse`; `lost` is called once the master is gone.
+
+        A member that has been given up gets a pulse that says so, whichever way it hears of it.
+        """
         self._run(self._start_beating(self._beat(every_s, beat, pulse, lost)))
 
     def close(self) -> None:
@@ -63,7 +82,8 @@ class Channel:
 
     def forget_in_child(self) -> None:
         """After a fork, in the child: give back the copy of the socket, so that the parent's death still closes it."""
-        self._connection.sock.close()
+        if self._reunion.connection is not None:
+            self._reunion.connection.sock.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if os.getpid() != self._pid or not self._open:
@@ -95,9 +115,12 @@ class Channel:
         try:
             while True:
                 await asyncio.sleep(every_s)
-                answer = await self._connection.ask(beat())
+                answer = await self._reunion.ask(beat())
                 if isinstance(answer, messages.Pulse):
                     pulse(answer)
+        except errors.Fenced as error:
+            log.warning("heartbeat stopped: %s", error)
+            pulse(messages.Pulse(fenced=True))
         except errors.SpringtideError as error:
             log.warning("heartbeat stopped: %s", error)
             lost()
@@ -105,12 +128,24 @@ class Channel:
     async def _goodbye(self) -> None:
         if self._beating:
             self._beating.cancel()
-        await self._connection.close()
+        await self._reunion.close()
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def for_member(settings: config.Settings, secret: bytes) -> Channel:
+    """The channel of a worker or a server, which outlives the master where the run says where the next one is."""
+    file = pathlib.Path(settings.master_file)
+    return Channel(
+        settings.master,
+        secret,
+        connect_timeout_s=settings.connect_timeout_s,
+        patience_s=settings.master_patience_s,
+        look=(lambda: whereabouts.read(file)) if settings.master_file else None,
+    )
 
 
 _channels: "weakref.WeakSet[Channel]" = weakref.WeakSet()

@@ -29,9 +29,11 @@ class Connection:
     """An authenticated connection to the master. Made by `connect`; lives in one event loop."""
 
     def __init__(
-        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sock: socket.socket
+        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sock: socket.socket, term: int
     ) -> None:
         self.address = address
+        self.term = term
+        """Which master of the job is at the other end."""
         self.sock = sock
         self._reader, self._writer = reader, writer
         self._numbers = itertools.count(1)
@@ -53,6 +55,11 @@ class Connection:
         if isinstance(reply, messages.Refused):
             raise as_error(reply)
         return reply
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is of no further use."""
+        return self._lost is not None
 
     async def close(self) -> None:
         """Say goodbye; waiting requests fail."""
@@ -113,11 +120,11 @@ async def _open(address: str, host: str, port: int, secret: bytes) -> Connection
         sock.close()
         raise
     try:
-        await auth.answer(reader, writer, secret)
+        term = await auth.answer(reader, writer, secret)
     except BaseException:
         await hang_up(writer)
         raise
-    return Connection(address, reader, writer, sock)
+    return Connection(address, reader, writer, sock, term)
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:

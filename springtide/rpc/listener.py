@@ -25,10 +25,11 @@ MAX_IN_FLIGHT = 64  # requests of one peer; more are left in the socket
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One connection. `role` is set by whoever handles the join."""
+    """One connection. `role` and its incarnation are set by whoever handles the join."""
 
     address: str
     role: Role | None = None
+    incarnation: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
@@ -38,8 +39,8 @@ Handle = Callable[[Peer, messages.Request], Awaitable[messages.Reply]]
 class Listener:
     """Serves the control plane on one port."""
 
-    def __init__(self, secret: bytes, handle: Handle, on_lost: Callable[[Peer], None]) -> None:
-        self._secret, self._handle, self._on_lost = secret, handle, on_lost
+    def __init__(self, secret: bytes, handle: Handle, on_lost: Callable[[Peer], None], *, term: int = 0) -> None:
+        self._secret, self._handle, self._on_lost, self._term = secret, handle, on_lost, term
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -70,7 +71,7 @@ class Listener:
         peer = Peer(address=str(writer.get_extra_info("peername")))
         try:
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await auth.challenge(reader, writer, self._secret)
+            await auth.challenge(reader, writer, self._secret, self._term)
             await self._answer_requests(peer, reader, writer)
         except (OSError, EOFError, TimeoutError, frames.BadFrame, auth.Rejected) as error:
             log.log(

@@ -173,9 +173,10 @@ class LeaseRequest(Message, frozen=True):
 
 
 class BarrierRequest(Message, frozen=True):
-    """Answered when every worker has come to the barrier of this name."""
+    """Answered when every worker has come to the barrier of this name for the `turn`-th time."""
 
     name: str
+    turn: int = 0
 
 
 class Share(Message, frozen=True):
@@ -187,6 +188,22 @@ class Share(Message, frozen=True):
 
 class Lookup(Message, frozen=True):
     """Answered with the value once somebody has shared it."""
+
+    key: str
+
+
+class Claim(Message, frozen=True):
+    """Something must be done once in the job, such as giving tables their first weights: am I to do it?
+
+    Answered with `Claimed` as soon as that is known: at once by whoever asks first, to others when it is done, or when
+    the one that did it was lost and another must.
+    """
+
+    key: str
+
+
+class Settle(Message, frozen=True):
+    """What this worker had claimed is done."""
 
     key: str
 
@@ -287,6 +304,7 @@ class Welcome(Message, frozen=True):
     job: str
     rank: int
     workers: int
+    """How many the job began with: what a batch is shared by. Scaling does not change it, so a batch stays the same."""
     servers: tuple[str, ...]
     """Data-plane addresses, in the order of the placement's server numbers."""
     placement: Placement
@@ -294,6 +312,7 @@ class Welcome(Message, frozen=True):
     seed: int
     sync: SyncMode
     heartbeat_s: float
+    incarnation: int = 0
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
 
@@ -315,10 +334,6 @@ class End(Message, frozen=True):
     """Nothing of this pass is left to hand out: all shards are done, or held by the asker itself; or the job drains."""
 
 
-class Fenced(Message, frozen=True):
-    """Instead of leases: this incarnation was given up, its leases are with others. Leave."""
-
-
 class Outlook(Message, frozen=True):
     """What must exist, and how the job is. The agent compares and acts: start, end, report; twice is harmless."""
 
@@ -331,6 +346,12 @@ class Found(Message, frozen=True):
     """What `Lookup` asked for."""
 
     value: bytes
+
+
+class Claimed(Message, frozen=True):
+    """Whether the asker is to do it; if not, it is done."""
+
+    yours: bool
 
 
 class Refused(Message, frozen=True):
@@ -350,6 +371,8 @@ Request = (
     | BarrierRequest
     | Share
     | Lookup
+    | Claim
+    | Settle
     | Finish
     | Fail
     | Exited
@@ -360,7 +383,19 @@ Request = (
     | Shutdown
 )
 Reply = (
-    Ok | Pulse | ServerWelcome | Placed | Welcome | Leased | Wait | End | Fenced | Found | Outlook | JobStatus | Refused
+    Ok
+    | Pulse
+    | ServerWelcome
+    | Placed
+    | Welcome
+    | Leased
+    | Wait
+    | End
+    | Found
+    | Claimed
+    | Outlook
+    | JobStatus
+    | Refused
 )
 Handshake = Challenge | Answer | Accepted | Refused
 

@@ -30,7 +30,7 @@ def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
         server_of_slot=list(welcome.placement.server_of_slot),
         epoch=welcome.placement.epoch,
         rank=welcome.rank,
-        incarnation=0,
+        incarnation=welcome.incarnation,
         generation=0,
         connect_timeout_s=settings.connect_timeout_s,
         request_timeout_s=settings.request_timeout_s,

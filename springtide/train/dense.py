@@ -150,7 +150,7 @@ class ServedDense:
         self._pulling = False
 
     def assign(self) -> None:
-        """Rank 0: put this model's values on the servers."""
+        """Done once: put this model's values on the servers."""
         if self._all is not None:
             self._all.take_values()
             self._client.backend.assign([self._all.rows])
@@ -217,7 +217,7 @@ class ServedDense:
 
 
 class Still:
-    """Values that no one trains, frozen parameters and float buffers: rank 0's, given to the others once."""
+    """Values that no one trains, frozen parameters and float buffers: the first worker's, given to the others."""
 
     def __init__(self, client: TableClient, tensors: Sequence[torch.Tensor]) -> None:
         self._client = client
@@ -234,13 +234,13 @@ class Still:
             self._all = Chunks(client, held)
 
     def assign(self) -> None:
-        """Rank 0: put the values where the others find them."""
+        """Done once: put the values where the others find them."""
         if self._all is not None:
             self._all.take_values()
             self._client.backend.assign([self._all.rows])
 
     def settle(self) -> None:
-        """Take rank 0's values."""
+        """Take the first worker's values."""
         if self._all is not None:
             self._client.pull([self._all.rows])
             self._all.rows.wait()

@@ -29,16 +29,8 @@ def current(settings: config.Settings | None = None) -> "Link":
     global _current
     if _current is None:
         settings = settings or config.load()
-        if not settings.master:
-            _current = AloneLink(settings)
-        else:
-            _current = MasterLink(
-                address=settings.master,
-                secret=config.job_secret(settings),
-                rank=rank_of(settings.member),
-                pid=os.getpid(),
-                connect_timeout_s=settings.connect_timeout_s,
-            )
+        alone = not settings.master
+        _current = AloneLink(settings) if alone else MasterLink(settings, rank=rank_of(settings.member))
     return _current
 
 
@@ -87,6 +79,14 @@ class Link(Protocol):
         """A value that some worker shares; waits until it has."""
         ...
 
+    def claim(self, key: str) -> bool:
+        """Whether this worker is to do what must be done once; if not, it is done when this returns."""
+        ...
+
+    def settle(self, key: str) -> None:
+        """What was claimed is done."""
+        ...
+
     @property
     def draining(self) -> bool:
         """The job was asked to stop: push the batch in hand, then end the loop."""
@@ -108,29 +108,33 @@ class Link(Protocol):
 class MasterLink:
     """The link of a worker that `springtide run` (or another platform) has started."""
 
-    def __init__(self, *, address: str, secret: bytes, rank: int, pid: int, connect_timeout_s: float) -> None:
-        self._secret, self._rank, self._pid = secret, rank, pid
-        self._channel = channel.Channel(address, secret, connect_timeout_s=connect_timeout_s)
+    def __init__(self, settings: config.Settings, *, rank: int) -> None:
+        self._secret, self._rank, self._incarnation = config.job_secret(settings), rank, settings.incarnation
+        self._channel = channel.for_member(settings, self._secret)
         self._lock = threading.Lock()
         self._held: dict[tuple[int, int], Progress] = {}
         self._report: Report | None = None
         self._welcome: Welcome | None = None
         self._draining = False
+        self._fenced = False
+        self._turns: dict[str, int] = {}
         self._over = False
         self._before_finish: list[Callable[[], None]] = []
 
     def join(self) -> Welcome:
         """Enter the job; see `Link.join`."""
         if self._welcome is None:
-            welcome = self._channel.ask(messages.JoinWorker(self._rank, self._pid))
+            hello = messages.JoinWorker(self._rank, os.getpid(), self._incarnation)
+            welcome = self._channel.ask(hello)
             assert isinstance(welcome, Welcome)
+            self._channel.introduce(hello)
             self._welcome = msgspec.structs.replace(welcome, secret=self._secret)
             self._channel.start_heartbeat(welcome.heartbeat_s, self._beat, self._take_pulse)
         return self._welcome
 
     def lease(self, card: DatasetCard) -> Grant | Wait | End:
         """A shard to train; see `Link.lease`."""
-        if self._draining:
+        if self.draining:
             return End()
         reply = self._channel.ask(messages.LeaseRequest(card, self._words()))
         if isinstance(reply, messages.Leased):
@@ -153,7 +157,8 @@ class MasterLink:
 
     def barrier(self, name: str) -> None:
         """Wait for all workers."""
-        self._channel.ask(messages.BarrierRequest(name))
+        turn = self._turns[name] = self._turns.get(name, 0) + 1
+        self._channel.ask(messages.BarrierRequest(name, turn))
 
     def share(self, key: str, value: bytes) -> None:
         """Put a value where all workers find it."""
@@ -165,9 +170,21 @@ class MasterLink:
         assert isinstance(reply, messages.Found)
         return reply.value
 
+    def claim(self, key: str) -> bool:
+        """Whether this worker is to do what must be done once."""
+        reply = self._channel.ask(messages.Claim(key))
+        assert isinstance(reply, messages.Claimed)
+        return reply.yours
+
+    def settle(self, key: str) -> None:
+        """What was claimed is done."""
+        self._channel.ask(messages.Settle(key))
+
     @property
     def draining(self) -> bool:
-        """The job was asked to stop."""
+        """The job was asked to stop, or goes on without this worker. `Fenced`: another has its work already."""
+        if self._fenced:
+            raise errors.Fenced(f"worker-{self._rank} was silent for too long, and its work is with another by now")
         return self._draining
 
     @property
@@ -192,7 +209,7 @@ class MasterLink:
         """The script has raised; it may be that it had not joined."""
         if not self._over:
             self._over = True
-            self._channel.ask(messages.Fail(self._rank, error, trace, blame))
+            self._channel.ask(messages.Fail(self._rank, error, trace, blame, self._incarnation))
             self._channel.close()
 
     def _beat(self) -> messages.Heartbeat:
@@ -200,6 +217,7 @@ class MasterLink:
 
     def _take_pulse(self, pulse: messages.Pulse) -> None:
         self._draining = self._draining or pulse.drain
+        self._fenced = self._fenced or pulse.fenced
 
     def _words(self) -> tuple[Progress, ...]:
         with self._lock:
@@ -264,6 +282,13 @@ class AloneLink:
         if key not in self._shared:
             raise errors.UnknownName("shared value", key, self._shared)
         return self._shared[key]
+
+    def claim(self, key: str) -> bool:
+        """Who else?"""
+        return True
+
+    def settle(self, key: str) -> None:
+        """No one waits for it."""
 
     def before_finish(self, call: Callable[[], None]) -> None:
         """Something to do before the end."""

@@ -61,9 +61,7 @@ def wire(
     client.declare([table.spec for table in served])
     place = serve_dense if mode == "async" else keep_dense
     placed = place(client, model, groups, rates, to_master, welcome, max_staleness)
-    if welcome.rank == 0:
-        assign_tables(client, served)
-    to_master.barrier("springtide: tables have their first weights")
+    once(to_master, "springtide: first weights of tables", lambda: assign_tables(client, served))
     ahead = mode == "async" and max_staleness != 0
     lookups = client.lookups or Lookups(client)
     group = welcome.workers if mode == "bsp" else 0
@@ -129,21 +127,35 @@ def serve_dense(
     welcome: Welcome,
     max_staleness: int | None,
 ) -> Dense:
-    """Async: dense parameters live on servers, from rank 0's values on."""
+    """Async: dense parameters live on servers, from the first worker's values on.
+
+    A worker that comes later, or again, finds them trained already and takes them as they are.
+    """
     held = dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
     staleness = 1 if max_staleness is None else max_staleness
     served = dense.ServedDense(client, held, frozen=frozen, max_staleness=staleness)
     trained = {id(one.param) for one in held}
     still = dense.Still(client, [one for one in state_tensors(model) if id(one) not in trained])
-    if welcome.rank == 0:
+
+    def begin() -> None:
         served.assign()
         still.assign()
-    to_master.barrier("springtide: dense parameters have their first values")
+
+    mine = once(to_master, "springtide: first values of dense parameters", begin)
     served.settle()
-    if welcome.rank > 0:
+    if not mine:
         still.settle()
     return served
+
+
+def once(to_master: link.Link, what: str, do: Callable[[], None]) -> bool:
+    """The first worker that comes here does it, others wait until it is done. If it dies at it, another one does it."""
+    mine = to_master.claim(what)
+    if mine:
+        do()
+        to_master.settle(what)
+    return mine
 
 
 def keep_dense(
@@ -172,7 +184,7 @@ def state_tensors(model: nn.Module) -> list[torch.Tensor]:
 
 
 def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
-    """Rank 0: the weights that nn.Embedding and nn.EmbeddingBag came with become the tables' rows."""
+    """Done once: the weights that nn.Embedding and nn.EmbeddingBag came with become the tables' rows."""
     for table in served:
         if table.initial is not None:
             keys = np.arange(len(table.initial), dtype=np.int64)
