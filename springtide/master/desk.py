@@ -1,23 +1,25 @@
 """Answers every request of the job's members. Decides nothing itself: does what `job.state` and `data.book` say.
 
-In: authenticated requests from `rpc.listener`, and `tick()` from `master.main`. Out: replies, and the job's story.
+In: authenticated requests from `rpc.listener`, and `tick()` from `master.main`. Out: replies, and the job's story. What
+must survive goes through `master.record` and its journal, and no reply leaves before it is written there.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from springtide import errors
-from springtide.data.book import Book
-from springtide.domain.cluster import Placement, Role, RoleKind, RoleUsage
-from springtide.domain.job import Blame, JobSpec, Phase
+from springtide.domain.cluster import Role, RoleKind, RoleUsage
+from springtide.domain.job import JobSpec
 from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
-from springtide.embedding import placement
 from springtide.job import actions, events
 from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
-from springtide.master import meetings, tally
+from springtide.master import entries, meetings, standing, tally
+from springtide.master.journal import Journal
+from springtide.master.record import Record
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
 from springtide.telemetry.events import EventLog
@@ -25,28 +27,51 @@ from springtide.telemetry.events import EventLog
 log = logging.getLogger(__name__)
 
 HOLD_LEASE_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
+AGENT_GRACE_S = 10.0  # an agent that has hung up may come back within this time; else the job has lost its host
+SNAPSHOT_TURNS = 5000  # of the journal: replaying so many takes a fraction of a second
 
 
 class Desk:
     """The master's state and the one function that answers requests."""
 
-    def __init__(self, spec: JobSpec, story: EventLog, clock: Callable[[], float]) -> None:
-        self.spec = spec
-        self.state = JobState(spec, started_at=clock())
+    def __init__(
+        self, record: Record, story: EventLog, clock: Callable[[], float], journal: Journal | None = None, term: int = 1
+    ) -> None:
+        self.record, self.term = record, term
         self.over = asyncio.Event()
         """Set when the agent has said that the master may go, or has gone itself."""
-        self._story, self._clock = story, clock
-        self._book = Book(workers=spec.workers)
-        self._book_changed = asyncio.Condition()
+        self._story, self._clock, self._journal = story, clock, journal
+        self._changed = meetings.Turnstile()
         self._tally = tally.Tally()
-        self._barriers = meetings.Barriers(spec.workers)
-        self._shared = meetings.SharedValues()
-        self._placed: asyncio.Future[tuple[Placement, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
-        self._ended_at: float | None = None
+        self._arrivals = meetings.Arrivals(record.state.spec.workers)
         self._usage: dict[Role, RoleUsage] = {}
+        self._agents: set[Peer] = set()
+        self._agent_left_at: float | None = None
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job as it was asked for."""
+        return self.record.state.spec
+
+    @property
+    def state(self) -> JobState:
+        """The job's state machine."""
+        return self.record.state
+
+    def take_over(self) -> None:
+        """A new master goes on with the record of the one before: everyone has time to call in again."""
+        self._tell("master", term=self.term, why="the master before it has ended")
+        self._happen(events.Recovered(self.term))
+        self.record.book.renew(self._clock())
 
     async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
-        """One request, one reply; waiting is allowed."""
+        """One request, one reply; waiting is allowed. What the reply rests on is written before it leaves."""
+        try:
+            return await self._answer(peer, request)
+        finally:
+            await self._written()
+
+    async def _answer(self, peer: Peer, request: messages.Request) -> messages.Reply:
         match request:
             case messages.JoinServer():
                 return self._join_server(peer, request)
@@ -54,82 +79,65 @@ class Desk:
                 return await self._join_worker(peer, request)
             case messages.JoinAgent():
                 peer.role = Role(RoleKind.AGENT)
+                self._agents.add(peer)
+                self._agent_left_at = None
                 return messages.Ok()
             case messages.StatusRequest():
                 return self.status()
             case messages.Stop():
-                self._react(events.StopAsked(request.why))
+                self._happen(events.StopAsked(request.why))
+                return messages.Ok()
+            case messages.Scale():
+                self._happen(events.Scaled(request.workers, request.why))
                 return messages.Ok()
             case messages.Fail():
                 self._tell("failed", role=f"worker-{request.rank}", error=request.error, trace=request.trace)
-                failed = Role(RoleKind.WORKER, request.rank)
-                self._react(events.Failed(failed, request.error, request.trace, request.blame))
+                role = Role(RoleKind.WORKER, request.rank)
+                self._happen(
+                    events.Failed(role, request.error, request.trace, request.blame, request.incarnation)
+                )  # fmt: skip
                 return messages.Ok()
-        role = peer.role
-        if role is None:
+        if peer.role is None:
             raise errors.BadInput(f"{type(request).__name__} from a process that has not joined")
-        match role.kind:
+        match peer.role.kind:
             case RoleKind.AGENT:
                 return self._from_agent(request)
             case RoleKind.SERVER:
-                return await self._from_server(role, request)
+                return await self._from_server(peer.role, request)
             case _:
-                return await self._from_worker(role, request)
+                return await self._from_worker(peer.role, Holder(peer.role.rank, peer.incarnation), request)
 
     def lost(self, peer: Peer) -> None:
-        """A member's connection has closed."""
-        assert peer.role is not None
-        if peer.role.kind is RoleKind.AGENT:
-            log.warning("the agent has gone; so do I")
-            self.over.set()
-        else:
-            self._react(events.HungUp(peer.role))
+        """A member's connection has closed: it will be back, or its agent says how it ended, or its silence does."""
+        if peer in self._agents:
+            self._agents.discard(peer)
+            if not self._agents:
+                self._agent_left_at = self._clock()
 
     def tick(self) -> None:
         """Let deadlines pass."""
-        self._react(events.Tick())
+        now = self._clock()
+        if self._agent_left_at is not None and now - self._agent_left_at > AGENT_GRACE_S:
+            log.warning("the agent has gone; so do I")
+            self.over.set()
+        for event in self.state.due(at=now):
+            self._happen(event)
+        if expired := self.record.book.expired(now):
+            with self._kept(entries.TakeBack(expired)):
+                self.record.book.take_back(expired)
+            self._changed.turn()
+        journal = self._journal
+        if journal is not None and journal.since_snapshot >= SNAPSHOT_TURNS and journal.idle:
+            journal.save(self.record.to_bytes())
 
     def status(self) -> messages.JobStatus:
         """The whole job at this moment."""
-        now = self._ended_at or self._clock()
-        totals = self._book.totals()
-        return messages.JobStatus(
-            name=self.spec.name,
-            phase=self.state.phase,
-            why=self.state.why,
-            elapsed_s=now - self.state.started_at,
-            trained_s=self._tally.trained_s,
-            blame=self.state.blame,
-            detail=self.state.detail,
-            samples=self._tally.samples,
-            samples_per_s=self._tally.samples_per_s(at=now),
-            loss=self._tally.loss,
-            metrics=self._tally.metrics,
-            shards_done=totals.done,
-            shards_leased=totals.leased,
-            shards_total=totals.total,
-            poisoned=self._book.poisoned(),
-            epochs=self._book.epochs,
-            members=tuple(
-                messages.MemberView(
-                    role=node.role,
-                    alive=node.state is not NodeState.GONE,
-                    joined=node.state in (NodeState.JOINED, NodeState.FINISHED),
-                    report=self._tally.reports.get(node.role, messages.Report()),
-                    state=node.state,
-                    usage=self._usage.get(node.role),
-                )
-                for node in self.state.nodes.values()
-            ),
-        )
+        return standing.status_of(self.record, self._tally, self._usage, term=self.term, now=self._clock())
 
     # ---- members ----
 
     def _join_server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
-        role = Role(RoleKind.SERVER, request.rank)
-        self._react(events.Joined(role))
-        peer.role = role
-        self._tell("joined", role=str(role), pid=request.pid)
+        self._join(peer, Role(RoleKind.SERVER, request.rank), request)
         spec = self.spec
         return messages.ServerWelcome(
             job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,
@@ -138,25 +146,34 @@ class Desk:
 
     async def _join_worker(self, peer: Peer, request: messages.JoinWorker) -> messages.Welcome:
         role = Role(RoleKind.WORKER, request.rank)
-        self._react(events.Joined(role))
-        peer.role = role
-        self._tell("joined", role=str(role), pid=request.pid)
-        placed, addresses = await asyncio.shield(self._placed)
-        self._react(events.Heard(role))  # it could send no heartbeat while it waited for the servers
+        self._join(peer, role, request)
+        await self._changed.until(lambda: self.record.placement is not None)
+        placed = self.record.placement
+        assert placed is not None
+        self._happen(events.Heard(role, request.incarnation))  # it could send no heartbeat while it waited
         spec = self.spec
         return messages.Welcome(
-            job=spec.name, rank=request.rank, workers=spec.workers, servers=addresses, placement=placed,
+            job=spec.name, rank=request.rank, workers=spec.workers, servers=self.record.addresses, placement=placed,
             slots=spec.slots, seed=spec.seed, sync=spec.sync, heartbeat_s=spec.heartbeat_s,
+            incarnation=request.incarnation,
         )  # fmt: skip
+
+    def _join(self, peer: Peer, role: Role, request: messages.JoinServer | messages.JoinWorker) -> None:
+        new = self.state.node(role).state is NodeState.EXPECTED
+        self._happen(events.Joined(role, request.incarnation, request.pid))
+        peer.role, peer.incarnation = role, request.incarnation
+        kind = "joined" if new else "reconnected"
+        self._tell(kind, role=str(role), pid=request.pid, incarnation=request.incarnation)
 
     def _from_agent(self, request: messages.Request) -> messages.Reply:
         match request:
             case messages.Look():
                 self._usage = {usage.role: usage for usage in request.usage}
-                return messages.Outlook(self.status(), self.state.wanted())
+                return messages.Outlook(self.status(), self.state.wanted(), self.term)
             case messages.Exited():
-                self._tell("exited", role=str(request.exit.role), how=str(request.exit))
-                self._react(events.Gone(request.exit))
+                ended = request.exit
+                self._tell("exited", role=str(ended.role), incarnation=ended.incarnation, how=str(ended))
+                self._happen(events.Gone(ended))
             case messages.Shutdown():
                 self.over.set()
             case _:
@@ -167,117 +184,186 @@ class Desk:
         match request:
             case messages.ServerReady():
                 self._tell("ready", role=str(role), address=request.address)
-                self._react(events.Ready(role, request.address))
-                placed, _ = await asyncio.shield(self._placed)
-                self._react(events.Heard(role))
-                return messages.Placed(placed)
+                self._happen(events.Ready(role, request.address))
+                await self._changed.until(lambda: self.record.placement is not None)
+                self._happen(events.Heard(role))
+                assert self.record.placement is not None
+                return messages.Placed(self.record.placement)
             case messages.Heartbeat():
-                return await self._heartbeat(role, request)
+                self._happen(events.Heard(role))
+                self._take_report(role, 0, request.report)
+                return messages.Pulse(stop=self.state.phase.over)
             case _:
                 raise errors.BadInput(f"a server may not ask for {type(request).__name__}")
 
-    async def _from_worker(self, role: Role, request: messages.Request) -> messages.Reply:
+    async def _from_worker(self, role: Role, holder: Holder, request: messages.Request) -> messages.Reply:
+        if self.state.fenced(role, holder.incarnation):
+            if isinstance(request, messages.Heartbeat):
+                return messages.Pulse(fenced=True)
+            raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
         match request:
             case messages.LeaseRequest():
-                await self._take_words(role, request.progress, request.failures)
-                return await self._lease(role, request)
+                self._take_words(holder, request.progress, request.failures)
+                return await self._lease(holder, request)
             case messages.Heartbeat():
-                return await self._heartbeat(role, request)
+                return self._heartbeat(role, holder, request)
             case messages.BarrierRequest():
-                await self._barriers.arrive(request.name, role.rank)
+                await self._barrier(role.rank, request.name, request.turn)
             case messages.Share():
-                await self._shared.share(request.key, request.value)
+                with self._kept(entries.Share(request.key, request.value)):
+                    self.record.share(request.key, request.value)
+                self._changed.turn()
             case messages.Lookup():
-                return messages.Found(await self._shared.lookup(request.key))
+                await self._changed.until(lambda: request.key in self.record.shared)
+                return messages.Found(self.record.shared[request.key])
+            case messages.Claim():
+                return await self._claim(holder, request.key)
+            case messages.Settle():
+                with self._kept(entries.Settle(request.key, holder)):
+                    self.record.settle(request.key, holder)
+                self._changed.turn()
             case messages.Finish():
-                await self._take_words(role, request.progress)
-                self._take_report(role, request.report)
-                self._tell("finished", role=str(role))
-                if poisoned := self._book.poisoned():
-                    self._tell("poisoned", shards=[str(each) for each in poisoned])
-                    self._react(events.Failed(role, "; ".join(map(str, poisoned[:3])), "", Blame.USER))
-                self._react(events.Finished(role))
+                self._finish(role, holder, request)
             case _:
                 raise errors.BadInput(f"a worker may not ask for {type(request).__name__}")
         return messages.Ok()
 
+    def _finish(self, role: Role, holder: Holder, request: messages.Finish) -> None:
+        self._take_words(holder, request.progress)
+        self._take_report(role, holder.incarnation, request.report)
+        self._tell("finished", role=str(role), incarnation=holder.incarnation)
+        totals, poisoned = self.record.book.totals(), self.record.book.poisoned()
+        untrained = totals.total - totals.done - totals.poisoned
+        given_up = "; ".join(map(str, poisoned[:3]))
+        if poisoned:
+            self._tell("poisoned", shards=[str(each) for each in poisoned])
+        self._happen(events.Finished(role, holder.incarnation, untrained, given_up))
+
+    async def _barrier(self, rank: int, name: str, turn: int) -> None:
+        gates = self.record.gates
+        if gates.get(name, 0) < turn and self._arrivals.complete(name, turn, rank):
+            with self._kept(entries.Open(name, turn)):
+                self.record.open_gate(name, turn)
+            self._changed.turn()
+        await self._changed.until(lambda: gates.get(name, 0) >= turn)
+
+    async def _claim(self, holder: Holder, key: str) -> messages.Claimed:
+        mine: bool | None = None
+
+        def decided() -> bool:
+            nonlocal mine
+            with self._kept(entries.Claim(key, holder)):
+                mine = self.record.claim(key, holder)
+            return mine is not None
+
+        await self._changed.until(decided)
+        assert mine is not None
+        return messages.Claimed(mine)
+
     # ---- shards and reports ----
 
     async def _lease(
-        self, role: Role, request: messages.LeaseRequest
-    ) -> messages.Leased | messages.Wait | messages.End | messages.Fenced:
-        holder, known = Holder(role.rank), {LeaseKey(word.shard, word.first) for word in request.progress}
-        try:
-            async with asyncio.timeout(HOLD_LEASE_S):
-                async with self._book_changed:
-                    while True:
-                        answer = self._book.lease(holder, request.card, request.most, self._clock(), known)
-                        if answer is not Nothing.WAIT:
-                            break
-                        await self._book_changed.wait()
-        except TimeoutError:
-            return messages.Wait()
-        if isinstance(answer, Nothing):
-            return messages.Fenced() if answer is Nothing.FENCED else messages.End()
-        self._tally.begin(at=self._clock())
-        return messages.Leased(answer)
+        self, holder: Holder, request: messages.LeaseRequest
+    ) -> messages.Leased | messages.Wait | messages.End:
+        if request.card.in_step and not self.state.in_step:
+            self._happen(events.InStep())
+        known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
+        answer: Any = Nothing.WAIT
 
-    async def _take_words(self, role: Role, words: Sequence[Progress], failures: Sequence[Failure] = ()) -> Verdict:
-        holder = Holder(role.rank)
-        verdict = self._book.report(holder, words, self._clock())
-        failed = [failure for failure in failures if self._book.fail(holder, failure)]
-        for failure in failed:
-            self._tell("unreadable", role=str(role), **failure._asdict())
+        def answered() -> bool:
+            nonlocal answer
+            entry = entries.Lease(holder, request.card, request.most, self._clock(), known)
+            with self._kept(entry):
+                answer = self.record.lease(entry)
+            return answer is not Nothing.WAIT
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_LEASE_S):
+                await self._changed.until(answered)
+        if answer is Nothing.WAIT:
+            return messages.Wait()
+        if answer is Nothing.FENCED:
+            raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
+        return messages.End() if isinstance(answer, Nothing) else messages.Leased(answer)
+
+    def _take_words(self, holder: Holder, words: Sequence[Progress], failures: Sequence[Failure] = ()) -> Verdict:
+        entry = entries.Report(holder, tuple(words), self._clock())
+        with self._kept(entry):
+            verdict = self.record.report(entry)
+        failed = False
+        for failure in failures:
+            with self._kept(entries.Fail(holder, failure)):
+                if self.record.book.fail(holder, failure):
+                    failed = True
+                    self._tell("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
         if verdict.freed or failed:
-            async with self._book_changed:
-                self._book_changed.notify_all()
+            self._changed.turn()
         return verdict
 
-    async def _heartbeat(self, role: Role, request: messages.Heartbeat) -> messages.Pulse:
-        self._react(events.Heard(role))
-        self._take_report(role, request.report)
-        verdict = Verdict()
-        if role.kind is RoleKind.WORKER:
-            verdict = await self._take_words(role, request.progress, request.failures)
-        # a bsp group must stop at one step: its ranks learn of it by a lease that says End, not by the heartbeat
-        drain = self.state.phase is Phase.DRAINING and not self._book.in_step
+    def _heartbeat(self, role: Role, holder: Holder, request: messages.Heartbeat) -> messages.Pulse:
+        self._happen(events.Heard(role, holder.incarnation))
+        verdict = self._take_words(holder, request.progress, request.failures)
+        self._take_report(role, holder.incarnation, request.report)
         return messages.Pulse(
-            drain=drain, stop=self.state.phase.over, fenced=verdict.fenced, revoked=verdict.revoked,
-            truncate=verdict.wishes,
+            drain=self.state.draining(role), stop=self.state.phase.over, fenced=verdict.fenced,
+            revoked=verdict.revoked, truncate=verdict.wishes,
         )  # fmt: skip
 
-    def _take_report(self, role: Role, report: messages.Report | None) -> None:
+    def _take_report(self, role: Role, incarnation: int, report: messages.Report | None) -> None:
         if report is not None:
-            self._tally.take(role, report, at=self._clock())
+            booked = self.record.book.totals()
+            self._tally.take(role, report, at=self._clock(), incarnation=incarnation)
+            self._tally.note(booked.samples_done if booked.samples else self._tally.samples, at=self._clock())
 
-    # ---- doing what job.state says ----
+    # ---- doing what job.state says, and keeping it ----
 
-    def _react(self, event: events.Event) -> None:
-        before = self.state.phase
-        for action in self.state.handle(event, at=self._clock()):
+    def _happen(self, event: events.Event) -> None:
+        before, now = self.state.phase, self._clock()
+        with self._kept(None if isinstance(event, events.Heard) else entries.happened(event, now)):
+            done = self.record.happen(event, now)
+        for action in done:
             match action:
                 case actions.PlaceSlots(addresses):
-                    self._place(addresses)
+                    self._tell("placed", epoch=1, servers=list(addresses))
+                case actions.Fence(role, incarnation, why):
+                    self._tell("fenced", role=str(role), incarnation=incarnation, why=why)
+                case actions.Decided(what, why):
+                    log.info("%s: %s", what, why)
+                    self._tell("decision", what=what, why=why)
                 case actions.Drain(why):
                     log.info("draining: %s", why)
-                    self._book.close()
                 case actions.Conclude(phase, why, blame):
                     log.info("%s (%s): %s", phase, blame, why)
-                    self._ended_at = self._clock()
+        if done:
+            self._changed.turn()
         if self.state.phase is not before:
             self._tell("phase", phase=self.state.phase, why=self.state.why, samples=self._tally.samples)
 
-    def _place(self, addresses: tuple[str, ...]) -> None:
-        placed = placement.even(self.spec.slots, self.spec.servers)
-        self._placed.set_result((placed, addresses))
-        self._tell("placed", epoch=placed.epoch, servers=list(addresses))
+    @contextlib.contextmanager
+    def _kept(self, entry: entries.AnyEntry | None) -> Iterator[None]:
+        """Write the entry down if what is done within changes the record, even where it is refused half-way."""
+        before = self.record.changes
+        try:
+            yield
+        finally:
+            if entry is not None and self._journal is not None and self.record.changes != before:
+                self._journal.append(entries.encode(entry))
+
+    async def _written(self) -> None:
+        try:
+            if self._journal is not None:
+                await self._journal.committed()
+        except errors.SpringtideError as error:
+            self._break(error)
 
     def _tell(self, kind: str, **fields: Any) -> None:
         """Write the story; a disk that takes no more fails the job, once."""
         try:
             self._story.write(kind, **fields)
         except errors.UserError as error:
-            if not self.state.phase.over:
-                log.error("%s", error)
-                self.state.handle(events.Broken(str(error)), at=self._clock())
-                self._ended_at = self._clock()
+            self._break(error)
+
+    def _break(self, error: errors.SpringtideError) -> None:
+        if not self.state.phase.over:
+            log.error("%s", error)
+            self.record.happen(events.Broken(str(error)), self._clock())

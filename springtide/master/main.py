@@ -17,7 +17,10 @@ import msgspec
 
 from springtide import config, errors
 from springtide.domain.job import JobSpec
+from springtide.master import entries
 from springtide.master.desk import Desk
+from springtide.master.journal import Journal
+from springtide.master.record import Record
 from springtide.rpc import whereabouts
 from springtide.rpc.listener import Listener
 from springtide.telemetry import events, logs
@@ -45,11 +48,12 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
         story = events.EventLog(files.events)
     except OSError as error:
         return say_error(files, term, events.as_disk_error(error, files.events))
-    desk = Desk(spec, story, time.monotonic)
-    listener = Listener(secret, desk.handle, desk.lost)
     try:
+        journal = Journal(files.journal, term=term, now=time.time())
+        desk = open_desk(spec, story, journal)
+        listener = Listener(secret, desk.handle, desk.lost, term=term)
         address = await listener.start(host, port)
-    except errors.UserError as error:
+    except (errors.UserError, errors.JobFailed) as error:
         story.close()
         return say_error(files, term, error)
     log.info(
@@ -61,8 +65,25 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
             await asyncio.wait_for(desk.over.wait(), TICK_S)
         desk.tick()
     await listener.close()
+    journal.close()
     story.close()
     return 0
+
+
+def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal) -> Desk:
+    """A desk for the first master of a job, or one that goes on with what the journal says."""
+    snapshot, kept = journal.read()
+    began = time.monotonic()
+    record = Record.from_bytes(snapshot) if snapshot else Record(spec)
+    for entry in kept:
+        record.apply(entries.decode(entry))
+    # a job's time begins with its first master and never goes back, whatever the machine's clock does
+    start = max(record.last_at, time.time() - journal.began)
+    desk = Desk(record, story, lambda: start + time.monotonic() - began, journal, journal.term)
+    if snapshot or kept:
+        desk.take_over()
+        log.info("took over with %d entries in %.3f s", len(kept), time.monotonic() - began)
+    return desk
 
 
 def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:

@@ -16,37 +16,36 @@ class Tally:
 
     def __init__(self) -> None:
         self.reports: dict[Role, Report] = {}
+        self.grew_at: float | None = None
+        """When a worker last reported more samples than before."""
+        self._lives: dict[Role, int] = {}
+        self._gone = 0
         self._loss: dict[Role, tuple[float, float]] = {}
         self._history: deque[tuple[float, int]] = deque()
-        self._began: float | None = None
-        self._grew_at: float | None = None
 
-    def begin(self, *, at: float) -> None:
-        """The first shard is handed out; later ones change nothing."""
-        self._began = at if self._began is None else self._began
-
-    def take(self, role: Role, report: Report, *, at: float) -> None:
-        """Note a member's newest report."""
+    def take(self, role: Role, report: Report, *, at: float, incarnation: int = 0) -> None:
+        """Note a member's newest report. A new life of a worker counts from zero; what the one before did stays."""
         before = self.reports.get(role, Report())
+        if incarnation > self._lives.get(role, 0):
+            self._lives[role] = incarnation
+            self._gone += before.samples
+            before = Report()
         self.reports[role] = report
         if report.loss is not None:
             self._loss[role] = (report.loss, max(1, report.samples - before.samples))
-        if role.kind is RoleKind.WORKER:
-            if report.samples > before.samples:
-                self._grew_at = at
-            self._history.append((at, self.samples))
-            while len(self._history) > 2 and self._history[1][0] <= at - WINDOW_S:
-                self._history.popleft()
+        if role.kind is RoleKind.WORKER and report.samples > before.samples:
+            self.grew_at = at
 
-    @property
-    def trained_s(self) -> float:
-        """From the first shard to the last sample."""
-        return self._grew_at - self._began if self._grew_at is not None and self._began is not None else 0.0
+    def note(self, samples: int, *, at: float) -> None:
+        """So many samples are trained by now: what the rate is made of."""
+        self._history.append((at, samples))
+        while len(self._history) > 2 and self._history[1][0] <= at - WINDOW_S:
+            self._history.popleft()
 
     @property
     def samples(self) -> int:
-        """Trained by all workers so far."""
-        return sum(report.samples for role, report in self.reports.items() if role.kind is RoleKind.WORKER)
+        """Trained by all workers so far, as they report it."""
+        return self._gone + sum(report.samples for role, report in self.reports.items() if role.kind is RoleKind.WORKER)
 
     @property
     def loss(self) -> float | None:

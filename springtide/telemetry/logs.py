@@ -43,6 +43,11 @@ class RunFiles:
         """Where the master listens, or why it does not."""
         return self.root / "master.json"
 
+    @property
+    def journal(self) -> pathlib.Path:
+        """What a master that takes over needs to know."""
+        return self.root / "journal.db"
+
     def log_of(self, role: Role) -> pathlib.Path:
         """One role's log."""
         return self.logs / f"{role}.log"

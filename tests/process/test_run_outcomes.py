@@ -31,7 +31,7 @@ def test_bsp_ranks_go_through_the_same_shards(tmp_path):
         code, out = job.finish()
     assert code == 0, out
     result = json.loads(out[-1])
-    assert (result["samples"], result["shards_done"]) == (4000, 100)  # each rank counts what it leased
+    assert (result["samples"], result["shards_done"]) == (2000, 100)  # a sample counts once for both ranks
 
 
 def test_the_script_sees_what_plain_python_would_show_it(tmp_path):

@@ -14,6 +14,7 @@ from springtide.domain.job import JobSpec, Phase
 from springtide.domain.leases import Failure, Progress
 from springtide.domain.samples import DatasetCard
 from springtide.master import desk
+from springtide.master.record import Record
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
 from springtide.telemetry.events import EventLog
@@ -36,7 +37,7 @@ def with_desk(test, tmp_path, path=None, **spec):
         story = EventLog(path or tmp_path / "events.jsonl")
         try:
             clock = Clock()
-            await test(desk.Desk(JobSpec(name="job", **spec), story, clock), clock)
+            await test(desk.Desk(Record(JobSpec(name="job", **spec)), story, clock), clock)
         finally:
             with contextlib.suppress(errors.DiskFull):
                 story.close()
@@ -199,7 +200,7 @@ def test_the_story_says_who_came_and_how_it_ended(tmp_path):
 
 def test_a_full_disk_fails_the_job_and_says_so(tmp_path):
     async def test(master, clock):
-        await master.handle(Peer(address="worker-0"), messages.Stop("why"))
+        await master.handle(Peer(address="server-0"), messages.JoinServer(0, 7))
         status = master.status()
         assert status.phase is Phase.FAILED
         assert status.why.startswith("no room left to write /dev/full")

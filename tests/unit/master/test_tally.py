@@ -18,10 +18,19 @@ def test_totals_are_of_the_newest_reports():
     assert tally.samples == 350
 
 
+def test_a_new_life_counts_from_zero_and_what_the_last_one_did_stays():
+    tally = Tally()
+    tally.take(FIRST, Report(samples=100), at=1)
+    tally.take(FIRST, Report(samples=30), at=2, incarnation=1)
+    tally.take(FIRST, Report(samples=40), at=3, incarnation=1)
+    assert tally.samples == 140
+    assert tally.grew_at == 3
+
+
 def test_the_rate_is_of_the_last_seconds():
     tally = Tally()
     for second in range(60):
-        tally.take(FIRST, Report(samples=1000 * second if second < 30 else 30_000 + 10 * (second - 30)), at=second)
+        tally.note(1000 * second if second < 30 else 30_000 + 10 * (second - 30), at=second)
     assert tally.samples_per_s(at=59) == pytest.approx(10)
     assert tally.samples_per_s(at=64) == pytest.approx(5)  # nothing more was reported
 

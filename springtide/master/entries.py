@@ -1,0 +1,128 @@
+"""What the journal is made of: everything that changes the record of a job, one small struct a change.
+
+In: `master.desk` makes them of messages, of the clock and of decisions. Next: `master.record` applies them, now and
+again after a restart; `master.journal` keeps them.
+"""
+
+from typing import Any
+
+import msgspec
+
+from springtide.domain.leases import Failure, Holder, LeaseKey, Progress, Wish
+from springtide.domain.samples import DatasetCard
+from springtide.job import events
+
+
+class Entry(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base of all entries."""
+
+
+class Happened(Entry, frozen=True):
+    """An event for the job's state machine."""
+
+    at: float
+    kind: str
+    what: dict[str, Any]
+
+
+class Lease(Entry, frozen=True):
+    """A worker asks for leases."""
+
+    holder: Holder
+    card: DatasetCard
+    most: int
+    at: float
+    known: tuple[LeaseKey, ...]
+
+
+class Report(Entry, frozen=True):
+    """A worker says how far it is."""
+
+    holder: Holder
+    words: tuple[Progress, ...]
+    at: float
+
+
+class Fail(Entry, frozen=True):
+    """A worker cannot read part of a lease."""
+
+    holder: Holder
+    failure: Failure
+
+
+class TakeBack(Entry, frozen=True):
+    """Leases whose deadline has passed."""
+
+    keys: tuple[LeaseKey, ...]
+
+
+class Resize(Entry, frozen=True):
+    """A rank's leases have another size from now on."""
+
+    rank: int
+    halvings: int
+
+
+class Shorten(Entry, frozen=True):
+    """A lease should end sooner."""
+
+    wish: Wish
+
+
+class Share(Entry, frozen=True):
+    """A small value for all workers."""
+
+    key: str
+    value: bytes
+
+
+class Claim(Entry, frozen=True):
+    """A worker wants to do what must be done once."""
+
+    key: str
+    holder: Holder
+
+
+class Settle(Entry, frozen=True):
+    """It has done it."""
+
+    key: str
+    holder: Holder
+
+
+class Open(Entry, frozen=True):
+    """Every worker has come to a barrier for the `turn`-th time."""
+
+    name: str
+    turn: int
+
+
+AnyEntry = (
+    Happened | Lease | Report | Fail | TakeBack | Resize | Shorten | Share | Claim | Settle | Open
+)  # fmt: skip
+
+_EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyEntry)
+
+
+def happened(event: events.Event, at: float) -> Happened:
+    """An event as an entry."""
+    return Happened(at, type(event).__name__, msgspec.to_builtins(event))
+
+
+def event_of(entry: Happened) -> events.Event:
+    """The event in an entry."""
+    event: events.Event = msgspec.convert(entry.what, type=_EVENTS[entry.kind])
+    return event
+
+
+def encode(entry: AnyEntry) -> bytes:
+    """An entry for the journal."""
+    return _encoder.encode(entry)
+
+
+def decode(body: bytes) -> AnyEntry:
+    """An entry from the journal."""
+    entry: AnyEntry = _decoder.decode(body)
+    return entry

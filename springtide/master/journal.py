@@ -1,0 +1,152 @@
+"""What must survive the master, in one SQLite file: entries in order, and a snapshot now and then.
+
+In: entries of `master.record`, as msgpack. Out: the same after a restart. All entries of one turn of the event loop are
+written in one transaction, and no reply leaves before the entries behind it are written: a master killed at any moment
+has promised nothing that its successor does not know. (WAL with synchronous=NORMAL: what is committed survives the end
+of the process, however it ends; the end of the machine may cost the last moments, and members with it.)
+"""
+
+import asyncio
+import contextlib
+import pathlib
+import sqlite3
+from collections.abc import Iterator
+
+import msgspec
+
+from springtide import errors
+from springtide.telemetry.events import as_disk_error
+
+FORMAT = 1
+"""Raised when entries or snapshots change their meaning; another version's journal is refused."""
+
+_TABLES = """
+create table if not exists head (one integer primary key check (one = 1), format integer, term integer, began real);
+create table if not exists turns (number integer primary key, body blob);
+create table if not exists snapshot (one integer primary key check (one = 1), upto integer, body blob);
+"""
+
+
+class Superseded(errors.JobFailed):
+    """A master with a higher term has taken over: this one must write no more."""
+
+
+class Journal:
+    """One open journal. Used from one event loop."""
+
+    def __init__(self, path: pathlib.Path, *, term: int, now: float) -> None:
+        self.path, self.term = path, term
+        self._waiting: list[msgspec.Raw] = []
+        self._committed: asyncio.Future[None] | None = None
+        self._failed: errors.SpringtideError | None = None
+        with self._sqlite():
+            self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+            self._file.execute("pragma journal_mode=wal")
+            self._file.execute("pragma synchronous=normal")
+            self._file.executescript(_TABLES)
+            self.began, self._next = self._take_over(now)
+        self.since_snapshot = 0
+        """Turns written since the last snapshot: when there are many, it is time for another."""
+
+    def read(self) -> tuple[bytes | None, list[bytes]]:
+        """The last snapshot and every entry after it."""
+        with self._sqlite():
+            row = self._file.execute("select upto, body from snapshot").fetchone()
+            upto, body = row or (-1, None)
+            turns = self._file.execute("select body from turns where number > ? order by number", (upto,)).fetchall()
+        entries = [bytes(entry) for (turn,) in turns for entry in _decoder.decode(turn)]
+        self.since_snapshot = len(turns)
+        return body, entries
+
+    def append(self, entry: bytes) -> None:
+        """Write an entry at the end of this turn of the event loop; `committed` says when that is done."""
+        if self._failed:
+            raise self._failed
+        self._waiting.append(msgspec.Raw(entry))
+        if self._committed is None:
+            loop = asyncio.get_running_loop()
+            self._committed = loop.create_future()
+            loop.call_soon(self._flush)
+
+    async def committed(self) -> None:
+        """Wait until everything appended so far is written."""
+        if self._committed is not None:
+            await asyncio.shield(self._committed)
+        elif self._failed:
+            raise self._failed
+
+    def save(self, snapshot: bytes) -> None:
+        """Keep the state as a whole; entries before it are forgotten. Call it when nothing waits to be written."""
+        with self._sqlite(), self._turn():
+            self._file.execute("insert or replace into snapshot values (1, ?, ?)", (self._next - 1, snapshot))
+            self._file.execute("delete from turns where number < ?", (self._next,))
+        self.since_snapshot = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be written."""
+        return self._committed is None
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        if self._committed is not None:
+            self._flush()
+        self._file.close()
+
+    def _flush(self) -> None:
+        if self._committed is None:
+            return
+        waiting, self._waiting = self._waiting, []
+        told, self._committed = self._committed, None
+        try:
+            with self._sqlite(), self._turn():
+                self._file.execute("insert into turns values (?, ?)", (self._next, _encoder.encode(waiting)))
+        except errors.SpringtideError as error:
+            self._failed = error
+            told.set_exception(error)
+            told.exception()  # whoever waits will see it; if nobody does, `append` raises it
+        else:
+            self._next += 1
+            self.since_snapshot += 1
+            told.set_result(None)
+
+    def _take_over(self, now: float) -> tuple[float, int]:
+        """Put our term down; when the job began, and the number of the next turn."""
+        with self._turn(check=False):
+            row = self._file.execute("select format, term, began from head").fetchone()
+            if row and row[0] != FORMAT:
+                raise errors.BadInput(f"{self.path} has format {row[0]}; this version reads {FORMAT}")
+            if row and row[1] >= self.term:
+                raise Superseded(f"{self.path} belongs to master number {row[1]}; this would be number {self.term}")
+            began = row[2] if row else now
+            self._file.execute("insert or replace into head values (1, ?, ?, ?)", (FORMAT, self.term, began))
+            upto = self._file.execute("select max(upto) from snapshot").fetchone()[0]
+            last = self._file.execute("select max(number) from turns").fetchone()[0]
+        return began, 1 + max(upto if upto is not None else -1, last if last is not None else -1)
+
+    @contextlib.contextmanager
+    def _turn(self, *, check: bool = True) -> Iterator[None]:
+        """A transaction of the master whose term is the highest."""
+        self._file.execute("begin immediate")
+        try:
+            if check and (term := self._file.execute("select term from head").fetchone()[0]) != self.term:
+                raise Superseded(f"master number {term} has taken over from number {self.term}")
+            yield
+        except BaseException:
+            self._file.execute("rollback")
+            raise
+        self._file.execute("commit")
+
+    @contextlib.contextmanager
+    def _sqlite(self) -> Iterator[None]:
+        """SQLite's errors as ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if "full" in str(error):
+                raise as_disk_error(OSError(28, str(error)), self.path) from error
+            raise errors.JobFailed(f"the master's journal {self.path} cannot be used: {error}") from error
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])

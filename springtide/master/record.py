@@ -1,0 +1,199 @@
+"""All that must survive the master: the job's state machine, the book of its data, placement, shared values.
+
+In: entries (`master.entries`), one after the other. Out: what each of them brings about. Nothing here looks at a clock
+or a socket, so the same entries give the same record: a master that takes over applies the journal of the one before.
+"""
+
+import msgspec
+
+from springtide import errors
+from springtide.data.book import Book, BookState
+from springtide.domain.cluster import Placement, RoleKind
+from springtide.domain.job import JobSpec
+from springtide.domain.leases import Grant, Holder, Nothing, Verdict
+from springtide.embedding import placement
+from springtide.job import actions, events
+from springtide.job.state import JobState
+from springtide.master import entries
+
+MAX_SHARED_BYTES = 2**20  # of one value: addresses and the like, not tensors
+MAX_SHARED_KEYS = 10_000
+DONE = Holder(-1, -1)
+"""In place of the worker that does a thing: it is done."""
+
+
+class RecordState(msgspec.Struct, frozen=True, kw_only=True):
+    """A record as plain data."""
+
+    job: JobState
+    book: BookState
+    addresses: tuple[str, ...]
+    shared: dict[str, bytes]
+    once: dict[str, Holder]
+    gates: dict[str, int]
+    leased_at: float | None
+    trained_at: float
+    ended_at: float | None
+    last_at: float
+
+
+class Record:
+    """One job's record. `changes` rises with all that a journal must keep."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.state = JobState(spec)
+        self.book = Book(workers=spec.workers)
+        self.addresses: tuple[str, ...] = ()
+        """Where the servers listen, by rank; empty until all do."""
+        self.shared: dict[str, bytes] = {}
+        self.once: dict[str, Holder] = {}
+        self.gates: dict[str, int] = {}
+        """How often each barrier has opened."""
+        self.leased_at: float | None = None
+        """When the first shard was handed out."""
+        self.trained_at = 0.0
+        """When a worker last got on with its shards."""
+        self.ended_at: float | None = None
+        self.last_at = 0.0
+        """Of the newest entry: a new master's clock goes on from here."""
+        self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """How often something has changed that must survive."""
+        return self._changes + self.book.changes
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which slots are whose, once all servers listen."""
+        spec = self.state.spec
+        return placement.even(spec.slots, spec.servers) if self.addresses else None
+
+    # ---- changes ----
+
+    def happen(self, event: events.Event, at: float) -> list[actions.Action]:
+        """Let the state machine take an event in, and do to the book what it says."""
+        done = self.state.handle(event, at=at)
+        self._changes += not isinstance(event, events.Heard)
+        self.last_at = max(self.last_at, at)
+        for action in done:
+            match action:
+                case actions.PlaceSlots(addresses):
+                    self.addresses = addresses
+                case actions.Fence(role, incarnation) if role.kind is RoleKind.WORKER:
+                    self.book.fence(role.rank, incarnation)
+                    self._release(Holder(role.rank, incarnation))
+                case actions.Drain():
+                    self.book.close()
+                case actions.Conclude():
+                    self.ended_at = at
+        if isinstance(event, events.Scaled):
+            self.book.expect(self.state.workers)
+        return done
+
+    def lease(self, entry: entries.Lease) -> tuple[Grant, ...] | Nothing:
+        """Leases for a worker."""
+        answer = self.book.lease(entry.holder, entry.card, entry.most, entry.at, set(entry.known))
+        if self.leased_at is None and not isinstance(answer, Nothing):
+            self.leased_at = entry.at
+        self.last_at = max(self.last_at, entry.at)
+        return answer
+
+    def report(self, entry: entries.Report) -> Verdict:
+        """A worker's words on its leases."""
+        before = self.book.changes
+        verdict = self.book.report(entry.holder, entry.words, entry.at)
+        if self.book.changes != before:
+            self.trained_at = self.last_at = max(self.last_at, entry.at)
+        return verdict
+
+    def share(self, key: str, value: bytes) -> None:
+        """Put a value; sharing another under the same name replaces it."""
+        if len(value) > MAX_SHARED_BYTES or (len(self.shared) >= MAX_SHARED_KEYS and key not in self.shared):
+            raise errors.BadInput(
+                f"shared value {key!r} of {len(value)} bytes: "
+                f"at most {MAX_SHARED_KEYS} values of {MAX_SHARED_BYTES} bytes each"
+            )
+        self._changes += self.shared.get(key) != value
+        self.shared[key] = value
+
+    def claim(self, key: str, holder: Holder) -> bool | None:
+        """Whether this worker is to do what must be done once. None: another one is at it; ask when it is through."""
+        doer = self.once.get(key)
+        if doer is None:
+            self.once[key] = holder
+            self._changes += 1
+            return True
+        return doer == holder if doer in (holder, DONE) else None
+
+    def settle(self, key: str, holder: Holder) -> None:
+        """It is done. The word of a worker that has been given up meanwhile does not count."""
+        if self.once.get(key) == holder:
+            self.once[key] = DONE
+            self._changes += 1
+
+    def open_gate(self, name: str, turn: int) -> None:
+        """Everyone has come to this barrier: whoever says so once more need not wait."""
+        self.gates[name] = max(turn, self.gates.get(name, 0))
+        self._changes += 1
+
+    def apply(self, entry: entries.AnyEntry) -> None:
+        """An entry of a journal once more; one that was refused is refused again."""
+        try:
+            self._apply(entry)
+        except errors.SpringtideError:
+            return
+
+    def _apply(self, entry: entries.AnyEntry) -> None:
+        match entry:
+            case entries.Happened():
+                self.happen(entries.event_of(entry), entry.at)
+            case entries.Lease():
+                self.lease(entry)
+            case entries.Report():
+                self.report(entry)
+            case entries.Fail():
+                self.book.fail(entry.holder, entry.failure)
+            case entries.TakeBack():
+                self.book.take_back(entry.keys)
+            case entries.Resize():
+                self.book.resize(entry.rank, entry.halvings)
+            case entries.Shorten():
+                self.book.wish(entry.wish)
+            case entries.Share():
+                self.share(entry.key, entry.value)
+            case entries.Claim():
+                self.claim(entry.key, entry.holder)
+            case entries.Settle():
+                self.settle(entry.key, entry.holder)
+            case entries.Open():
+                self.open_gate(entry.name, entry.turn)
+
+    def _release(self, holder: Holder) -> None:
+        """What a lost worker had begun to do once, another must do."""
+        for key in [key for key, doer in self.once.items() if doer == holder]:
+            del self.once[key]
+
+    # ---- whole ----
+
+    def to_bytes(self) -> bytes:
+        """Everything, as a snapshot."""
+        return msgspec.msgpack.encode(
+            RecordState(
+                job=self.state, book=self.book.to_state(), addresses=self.addresses, shared=self.shared,
+                once=self.once, gates=self.gates, leased_at=self.leased_at, trained_at=self.trained_at,
+                ended_at=self.ended_at, last_at=self.last_at,
+            )
+        )  # fmt: skip
+
+    @staticmethod
+    def from_bytes(body: bytes) -> "Record":
+        """A record that goes on where that one was."""
+        state = msgspec.msgpack.decode(body, type=RecordState)
+        record = Record(state.job.spec)
+        record.state, record.book = state.job, Book.from_state(state.book)
+        record.addresses, record.shared = state.addresses, state.shared
+        record.once, record.gates = state.once, state.gates
+        record.leased_at, record.trained_at = state.leased_at, state.trained_at
+        record.ended_at, record.last_at = state.ended_at, state.last_at
+        return record

@@ -1,0 +1,68 @@
+"""How the job stands: the record and the reports as one `JobStatus`, for views, commands and the agent.
+
+In: `master.record`, `master.tally`, what the agent measured. Out: `rpc.messages.JobStatus`. The clock is an argument.
+"""
+
+from collections.abc import Mapping
+
+from springtide.domain.cluster import Role, RoleKind, RoleUsage
+from springtide.job.nodes import ALIVE, NodeState
+from springtide.master.record import Record
+from springtide.master.tally import Tally
+from springtide.rpc.messages import JobStatus, MemberView, Report
+
+
+def status_of(
+    record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float
+) -> JobStatus:  # fmt: skip
+    """The whole job at this moment; after its end, as it was then."""
+    state, book = record.state, record.book
+    totals = book.totals()
+    now = record.ended_at if record.ended_at is not None else now
+    alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
+    grew_at = max(tally.grew_at or 0.0, record.trained_at)
+    began = record.leased_at
+    return JobStatus(
+        name=state.spec.name,
+        phase=state.phase,
+        why=state.why,
+        elapsed_s=now - state.started_at,
+        trained_s=max(0.0, grew_at - began) if began is not None else 0.0,
+        blame=state.blame,
+        detail=state.detail,
+        samples=totals.samples_done if totals.samples else tally.samples,
+        samples_per_s=tally.samples_per_s(at=now),
+        loss=tally.loss,
+        metrics=tally.metrics,
+        shards_done=totals.done,
+        shards_leased=totals.leased,
+        shards_total=totals.total,
+        poisoned=book.poisoned(),
+        epochs=book.epochs,
+        members=members(record, tally, usage),
+        workers_alive=alive[RoleKind.WORKER],
+        workers_wanted=state.workers,
+        servers_alive=alive[RoleKind.SERVER],
+        servers_wanted=state.spec.servers,
+        decision=state.decision.what,
+        decision_why=state.decision.why,
+        relaunches=state.relaunches,
+        term=term,
+    )
+
+
+def members(record: Record, tally: Tally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:
+    """Every role of the job, servers first."""
+    return tuple(
+        MemberView(
+            role=node.role,
+            alive=node.state is not NodeState.GONE,
+            joined=node.state in (*ALIVE, NodeState.FINISHED),
+            report=tally.reports.get(node.role, Report()),
+            incarnation=node.incarnation,
+            state=node.state,
+            usage=usage.get(node.role),
+        )
+        for kind in (RoleKind.SERVER, RoleKind.WORKER)
+        for node in record.state.of_kind(kind)
+    )

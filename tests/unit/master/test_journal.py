@@ -1,0 +1,117 @@
+"""What was promised is found again, whatever ended the master."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.master.journal import Journal, Superseded
+
+
+def in_loop(test):
+    """Run an async test."""
+    asyncio.run(test())
+
+
+def test_entries_come_back_in_order_and_only_those_after_the_snapshot(tmp_path):
+    async def test():
+        journal = Journal(tmp_path / "journal.db", term=1, now=100.0)
+        for number in range(5):
+            journal.append(bytes([number]))
+        assert not journal.idle
+        await journal.committed()
+        assert journal.idle
+        journal.save(b"the first five")
+        journal.append(b"\x07")
+        journal.close()  # writes what waits
+        again = Journal(tmp_path / "journal.db", term=2, now=500.0)
+        assert again.read() == (b"the first five", [b"\x07"])
+        assert again.began == 100.0
+        again.append(b"\x08")
+        again.close()
+        last = Journal(tmp_path / "journal.db", term=7, now=500.0)
+        assert last.read() == (b"the first five", [b"\x07", b"\x08"])
+        last.close()
+
+    in_loop(test)
+
+
+def test_all_entries_of_one_turn_are_one_transaction(tmp_path):
+    async def test():
+        journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
+
+        async def one(number):
+            journal.append(bytes([number]))
+            await journal.committed()
+
+        await asyncio.gather(*(one(number) for number in range(20)))
+        assert journal.since_snapshot == 1
+        assert journal.read()[1] == [bytes([number]) for number in range(20)]
+        journal.close()
+
+    in_loop(test)
+
+
+def test_an_older_master_can_neither_open_nor_go_on_writing(tmp_path):
+    async def test():
+        old = Journal(tmp_path / "journal.db", term=1, now=0.0)
+        new = Journal(tmp_path / "journal.db", term=2, now=0.0)
+        with pytest.raises(Superseded, match="belongs to master number 2; this would be number 2"):
+            Journal(tmp_path / "journal.db", term=2, now=0.0)
+        old.append(b"\x01")
+        with pytest.raises(Superseded, match="master number 2 has taken over from number 1"):
+            await old.committed()
+        with pytest.raises(Superseded):
+            old.append(b"\x02")
+        assert new.read() == (None, [])
+        old.close()
+        new.close()
+
+    in_loop(test)
+
+
+def test_a_place_where_no_journal_can_be_is_named(tmp_path):
+    with pytest.raises(errors.JobFailed, match=r"the master's journal .*nowhere/journal.db cannot be used"):
+        Journal(tmp_path / "nowhere" / "journal.db", term=1, now=0.0)
+
+
+WRITER = """
+import asyncio, msgspec, pathlib, sys
+from springtide.master.journal import Journal
+
+async def write():
+    journal = Journal(pathlib.Path(sys.argv[1]), term=int(sys.argv[2]), now=0.0)
+    number = len(journal.read()[1])
+    while True:
+        journal.append(msgspec.msgpack.encode(number))
+        await journal.committed()
+        print(number, flush=True)  # the promise
+        number += 1
+
+asyncio.run(write())
+"""
+
+
+@pytest.mark.process
+def test_what_was_promised_survives_kill_9_at_any_moment(tmp_path, rng):
+    path, promised = tmp_path / "journal.db", -1
+    for term in range(1, 6):
+        command = [sys.executable, "-c", WRITER, str(path), str(term)]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()})
+        for _ in range(int(rng.integers(1, 200))):
+            promised = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+        rest = writer.stdout.read().split(b"\n")[:-1]
+        promised = int(rest[-1]) if rest else promised
+        writer.wait()
+        writer.stdout.close()
+    last = Journal(path, term=99, now=0.0)
+    found = [msgspec.msgpack.decode(entry) for entry in last.read()[1]]
+    last.close()
+    assert found == list(range(len(found)))
+    assert promised < len(found)
