@@ -15,7 +15,7 @@ OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftr
 DTYPES: tuple[str, ...] = get_args(DType)
 INIT_KINDS: tuple[str, ...] = get_args(InitKind)
 OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
-LARGEST_TABLE_ID = 2**16 - 1
+LARGEST_TABLE_ID = 2**16 - 2  # the store marks rows that belong to no table with the one above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,9 @@ class TableSpec:
     def __post_init__(self) -> None:
         who = f"table {self.name!r}"
         if not 0 <= self.id <= LARGEST_TABLE_ID:
-            raise errors.BadInput(f"{who}: id {self.id}; wanted 0 to {LARGEST_TABLE_ID}, so at most 65536 tables a job")
+            raise errors.BadInput(
+                f"{who}: id {self.id}; wanted 0 to {LARGEST_TABLE_ID}, so at most {LARGEST_TABLE_ID + 1} tables a job"
+            )
         if self.dim < 1:
             raise errors.BadInput(f"{who}: dim is {self.dim}; it must be at least 1")
         if self.dtype not in DTYPES:
