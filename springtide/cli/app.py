@@ -88,6 +88,8 @@ def run(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The master's port; 0 takes a free one.")] = 0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until every role must have joined.")] = 300.0,
     silence: Annotated[float, typer.Option(min=1, help="Seconds after which a silent role counts as lost.")] = 30.0,
+    heartbeat: Annotated[float, typer.Option(min=0.05, help="Seconds between two heartbeats of a role.")] = 1.0,
+    relaunches: Annotated[int, typer.Option(min=0, help="How often a worker that fails is started again.")] = 5,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that workers get to stop after Ctrl-C.")] = 30.0,
     as_json: Json = False,
     debug: Debug = False,
@@ -101,7 +103,7 @@ def run(
     options = verb.RunOptions(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
         sync=sync, name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
-        grace_s=grace, as_json=as_json, debug=debug,
+        heartbeat_s=heartbeat, relaunches=relaunches, grace_s=grace, as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)
 

@@ -42,6 +42,8 @@ class RunOptions:
     port: int = 0
     timeout_s: float = 300.0
     silence_s: float = 30.0
+    heartbeat_s: float = 1.0
+    relaunches: int = 5
     grace_s: float = 30.0
     as_json: bool = False
     debug: bool = False
@@ -66,6 +68,7 @@ def execute(options: RunOptions) -> tuple[messages.JobStatus, logs.RunFiles]:
     spec = job.JobSpec(
         name=name, servers=sizes.servers, workers=sizes.workers, sync=sync_mode(options.sync), slots=options.slots,
         seed=options.seed, join_s=options.timeout_s, silence_s=options.silence_s,
+        heartbeat_s=options.heartbeat_s, relaunches=options.relaunches,
         worker_cpu=limits.cpu, worker_memory=limits.memory, server_cpu=limits.cpu, server_memory=limits.memory,
     )  # fmt: skip
     files = logs.make_run(pathlib.Path(options.logs), name)

@@ -61,8 +61,8 @@ class JobSpec:
     """A role that is silent for so long counts as lost. A dead process is noticed at once, this is for stuck ones."""
     join_s: float = 300.0
     """A role that has not joined after so long fails the job."""
-    relaunches: int = 0
-    """How often one worker may fail and be started again; eviction and fencing by the cluster do not count."""
+    relaunches: int = 5
+    """How often one worker may fail and be started again, within minutes; an eviction by the cluster does not count."""
     backoff_s: float = 1.0
     """Seconds before the second relaunch of a worker; doubled for each further one. The first is at once."""
     drain_s: float = 30.0

@@ -60,7 +60,7 @@ class Desk:
 
     def take_over(self) -> None:
         """A new master goes on with the record of the one before: everyone has time to call in again."""
-        self._tell("master", term=self.term, why="the master before it has ended")
+        self._tell("master", term=self.term)
         self._happen(events.Recovered(self.term))
         self.record.book.renew(self._clock())
 
@@ -91,8 +91,10 @@ class Desk:
                 self._happen(events.Scaled(request.workers, request.why))
                 return messages.Ok()
             case messages.Fail():
-                self._tell("failed", role=f"worker-{request.rank}", error=request.error, trace=request.trace)
                 role = Role(RoleKind.WORKER, request.rank)
+                if self.state.fenced(role, request.incarnation):
+                    return messages.Ok()
+                self._tell("failed", role=str(role), error=request.error, trace=request.trace)
                 self._happen(
                     events.Failed(role, request.error, request.trace, request.blame, request.incarnation)
                 )  # fmt: skip

@@ -49,7 +49,7 @@ class RunPlan:
     """The master's port; 0 takes a free one."""
     grace_s: float = 30.0
     """How long workers may take to finish the batch in hand, and to leave after the job's end."""
-    replace_master: bool = False
+    replace_master: bool = True
     """Whether a master that dies or hangs is replaced; without it the job fails."""
     debug: bool = False
 

@@ -18,6 +18,8 @@ from springtide.train import link
 
 log = logging.getLogger(__name__)
 
+FENCED = 75  # exit status of a worker whose work is with another: nobody waits for it
+
 
 def main(arguments: list[str]) -> int:
     """Run the script; the exit status of the worker."""
@@ -30,6 +32,9 @@ def main(arguments: list[str]) -> int:
     except SystemExit as end:
         if end.code not in (None, 0):
             return tell(end, script)
+    except errors.Fenced as error:
+        log.warning("left: %s", error)
+        return FENCED
     except BaseException as error:
         return tell(error, script)
     here = link.opened()

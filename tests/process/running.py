@@ -127,6 +127,22 @@ def events(folder, run="train"):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def wait_for_event(job, kind, **fields):
+    """The first event of the story of that kind with these fields."""
+    found = []
+
+    def told():
+        found[:] = [
+            event
+            for event in events(job.folder)
+            if event["event"] == kind and all(event.get(name) == value for name, value in fields.items())
+        ]
+        return found
+
+    wait_until(told, f"{kind} {fields}")
+    return found[0]
+
+
 def alive(pid):
     """Whether a process runs (a zombie does not)."""
     try:

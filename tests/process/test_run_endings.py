@@ -24,6 +24,7 @@ def test_ctrl_c_drains(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         job.wait_for("training")
+        joined(job, {"worker-0", "worker-1"})
         job.send(signal.SIGINT)
         code, out = job.finish()
     assert code == 130
@@ -73,27 +74,42 @@ def test_a_killed_server_ends_the_job_and_is_named(tmp_path):
     assert time.monotonic() - began < running.PATIENCE_S
 
 
-def test_a_killed_worker_ends_the_job_and_is_named(tmp_path):
+def test_a_killed_worker_is_relaunched_under_its_next_incarnation(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
         job.wait_for("training")
         pid = joined(job, {"worker-1"})["worker-1"]
         running.kill(pid)
+        again = running.wait_for_event(job, "joined", role="worker-1", incarnation=1)
+        assert again["pid"] != pid
+        decision = running.wait_for_event(job, "decision", what="relaunch worker-1 as incarnation 1")
+        assert decision["why"].startswith(f"worker-1 (pid {pid}) was killed by SIGKILL")
+        job.send(signal.SIGINT)
+        assert job.finish()[0] == 130
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_job_and_is_named(tmp_path):
+    body = "if welcome.rank == 1:\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)"
+    running.script(tmp_path, running.loop(body=body, samples=10**12))
+    options = ("--workers", "2", "--relaunches", "1")
+    with running.springtide("run", "train.py", *options, folder=tmp_path) as job:
         code, out = job.finish()
     assert code == 3
-    assert out[0].startswith(f"worker-1 (pid {pid}) was killed by SIGKILL")
+    assert out[0].startswith("worker-1 (pid ") and out[0].endswith("relaunched 1 times already, which is the limit")
 
 
-def test_a_stopped_worker_is_noticed_by_its_silence(tmp_path):
+def test_a_stopped_worker_is_fenced_after_its_silence_and_replaced(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", "--workers", "2", "--silence", "3", folder=tmp_path) as job:
         job.wait_for("training")
         pid = joined(job, {"worker-1"})["worker-1"]
         os.kill(pid, signal.SIGSTOP)
-        code, out = job.finish()
-    assert code == 3
-    assert out[0].startswith("worker-1 has been silent for ")
-    assert not running.alive(pid)
+        fenced = running.wait_for_event(job, "fenced", role="worker-1", incarnation=0)
+        assert fenced["why"].startswith("worker-1 has been silent for ")
+        running.wait_for_event(job, "joined", role="worker-1", incarnation=1)
+        running.wait_until(lambda: not running.alive(pid), "the stopped one is ended")
+        job.send(signal.SIGINT)
+        assert job.finish()[0] == 130
 
 
 def test_no_role_outlives_a_killed_agent_nor_do_their_children(tmp_path):
@@ -115,15 +131,18 @@ def test_no_role_outlives_a_killed_agent_nor_do_their_children(tmp_path):
         )
 
 
-def test_a_killed_master_ends_the_job_and_is_named(tmp_path):
+def test_a_killed_master_is_replaced_and_everyone_goes_on(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         job.wait_for("training")
-        pid = master_of(job)
-        running.kill(pid)
-        code, out = job.finish()
-    assert code == 3
-    assert out[0] == f"master (pid {pid}) was killed by SIGKILL: the shards it handed out are lost"
+        before = job.roles()
+        running.kill(master_of(job))
+        running.wait_for_event(job, "master", term=2)
+        for role in ("server-0", "worker-0"):
+            running.wait_for_event(job, "reconnected", role=role)
+        assert job.roles() == before  # nobody was started again
+        job.send(signal.SIGINT)
+        assert job.finish()[0] == 130
 
 
 def test_a_stopped_master_is_noticed_and_does_not_keep_ctrl_c_waiting(tmp_path):
