@@ -49,8 +49,6 @@ class RunPlan:
     """The master's port; 0 takes a free one."""
     grace_s: float = 30.0
     """How long workers may take to finish the batch in hand, and to leave after the job's end."""
-    replace_master: bool = True
-    """Whether a master that dies or hangs is replaced; without it the job fails."""
     debug: bool = False
 
 
@@ -181,10 +179,6 @@ class Agent:
 
     async def _replace_master(self, error: errors.MasterUnreachable) -> None:
         """The master has died, is dying, or hangs: roles go on meanwhile."""
-        if not self.plan.replace_master:
-            await self._unless_killed(self._keeper.soon_gone(POLITE_S))
-            ended = self._keeper.last_exit
-            raise MasterLost(f"{ended}: the shards it handed out are lost" if ended else str(error))
         began = time.monotonic()
         try:
             self._address = await self._unless_killed(self._keeper.replace(error))

@@ -1,0 +1,57 @@
+"""A master that is killed or hangs is followed by another; workers and servers go on, every shard is trained."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.process import running
+
+pytestmark = pytest.mark.process
+
+PACED = running.loop(
+    body="if not trained:\n    print('training', flush=True)\nimport time; time.sleep(0.005)", samples=12_000
+)
+FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)", samples=10**12)
+
+
+def where(folder):
+    """What the newest master says of itself."""
+    return json.loads((folder / ".springtide/runs/train/master.json").read_text())
+
+
+def test_a_killed_master_is_replaced_under_a_higher_term_and_the_job_finishes(tmp_path):
+    running.script(tmp_path, PACED)
+    with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
+        job.wait_for("training")
+        running.wait_until(lambda: len(job.roles()) == 3, "all have joined")
+        before, first = job.roles(), where(tmp_path)
+        running.kill(first["pid"])
+        said = job.wait_for("another (term 2) listens after ")
+        second = where(tmp_path)
+        code, out = job.finish()
+    assert code == 0, (out, job.said)
+    assert said.startswith(f"master (pid {first['pid']}) was killed by SIGKILL")
+    assert (first["term"], second["term"]) == (1, 2) and first["pid"] != second["pid"]
+    result = json.loads(out[-1])
+    assert (result["shards_done"], result["shards_total"], result["term"]) == (600, 600, 2)
+    story = running.events(tmp_path)
+    [replaced] = [event for event in story if event["event"] == "master_replaced"]
+    print(f"the next master listened after {replaced['seconds']} s")
+    assert {event["role"]: event["pid"] for event in story if event["event"] == "joined"} == before, (
+        "someone else joined"
+    )
+
+
+def test_a_master_that_hangs_is_killed_and_replaced(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", "--silence", "3", folder=tmp_path) as job:
+        job.wait_for("training")
+        first = where(tmp_path)["pid"]
+        os.kill(first, signal.SIGSTOP)
+        said = job.wait_for("term 2")
+        assert not running.alive(first)
+        job.send(signal.SIGINT)
+        assert job.finish()[0] == 130
+    assert "silent for 3 s" in " ".join([*job.said[-3:], said])
