@@ -55,12 +55,18 @@ def sentences(run: Run, story: Sequence[Event]) -> list[dict[str, Any]]:
 def sentence(event: Event) -> str:
     """One event in words; empty when it explains nothing."""
     match event["event"]:
+        case "fenced":
+            return f"incarnation {event['incarnation']} of {event['role']} counts no more: {event['why']}"
         case "phase":
             return f"the job is {event['phase']}: {event['why']}"
         case "exited" if "status 0" not in event.get("how", ""):
             return str(event["how"])
         case "failed":
             return f"{event['role']} failed: {event['error']}"
+        case "unreadable":
+            return f"{event['role']} could not read shard {event['shard']} from {event['offset']} on: {event['error']}"
+        case "poisoned":
+            return "given up: " + "; ".join(event["shards"])
         case "master_replaced":
             return f"{event['why']}; a new master (term {event['term']}) listened {event['seconds']:.1f} s later"
         case "ended" | "joined" | "ready" | "placed" | "finished" | "exited":

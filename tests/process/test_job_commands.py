@@ -1,6 +1,7 @@
 """Looking at a running job and steering it, from other commands."""
 
 import json
+import signal
 
 import pytest
 
@@ -47,3 +48,23 @@ def test_a_job_killed_with_its_agent_is_known_as_such(tmp_path):
     code, out = command(tmp_path, "status")
     assert code == 0 and out[0].startswith("the command that ran it was killed, and the job with it")
     assert command(tmp_path, "stop")[0] == 2
+
+
+def test_workers_are_added_and_removed_while_the_job_trains(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", "--json", "--workers", "1", folder=tmp_path) as job:
+        job.wait_for("training")
+        assert command(tmp_path, "scale", "--workers", "3")[0] == 0
+        for rank in (1, 2):
+            running.wait_for_event(job, "joined", role=f"worker-{rank}")
+        assert command(tmp_path, "scale", "train", "--workers", "1", "--json")[0] == 0
+        for rank in (1, 2):
+            assert "status 0" in running.wait_for_event(job, "exited", role=f"worker-{rank}")["how"]
+        code, out = command(tmp_path, "status", "--json")
+        shown = json.loads(out[-1])
+        assert (shown["phase"], shown["workers_alive"], shown["workers_wanted"]) == ("running", 1, 1)
+        told = " ".join(command(tmp_path, "explain")[1])
+        assert "worker-1" in told and "worker-2" in told
+        job.send(signal.SIGINT)
+        code, out = job.finish()
+    assert code == 130 and json.loads(out[-1])["shards_total"] == 5 * 10**10, "the shards of the whole are shown"

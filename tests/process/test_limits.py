@@ -4,6 +4,7 @@ Needs control groups that this user may make; version 1 or 2, whichever the mach
 """
 
 import asyncio
+import json
 import os
 import pathlib
 import signal
@@ -163,3 +164,17 @@ def test_what_the_watchdog_could_not_remove_the_next_run_does(tmp_path, limited)
         folder.mkdir(parents=True)
     cgroups.Groups(pytest.fail)
     assert not any(folder.parent.exists() for folder in made)
+
+
+def test_a_worker_that_ran_out_of_memory_comes_back_with_twice_as_much(tmp_path, limited):
+    running.script(tmp_path, running.loop(body="if not trained:\n    keep = b'x' * (200 << 20)"))
+    with running.springtide("run", "train.py", "--memory", "160M", "--json", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 0, out
+    [first, *_] = [event for event in running.events(tmp_path) if event["event"] == "exited"]
+    assert first["role"] == "worker-0" and first["how"].endswith("was killed by SIGKILL for want of memory")
+    [decision] = [event for event in running.events(tmp_path) if event["event"] == "decision"]
+    assert decision["what"] == "relaunch worker-0 as incarnation 1" and "for want of memory" in decision["why"]
+    result = json.loads(out[-1])
+    assert result["shards_done"] == 100 and result["relaunches"] == 1
+    print("\n".join(out))

@@ -99,19 +99,25 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
         ("joined", {"role": "worker-1", "pid": 9}),
         ("phase", {"phase": "running", "why": "all servers are ready"}),
         ("exited", {"role": "worker-1", "how": "worker-1 (pid 9) was killed by SIGKILL"}),
-        ("decided", {"what": "relaunch worker-1", "why": "it was killed; 2 relaunches are left"}),
+        ("fenced", {"role": "worker-1", "incarnation": 0, "why": "it was killed"}),
+        ("decision", {"what": "relaunch worker-1", "why": "it was killed; 2 relaunches are left"}),
+        ("unreadable", {"role": "worker-0", "shard": 3, "first": 0, "offset": 20, "error": "OSError: gone"}),
+        ("poisoned", {"shards": ["samples 20 to 30 of shard 3"]}),
         ("master_replaced", {"why": "master (pid 7) was killed by SIGKILL", "term": 2, "seconds": 0.61}),
         ("exited", {"role": "worker-0", "how": "worker-0 (pid 8) exited with status 0"}),
     ]
     past(folder, "train", began_at=100.0, told=told, status=FAILED)
     lines = output(capsys, "events", "--json")
-    assert len(json.loads(lines[-1])["events"]) == 7 and any("pid=9" in line for line in lines)
+    assert len(json.loads(lines[-1])["events"]) == 10 and any("pid=9" in line for line in lines)
     lines = output(capsys, "explain", "--json")
     story = [each["what"] for each in json.loads(lines[-1])["story"]]
     assert story == [
         "the job is running: all servers are ready",
         "worker-1 (pid 9) was killed by SIGKILL",
+        "incarnation 0 of worker-1 counts no more: it was killed",
         "relaunch worker-1: it was killed; 2 relaunches are left",
+        "worker-0 could not read shard 3 from 20 on: OSError: gone",
+        "given up: samples 20 to 30 of shard 3",
         "master (pid 7) was killed by SIGKILL; a new master (term 2) listened 0.6 s later",
     ]
 
