@@ -19,7 +19,7 @@ void count(Call& call, std::span<const Slice> slices) {
 }
 
 void compose_socket(Call& call, std::span<const Slice> slices, const Message& message) {
-  call.head = encode_prefix(call.header, message.batches, message.hypers, {}, {});
+  call.head = encode_prefix(call.header, message.batches, message.hypers, {}, message.slots);
   const BodyLayout at = layout_of(call.header);
   const uint64_t padding = at.floats - at.tables - call.header.keys * sizeof(TableId);
   const bool pull = call.header.kind == static_cast<uint8_t>(Kind::pull);
@@ -72,7 +72,7 @@ bool compose_window(Call& call, std::span<const Slice> slices, const Message& me
   std::vector<FloatSpan> spans;
   if (!place_floats(call, slices, spans)) return false;
   call.header.flags |= kInWindow;
-  call.head = encode_prefix(call.header, message.batches, message.hypers, spans, {});
+  call.head = encode_prefix(call.header, message.batches, message.hypers, spans, message.slots);
   const BodyLayout at = layout_of(call.header);
   uint8_t* body = piece_of(call, at.floats, call.header.window_offset);
   if (body == nullptr) return false;
@@ -132,6 +132,11 @@ void compose(Call& call, std::span<const Slice> slices, const Message& message,
     call.header.window_offset = 0;
   }
   compose_socket(call, slices, message);
+}
+
+bool may_repeat(const Call& call) {
+  const bool push = call.header.kind == static_cast<uint8_t>(Kind::push);
+  return !push || (call.header.flags & kBsp) != 0 || call.header.batches != 0;
 }
 
 void compose_small(Call& call, std::vector<uint8_t> body) {

@@ -37,7 +37,8 @@ struct Call {
 
   FrameHeader header;
   std::vector<uint8_t> head;  // sections before the keys, or the whole of a small body
-  std::vector<iovec> out;     // what is still to be sent
+  std::vector<iovec> frame;   // all of what is sent, over the socket
+  std::vector<iovec> out;     // what of it is still to be sent
   uint64_t out_bytes = 0;     // of body and floats, wherever they lie
   std::vector<iovec> in;      // pull over the socket: where the rows go
   uint64_t in_bytes = 0;
@@ -75,6 +76,7 @@ uint64_t count_keys(std::span<const Slice> slices);
 struct Message {
   std::span<const BatchRange> batches;
   std::span<const HyperRecord> hypers;
+  std::span<const uint16_t> slots;  // the only ones it speaks for, when its flags say that it names them
 };
 
 // Fills in body, buffers and counts of call.header, whose kind, flags and identity are set already. Through
@@ -82,5 +84,8 @@ struct Message {
 void compose(Call& call, std::span<const Slice> slices, const Message& message,
              const std::shared_ptr<SharedWindow>& shared);
 void compose_small(Call& call, std::vector<uint8_t> body);
+// Whether a copy of it does no harm: everything but a push that neither names its batches nor is a part of a
+// step.
+bool may_repeat(const Call& call);
 
 }  // namespace springtide

@@ -12,13 +12,6 @@ namespace {
 
 constexpr uint64_t kReplyBytes = 1ULL << 34;  // a reply larger than this is not one
 
-std::string seconds(double s) {
-  std::ostringstream text;
-  text.precision(1);
-  text << std::fixed << s << " s";
-  return text.str();
-}
-
 double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
@@ -28,10 +21,22 @@ uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
 
 }  // namespace
 
+std::string seconds(double s) {
+  std::ostringstream text;
+  text.precision(1);
+  text << std::fixed << s << " s";
+  return text.str();
+}
+
 Peer::Peer(const RemoteOptions& options, uint16_t index, const std::shared_ptr<SharedWindow>& shared)
     : options_(options), index_(index) {
-  connect_until(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                   std::chrono::duration<double>(options.connect_timeout_s)));
+  const Clock::time_point start = Clock::now();
+  std::string last = "no answer";
+  fd_ = connect_until(start + seconds_of(options.connect_timeout_s), terms_, last);
+  if (!fd_) {
+    throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " +
+                   advice());
+  }
   check_terms();
   if (shared && shared->window.valid() && terms_.local_name[0] != '\0') try_local(shared);
   set_timeouts(fd_.get(), 0, options.request_timeout_s);
@@ -53,17 +58,15 @@ Peer::~Peer() {
   forget_in_children(fd_.get());
 }
 
-void Peer::connect_until(Clock::time_point deadline) {
-  const Clock::time_point start = Clock::now();
-  std::string last = "no answer";
+Fd Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const {
   do {
-    fd_ = connect_tcp(options_.hosts[index_], options_.ports[index_], deadline);
-    if (fd_) {
+    Fd fd = connect_tcp(options_.hosts[index_], options_.ports[index_], deadline);
+    if (fd) {
       const double left = std::max(0.1, -since(deadline));
-      set_timeouts(fd_.get(), left, left);
+      set_timeouts(fd.get(), left, left);
       try {
-        terms_ = introduce(fd_.get(), options_.secret, header(Kind::hello));
-        return;
+        terms = introduce(fd.get(), options_.secret, header(Kind::hello));
+        return fd;
       } catch (const HandshakeRefused& e) {
         throw PeerLost(name() + " refused the connection: " + e.what());
       } catch (const PeerLost& e) {
@@ -74,8 +77,7 @@ void Peer::connect_until(Clock::time_point deadline) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);
-  throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " +
-                 advice());
+  return Fd();
 }
 
 void Peer::check_terms() const {
@@ -150,21 +152,24 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   call->header.request = next_request_++;
   seal(call->header);
   call->sent = Clock::now();
+  call->frame = call->out;
   awaiting_.push_back(call);
   bytes_under_way_ += call->out_bytes;
+  if (!broken_.empty()) return;  // it goes with the others once the connection is open again
   if (sending_) {
     queue_.push_back(call);
     return;
   }
   sending_ = true;
   ++call->busy;
+  const int fd = fd_.get();
   lock.unlock();
-  const Io io = send_some(fd_.get(), call->out);  // mostly the kernel takes it all: no thread is woken then
+  const Io io = send_some(fd, call->out);  // mostly the kernel takes it all: no thread is woken then
   lock.lock();
   --call->busy;
   moved_.notify_all();
-  if (io != Io::ok) fail(name() + " is gone (" + describe(io) + "); " + advice());
-  if (failed_.empty() && !call->out.empty()) queue_.push_front(call);
+  if (io != Io::ok) broke(name() + " is gone (" + describe(io) + "); " + advice());
+  if (failed_.empty() && broken_.empty() && !call->out.empty()) queue_.push_front(call);
   if (queue_.empty()) {
     sending_ = false;
   } else {
@@ -183,14 +188,16 @@ void Peer::send_loop() {
       queue_.pop_front();
       if (call->done) continue;
       ++call->busy;
+      const int fd = fd_.get();
       lock.unlock();
-      const Io io = send_all(fd_.get(), call->out);
+      const Io io = send_all(fd, call->out);
       lock.lock();
       --call->busy;
       moved_.notify_all();
-      if (io != Io::ok) fail(name() + " takes no more requests (" + describe(io) + "); " + advice());
+      if (io != Io::ok) broke(name() + " takes no more requests (" + describe(io) + "); " + advice());
     }
     handed_over_ = sending_ = false;
+    moved_.notify_all();
   }
 }
 
@@ -205,8 +212,12 @@ void Peer::receive_loop() {
       why = "it answered what nobody asked";
     }
     if (!why.empty()) {
-      return fail(name() + " went away " + seconds(since(connected_)) + " after it was connected (" + why +
-                  "); " + advice());
+      why = name() + " went away " + seconds(since(connected_)) + " after it was connected (" + why + "); " +
+            advice();
+      if (io == Io::ok) return fail(why);
+      broke(why);
+      if (!reopen(lock)) return;
+      continue;
     }
     const std::shared_ptr<Call> call = awaiting_.front();
     ++call->busy;
@@ -214,8 +225,12 @@ void Peer::receive_loop() {
     const bool whole = receive_reply(*call, answer, why);
     lock.lock();
     --call->busy;
-    if (!whole) return fail(name() + " went away in the middle of a reply (" + why + "); " + advice());
     if (!failed_.empty()) return moved_.notify_all();
+    if (!whole) {
+      broke(name() + " went away in the middle of a reply (" + why + "); " + advice());
+      if (!reopen(lock)) return;
+      continue;
+    }
     awaiting_.pop_front();
     finish(*call);
   }
@@ -233,7 +248,7 @@ bool Peer::receive_reply(Call& call, const FrameHeader& answer, std::string& why
             " bytes of rows";
       return false;
     }
-    std::vector<iovec> in = std::move(call.in);
+    std::vector<iovec> in = call.in;
     in.push_back({&call.answer.server_ns, sizeof call.answer.server_ns});
     io = receive_all(fd_.get(), in);
   } else if (answer.body_bytes != 0) {
@@ -311,9 +326,14 @@ void Peer::fail(const std::string& why) {
 
 bool Peer::wait_done(std::unique_lock<std::mutex>& lock, Call& call) {
   const auto settled = [&] { return call.done && call.busy == 0; };
-  const auto deadline =
-      call.sent + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(call.timeout_s));
-  if (moved_.wait_until(lock, deadline, settled)) return true;
+  const auto deadline = [&] {
+    const auto due = call.sent + seconds_of(call.timeout_s);
+    return broken_.empty() ? due : std::max(due, reopen_until_ + seconds_of(2));
+  };
+  if (settled()) return true;
+  for (auto until = deadline(); until > Clock::now(); until = deadline()) {  // moved on by a new connection
+    if (moved_.wait_until(lock, until, settled)) return true;
+  }
   if (!call.done) {
     fail(name() + " has not answered a " + name_of(static_cast<Kind>(call.header.kind)) + " of " +
          std::to_string(call.header.keys) + " keys for " + seconds(call.timeout_s) + "; " + advice());
@@ -347,6 +367,7 @@ void Peer::add_to(RemoteStats& stats) const {
   stats.bytes_in += stats_.bytes_in, stats.bytes_out += stats_.bytes_out;
   stats.lookup_ns += stats_.lookup_ns, stats.update_ns += stats_.update_ns;
   stats.sync_ns += stats_.sync_ns, stats.wait_ns += stats_.wait_ns, stats.step_wait_ns += stats_.step_wait_ns;
+  stats.reconnects += stats_.reconnects;
   stats.transports.push_back(shared_ ? "shm" : "tcp");
 }
 

@@ -1,5 +1,6 @@
 // A client's connection to one server: calls go out in order, replies come back in order, both while others
-// compute. In: calls (call.h). Out: their replies, or PeerLost for all of them at once. Next:
+// compute. A connection over TCP that breaks is opened again, and what had no answer is sent again, in order
+// (peer_reopen.cpp). In: calls (call.h). Out: their replies, or PeerLost for all of them at once. Next:
 // remote_backend.h.
 #pragma once
 
@@ -17,6 +18,11 @@
 #include "socket.h"
 
 namespace springtide {
+
+std::string seconds(double s);  // for messages
+inline Clock::duration seconds_of(double s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+}
 
 class Peer {
  public:
@@ -36,14 +42,19 @@ class Peer {
   void add_to(RemoteStats& stats) const;
 
  private:
-  void connect_until(Clock::time_point deadline);
+  Fd connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const;  // invalid: in vain
   void try_local(const std::shared_ptr<SharedWindow>& shared);
   void check_terms() const;
   void send_loop();
   void receive_loop();
   bool receive_reply(Call& call, const FrameHeader& answer, std::string& why);
-  void finish(Call& call);  // these four with the lock held
-  void fail(const std::string& why);
+  // These with the lock held.
+  void finish(Call& call);
+  void fail(const std::string& why);   // for good
+  void broke(const std::string& why);  // for good only where it cannot be opened again
+  bool reopen(std::unique_lock<std::mutex>& lock);
+  void drop_unrepeatable();
+  void send_again();
   bool has_credit(const Call& call) const;
   std::exception_ptr failure_of(const Call& call) const;
   bool wait_done(std::unique_lock<std::mutex>& lock, Call& call);
@@ -68,6 +79,8 @@ class Peer {
   bool handed_over_ = false;  // the sender thread has it
   bool closing_ = false;
   std::string failed_;
+  std::string broken_;  // why the connection is being opened again
+  Clock::time_point reopen_until_{};
   Clock::time_point last_reply_{};
   RemoteStats stats_;
   std::thread sender_, receiver_;

@@ -12,6 +12,8 @@
 
 namespace springtide {
 
+struct RemoteLinks;
+
 struct RemoteOptions {
   std::vector<std::string> hosts;  // of server 0, 1, ...
   std::vector<uint16_t> ports;
@@ -21,6 +23,8 @@ struct RemoteOptions {
   uint32_t incarnation = 0;  // how often this rank was started again
   double connect_timeout_s = 30;
   double request_timeout_s = 60;
+  double reconnect_s =
+      5;  // how long to try to reach a server again after its connection broke; 0: not at all
   bool shared_memory = true;  // where a server is on this host; TCP elsewhere
   uint32_t generation = 0;    // bsp: raised when the group goes back to a checkpoint
 };
@@ -36,6 +40,7 @@ struct RemoteStats {
   uint64_t sync_ns = 0;       // from a request's first byte to its reply's last, less the server's own time
   uint64_t step_wait_ns = 0;  // bsp: pulls that waited on servers for the step before
   uint64_t wait_ns = 0;       // callers blocked in Pending::wait
+  uint64_t reconnects = 0;    // connections that broke and were opened again
   std::vector<std::string> transports;  // "tcp" or "shm", server by server
 };
 
@@ -53,14 +58,17 @@ class RemoteBackend final : public Backend {
   void assign(std::span<const Part> parts) override;
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
 
+  // Where parts that a server refuses go from now on: a placement newer than that which requests are routed
+  // by. A push that names its batches waits for one, for `reconnect_s`, before it fails with WrongOwner.
+  void reroute(Placement placement);
+
   RemoteStats stats() const;
   // Float memory that same-host servers read and write in place, so that a pull or push of it is not copied;
   // plain memory when no server is on this host. Any other memory works too, at one copy more.
   std::shared_ptr<float> buffer(size_t floats) override;
 
  private:
-  struct Impl;
-  std::shared_ptr<Impl> impl_;  // requests under way keep it: they may outlive this object
+  std::shared_ptr<RemoteLinks> links_;  // requests under way keep it: they may outlive this object
 };
 
 }  // namespace springtide

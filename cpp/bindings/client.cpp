@@ -81,7 +81,7 @@ void bind_backend(nb::module_& m) {
 void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::vector<uint16_t> ports,
                  nb::bytes secret, std::vector<uint16_t> server_of_slot, uint32_t epoch, uint32_t rank,
                  uint32_t incarnation, uint32_t generation, double connect_timeout_s,
-                 double request_timeout_s, bool shared_memory) {
+                 double request_timeout_s, double reconnect_s, bool shared_memory) {
   st::RemoteOptions options;
   options.placement = {epoch, std::move(server_of_slot), static_cast<uint16_t>(hosts.size())};
   options.hosts = std::move(hosts);
@@ -91,6 +91,7 @@ void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::v
   options.incarnation = incarnation;
   options.connect_timeout_s = connect_timeout_s;
   options.request_timeout_s = request_timeout_s;
+  options.reconnect_s = reconnect_s;
   options.shared_memory = shared_memory;
   options.generation = generation;
   nb::gil_scoped_release release;
@@ -111,6 +112,7 @@ nb::dict remote_stats(const st::RemoteBackend& backend) {
   out["sync_ns"] = stats.sync_ns;
   out["step_wait_ns"] = stats.step_wait_ns;
   out["wait_ns"] = stats.wait_ns;
+  out["reconnects"] = stats.reconnects;
   out["transports"] = stats.transports;
   return out;
 }
@@ -120,7 +122,14 @@ void bind_remote(nb::module_& m) {
       .def("__init__", &make_remote, nb::kw_only(), nb::arg("hosts"), nb::arg("ports"), nb::arg("secret"),
            nb::arg("server_of_slot"), nb::arg("epoch"), nb::arg("rank"), nb::arg("incarnation"),
            nb::arg("generation"), nb::arg("connect_timeout_s"), nb::arg("request_timeout_s"),
-           nb::arg("shared_memory"))
+           nb::arg("reconnect_s") = 5.0, nb::arg("shared_memory"))
+      .def(
+          "reroute",
+          [](st::RemoteBackend& backend, uint32_t epoch, std::vector<uint16_t> server_of_slot) {
+            const uint16_t servers = backend.placement().servers;
+            backend.reroute({epoch, std::move(server_of_slot), servers});
+          },
+          nb::arg("epoch"), nb::arg("server_of_slot"))
       .def("stats", &remote_stats);
 }
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from springtide import _native, errors
 from springtide.domain import tables
+from springtide.domain.cluster import Placement
 
 if TYPE_CHECKING:
     from springtide.embedding import lookup
@@ -53,12 +54,14 @@ class TableClient:
         generation: int = 0,
         connect_timeout_s: float = 30.0,
         request_timeout_s: float = 60.0,
+        reconnect_s: float = 5.0,
         shared_memory: bool = True,
         threads: int = 1,
     ) -> "TableClient":
         """Tables on servers: (host, port) of each, the server of each slot, the job's secret.
 
-        ServerUnreachable names the server that does not come up within `connect_timeout_s`.
+        ServerUnreachable names the server that does not come up within `connect_timeout_s`. A TCP connection that
+        breaks later is opened again, for `reconnect_s`, and what had no answer is sent again.
         """
         return cls(
             _native.RemoteBackend(
@@ -72,6 +75,7 @@ class TableClient:
                 generation=generation,
                 connect_timeout_s=connect_timeout_s,
                 request_timeout_s=request_timeout_s,
+                reconnect_s=reconnect_s,
                 shared_memory=shared_memory,
             ),
             threads=threads,
@@ -151,9 +155,16 @@ class TableClient:
     ) -> _native.Pending:
         """Send the gradients of all parts, one request a server, with the identities of the batches they train.
 
-        `hyper` holds (table id, lr, weight decay, step) for every table; `batches` (epoch, shard, first, count).
+        `hyper` holds (table id, lr, weight decay, step) for every table; `batches` (epoch, shard, first, count). When
+        ``wait()`` of what comes back returns, every server has the batches: only then do they count as trained. A slot
+        that has them already skips them; one that has some of them refuses the push (PartlyApplied).
         """
         return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
+
+    def reroute(self, placement: Placement) -> None:
+        """Slots have moved: parts of pushes that their old servers refuse go to the new ones from now on."""
+        if isinstance(self.backend, _native.RemoteBackend):
+            self.backend.reroute(placement.epoch, list(placement.server_of_slot))
 
     def read(self, name: str, keys: npt.NDArray[Any]) -> Floats:
         """Rows under these keys; one never trained reads as its init."""

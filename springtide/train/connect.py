@@ -34,6 +34,7 @@ def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
         generation=0,
         connect_timeout_s=settings.connect_timeout_s,
         request_timeout_s=settings.request_timeout_s,
+        reconnect_s=settings.reconnect_s,
         shared_memory=settings.shared_memory,
     )
     return TableClient(backend)

@@ -83,6 +83,7 @@ class Step:
         *,
         group: int,
         ahead: bool,
+        named: bool = True,
         on_step: Callable[[], None],
     ) -> None:
         self.optimizers: list[JobOptimizer] = []
@@ -98,6 +99,7 @@ class Step:
         self._meter = meter
         self._bsp, self._group = group > 0, group
         self._ahead = ahead
+        self._named = named
         self._on_step = on_step
         self._trained = Trained()
         self._stepped: list[JobOptimizer] = []
@@ -181,7 +183,7 @@ class Step:
             step=self.count + 1,
             hyper=[] if skip else self._rates.now(stepped),
             bsp=self._bsp,
-            batches=trained.ranges,
+            batches=trained.ranges if self._named else (),
             clock=self.count + 1,
         )
         self.count += 1

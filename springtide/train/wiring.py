@@ -65,7 +65,10 @@ def wire(
     ahead = mode == "async" and max_staleness != 0
     lookups = client.lookups or Lookups(client)
     group = welcome.workers if mode == "bsp" else 0
-    step = Step(lookups, served, placed, rates, to_master, meter, group=group, ahead=ahead, on_step=on_step)
+    step = Step(
+        lookups, served, placed, rates, to_master, meter,
+        group=group, ahead=ahead, named=settings.identities, on_step=on_step,
+    )  # fmt: skip
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
     model.register_forward_hook(_forward_mark(meter))
     return Wired(model, step.optimizers, step, ahead)

@@ -27,7 +27,7 @@ class Served:
     def client(self, **options):
         """A client with both tables declared."""
         where = placement.even(SLOTS, len(self.addresses))
-        settings = {"connect_timeout_s": 20.0, "request_timeout_s": 30.0, **options}
+        settings = {"connect_timeout_s": 20.0, "request_timeout_s": 30.0, "reconnect_s": 0.2, **options}
         client = TableClient.connect(
             self.addresses, secret=SECRET, placement=where.server_of_slot, epoch=where.epoch, **settings
         )

@@ -39,17 +39,20 @@ def served_job():
 
     def start(servers=1, sync="async", **settings):
         loaded = config.load(settings, environ={})
-        addresses = []
+        addresses, stores = [], []
         owners = np.array([slot % servers for slot in range(SLOTS)], dtype=np.uint16)
         for index in range(servers):
             options = _native.ServerOptions()
             options.secret, options.index, options.workers = SECRET, index, 1
-            server = _native.Server(_native.Store(slots=SLOTS, seed=loaded.seed), options)
+            stores.append(_native.Store(slots=SLOTS, seed=loaded.seed))
+            server = _native.Server(stores[-1], options)
             server.set_placement(1, owners)
             host, port = server.start()
             addresses.append(f"{host}:{port}")
             running.append(server)
-        return Job(loaded, ServedLink(loaded, addresses, sync))
+        job = Job(loaded, ServedLink(loaded, addresses, sync))
+        job.stores = stores
+        return job
 
     yield start
     while running:

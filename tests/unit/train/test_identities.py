@@ -1,0 +1,93 @@
+"""What slots remember of a loop: every batch that was handed out and pushed, stepped on or not, on every server."""
+
+import pytest
+import torch
+
+from tests.unit.train import clicks
+from tests.unit.train.conftest import SLOTS
+
+SAMPLES = 200
+
+
+def prepared(job, **options):
+    model, dataset = clicks.make(samples=SAMPLES)
+    settings = {"batch_size": 20, "shuffle": False, **options}
+    return job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, **settings)
+
+
+def remembered(job):
+    """Samples by (epoch, shard), the same at every slot of its owner."""
+    owned = [job.stores[slot % len(job.stores)].applied(slot) for slot in range(SLOTS)]
+    assert all(one == owned[0] for one in owned), "slots have different histories"
+    spans, finished = owned[0]
+    assert finished == []
+    return {(epoch, shard): (first, count) for epoch, shard, first, count in spans}
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_every_batch_of_every_epoch_is_remembered_by_every_slot(served_job, servers):
+    job = served_job(servers=servers)
+    clicks.train(*prepared(job, epochs=2))
+    found = remembered(job)
+    assert {epoch for epoch, _ in found} == {0, 1}
+    assert all(first == 0 for first, _ in found.values())
+    assert sum(count for _, count in found.values()) == 2 * SAMPLES
+
+
+def test_a_second_pass_is_not_taken_for_the_first(served_job):
+    job = served_job()
+    model, optimizer, batches = prepared(job)
+    clicks.train(model, optimizer, batches)
+    weights = model.mlp[0].weight.detach().clone()
+    clicks.train(model, optimizer, batches)
+    assert not torch.equal(weights, model.mlp[0].weight), "the second pass was skipped as if it had been trained"
+    assert sum(count for _, count in remembered(job).values()) == 2 * SAMPLES
+
+
+def test_batches_accumulated_into_one_step_are_all_named_also_those_left_over(served_job):
+    job = served_job(servers=2)
+    model, optimizer, batches = prepared(job)
+    for number, (x, y) in enumerate(batches):
+        clicks.loss_of(model, x, y).backward()
+        if number % 3 == 2:  # ten batches: the last one is never stepped on
+            optimizer.step()
+            optimizer.zero_grad()
+    assert sum(count for _, count in remembered(job).values()) == SAMPLES
+
+
+def test_a_step_that_was_skipped_is_named_all_the_same(served_job):
+    job = served_job()
+    model, optimizer, batches = prepared(job)
+    before = model.mlp[0].weight.detach().clone()
+    for x, y in batches:
+        optimizer.zero_grad()
+        clicks.loss_of(model, x, y).backward()
+        optimizer.found_inf = torch.tensor(1.0)  # what torch.amp.GradScaler leaves for an optimizer that unscales
+        optimizer.step()
+    assert torch.equal(before, model.mlp[0].weight)
+    assert sum(count for _, count in remembered(job).values()) == SAMPLES
+
+
+def test_a_batch_in_hand_when_the_loop_is_left_is_not_named(served_job):
+    job = served_job()
+    model, optimizer, batches = prepared(job)
+    for number, (x, y) in enumerate(batches):
+        if number == 4:
+            break
+        optimizer.zero_grad()
+        clicks.loss_of(model, x, y).backward()
+        optimizer.step()
+    assert sum(count for _, count in remembered(job).values()) == 4 * 20
+
+
+def test_with_identities_off_nothing_is_remembered(served_job):
+    job = served_job(identities=False)
+    losses = clicks.train(*prepared(job))
+    assert len(losses) == 10
+    assert remembered(job) == {}
+
+
+def test_in_step_the_step_is_the_identity(served_job):
+    job = served_job(sync="bsp")
+    clicks.train(*prepared(job))
+    assert remembered(job) == {}
