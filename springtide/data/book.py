@@ -197,6 +197,11 @@ class Book:
         return tuple((ledger.card, key, lease) for ledger in self._ledgers() for key, lease in ledger.leases.items())
 
     @property
+    def samples_done(self) -> int:
+        """Samples that are trained, of all passes so far."""
+        return sum(ledger.samples_done for ledger in self.passes)
+
+    @property
     def todo_samples(self) -> int:
         """Samples that nobody holds."""
         return sum(ledger.todo.samples for ledger in self._ledgers())

@@ -73,6 +73,8 @@ class Ledger:
     max_failures: int = 3
     """Tries after which a part that cannot be read is given up."""
     todo: Todo = field(init=False)
+    numbers: int = field(init=False)
+    """How many shard numbers the pass takes."""
     leases: dict[LeaseKey, Lease] = field(default_factory=dict)
     held: dict[int, dict[LeaseKey, Lease]] = field(default_factory=dict)
     """The same by rank; a rank has one incarnation at a time."""
@@ -86,11 +88,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self.todo = Todo(self.card)
-
-    @property
-    def numbers(self) -> int:
-        """How many shard numbers the pass takes."""
-        return self.todo.shards
+        self.numbers = self.todo.shards
 
     def close(self) -> None:
         """Hand out nothing more."""
@@ -132,6 +130,11 @@ class Ledger:
         if lease is None or lease.holder != holder:
             return STRANGER
         lease.deadline = deadline
+        if word.offset == word.end == lease.end:  # most often: through, as it was leased
+            samples = lease.end - lease.offset
+            self._trained(lease, lease.end)
+            self._drop(key, lease)
+            return Effect(True, samples, True)
         grid = self.card.batch_size
         end = min(lease.end, max(lease.offset, -(-word.end // grid) * grid))
         offset = end if word.offset >= end else max(lease.offset, word.offset - word.offset % grid)
@@ -261,7 +264,7 @@ class Ledger:
         return ledger
 
     def _grant(self, running: int, first: int, end: int) -> Grant:
-        epoch, nth = divmod(running, self.card.shards)
+        epoch, nth = divmod(running, self.todo.an_epoch)
         return Grant(self.base + running, self.card.first_epoch + epoch, nth, first, end)
 
     def _cut(self, lease: Lease, end: int) -> None:

@@ -64,7 +64,7 @@ class Lockstep:
     def report(self, rank: int, word: Progress) -> bool:
         """The rank's word on its part of a shard; ranks finish shards in order. Whether it is news."""
         running = word.shard - self.base
-        if word.offset < word.end or running < self.done_by[rank]:
+        if running < self.done_by[rank] or word.offset < shards.size(self.card, running % self.card.shards):
             return False
         if running != self.done_by[rank] or running >= self.leased_to[rank]:
             following = self.base + self.done_by[rank]
@@ -80,8 +80,13 @@ class Lockstep:
             leased=max(self.leased_to) - done,
             done=done,
             samples=self.card.epochs * self.card.samples_used,
-            samples_done=self._samples(done),
+            samples_done=self.samples_done,
         )
+
+    @property
+    def samples_done(self) -> int:
+        """Samples of the shards that every rank has done its part of."""
+        return self._samples(min(self.done_by))
 
     def check(self) -> None:
         """Every invariant; tests call it after each step."""

@@ -3,6 +3,8 @@
 In: what was passed to `job.prepare`. Out: `fetch(indices)`, a whole collated mini-batch. Next: train/batches.py.
 """
 
+import os
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,22 +38,31 @@ class Source:
     """A fresh run over the mini-batches of an IterableDataset."""
     loader_options: dict[str, Any]
 
-    def read(self, indices: Iterable[Indices]) -> Iterator[Any]:
+    def read(self, indices: Iterable[Indices], *, tolerant: bool = False) -> Iterator[Any]:
         """Mini-batches for these index arrays, in their order, read by `num_workers` processes when asked for.
 
-        An empty array gives None: it keeps its place among the others.
+        An empty array gives None: it keeps its place among the others. So does an `Unreadable`, where the data set
+        raises and we are `tolerant`.
         """
+        fetch = _tolerant(self.fetch) if tolerant else self.fetch
         if self.num_workers == 0:
-            return (self.fetch(one) if len(one) else None for one in indices)
+            return (fetch(one) if len(one) else None for one in indices)
         # A forked reader only ever sees the data set: it touches no socket and no table of this process.
         loader: Any = data.DataLoader(
-            _Whole(self.fetch),
+            _Whole(fetch),
             batch_size=None,
             sampler=_Once(indices),
             num_workers=self.num_workers,
             **self.loader_options,
         )
         return iter(loader)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Instead of a mini-batch: the data set raised. `error` says what and where, on one line."""
+
+    error: str
 
 
 def open_source(
@@ -127,6 +138,23 @@ def as_batch(collated: Any) -> Any:
     if type(collated) in (tuple, list) and len(collated) == 2:
         return Batch(collated[0], collated[1])
     return collated
+
+
+def _tolerant(fetch: Fetch) -> Fetch:
+    def attempt(indices: Indices) -> Any:
+        try:
+            return fetch(indices)
+        except Exception as error:  # whatever a user's data set may raise
+            return Unreadable(_on_one_line(error))
+
+    return attempt
+
+
+def _on_one_line(error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return f"{type(error).__name__}{': ' + said[0] if said else ''} ({place})"
 
 
 def _rows(tensor: torch.Tensor, indices: Indices) -> torch.Tensor:

@@ -33,9 +33,16 @@ class Todo:
     failed: deque[Piece] = field(default_factory=deque)
     samples: int = field(init=False)
     """Samples in the queue."""
+    shards: int = field(init=False)
+    """Shards of the pass; with the next three, what the card says, looked up once."""
+    an_epoch: int = field(init=False)
+    whole: int = field(init=False)
+    last: int = field(init=False)
 
     def __post_init__(self) -> None:
-        handed_out = 0
+        self.an_epoch, self.whole = self.card.shards, self.card.shard_size
+        self.shards = self.card.epochs * self.an_epoch
+        self.last = shards.size(self.card, self.an_epoch - 1) if self.an_epoch else 0
         if self.running < self.shards:
             epoch, index = divmod(self.running, self.card.shards)
             handed_out = epoch * self.card.samples_used + index * self.card.shard_size + self.cut
@@ -44,14 +51,9 @@ class Todo:
             self.samples = 0
         self.samples += sum(piece.end - piece.first for piece in (*self.returned, *self.failed))
 
-    @property
-    def shards(self) -> int:
-        """Shards of the pass."""
-        return self.card.epochs * self.card.shards
-
     def size_of(self, running: int) -> int:
         """Samples of a shard."""
-        return shards.size(self.card, running % self.card.shards)
+        return self.whole if (running + 1) % self.an_epoch else self.last
 
     def take(self, most: int) -> Piece | None:
         """The next piece, of `most` samples at most; None when nothing is left."""

@@ -289,15 +289,15 @@ class Desk:
         return messages.End() if isinstance(answer, Nothing) else messages.Leased(answer)
 
     def _take_words(self, holder: Holder, words: Sequence[Progress], failures: Sequence[Failure] = ()) -> Verdict:
-        entry = entries.Report(holder, tuple(words), self._clock())
-        with self._kept(entry):
-            verdict = self.record.report(entry)
         failed = False
-        for failure in failures:
+        for failure in failures:  # first: the word on such a lease ends it before what cannot be read
             with self._kept(entries.Fail(holder, failure)):
                 if self.record.book.fail(holder, failure):
                     failed = True
                     self._tell("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
+        entry = entries.Report(holder, tuple(words), self._clock())
+        with self._kept(entry):
+            verdict = self.record.report(entry)
         if verdict.freed or failed:
             self._changed.turn()
         return verdict
@@ -313,9 +313,9 @@ class Desk:
 
     def _take_report(self, role: Role, incarnation: int, report: messages.Report | None) -> None:
         if report is not None:
-            booked = self.record.book.totals()
+            book = self.record.book
             self._tally.take(role, report, at=self._clock(), incarnation=incarnation)
-            self._tally.note(booked.samples_done if booked.samples else self._tally.samples, at=self._clock())
+            self._tally.note(book.samples_done if book.passes else self._tally.samples, at=self._clock())
 
     # ---- doing what job.state says, and keeping it ----
 

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import torch
 
 from springtide import errors
-from springtide.data.source import Source, as_batch
+from springtide.data.source import Source, Unreadable, as_batch
 from springtide.domain.samples import SampleRange
+from springtide.train.hands import Hands
 from springtide.train.meter import Meter
 from springtide.train.orders import PAUSE, Order
 
@@ -133,8 +134,12 @@ class Batches:
 PAUSED = Handed(PAUSE, None)
 
 
-def read(source: Source, orders: Iterable[Order]) -> Iterator[Handed]:
-    """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile."""
+def read(source: Source, orders: Iterable[Order], hands: Hands | None = None) -> Iterator[Handed]:
+    """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile.
+
+    With `hands` a batch that cannot be read is left to others, and one whose lease was taken away is left out; without,
+    there are no others, and what the reader raises ends the loop.
+    """
     under_way: deque[Order] = deque()
 
     def indices() -> Iterator[Any]:
@@ -142,9 +147,16 @@ def read(source: Source, orders: Iterable[Order]) -> Iterator[Handed]:
             under_way.append(order)
             yield order.indices
 
-    for collated in source.read(indices()):
+    for collated in source.read(indices(), tolerant=hands is not None):
         order = under_way.popleft()
-        yield Handed(order, as_batch(collated)) if order.ranges else PAUSED
+        if isinstance(collated, Unreadable):
+            assert hands is not None and order.claim is not None
+            log.warning("cannot read samples %s; others may try: %s", order.ranges[0], collated.error)
+            hands.fail(order.claim, collated.error)
+        elif not order.ranges:
+            yield PAUSED
+        elif hands is None or order.claim is None or hands.wanted(order.claim):
+            yield Handed(order, as_batch(collated))
 
 
 def streamed(source: Source, *, rank: int, workers: int, in_step: bool, epochs: range) -> Iterator[Handed]:

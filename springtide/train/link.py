@@ -15,10 +15,11 @@ from springtide import config, errors
 from springtide.data.book import Book
 from springtide.domain.cluster import Placement
 from springtide.domain.job import Blame
-from springtide.domain.leases import Grant, Holder, Nothing, Progress
+from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import channel, messages
-from springtide.rpc.messages import End, Report, Wait, Welcome
+from springtide.rpc.messages import End, Leased, Report, Wait, Welcome
+from springtide.train.hands import Hands, Words
 
 ALONE = Holder(rank=0)
 _current: "Link | None" = None
@@ -55,12 +56,14 @@ class Link(Protocol):
         """Enter the job; waits until all servers are there. Called again it returns the same."""
         ...
 
-    def lease(self, card: DatasetCard) -> Grant | Wait | End:
-        """A shard to train. `Wait`: ask again (the call itself has waited a while). `End`: this pass is over for me."""
-        ...
+    hands: Hands
+    """The leases that this worker has: the master is told of them with every heartbeat."""
 
-    def done(self, lease: Grant) -> None:
-        """The lease is trained: call it when every server has acknowledged its pushes. Never blocks."""
+    def lease(self, card: DatasetCard, most: int) -> Leased | Wait | End:
+        """Put up to `most` more leases into `hands`. `Wait`: ask again (the call itself has waited a while).
+
+        `End`: nothing of this pass is left but what this worker holds itself.
+        """
         ...
 
     def report(self, report: Report) -> None:
@@ -112,7 +115,8 @@ class MasterLink:
         self._secret, self._rank, self._incarnation = config.job_secret(settings), rank, settings.incarnation
         self._channel = channel.for_member(settings, self._secret)
         self._lock = threading.Lock()
-        self._held: dict[tuple[int, int], Progress] = {}
+        self.hands = Hands()
+        self._told = Words()
         self._report: Report | None = None
         self._welcome: Welcome | None = None
         self._draining = False
@@ -132,23 +136,17 @@ class MasterLink:
             self._channel.start_heartbeat(welcome.heartbeat_s, self._beat, self._take_pulse)
         return self._welcome
 
-    def lease(self, card: DatasetCard) -> Grant | Wait | End:
-        """A shard to train; see `Link.lease`."""
+    def lease(self, card: DatasetCard, most: int) -> Leased | Wait | End:
+        """Leases to train; see `Link.lease`."""
         if self.draining:
             return End()
-        reply = self._channel.ask(messages.LeaseRequest(card, self._words()))
-        if isinstance(reply, messages.Leased):
-            (grant,) = reply.grants
-            with self._lock:
-                self._held[grant.shard, grant.first] = Progress(grant.shard, grant.first, grant.first, grant.end)
-            return grant
-        assert isinstance(reply, Wait | End)
+        words = self.hands.words()
+        reply = self._channel.ask(messages.LeaseRequest(card, words.progress, words.failures, most))
+        assert isinstance(reply, Leased | Wait | End)
+        self.hands.told(words)
+        if isinstance(reply, Leased):
+            self.hands.take(card, reply.grants)
         return reply
-
-    def done(self, lease: Grant) -> None:
-        """The lease is trained; the word rides on the next request or heartbeat."""
-        with self._lock:
-            self._held[lease.shard, lease.first] = Progress(lease.shard, lease.first, lease.end, lease.end)
 
     def report(self, report: Report) -> None:
         """How far this worker is; only the newest is sent."""
@@ -202,7 +200,7 @@ class MasterLink:
             self._over = True
             for call in self._before_finish:
                 call()
-            self._channel.ask(messages.Finish(self._words(), self._take_report()))
+            self._channel.ask(messages.Finish(self.hands.words().progress, self._take_report()))
             self._channel.close()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
@@ -213,17 +211,14 @@ class MasterLink:
             self._channel.close()
 
     def _beat(self) -> messages.Heartbeat:
-        return messages.Heartbeat(self._take_report(), self._words())
+        self._told = self.hands.words()
+        return messages.Heartbeat(self._take_report(), self._told.progress, self._told.failures)
 
     def _take_pulse(self, pulse: messages.Pulse) -> None:
         self._draining = self._draining or pulse.drain
         self._fenced = self._fenced or pulse.fenced
-
-    def _words(self) -> tuple[Progress, ...]:
-        with self._lock:
-            words = tuple(self._held.values())
-            self._held = {key: word for key, word in self._held.items() if word.offset < word.end}
-        return words
+        self.hands.told(self._told)
+        self.hands.heed(pulse.revoked, pulse.truncate)
 
     def _take_report(self) -> Report | None:
         with self._lock:
@@ -237,6 +232,7 @@ class AloneLink:
     def __init__(self, settings: config.Settings) -> None:
         self._settings = settings
         self._book = Book(workers=1)
+        self.hands = Hands()
         self._shared: dict[str, bytes] = {}
         self.latest = Report()
         self.draining = False
@@ -257,14 +253,16 @@ class AloneLink:
             heartbeat_s=1.0,
         )
 
-    def lease(self, card: DatasetCard) -> Grant | Wait | End:
+    def lease(self, card: DatasetCard, most: int) -> Leased | Wait | End:
         """The next shard."""
-        answer = self._book.lease(ALONE, card, most=1, at=0.0)
-        return End() if isinstance(answer, Nothing) else answer[0]
-
-    def done(self, lease: Grant) -> None:
-        """Book it."""
-        self._book.report(ALONE, [Progress(lease.shard, lease.first, lease.end, lease.end)], at=0.0)
+        words = self.hands.words()
+        self._book.report(ALONE, words.progress, at=0.0)
+        self.hands.told(words)
+        answer = self._book.lease(ALONE, card, most, at=0.0)
+        if isinstance(answer, Nothing):
+            return End()
+        self.hands.take(card, answer)
+        return Leased(answer)
 
     def report(self, report: Report) -> None:
         """Keep the newest."""

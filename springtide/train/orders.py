@@ -1,6 +1,6 @@
 """Which samples this worker trains next, as orders: index arrays with the identity that was theirs before anyone came.
 
-In: leases from the link, and in a bsp group the rank. Next: data/source.py reads them, batches.py yields them.
+In: leases in hands.py, and in a bsp group the rank. Next: data/source.py reads them, batches.py yields them.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ from springtide.data import shards
 from springtide.domain.leases import Grant
 from springtide.domain.samples import DatasetCard, SampleRange
 from springtide.rpc import messages
+from springtide.train.hands import Claim, Hands
 from springtide.train.leases import Leases
 
 Indices = NDArray[np.int64]
-ASK_AHEAD_BATCHES = 4  # a lease takes about a millisecond: a fraction of four steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Order:
     ranges: tuple[SampleRange, ...] = ()
     share: float = 1.0
     """Part of the group's batch that this is: a bsp gradient counts by it."""
-    finishes: Grant | None = None
-    """The lease that is done once this batch is applied."""
+    claim: Claim | None = None
+    """What of a lease it is, the other ranks' parts included."""
 
     @property
     def samples(self) -> int:
@@ -49,6 +49,7 @@ PAUSE = Order(indices=np.empty(0, dtype=np.int64))
 
 def leased(
     leases: Leases,
+    hands: Hands,
     card: DatasetCard,
     *,
     rank: int = 0,
@@ -59,41 +60,45 @@ def leased(
 
     In a bsp group of `group` ranks every rank is leased the same shards, and takes its part of each batch.
 
-    A PAUSE comes when nothing can be leased now: shards that others hold may come back, or our own last ones must be
-    reported done first. So a reader that runs ahead never waits for a batch that it still keeps in its hand.
-    Once the job is `draining` no more are read, even of a shard that was begun.
+    A PAUSE comes when nothing can be leased now: what others hold may come back, or our own last batches must be
+    reported trained first, since only then is it known that none of them comes back. So a reader that runs ahead never
+    waits for a batch that it still keeps in its hand. Once the job is `draining` no more are read.
     """
+    hands.open(card)
+    read: tuple[Grant, Indices] | None = None
     try:
-        while not isinstance(answer := leases.take(card), messages.End):
-            if isinstance(answer, messages.Wait):
-                yield PAUSE
+        while not draining():
+            claimed = hands.claim(card.batch_size, group=group)
+            if claimed is not None:
+                grant, claim = claimed
+                if read is None or read[0] is not grant:
+                    read = (
+                        grant,
+                        shards.indices(card, epoch=grant.epoch, index=grant.nth, first=grant.first, end=grant.end),
+                    )
+                leases.keep_up(card, claim.end - claim.begin)
+                yield order_of(grant, claim, read[1], rank, group)
                 continue
-            for left, order in orders_of(answer, card, rank, group):
-                if draining():
-                    return
-                if left == ASK_AHEAD_BATCHES:
-                    leases.ask_ahead(card)
-                yield order
+            answer = leases.more(card)
+            if isinstance(answer, messages.End) and (card.in_step or not hands.busy):
+                return
+            if not isinstance(answer, messages.Leased):
+                yield PAUSE
     finally:
         leases.close()
 
 
-def orders_of(lease: Grant, card: DatasetCard, rank: int, group: int) -> Iterator[tuple[int, Order]]:
-    """The batches of one lease, each with how many follow it."""
-    indices = shards.indices(card, epoch=lease.epoch, index=lease.nth, first=lease.first, end=lease.end)
-    bounds = batch_bounds(len(indices), card.batch_size, group)
-    for number, (begin, end) in enumerate(bounds):
-        part = shards.rank_part(end - begin, rank=rank, workers=group)
-        first, last = begin + part.start, begin + part.stop
-        left = len(bounds) - number - 1
-        identity = SampleRange(epoch=lease.epoch, shard=lease.shard, first=lease.first + first, count=last - first)
-        order = Order(
-            indices=indices[first:last],
-            ranges=(identity,),
-            share=(last - first) / (end - begin),
-            finishes=lease if left == 0 else None,
-        )
-        yield left, order
+def order_of(grant: Grant, claim: Claim, indices: Indices, rank: int, group: int) -> Order:
+    """This rank's part of a batch; `indices` are those of the whole lease."""
+    whole = claim.end - claim.begin
+    part = shards.rank_part(whole, rank=rank, workers=group)
+    count, first = part.stop - part.start, claim.begin + part.start
+    return Order(
+        indices=indices[first - grant.first : first - grant.first + count],
+        ranges=(SampleRange(epoch=grant.epoch, shard=grant.shard, first=first, count=count),),
+        share=count / whole,
+        claim=claim,
+    )
 
 
 def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:

@@ -163,9 +163,12 @@ class Job:
                 epochs = range(first, first + card.epochs)
                 return batches.streamed(opened, rank=self.rank, workers=self.workers, in_step=in_step, epochs=epochs)
             this_pass = dataclasses.replace(card, first_epoch=first)
-            source = leases.Direct(self._link.lease) if self.alone else leases.Ahead(self._link.lease)
+            ask, hands = self._link.lease, self._link.hands
+            direct = in_step or self.alone
+            source = leases.Direct(ask) if direct else leases.Ahead(ask, hands)
             draining = lambda: self._link.draining  # noqa: E731
-            return batches.read(opened, orders.leased(source, this_pass, rank=rank, group=group, draining=draining))
+            wanted = orders.leased(source, hands, this_pass, rank=rank, group=group, draining=draining)
+            return batches.read(opened, wanted, None if direct else hands)
 
         fixed = opened.samples is not None and (in_step or self.workers == 1)
         length = card.epochs * len(orders.batch_bounds(card.samples_used, card.batch_size, group)) if fixed else None

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from springtide import _native
-from springtide.domain.leases import Grant
 from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Handle, Lookups
 from springtide.embedding.tables import ServedTable
 from springtide.train import link as links
 from springtide.train.batches import Handed
 from springtide.train.finite import check_finite
+from springtide.train.hands import Claim
 from springtide.train.meter import Meter
 from springtide.train.optimizer import JobOptimizer
 from springtide.train.rates import Rates
@@ -52,7 +52,7 @@ class Trained:
     ranges: list[tuple[int, int, int, int]] = field(default_factory=list)
     samples: int = 0
     group_samples: float = 0.0
-    finishes: list[Grant] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
 
     def add(self, handed: Handed) -> None:
         """The loop has this batch now."""
@@ -60,8 +60,8 @@ class Trained:
         self.ranges += [(one.epoch, one.shard, one.first, one.count) for one in order.ranges]
         self.samples += order.samples
         self.group_samples += order.samples / order.share
-        if order.finishes is not None:
-            self.finishes.append(order.finishes)
+        if order.claim is not None:
+            self.claims.append(order.claim)
 
     @property
     def share(self) -> float:
@@ -106,7 +106,7 @@ class Step:
         self._skip = False
         self._expected: tuple[Any, Handle] | None = None
         self._pending: _native.Pending | None = None
-        self._finishes: list[Grant] = []
+        self._under_way: list[Claim] = []
 
     # ---- what batches.py tells ----
 
@@ -150,6 +150,7 @@ class Step:
         if self._group > 1 and not early:
             self._link.barrier("springtide: every rank's last step of this pass is applied")
         self._dense.settle()
+        self._link.hands.give_back()
 
     def _finish_batches(self) -> None:
         if self._stepped or self._trained.ranges:
@@ -188,7 +189,7 @@ class Step:
         )
         self.count += 1
         self._trained = Trained()
-        self._finishes = trained.finishes
+        self._under_way = trained.claims
         if self._bsp:
             self._lookups.after_step = self.count
         if not skip:
@@ -211,13 +212,12 @@ class Step:
         return parts
 
     def _await_push(self) -> None:
-        """Wait until the last push is applied; then the leases that it finished are done."""
+        """Wait until the last push is applied; then its batches are done."""
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
-            for lease in self._finishes:
-                self._link.done(lease)
-            self._finishes = []
+            self._link.hands.acknowledge(self._under_way)
+            self._under_way = []
 
 
 def unscale(optimizer: JobOptimizer) -> bool:

@@ -22,19 +22,23 @@ LOOP = """
 import sys
 import termios
 from springtide.domain.samples import DatasetCard
-from springtide.rpc.messages import End, Report, Wait
+from springtide.rpc.messages import End, Report
 from springtide.train import link
 
 here = link.current()
 welcome = here.join()
 card = DatasetCard(samples={samples}, batch_size=10, shard_batches=2, in_step=welcome.sync == "bsp")
 trained = 0
-while not isinstance(lease := here.lease(card), End):
-    if isinstance(lease, Wait):
+here.hands.open(card)
+while True:
+    if not (claimed := here.hands.claim(card.shard_size)):
+        if isinstance(here.lease(card, 1), End):
+            break
         continue
+    lease = claimed[0]
     {body}
     trained += lease.end - lease.first
-    here.done(lease)
+    here.hands.acknowledge(claimed[1:])
     here.report(Report(step=trained // 10, samples=trained, loss=1 / trained))
 print("trained", trained)
 """

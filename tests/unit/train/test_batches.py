@@ -5,18 +5,24 @@ from torch.utils import data
 
 from springtide import config, errors
 from springtide.data import source
-from springtide.domain.samples import Batch, DatasetCard
+from springtide.domain.leases import Grant, Progress
+from springtide.domain.samples import Batch, DatasetCard, SampleRange
+from springtide.rpc import messages
 from springtide.train import batches, leases, link, orders
+from springtide.train.hands import Hands
 from springtide.train.meter import Meter
 
 
 class Diary:
     """A follower that writes down what it is told."""
 
-    def __init__(self):
+    def __init__(self, hands=None):
         self.entries = []
+        self.hands = hands
 
     def hand_out(self, now, following):
+        if self.hands:
+            self.hands.acknowledge([now.order.claim])
         self.entries.append(("hand", number(now), None if following is None else number(following)))
 
     def taken_back(self):
@@ -27,6 +33,8 @@ class Diary:
 
     def close_pass(self, *, early):
         self.entries.append("left" if early else "close")
+        if self.hands:
+            self.hands.give_back()
 
 
 def number(handed):
@@ -41,20 +49,21 @@ def feed_of(count, batch_size, **options):
 
     def feed(passes):
         card = DatasetCard(samples=count, batch_size=batch_size, shuffle=False, first_epoch=passes)
-        return batches.read(opened, orders.leased(leases.Direct(alone.lease), card))
+        return batches.read(opened, orders.leased(leases.Direct(alone.lease), alone.hands, card))
 
+    feed.hands = alone.hands
     return feed
 
 
 def loop(feed, *, ahead):
-    diary = Diary()
+    diary = Diary(getattr(feed, "hands", None))
     return batches.Batches(feed, diary, Meter(), ahead=ahead, length=None), diary
 
 
 def test_the_follower_hears_of_each_batch_and_the_one_after():
     over, diary = loop(feed_of(6, 2), ahead=True)
     assert [batch.y.tolist() for batch in over] == [[0, 1], [2, 3], [4, 5]]
-    hands = [("hand", 0, 2), "back", ("hand", 2, 4), "back", ("hand", 4, None), "back", "close"]
+    hands = [("hand", 0, 2), "back", ("hand", 2, 4), "back", ("hand", 4, None), "back", "pause", "close"]
     assert diary.entries == hands
 
 
@@ -99,13 +108,7 @@ def test_a_pause_reports_what_is_done_and_asks_again():
     assert diary.entries == ["pause", ("hand", 1, None), "back", "pause", "close"]
 
 
-RANGE = next(
-    iter(
-        orders.leased(
-            leases.Direct(link.AloneLink(config.load(environ={})).lease), DatasetCard(samples=1, batch_size=1)
-        )
-    )
-).ranges
+RANGE = (SampleRange(epoch=0, shard=0, first=0, count=1),)
 
 
 def test_the_length_is_told_where_it_is_known():
@@ -118,6 +121,52 @@ def test_readers_in_other_processes_give_the_same_batches():
     over, diary = loop(feed_of(40, 3, num_workers=2), ahead=True)
     assert [y for batch in over for y in batch.y.tolist()] == list(range(40))
     assert diary.entries[-1] == "close"
+
+
+class Scratched(data.Dataset):
+    """A data set with one sample that cannot be read."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if index == 5:
+            raise OSError("bad sector")
+        return index, index
+
+
+@pytest.mark.parametrize("readers", [0, 2])
+def test_a_batch_that_cannot_be_read_ends_its_lease_and_the_others_go_on(readers):
+    opened = source.open_source(Scratched(), batch_size=2, shuffle=False, num_workers=readers)
+    card = DatasetCard(samples=12, batch_size=2, shuffle=False, shard_batches=4)
+    answers = iter([messages.Leased((Grant(0, 0, 0, 0, 8), Grant(1, 0, 1, 0, 4)))])
+    hands = Hands()
+
+    def ask(card, most):
+        answer = next(answers, messages.End())
+        if isinstance(answer, messages.Leased):
+            hands.take(card, answer.grants)
+        return answer
+
+    wanted = orders.leased(leases.Direct(ask), hands, card)
+    read = []
+    for handed in batches.read(opened, wanted, hands):
+        if handed is not batches.PAUSED:
+            read.append(handed.batch.y.tolist())
+            hands.acknowledge([handed.order.claim])
+    assert read == [[0, 1], [2, 3], [8, 9], [10, 11]], "4 to 8 are another's now, though 6 and 7 could be read"
+    words = hands.words()
+    assert words.progress == (Progress(0, 0, 4, 4), Progress(1, 0, 4, 4))
+    assert [(one.shard, one.first, one.offset) for one in words.failures] == [(0, 0, 4)]
+    assert words.failures[0].error.startswith("OSError: bad sector (test_batches.py:")
+
+
+def test_alone_what_the_reader_raises_ends_the_loop():
+    opened = source.open_source(Scratched(), batch_size=2, shuffle=False)
+    alone = link.AloneLink(config.load(environ={}))
+    card = DatasetCard(samples=12, batch_size=2, shuffle=False)
+    with pytest.raises(OSError, match="bad sector"):
+        list(batches.read(opened, orders.leased(leases.Direct(alone.lease), alone.hands, card)))
 
 
 class Numbers(data.IterableDataset):

@@ -14,9 +14,11 @@ def test_alone_a_worker_gets_all_shards_and_then_the_end():
     assert (welcome.rank, welcome.workers, welcome.servers, welcome.seed, welcome.slots) == (0, 1, (), 7, 64)
     card = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)
     counts = []
-    while not isinstance(lease := alone.lease(card), End):
+    alone.hands.open(card)
+    while not isinstance(alone.lease(card, 1), End):
+        lease, claim = alone.hands.claim(100)
         counts.append(lease.end - lease.first)
-        alone.done(lease)
+        alone.hands.acknowledge([claim])
     assert counts == [40, 40, 20] * 2
 
 

@@ -1,6 +1,5 @@
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -10,11 +9,17 @@ from springtide.domain.leases import Grant
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import messages
 from springtide.train import leases, link, orders
+from springtide.train.hands import Hands
 
 
 def all_of(card, **group):
+    """Every order of a pass, each acknowledged as soon as it is there."""
     alone = link.AloneLink(config.load(environ={}))
-    return list(orders.leased(leases.Direct(alone.lease), card, **group))
+    found = []
+    for order in orders.leased(leases.Direct(alone.lease), alone.hands, card, **group):
+        alone.hands.acknowledge([order.claim])
+        found.append(order)
+    return found
 
 
 @given(samples=some.integers(1, 500), batch_size=some.integers(1, 40), epochs=some.integers(1, 3), drop=some.booleans())
@@ -27,7 +32,6 @@ def test_alone_every_sample_of_every_epoch_comes_once(samples, batch_size, epoch
         assert len(set(drawn)) == len(drawn) == card.samples_used
     names = [(one.epoch, one.shard, one.first + k) for order in found for one in order.ranges for k in range(one.count)]
     assert len(set(names)) == len(names) == card.samples_used * epochs
-    assert [order.finishes.shard for order in found if order.finishes is not None] == list(range(card.shards * epochs))
 
 
 @given(samples=some.integers(8, 400), batch_size=some.integers(8, 64), group=some.integers(1, 8))
@@ -38,7 +42,7 @@ def test_ranks_of_a_group_share_each_batch_and_none_is_without_one(samples, batc
     for parts in zip(*ranks, strict=True):
         assert all(part.samples == len(part.indices) > 0 for part in parts)
         assert sum(part.share for part in parts) == pytest.approx(1)
-        assert len({part.finishes for part in parts}) == 1
+        assert len({part.claim for part in parts}) == 1
     drawn = sorted(int(i) for order in itertools.chain(*ranks) for i in order.indices)
     assert drawn == list(range(samples))
 
@@ -48,21 +52,31 @@ def test_a_group_larger_than_its_batch_is_refused():
         orders.fit_to_group(DatasetCard(samples=100, batch_size=4), 5)
 
 
-def test_waiting_is_a_pause_and_the_end_ends():
-    answers = iter([messages.Wait(), Grant(shard=7, epoch=1, nth=0, first=2, end=5), messages.End()])
+def test_waiting_is_a_pause_and_the_end_is_believed_with_empty_hands_only():
+    hands = Hands()
+    answers = iter([messages.Wait(), messages.Leased((Grant(7, 1, 0, 2, 5),)), messages.End(), messages.End()])
+
+    def ask(card, most):
+        answer = next(answers)
+        if isinstance(answer, messages.Leased):
+            hands.take(card, answer.grants)
+        return answer
+
     card = DatasetCard(samples=10, batch_size=2, shuffle=False)
-    found = list(orders.leased(leases.Direct(lambda _: next(answers)), card))
-    assert found[0] is orders.PAUSE
-    assert [order.indices.tolist() for order in found[1:]] == [[2, 3], [4]]
-    assert [(order.ranges[0].shard, order.ranges[0].first) for order in found[1:]] == [(7, 2), (7, 4)]
-    assert [order.finishes for order in found[1:]] == [None, Grant(7, 1, 0, 2, 5)]
-    assert np.size(found[0].indices) == 0
+    told = orders.leased(leases.Direct(ask), hands, card)
+    assert next(told) is orders.PAUSE
+    found = [next(told), next(told)]
+    assert [order.indices.tolist() for order in found] == [[2, 3], [4]]
+    assert [(order.ranges[0].shard, order.ranges[0].first) for order in found] == [(7, 2), (7, 4)]
+    assert next(told) is orders.PAUSE, "what was handed out is not trained yet"
+    hands.acknowledge(order.claim for order in found)
+    assert list(told) == []
 
 
 def test_a_draining_job_reads_no_further_even_within_a_shard():
     alone = link.AloneLink(config.load(environ={}))
     card = DatasetCard(samples=100, batch_size=10)
-    told = orders.leased(leases.Direct(alone.lease), card, draining=lambda: len(seen) == 3)
+    told = orders.leased(leases.Direct(alone.lease), alone.hands, card, draining=lambda: len(seen) == 3)
     seen = []
     seen.extend(itertools.islice(told, 3))
     assert list(told) == []

@@ -1,0 +1,177 @@
+"""The leases in a worker's hands: what of them the loop has been given, what is trained, where each is to end.
+
+In: grants, revocations and wishes from the link (which has its own thread), claims of orders.py, acknowledgements of
+step.py. Out: batches to read, and words for the master. All methods may be called from any thread.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
+from springtide.domain.samples import DatasetCard
+
+
+class Claim(NamedTuple):
+    """Samples `begin` to `end` of a shard, given to the loop as one batch of the lease that began with `first`."""
+
+    shard: int
+    first: int
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class Held:
+    """One lease."""
+
+    grant: Grant
+    end: int
+    claimed: int
+    offset: int
+    trained: dict[int, int] = field(default_factory=dict)
+    """Batches that are acknowledged while one before them is not: where they begin and end."""
+
+    @property
+    def word(self) -> Progress:
+        """What the master is told of it."""
+        return Progress(self.grant.shard, self.grant.first, self.offset, self.end)
+
+    @property
+    def through(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.offset == self.end
+
+
+class Words(NamedTuple):
+    """What there is to tell; `Hands.told` it when the master has heard."""
+
+    progress: tuple[Progress, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+class Hands:
+    """All leases of this worker, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._card: DatasetCard | None = None
+        self._held: dict[LeaseKey, Held] = {}
+        self._unclaimed: deque[Held] = deque()
+        self._failures: list[Failure] = []
+
+    # ---- the loop ----
+
+    def open(self, card: DatasetCard) -> None:
+        """A pass over this data set begins: leases of no other are wanted from now on."""
+        with self._lock:
+            self._card = card
+
+    def claim(self, samples: int, *, group: int = 1) -> tuple[Grant, Claim] | None:
+        """The next batch, of `samples` at most. A rest too small for a group to share joins the batch before it."""
+        with self._lock:
+            while self._unclaimed:
+                held = self._unclaimed[0]
+                begin = held.claimed
+                if begin >= held.end:
+                    self._unclaimed.popleft()
+                    continue
+                end = begin + samples
+                if end + group > held.end:
+                    end = held.end
+                held.claimed = end
+                return held.grant, Claim(held.grant.shard, held.grant.first, begin, end)
+            return None
+
+    def wanted(self, claim: Claim) -> bool:
+        """Whether the batch is still ours to train: its lease was neither revoked nor cut off before it."""
+        with self._lock:
+            held = self._held.get(LeaseKey(claim.shard, claim.first))
+            return held is not None and claim.begin < held.end
+
+    def acknowledge(self, claims: Iterable[Claim]) -> None:
+        """Every server has these batches."""
+        with self._lock:
+            for claim in claims:
+                held = self._held.get(LeaseKey(claim.shard, claim.first))
+                if held is None:
+                    continue
+                held.trained[claim.begin] = claim.end
+                while held.offset in held.trained:
+                    held.offset = min(held.end, held.trained.pop(held.offset))
+
+    def fail(self, claim: Claim, error: str) -> None:
+        """The batch cannot be read: the lease ends before it, and others may try the rest."""
+        with self._lock:
+            held = self._held.get(LeaseKey(claim.shard, claim.first))
+            if held is not None and claim.begin < held.end:
+                held.end = held.claimed = max(held.offset, claim.begin)
+                self._failures.append(Failure(claim.shard, claim.first, claim.begin, error))
+
+    def give_back(self) -> None:
+        """The loop has ended, everything it sent being acknowledged: what it has not trained is not ours any more."""
+        with self._lock:
+            self._card = None
+            self._unclaimed.clear()
+            for held in self._held.values():
+                held.end = held.claimed = held.offset
+
+    def __len__(self) -> int:
+        """How many leases there are."""
+        return len(self._held)
+
+    @property
+    def unclaimed(self) -> int:
+        """Samples that the loop has not been given yet."""
+        with self._lock:
+            return sum(max(0, held.end - held.claimed) for held in self._unclaimed)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is a lease that is not trained to its end."""
+        with self._lock:
+            return any(not held.through for held in self._held.values())
+
+    # ---- the master ----
+
+    def take(self, card: DatasetCard, grants: Iterable[Grant]) -> None:
+        """Leases have come; those that nobody wants any more go straight back."""
+        with self._lock:
+            for grant in grants:
+                key = LeaseKey(grant.shard, grant.first)
+                if key in self._held:
+                    continue
+                wanted = card == self._card
+                held = Held(grant, grant.end if wanted else grant.first, grant.first, grant.first)
+                self._held[key] = held
+                if wanted:
+                    self._unclaimed.append(held)
+
+    def words(self) -> Words:
+        """A word on every lease, and what could not be read."""
+        with self._lock:
+            return Words(tuple(held.word for held in self._held.values()), tuple(self._failures))
+
+    def told(self, words: Words) -> None:
+        """The master has these: leases that are through can be forgotten."""
+        with self._lock:
+            self._failures = [failure for failure in self._failures if failure not in words.failures]
+            for word in words.progress:
+                key = LeaseKey(word.shard, word.first)
+                held = self._held.get(key)
+                if word.offset == word.end and held is not None and held.word == word:
+                    del self._held[key]
+
+    def heed(self, revoked: Collection[LeaseKey], wishes: Iterable[Wish]) -> None:
+        """Drop what is not ours any more; end leases sooner where that is wished, after what the loop was given."""
+        with self._lock:
+            for key in revoked:
+                held = self._held.pop(LeaseKey(*key), None)
+                if held is not None:
+                    held.end = held.claimed = held.offset
+            for wish in wishes:
+                held = self._held.get(LeaseKey(wish.shard, wish.first))
+                if held is not None:
+                    held.end = max(held.claimed, held.offset, min(held.end, wish.end))

@@ -1,0 +1,113 @@
+"""What a worker has leased, has given to its loop, has trained; and what it tells its master of it."""
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from springtide.domain.leases import Grant, LeaseKey, Progress, Wish
+from springtide.domain.samples import DatasetCard
+from springtide.train.hands import Hands
+
+CARD = DatasetCard(samples=1000, batch_size=10, shard_batches=4)
+FIRST, SECOND = Grant(0, 0, 0, 0, 40), Grant(1, 0, 1, 0, 40)
+
+
+def holding(*grants):
+    hands = Hands()
+    hands.open(CARD)
+    hands.take(CARD, grants)
+    return hands
+
+
+def claims(hands, count):
+    return [hands.claim(10)[1] for _ in range(count)]
+
+
+def test_progress_is_what_is_acknowledged_without_a_gap():
+    hands = holding(FIRST)
+    a, b, c = claims(hands, 3)
+    hands.acknowledge([c])
+    hands.acknowledge([a])
+    assert hands.words().progress == (Progress(0, 0, 10, 40),)
+    hands.acknowledge([b])
+    assert hands.words().progress == (Progress(0, 0, 30, 40),)
+    assert hands.busy
+
+
+@given(st.permutations(range(4)))
+def test_in_whatever_order_acknowledgements_come_the_lease_ends(order):
+    hands = holding(FIRST)
+    given_out = claims(hands, 4)
+    for turn in order:
+        assert hands.busy
+        hands.acknowledge([given_out[turn]])
+    assert not hands.busy and hands.words().progress == (Progress(0, 0, 40, 40),)
+
+
+def test_a_lease_is_named_until_the_master_has_heard_that_it_is_through():
+    hands = holding(FIRST)
+    before = hands.words()
+    hands.acknowledge(claims(hands, 4))
+    hands.told(before)
+    assert hands.words().progress == (Progress(0, 0, 40, 40),)
+    hands.told(hands.words())
+    assert hands.words().progress == ()
+
+
+def test_a_wish_is_granted_as_far_as_the_loop_has_not_been_given_more():
+    hands = holding(FIRST, SECOND)
+    claims(hands, 2)
+    hands.heed((), [Wish(0, 0, 10), Wish(1, 0, 0)])
+    assert hands.words().progress == (Progress(0, 0, 0, 20), Progress(1, 0, 0, 0))
+    assert hands.claim(10) is None
+    hands.heed((), [Wish(0, 0, 30)])
+    assert hands.words().progress[0].end == 20, "what was agreed stays"
+
+
+def test_what_is_revoked_is_not_trained_and_not_named():
+    hands = holding(FIRST, SECOND)
+    (claim,) = claims(hands, 1)
+    hands.heed([LeaseKey(0, 0)], ())
+    assert not hands.wanted(claim)
+    hands.acknowledge([claim])
+    assert hands.words().progress == (Progress(1, 0, 0, 40),)
+    assert hands.claim(10)[0] == SECOND
+
+
+def test_what_cannot_be_read_ends_the_lease_before_it():
+    hands = holding(FIRST)
+    a, b, c = claims(hands, 3)
+    hands.fail(b, "OSError: bad disk")
+    assert hands.wanted(a) and not hands.wanted(b) and not hands.wanted(c)
+    assert hands.claim(10) is None
+    words = hands.words()
+    assert words.progress == (Progress(0, 0, 0, 10),)
+    assert [failure.offset for failure in words.failures] == [10]
+    hands.acknowledge([a])
+    assert not hands.busy
+    hands.told(words)
+    hands.told(words)
+    assert hands.words().failures == ()
+
+
+def test_a_loop_that_is_left_gives_back_what_it_has_not_trained():
+    hands = holding(FIRST, SECOND)
+    a, _ = claims(hands, 2)
+    hands.acknowledge([a])
+    hands.give_back()
+    assert hands.words().progress == (Progress(0, 0, 10, 10), Progress(1, 0, 0, 0))
+    hands.take(CARD, [Grant(2, 0, 2, 0, 40)])
+    assert hands.words().progress[-1] == Progress(2, 0, 0, 0), "an answer that comes too late goes straight back"
+    assert hands.claim(10) is None
+
+
+def test_a_grant_that_is_repeated_is_held_once():
+    hands = holding(FIRST, FIRST)
+    assert len(hands) == 1 and hands.unclaimed == 40
+
+
+def test_a_rest_too_small_for_the_group_joins_the_batch_before():
+    hands = holding(Grant(0, 0, 0, 0, 32))
+    sizes = []
+    while claimed := hands.claim(10, group=4):
+        sizes.append(claimed[1].end - claimed[1].begin)
+    assert sizes == [10, 10, 12]
