@@ -100,7 +100,7 @@ def test_a_job_with_samples_that_no_one_could_read_fails_and_names_them(tmp_path
         words = ()
         while isinstance(leased := await master.handle(worker, messages.LeaseRequest(CARD, words)), messages.Leased):
             (grant,) = leased.grants
-            words = (Progress(grant.shard, 0, 10 * grant.shard, 10),)
+            words = (Progress(grant.shard, 0, 10 * grant.shard, 10 * grant.shard),)
             failures = () if grant.shard else (Failure(0, 0, 0, "OSError: bad disk"),)
             pulse = await master.handle(worker, messages.Heartbeat(None, words, failures))
             assert not pulse.revoked
