@@ -74,9 +74,7 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal) -> Desk:
     """A desk for the first master of a job, or one that goes on with what the journal says."""
     snapshot, kept = journal.read()
     began = time.monotonic()
-    record = Record.from_bytes(snapshot) if snapshot else Record(spec)
-    for entry in kept:
-        record.apply(entries.decode(entry))
+    record = rebuild(spec, snapshot, kept)
     # a job's time begins with its first master and never goes back, whatever the machine's clock does
     start = max(record.last_at, time.time() - journal.began)
     desk = Desk(record, story, lambda: start + time.monotonic() - began, journal, journal.term)
@@ -84,6 +82,14 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal) -> Desk:
         desk.take_over()
         log.info("took over with %d entries in %.3f s", len(kept), time.monotonic() - began)
     return desk
+
+
+def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> Record:
+    """The record as it was: the snapshot, and every entry after it once more."""
+    record = Record.from_bytes(snapshot) if snapshot else Record(spec)
+    for entry in kept:
+        record.apply(entries.decode(entry))
+    return record
 
 
 def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:

@@ -54,6 +54,14 @@ class Job:
         """Whether there is no cluster: tables are in this process."""
         return not self._welcome.servers
 
+    @property
+    def leaving(self) -> bool:
+        """Whether this worker was asked to leave before the data is over, by Ctrl-C or by scaling down.
+
+        Its loop then ends early, and what the script does after it should be left to others: ``if not job.leaving:``
+        """
+        return self._link.draining
+
     def prepare(
         self,
         model: nn.Module,

@@ -1,0 +1,183 @@
+"""A real job on this machine, in the hands of a test: kill, stop, wake and scale its processes, wait for its end.
+
+In: a script and a `JobSpec`. Out: the job's last status. Everything is as in `springtide run`, without a terminal:
+the agent runs in a thread of the test. Nothing is left when the `with` block is left.
+
+    with LocalCluster("train.py", spec=JobSpec(name="counts", workers=3), folder=tmp_path) as job:
+        job.until(lambda status: status.samples > 1000)
+        job.kill("worker-1")
+        job.kill("master")
+        assert job.wait().phase == "finished"
+"""
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from springtide import errors
+from springtide.domain.job import JobSpec, Phase
+from springtide.platforms.agent import Agent, RunPlan
+from springtide.platforms.local import LocalPlatform
+from springtide.rpc import connection, messages, whereabouts
+from springtide.telemetry import events, logs
+
+LOOK_S = 0.02
+CALL_S = 10.0  # a call that meets a dying master is made again, for so long
+
+
+class LocalCluster:
+    """One job. Names of roles are those of their logs: `worker-0`, `server-1`, `master`."""
+
+    def __init__(
+        self,
+        script: str | os.PathLike[str],
+        arguments: Sequence[str] = (),
+        *,
+        spec: JobSpec,
+        folder: pathlib.Path,
+        grace_s: float = 30.0,
+    ) -> None:
+        self.files = logs.make_run(folder, spec.name)
+        self._plan = RunPlan(
+            spec=spec, script=os.fspath(script), arguments=tuple(str(each) for each in arguments), grace_s=grace_s
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=f"springtide-{spec.name}")
+        self._agent: Agent | None = None
+        self._seen = messages.JobStatus(name=spec.name, phase=Phase.STARTING, why="", elapsed_s=0.0)
+        self._ended: messages.JobStatus | BaseException | None = None
+
+    def __enter__(self) -> "LocalCluster":
+        """Started."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ended, by force if need be."""
+        while self._thread.is_alive():
+            if self._agent is not None:
+                with contextlib.suppress(RuntimeError):  # the loop may have ended just now
+                    self._loop.call_soon_threadsafe(self._agent.kill)
+            self._thread.join(LOOK_S)
+
+    @property
+    def status(self) -> messages.JobStatus:
+        """How the job was at the last look."""
+        return self._seen
+
+    @property
+    def over(self) -> bool:
+        """Whether everything has ended."""
+        return self._ended is not None
+
+    @property
+    def story(self) -> list[dict[str, object]]:
+        """What has happened so far."""
+        return events.read(self.files.events) if self.files.events.exists() else []
+
+    def pids(self) -> dict[str, int]:
+        """The processes that live now, by role: those that have joined, and the master."""
+        found: dict[str, int] = {}
+        for event in self.story:
+            if event["event"] == "joined":
+                found[str(event["role"])] = int(str(event["pid"]))
+        where = whereabouts.read(self.files.master)
+        if where is not None:
+            found["master"] = where.pid
+        return {role: pid for role, pid in found.items() if is_ours(pid)}
+
+    def signal(self, role: str, number: signal.Signals) -> bool:
+        """Send a signal to a role; whether there was one to get it."""
+        pid = self.pids().get(role)
+        if pid is None:
+            return False
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill(self, role: str) -> bool:
+        """`kill -9`."""
+        return self.signal(role, signal.SIGKILL)
+
+    def wake(self, pid: int) -> None:
+        """SIGCONT, if that process of the job is still there."""
+        if is_ours(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def scale(self, workers: int) -> None:
+        """`springtide scale`."""
+        asyncio.run_coroutine_threadsafe(self._ask(messages.Scale(workers, "asked by a test")), self._loop).result()
+
+    def stop(self, why: str = "stopped by a test") -> None:
+        """Ctrl-C."""
+        assert self._agent is not None
+        self._loop.call_soon_threadsafe(self._agent.stop, why)
+
+    def until(self, true: Callable[[messages.JobStatus], object], *, within_s: float = 120.0) -> messages.JobStatus:
+        """Look until it is so; AssertionError when the job ends first or the time is over."""
+        deadline = time.monotonic() + within_s
+        while not true(self._seen):
+            assert not self.over, f"the job has ended before that: {self._ended}"
+            assert time.monotonic() < deadline, f"not within {within_s:g} s: {self._seen}"
+            time.sleep(LOOK_S)
+        return self._seen
+
+    def wait(self, *, within_s: float = 600.0) -> messages.JobStatus:
+        """The job's last status, when it is over and all its processes have gone."""
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), f"not over within {within_s:g} s: {self._seen}"
+        assert self._ended is not None
+        if isinstance(self._ended, BaseException):
+            raise self._ended
+        return self._ended
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._ended = self._loop.run_until_complete(self._work())
+        except BaseException as error:
+            self._ended = error
+        finally:
+            self._loop.close()
+
+    async def _work(self) -> messages.JobStatus:
+        self._agent = Agent(self._plan, self.files, LocalPlatform(self.files))
+        return await self._agent.run(self._look)
+
+    def _look(self, status: messages.JobStatus) -> None:
+        self._seen = status
+
+    async def _ask(self, request: messages.Request) -> messages.Reply:
+        deadline = time.monotonic() + CALL_S
+        while True:
+            where = whereabouts.read(self.files.master)
+            assert where is not None, "there is no master yet"
+            try:
+                secret = bytes.fromhex(self.files.secret.read_text())
+                link = await connection.connect(where.address, secret, within_s=1.0)
+                try:
+                    return await link.ask(request)
+                finally:
+                    await link.close()
+            except errors.MasterUnreachable:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_S)
+
+
+def is_ours(pid: int) -> bool:
+    """Whether a process lives and is a role of a job (numbers are used again)."""
+    try:
+        command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return b"springtide." in command and state != "Z"

@@ -1,0 +1,103 @@
+"""Faults drawn from a seed: what happens to a job next, the same for the same seed.
+
+In: a `LocalCluster` and a `FaultPlan`. Out: the faults that were done, in order, so that a failing run can be told.
+"""
+
+import random
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from springtide import errors
+from springtide.testing.cluster import LocalCluster
+
+KINDS: Mapping[str, int] = {
+    "kill workers": 6,
+    "kill master": 2,
+    "kill master and worker": 1,
+    "stop worker": 2,
+    "scale": 3,
+}
+"""What may happen, and how often beside the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """How to hurt a job."""
+
+    seed: int
+    pause_s: tuple[float, float] = (0.3, 1.5)
+    """Between two faults, from ... to."""
+    most_workers: int = 4
+    silence_s: float = 2.0
+    """The job's own: a stopped worker is woken after it has been given up."""
+    kinds: Mapping[str, int] = field(default_factory=lambda: KINDS)
+
+
+@dataclass(slots=True)
+class Faults:
+    """Does what a plan says, one fault at a time, until the job is over."""
+
+    plan: FaultPlan
+    job: LocalCluster
+    done: list[str] = field(default_factory=list)
+    _asleep: dict[int, float] = field(default_factory=dict)
+
+    def run(self, *, at_most: int = 1_000_000) -> list[str]:
+        """Hurt the job until it is over, or has had enough. Stopped processes are always woken again."""
+        chance = random.Random(self.plan.seed)
+        while not self.job.over and len(self.done) < at_most:
+            self._rest(chance.uniform(*self.plan.pause_s))
+            kinds = list(self.plan.kinds)
+            kind = chance.choices(kinds, [self.plan.kinds[each] for each in kinds])[0]
+            told = self._do(kind, chance)
+            if told:
+                self.done.append(told)
+        while self._asleep and not self.job.over:
+            self._rest(0.1)
+        return self.done
+
+    def _do(self, kind: str, chance: random.Random) -> str:
+        """One fault; nothing when there is no one to suffer it."""
+        workers = sorted(role for role in self.job.pids() if role.startswith("worker-"))
+        match kind:
+            case "kill workers":
+                return self._kill(chance.sample(workers, min(len(workers), chance.randint(1, 4))))
+            case "kill master":
+                return self._kill(["master"])
+            case "kill master and worker":
+                return self._kill(["master", *chance.sample(workers, min(len(workers), 1))])
+            case "stop worker":
+                return self._stop(chance.choice(workers)) if workers else ""
+            case "scale":
+                return self._scale(chance.randint(1, self.plan.most_workers))
+            case _:
+                raise errors.UnknownName("fault", kind, KINDS)
+
+    def _kill(self, roles: Sequence[str]) -> str:
+        hit = [role for role in roles if self.job.kill(role)]
+        return f"killed {', '.join(hit)}" if hit else ""
+
+    def _stop(self, role: str) -> str:
+        pid = self.job.pids().get(role)
+        if pid is None or not self.job.signal(role, signal.SIGSTOP):
+            return ""
+        self._asleep[pid] = time.monotonic() + 1.5 * self.plan.silence_s
+        return f"stopped {role}"
+
+    def _scale(self, workers: int) -> str:
+        try:
+            self.job.scale(workers)
+        except (errors.SpringtideError, OSError, AssertionError) as error:
+            return "" if self.job.over else f"scaling to {workers} was refused: {error}"
+        return f"scaled to {workers}"
+
+    def _rest(self, pause_s: float) -> None:
+        """Wait, waking those whose time has come."""
+        until = time.monotonic() + pause_s
+        while (now := time.monotonic()) < until and not self.job.over:
+            for pid in [pid for pid, wake in self._asleep.items() if wake <= now]:
+                del self._asleep[pid]
+                self.job.wake(pid)
+            time.sleep(min(0.05, until - now))

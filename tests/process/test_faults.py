@@ -1,0 +1,54 @@
+"""Whatever dies, stops or is scaled: each sample's gradient reaches each row it touches exactly once."""
+
+import numpy as np
+import pytest
+
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from springtide.testing.faults import FaultPlan, Faults
+from tests.process import counting
+
+pytestmark = pytest.mark.process
+
+BATCH = 32
+SILENCE_S = 2.0
+
+
+def spec(**more):
+    """A job that notices quickly, and never gives up."""
+    given = dict(workers=3, servers=2, heartbeat_s=0.2, silence_s=SILENCE_S, relaunches=1000, backoff_s=0.0, drain_s=10)
+    return JobSpec(name="counts", **(given | more))
+
+
+def run(folder, seed, *, batches, pause_s=0.005, epochs=1, hurt, **more):
+    """Count under faults; the last status, the faults done, and what the counts are off by."""
+    ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)  # the last batch is not full
+    script = counting.write(folder, ids)
+    arguments = [folder, epochs, BATCH, pause_s]
+    with LocalCluster(script, arguments, spec=spec(seed=seed, **more), folder=folder / "runs") as job:
+        job.until(lambda status: status.samples > 0)
+        done = hurt(job)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, (done, status)
+    assert status.samples == epochs * len(ids), (done, status)
+    return status, done, counting.differences(folder, ids, epochs=epochs, batch=BATCH)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_faults_lose_and_repeat_nothing(tmp_path, seed):
+    plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 2.0))
+    _, done, wrong = run(tmp_path, seed, batches=1500, hurt=lambda job: Faults(plan, job).run(at_most=6))
+    print(f"seed {seed}: {done}")
+    assert not wrong, (done, wrong)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_twenty_faults_and_more_lose_and_repeat_nothing(tmp_path, seed):
+    plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 3.0))
+    _, done, wrong = run(tmp_path, seed, batches=3000, hurt=lambda job: Faults(plan, job).run(at_most=24))
+    print(f"seed {seed}: {done}")
+    assert not wrong, (done, wrong)
+    assert len(done) >= 20, done
