@@ -1,7 +1,8 @@
 """`springtide demo`: a job on a generated click log, whose best possible AUC is known. Nothing to download.
 
-In: how many of what. Out: the live view of `springtide run`, then how near the model came, how fast, and what to try
-next. The script that is run, `widedeep_demo.py`, is there to be read and copied.
+In: how many of what. Out: the live view of `springtide run`, a worker and the master killed on the way (`saboteur.py`),
+then whether any sample was lost or repeated, how near the model came, how fast, and what to try next. The script that
+is run, `widedeep_demo.py`, is there to be read and copied.
 """
 
 import os
@@ -11,6 +12,7 @@ import msgspec
 
 from springtide.cli import outcome
 from springtide.cli import run as running
+from springtide.cli.saboteur import Saboteur
 from springtide.domain.job import Phase
 from springtide.rpc.messages import JobStatus
 from springtide.telemetry.logs import RunFiles
@@ -19,7 +21,7 @@ DATA = ".springtide/demo-data"
 SCRIPT = pathlib.Path(__file__).with_name("widedeep_demo.py")
 
 
-def demo(*, servers: int, workers: int, samples: int, as_json: bool, debug: bool) -> int:
+def demo(*, servers: int, workers: int, samples: int, kill: bool, as_json: bool, debug: bool) -> int:
     """Run the demo; the exit code."""
     script = os.path.relpath(SCRIPT)
     options = running.RunOptions(
@@ -30,29 +32,37 @@ def demo(*, servers: int, workers: int, samples: int, as_json: bool, debug: bool
         name="demo",
         debug=debug,
     )
-    status, files = running.execute(options)
-    print(text(status, files, script) if status.phase is Phase.FINISHED else outcome.text(status, files, debug=debug))
+    saboteur = Saboteur(samples=samples - samples // 10, worker=f"worker-{workers - 1}") if kill else None
+    status, files = running.execute(options, saboteur)
+    print(
+        text(status, files, script, saboteur)
+        if status.phase is Phase.FINISHED
+        else outcome.text(status, files, debug=debug)
+    )
     if as_json:
         print(msgspec.json.encode(outcome.as_object(status, files)).decode())
     return outcome.exit_code(status)
 
 
-def text(status: JobStatus, files: RunFiles, script: str) -> str:
+def text(status: JobStatus, files: RunFiles, script: str, saboteur: Saboteur | None = None) -> str:
     """What came of it, and what to try next."""
     auc, best = status.metrics.get("test_auc"), status.metrics.get("best_auc")
     lines = [f"trained {status.samples:,} clicks in {status.trained_s:.1f} s: {rate(status):,.0f} samples/s"]
+    if saboteur:
+        lines += saboteur.report(files)
+    if "counted" in status.metrics:
+        counted, lost, repeated = (round(status.metrics[name]) for name in ("counted", "lost", "repeated"))
+        lines.append(f"counted {counted:,} clicks in a table beside the model: {lost:,} lost, {repeated:,} repeated")
     if auc is not None and best is not None:
         share = (auc - 0.5) / (best - 0.5)
-        lines.append(
-            f"AUC {auc:.4f} on later events; the generator's own truth gets {best:.4f} "
-            f"({share:.0%} of what can be learnt)"
-        )
+        lines.append(f"AUC {auc:.4f} on later events; the generator's own truth gets {best:.4f} ({share:.0%})")
     lines += [
         f"script  {script}",
         f"logs    {files.logs}",
         f"events  {files.events}",
         "",
         "What to try next:",
+        f"  springtide explain {files.root.name}    # what happened meanwhile, and why",
         f"  cp {script} train.py",
         "  springtide run train.py --servers 3 --workers 2 -- --samples 1000000",
         "  python train.py         # the same script alone, in one process",

@@ -25,7 +25,7 @@ def line_of(status: JobStatus) -> str:
         "rate": f"{short(status.samples_per_s)}/s",
         "loss": "" if status.loss is None else f"loss {status.loss:.4f}",
         **metrics,
-        "workers": f"workers {workers[0]}/{workers[1]}" if workers[0] != workers[1] else "",
+        "workers": f"workers {workers[0]}/{workers[1]}" if workers[0] != workers[1] and not status.phase.over else "",
     }
     important = [
         "shards",

@@ -11,6 +11,7 @@ import pathlib
 import re
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -59,8 +60,11 @@ def run(options: RunOptions) -> int:
     return code
 
 
-def execute(options: RunOptions) -> tuple[messages.JobStatus, logs.RunFiles]:
-    """Run a job to its end; how it ended, and where its files are."""
+Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], None]
+
+
+def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messages.JobStatus, logs.RunFiles]:
+    """Run a job to its end; how it ended, and where its files are. A witness sees every status, and may speak."""
     script = find_script(options.script)
     limits = limits_of(options)
     sizes = resources.size_locally(cores(), servers=options.servers, workers=options.workers, cpu=limits.cpu)
@@ -77,10 +81,10 @@ def execute(options: RunOptions) -> tuple[messages.JobStatus, logs.RunFiles]:
         arguments=options.arguments, threads_per_worker=sizes.threads_per_worker, port=options.port,
         grace_s=options.grace_s, debug=options.debug,
     )  # fmt: skip
-    return asyncio.run(_run(plan, files)), files
+    return asyncio.run(_run(plan, files, witness)), files
 
 
-async def _run(plan: RunPlan, files: logs.RunFiles) -> messages.JobStatus:
+async def _run(plan: RunPlan, files: logs.RunFiles, witness: Witness | None) -> messages.JobStatus:
     shown = view.open_view(plan, files)
     platform = LocalPlatform(files, shown.say)
     agent = Agent(plan, files, platform, shown.say)
@@ -99,8 +103,14 @@ async def _run(plan: RunPlan, files: logs.RunFiles) -> messages.JobStatus:
 
     for number, name in ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")):
         loop.add_signal_handler(number, interrupted, name)
+
+    def seen(status: messages.JobStatus) -> None:
+        shown.update(status)
+        if witness:
+            witness(status, files, shown.say)
+
     with shown:
-        return await agent.run(shown.update)
+        return await agent.run(seen)
 
 
 def limits_of(options: RunOptions) -> resources.Limits:

@@ -3,7 +3,8 @@
     python widedeep_demo.py                                          alone, in one process
     springtide run widedeep_demo.py --servers 2 --workers 2          the same on parameter servers
 
-The three lines marked with <- are all that makes it a Springtide script.
+The three lines marked with <- are all that makes it a Springtide script. Those marked with # count the samples, to show
+that none is lost or repeated when processes die; leave them out of your own.
 """
 
 import argparse
@@ -24,23 +25,30 @@ def main() -> None:
     train, test = demo.log(options.samples, folder=options.data)
 
     torch.manual_seed(0)
-    model = demo.model()  # WideDeep: 26 fields, each with a table of 8 floats a row and one of weights
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=options.lr)
-    model, optimizer, batches = job.prepare(model, optimizer, train, batch_size=options.batch_size)  # <- tables served
+    widedeep = demo.model()  # WideDeep: 26 fields, each with a table of 8 floats a row and one of weights
+    model = demo.Counted(widedeep)  #
+    optimizers = [
+        torch.optim.Adagrad(widedeep.parameters(), lr=options.lr),
+        torch.optim.SGD(model.seen.parameters(), lr=1.0),  #
+    ]
+    model, optimizers, batches = job.prepare(model, optimizers, train, batch_size=options.batch_size)  # <- served
 
     progress = StreamingAUC()
     for step, (x, y) in enumerate(batches):
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         logits = model(x)
         loss = binary_cross_entropy_with_logits(logits, y)
-        loss.backward()
-        optimizer.step()
+        (loss + model.count(x)).backward()  # count: minus one for each row it touches
+        for optimizer in optimizers:
+            optimizer.step()
         progress.update(y, logits.detach())
         if step % 10 == 0:
             job.report(loss=loss.item(), auc=progress.value())  # <- what the live view shows
     if job.rank == 0:
         auc, best = measure(model, test), test.best_auc()
-        job.report(test_auc=auc, best_auc=best)
+        count = demo.compare(model.state_dict()["seen.weight"], train)  #
+        job.report(test_auc=auc, best_auc=best, counted=count.counted, lost=count.lost, repeated=count.repeated)
         print(f"AUC on {len(test):,} later events: {auc:.4f}; the best possible is {best:.4f}")
 
 

@@ -69,12 +69,24 @@ def test_a_data_loader_that_forks_after_joining_works(tmp_path):
     assert json.loads(out[-1])["samples"] == 4096
 
 
+def test_the_demo_kills_a_worker_and_the_master_and_shows_that_nothing_was_lost_or_repeated(tmp_path):
+    with running.springtide("demo", "--samples", "300000", "--json", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 0, (out, job.said)
+    assert any(line.startswith("now: kill -9 worker-1 ") for line in job.said_all())
+    assert out[0].startswith("trained 270,000 clicks in ")
+    assert out[1].startswith("killed  worker-1: ") and out[2].startswith("killed  the master: the next one listened ")
+    assert out[3] == "counted 270,000 clicks in a table beside the model: 0 lost, 0 repeated"
+    assert json.loads(out[-1])["term"] == 2
+
+
 def test_the_demo_says_how_near_it_came_and_what_to_try_next(tmp_path):
-    with running.springtide("demo", "--samples", "30000", "--json", folder=tmp_path) as job:
+    with running.springtide("demo", "--samples", "30000", "--no-kill", "--json", folder=tmp_path) as job:
         code, out = job.finish()
     assert code == 0, (out, job.said)
     assert out[0].startswith("trained 27,000 clicks in ")
-    assert "the generator's own truth gets 0.8" in out[1]
+    assert out[1] == "counted 27,000 clicks in a table beside the model: 0 lost, 0 repeated"
+    assert "the generator's own truth gets 0.8" in out[2]
     assert "What to try next:" in out
     result = json.loads(out[-1])
     assert 0.6 < result["metrics"]["test_auc"] < result["metrics"]["best_auc"]

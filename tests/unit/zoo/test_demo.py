@@ -1,9 +1,30 @@
 """What the demo trains."""
 
 import numpy as np
+import torch
 
 from springtide import zoo
 from springtide.zoo import demo
+
+
+def test_the_counting_table_sees_what_is_lost_and_what_is_repeated():
+    train, _ = demo.log(2_000)
+    model = demo.Counted(demo.model())
+    optimizer = torch.optim.SGD(model.seen.parameters(), lr=1.0)
+
+    def train_on(part):
+        optimizer.zero_grad()
+        model.count(train.batch(part)[0]).backward()
+        optimizer.step()
+
+    for part in np.array_split(np.arange(len(train)), 7):
+        train_on(part)
+    assert demo.compare(model.seen.weight, train) == demo.Count(counted=1_800, lost=0, repeated=0)
+    train_on(np.arange(5))
+    assert demo.compare(model.seen.weight, train).repeated == 5
+    with torch.no_grad():
+        model.seen.weight.zero_()
+    assert demo.compare(model.seen.weight, train) == demo.Count(counted=0, lost=1_800, repeated=0)
 
 
 def test_the_demo_model_fits_the_demo_log():
