@@ -1,0 +1,356 @@
+"""One random history of a job: messages are lost, doubled, reordered and late, slots move, workers and servers die.
+
+Servers are native `Store`s, moves and checkpoints are slot images, the ledger is the master's own `Book`; only the
+wire, the workers and the clock are made up. Every key belongs to one (slot, batch) and counts how often that batch was
+applied there. `RULES` can be dropped one by one, to show that each is needed and that a violation would be seen.
+"""
+
+import dataclasses
+import itertools
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from springtide import _native
+from springtide.data.book import Book
+from springtide.domain.leases import Grant, Holder, Nothing, Progress
+from springtide.domain.samples import DatasetCard
+
+RULES = {
+    "revoke": "when a server is lost and the ledger goes back, all leases are taken back",
+    "begin": "a checkpoint notes the ledger before it copies the first slot",
+    "covers": "a part that is sent again speaks for the slots it names, and for no other",
+}
+ALL_SLOTS = 256
+SLOTS = (12, 13, 14, 77, 255)
+"""The slots that matter here, of `ALL_SLOTS`; the first three share a lock stripe, and at times a set."""
+SHARDS, BATCHES, GRID, WINDOW = 3, 5, 4, 3
+CARD = DatasetCard(samples=SHARDS * BATCHES * GRID, batch_size=GRID, shard_batches=BATCHES)
+ALL_BATCHES = [(shard, batch) for shard in range(SHARDS) for batch in range(BATCHES)]
+HYPER = [(0, _native.Hyper(1.0, 0.0, 0))]
+FAULTS_UNTIL, STEPS = 900, 6000
+
+
+def new_store():
+    """An empty server: one table, zero at first, whose rows count."""
+    store = _native.Store(slots=ALL_SLOTS, seed=1, reserve_bytes=1 << 26)
+    store.declare(_native.TableSpec(id=0, name="counts", dim=1, optimizer="sgd"))
+    return store
+
+
+def counting_keys():
+    """A key of its own for every slot and batch."""
+    store, keys = new_store(), {}
+    candidates = np.arange(20_000, dtype=np.int64)
+    slot_of = store.slot_of(0, candidates)
+    for slot in SLOTS:
+        mine = candidates[slot_of == slot]
+        keys |= {(slot, *name): int(key) for name, key in zip(ALL_BATCHES, mine, strict=False)}
+    return keys
+
+
+KEYS = counting_keys()
+EMPTY = {slot: new_store().export_slot(slot) for slot in SLOTS}
+
+
+@dataclass
+class Push:
+    """A message to a server."""
+
+    sender: int
+    lease: int
+    shard: int
+    batch: int
+    keys: tuple[int, ...]
+    covers: tuple[int, ...]
+    server: int
+    epoch: int
+
+
+@dataclass
+class Ack:
+    """The server's answer: which slots it refused."""
+
+    push: Push
+    refused: frozenset[int]
+
+
+@dataclass
+class Worker:
+    """A process. `lease` counts its leases, so that an old answer is not taken for a new one's."""
+
+    holder: Holder
+    alive: bool = True
+    grant: Grant | None = None
+    lease: int = 0
+    next: int = 0
+    open: dict[int, set[int]] = field(default_factory=dict)
+    owner: dict[int, int] = field(default_factory=dict)
+    epoch: int = 0
+
+    @property
+    def trained(self) -> int:
+        """Batches of the lease before this one are acknowledged by all servers."""
+        return min((batch for batch, left in self.open.items() if left), default=self.next)
+
+
+@dataclass
+class Checkpoint:
+    """Slot images and the ledger's word, which is older than any of them."""
+
+    ledgers: tuple = ()
+    images: dict[int, bytes] = field(default_factory=dict)
+
+
+class World:
+    """All of it. `run()` ends with an empty list, or with what was not applied exactly once."""
+
+    def __init__(self, seed: int, *, dropped: str = "") -> None:
+        assert not dropped or dropped in RULES
+        self.chance, self.dropped = random.Random(seed), dropped
+        self.touched = {
+            name: tuple(slot for slot in SLOTS if self.chance.random() < 0.6) for name in ALL_BATCHES
+        }  # fmt: skip
+        self.stores = {0: new_store(), 1: new_store()}
+        self.fresh = itertools.count(2)
+        self.epoch = 0
+        self.owner = {slot: self.chance.choice([0, 1]) for slot in SLOTS}
+        self.since = dict.fromkeys(SLOTS, 0)
+        self.book = Book(workers=self.chance.choice([1, 2]), lease_s=float("inf"))
+        self.workers = [Worker(Holder(0)), Worker(Holder(1))]
+        self.wire: list[Push | Ack] = []
+        self.step = 0
+        self.saved = Checkpoint(self.book.to_state().ledgers, EMPTY)
+        self.saving: Checkpoint | None = None
+
+    # ---- a run ----
+
+    def run(self) -> list[str]:
+        """Faults for a while, then quiet until all is trained."""
+        for self.step in range(STEPS):
+            if self.over:
+                return self.violations()
+            getattr(self, self.chance.choice(self.moves()))()
+        return ["stuck: " + str(self.book.totals())]
+
+    @property
+    def over(self) -> bool:
+        """All samples trained, nothing on its way."""
+        if self.wire or self.saving is not None:
+            return False
+        totals = self.book.totals()
+        return totals.samples > 0 and totals.samples_done == totals.samples
+
+    @property
+    def faulty(self) -> bool:
+        return self.step < FAULTS_UNTIL
+
+    def moves(self) -> list[str]:
+        """What may happen next, each as often as it is likely."""
+        live = [worker for worker in self.workers if worker.alive]
+        moves = ["deliver"] * 6 if self.wire else []
+        moves += ["work"] * 6 if live else ["spawn"]
+        if self.faulty:
+            faults = ["kill", "suspect", "move", "save", "die", "spawn", "idle"]
+            moves += self.chance.choices(faults, weights=[2, 3, 8, 12, 4, 4, 30])
+        elif not live:
+            return ["spawn"]
+        elif self.saving is not None:
+            moves.append("save")
+        return moves
+
+    def violations(self) -> list[str]:
+        """Every (batch, touched slot) that was not applied once; untouched ones must be at zero."""
+        found = []
+        for slot in SLOTS:
+            names = list(ALL_BATCHES)
+            out = np.zeros((len(names), 1), dtype=np.float32)
+            self.stores[self.owner[slot]].pull_table(0, np.array([KEYS[slot, *name] for name in names]), out)
+            for name, count in zip(names, out[:, 0], strict=True):
+                wanted = int(slot in self.touched[name])
+                if count != wanted:
+                    found.append(f"slot {slot}, shard {name[0]}, batch {name[1]}: {count:.0f} times, not {wanted}")
+        return found
+
+    # ---- messages ----
+
+    def send(self, worker: Worker, batch: int, slots: tuple[int, ...], *, again: bool = False) -> None:
+        """A first push speaks for all slots of a server, keys or not; one that is sent again names its own."""
+        assert worker.grant is not None
+        for server in sorted(set(worker.owner.values())):
+            keys = tuple(slot for slot in slots if worker.owner[slot] == server)
+            covers = keys
+            if not again or self.dropped == "covers":
+                covers = tuple(slot for slot in SLOTS if worker.owner[slot] == server)
+            if covers:
+                index = self.workers.index(worker)
+                self.wire.append(
+                    Push(index, worker.lease, worker.grant.shard, batch, keys, covers, server, worker.epoch)
+                )
+                worker.open[batch].update(keys)
+
+    def deliver(self) -> None:
+        """Any message, now, and perhaps once more later."""
+        at = self.chance.randrange(len(self.wire))
+        message = self.wire[at]
+        if not (self.faulty and self.chance.random() < 0.15):
+            self.wire.pop(at)
+        if isinstance(message, Push):
+            self.wire.append(Ack(message, self.apply(message)))
+        else:
+            self.acknowledge(message)
+
+    def apply(self, push: Push) -> frozenset[int]:
+        """What a server does: its store applies the push to the slots it answers for. The slots it refuses."""
+        if push.server not in self.stores:
+            return frozenset(push.keys)
+        mask = np.zeros(ALL_SLOTS, dtype=np.uint8)
+        for slot in push.covers:
+            mask[slot] = self.owner[slot] == push.server and self.since[slot] <= push.epoch
+        stats = self.stores[push.server].push_once(
+            np.zeros(len(push.keys), dtype=np.uint16),
+            np.array([KEYS[slot, push.shard, push.batch] for slot in push.keys], dtype=np.int64),
+            np.full(len(push.keys), -1.0, dtype=np.float32),
+            HYPER,
+            [(0, push.shard, push.batch * GRID, GRID)],
+            mask,
+            unique=True,
+        )
+        assert stats.torn == []
+        assert set(stats.foreign) == {slot for slot in push.keys if not mask[slot]}
+        return frozenset(stats.foreign)
+
+    def acknowledge(self, ack: Ack) -> None:
+        """A worker hears: what was refused goes to the slots' owners by its newest placement."""
+        worker, push = self.workers[ack.push.sender], ack.push
+        if not worker.alive or worker.grant is None or worker.lease != push.lease or push.batch not in worker.open:
+            return
+        worker.open[push.batch] -= set(push.keys) - ack.refused
+        if left := ack.refused & worker.open[push.batch]:
+            worker.owner, worker.epoch = dict(self.owner), self.epoch
+            self.send(worker, push.batch, tuple(sorted(left)), again=True)
+
+    # ---- workers ----
+
+    def work(self) -> None:
+        """A worker leases, reports, pushes the next batch, or sends again what has no answer."""
+        worker = self.chance.choice([worker for worker in self.workers if worker.alive])
+        if worker.grant is None:
+            self.lease(worker)
+        elif self.chance.random() < 0.4:
+            self.report(worker)
+        elif worker.next * GRID < worker.grant.end and sum(map(bool, worker.open.values())) < WINDOW:
+            worker.open[worker.next] = set()
+            self.send(worker, worker.next, self.touched[worker.grant.shard, worker.next])
+            worker.next += 1
+        elif not self.wire or (self.faulty and self.chance.random() < 0.1):
+            worker.owner, worker.epoch = dict(self.owner), self.epoch
+            for batch, left in worker.open.items():
+                if left:
+                    self.send(worker, batch, tuple(sorted(left)), again=True)
+
+    def lease(self, worker: Worker) -> None:
+        """One lease, or nothing; a fenced worker begins a new life."""
+        answer = self.book.lease(worker.holder, CARD, 1, 0.0)
+        if answer is Nothing.FENCED:
+            worker.holder = Holder(worker.holder.rank, worker.holder.incarnation + 1)
+        elif not isinstance(answer, Nothing):
+            (worker.grant,) = answer
+            worker.lease += 1
+            worker.next, worker.open = worker.grant.first // GRID, {}
+            worker.owner, worker.epoch = dict(self.owner), self.epoch
+
+    def report(self, worker: Worker) -> None:
+        """Progress: only what is acknowledged. It may be that the lease is gone; the worker may learn it late."""
+        assert worker.grant is not None
+        grant, offset = worker.grant, min(worker.trained * GRID, worker.grant.end)
+        verdict = self.book.report(worker.holder, [Progress(grant.shard, grant.first, offset, grant.end)], 0.0)
+        if verdict.fenced or verdict.revoked:
+            if self.chance.random() < 0.2:
+                worker.grant = None
+        elif offset == grant.end:
+            worker.grant = None
+
+    def spawn(self) -> None:
+        """One more rank."""
+        self.workers.append(Worker(Holder(len(self.workers))))
+
+    def kill(self) -> None:
+        """A worker dies; the master notices."""
+        self.suspect(dies=True)
+
+    def suspect(self, *, dies: bool = False) -> None:
+        """The master gives up a worker, which may go on for a long while: a zombie."""
+        live = [worker for worker in self.workers if worker.alive]
+        if live:
+            worker = self.chance.choice(live)
+            worker.alive = not dies
+            self.book.fence(*worker.holder)
+
+    # ---- servers ----
+
+    def move(self) -> None:
+        """A slot goes to another server, rows and set together."""
+        slot, to = self.chance.choice(SLOTS), self.chance.choice(list(self.stores))
+        if to != self.owner[slot]:
+            image = self.stores[self.owner[slot]].export_slot(slot)
+            self.stores[self.owner[slot]].clear_slot(slot)
+            self.stores[to].import_slot(image)
+            self.epoch += 1
+            self.owner[slot], self.since[slot] = to, self.epoch
+        if self.chance.random() < 0.2:
+            self.stores[next(self.fresh)] = new_store()
+
+    def save(self) -> None:
+        """A checkpoint goes on by one slot: begun, one slot later, or complete."""
+        if self.saving is None:
+            self.saving = Checkpoint(self.book.to_state().ledgers)
+        left = [slot for slot in SLOTS if slot not in self.saving.images]
+        if left:
+            slot = self.chance.choice(left)
+            self.saving.images[slot] = self.stores[self.owner[slot]].export_slot(slot)
+            if self.dropped == "begin":
+                self.saving.ledgers = self.book.to_state().ledgers
+            return
+        self.saved, self.saving = self.saving, None
+        for store in self.stores.values():
+            store.forget(finished_shards(self.saved.ledgers))
+
+    def die(self) -> None:
+        """A server is lost: its slots come back from the last checkpoint, and the ledger goes back to that."""
+        if len(self.stores) == 1:
+            return
+        dead = self.chance.choice(list(self.stores))
+        del self.stores[dead]
+        self.epoch += 1
+        for slot in SLOTS:
+            if self.owner[slot] == dead:
+                self.owner[slot], self.since[slot] = self.chance.choice(list(self.stores)), self.epoch
+                self.stores[self.owner[slot]].import_slot(self.saved.images[slot])
+        self.saving = None
+        self.book = Book.from_state(dataclasses.replace(self.book.to_state(), ledgers=self.saved.ledgers))
+        if not self.saved.ledgers:
+            self.book.shown.clear()  # before the first lease: all cards are shown anew
+        stale = [
+            key
+            for _, key, lease in self.book.leases()
+            if self.dropped != "revoke"
+            or lease.holder.incarnation <= self.book.fenced.get(lease.holder.rank, -1)
+            or lease.holder.incarnation < self.book.living[lease.holder.rank]
+        ]
+        self.book.take_back(stale)
+        self.book.check()
+
+    def idle(self) -> None:
+        """Nothing goes wrong this time."""
+
+
+def finished_shards(ledgers) -> list[int]:
+    """Shards of which a ledger says that all is trained."""
+    return [
+        ledger.base + running
+        for ledger in ledgers
+        for running in range(ledger.running + bool(ledger.cut))
+        if running not in ledger.left
+    ]

@@ -1,0 +1,25 @@
+"""Random histories of the exactly-once protocol on real stores, real slot images and the real ledger."""
+
+import pytest
+
+from tests.property.exactly_once_world import RULES, World
+
+SEEDS = range(200)
+SEEDS_TO_BREAK = range(1000)  # the first few dozen will do; more, so that a change of the ledger does not matter
+
+
+def test_whatever_is_lost_doubled_or_late_every_batch_is_applied_once():
+    for seed in SEEDS:
+        found = World(seed).run()
+        assert not found, f"seed {seed}: {'; '.join(found)}"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_one_of_the_rules_batches_are_lost(rule):
+    """So each rule is needed, and a broken one would be seen by the test above."""
+    for seed in SEEDS_TO_BREAK:
+        found = World(seed, dropped=rule).run()
+        if found and "stuck" not in found[0]:
+            print(f"without {rule!r} ({RULES[rule]}), seed {seed}: {'; '.join(found)}")
+            return
+    pytest.fail(f"nothing went wrong without {rule!r} in {len(SEEDS_TO_BREAK)} seeds: the world is too kind to test it")
