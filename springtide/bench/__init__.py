@@ -20,6 +20,7 @@ BENCHES = {
     "pull": "springtide.bench.pull",
     "train": "springtide.bench.train",
     "cost-growth": "springtide.bench.cost_growth",
+    "recovery": "springtide.bench.recovery",
 }
 
 

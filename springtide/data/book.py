@@ -207,6 +207,11 @@ class Book:
         return sum(ledger.todo.samples for ledger in self._ledgers())
 
     @property
+    def came_back(self) -> bool:
+        """Whether leases that others had begun wait to be handed out again."""
+        return any(ledger.todo.returned for ledger in self._ledgers())
+
+    @property
     def in_step(self) -> bool:
         """Whether the workers go through the data together."""
         return any(ledger.card.in_step for ledger in self.passes)

@@ -309,6 +309,7 @@ class Desk:
         return messages.Pulse(
             drain=self.state.draining(role), stop=self.state.phase.over, fenced=verdict.fenced,
             revoked=verdict.revoked, truncate=verdict.wishes,
+            hurry=self.record.book.came_back,
         )  # fmt: skip
 
     def _take_report(self, role: Role, incarnation: int, report: messages.Report | None) -> None:

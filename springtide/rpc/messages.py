@@ -277,6 +277,8 @@ class Pulse(Message, frozen=True):
     """The master has given up this incarnation and its leases are with others: leave, nothing you say counts."""
     revoked: tuple[LeaseKey, ...] = ()
     """Leases that are not the worker's any more: drop them."""
+    hurry: bool = False
+    """What another has left unfinished waits to be trained: ask for a lease now, whatever is in hand."""
     truncate: tuple[Wish, ...] = ()
     """Leases that should end early, so that others can take their tails."""
 

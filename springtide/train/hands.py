@@ -53,7 +53,7 @@ class Words(NamedTuple):
 
 
 class Hands:
-    """All leases of this worker, in the order in which they came."""
+    """All leases of this worker. The oldest shards go first: what another has left unfinished does not wait long."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,6 +61,8 @@ class Hands:
         self._held: dict[LeaseKey, Held] = {}
         self._unclaimed: deque[Held] = deque()
         self._failures: list[Failure] = []
+        self.hurry = False
+        """What another has left unfinished waits at the master: one more lease is wanted, however many there are."""
 
     # ---- the loop ----
 
@@ -148,6 +150,8 @@ class Hands:
                 self._held[key] = held
                 if wanted:
                     self._unclaimed.append(held)
+            oldest_first = sorted(self._unclaimed, key=lambda held: (held.grant.shard, held.grant.first))
+            self._unclaimed = deque(oldest_first)
 
     def words(self) -> Words:
         """A word on every lease, and what could not be read."""
@@ -164,9 +168,10 @@ class Hands:
                 if word.offset == word.end and held is not None and held.word == word:
                     del self._held[key]
 
-    def heed(self, revoked: Collection[LeaseKey], wishes: Iterable[Wish]) -> None:
+    def heed(self, revoked: Collection[LeaseKey], wishes: Iterable[Wish], *, hurry: bool = False) -> None:
         """Drop what is not ours any more; end leases sooner where that is wished, after what the loop was given."""
         with self._lock:
+            self.hurry = hurry
             for key in revoked:
                 held = self._held.pop(LeaseKey(*key), None)
                 if held is not None:

@@ -97,8 +97,9 @@ class Ahead:
             self._looks.popleft()
         if self._asked is not None and self._asked.done():
             self._answered(0)
-        short = self._short(card)
+        short = max(self._short(card), int(self._hands.hurry))
         if self._asked is None and not self._over and short > 0:
+            self._hands.hurry = False
             self._asked = self._thread.submit(self._ask, card, min(MOST, short))
 
     def close(self) -> None:

@@ -218,7 +218,7 @@ class MasterLink:
         self._draining = self._draining or pulse.drain
         self._fenced = self._fenced or pulse.fenced
         self.hands.told(self._told)
-        self.hands.heed(pulse.revoked, pulse.truncate)
+        self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry)
 
     def _take_report(self) -> Report | None:
         with self._lock:

@@ -109,3 +109,22 @@ def test_after_the_end_it_does_not_ask_while_it_has_work():
     assert len(asked) == 1
     assert ahead.more(CARD) == messages.End()
     ahead.close()
+
+
+def test_when_it_hurries_one_more_is_asked_for_however_much_is_in_hand():
+    hands, clock = Hands(), Clock()
+    hands.open(CARD)
+    master = Master(hands)
+    ahead = leases.Ahead(master, hands, patience_s=5, clock=clock)
+    hands.take(CARD, [Grant(1000 + n, 0, n, 0, 100) for n in range(40)])
+    hurried = []
+    for second in range(6):
+        clock.now = float(second)
+        hands.heed((), (), hurry=second == 3)
+        ahead.keep_up(CARD, 10)
+        if ahead._asked is not None:
+            ahead._asked.result()
+            hurried.append(second)
+    assert hurried and hurried[0] == 3
+    assert master.asked[0] == 1
+    ahead.close()
