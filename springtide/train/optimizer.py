@@ -4,7 +4,8 @@ In: the user's torch.optim optimizer, whose groups it shares, so learning-rate s
 Next: step.py applies it.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ class JobOptimizer(torch.optim.Optimizer):
         self.own = own
         self._apply = apply
         self._fixed = fixed
+        self._waiting = False
+        self._aside: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         # not Optimizer.__init__, which would build groups of its own: this sets up hooks only
         self.__setstate__({"defaults": own.defaults})
 
@@ -41,9 +44,33 @@ class JobOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._waiting = True
         self._apply(self)
         self.own._opt_called = True  # type: ignore[attr-defined]  # for a scheduler made before job.prepare
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As usual. Gradients of a step that waits for another optimizer are put aside: they have yet to go out."""
+        if self._waiting:
+            params = [param for group in self.param_groups for param in group["params"]]
+            self._aside += [(param, param.grad) for param in params if param.grad is not None]
+            for param in params:
+                param.grad = None
+        else:
+            super().zero_grad(set_to_none)
+
+    @contextlib.contextmanager
+    def gradients(self) -> Iterator[None]:
+        """Within, the gradients are those of the step that goes out."""
+        aside, self._aside, self._waiting = self._aside, [], False
+        newer = [(param, param.grad) for param, _ in aside]
+        for param, grad in aside:
+            param.grad = grad
+        try:
+            yield
+        finally:
+            for param, grad_now in newer:
+                param.grad = grad_now
 
     def state_dict(self) -> dict[str, Any]:
         """As `own` gives it: groups, and state of what is updated in this process."""

@@ -4,6 +4,7 @@ In: batches.py says which batch the loop has, optimizer.py that it steps. Out: g
 new values back. Next: dense.py or local_dense.py (dense), embedding/lookup.py (rows), meter.py (times).
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -173,6 +174,12 @@ class Step:
     def _send(self) -> None:
         self._meter.step_began()
         stepped, self._stepped = self._stepped, []
+        with contextlib.ExitStack() as gradients:
+            for optimizer in stepped:
+                gradients.enter_context(optimizer.gradients())
+            self._send_for(stepped)
+
+    def _send_for(self, stepped: list[JobOptimizer]) -> None:
         skip, self._skip = self._skip, False
         trained = self._trained
         skip = self._dense.agree(share=trained.share, skip=skip) or not stepped

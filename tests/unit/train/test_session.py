@@ -234,6 +234,27 @@ def test_frozen_tables_and_layers_stay_as_they_are():
     assert torch.equal(results[1][1]["rows.weight"], clicks.make()[0].state_dict()["rows.weight"])
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_of_two_optimizers_each_may_clear_its_gradients_as_soon_as_it_has_stepped(set_to_none):
+    results = []
+    for served in (False, True):
+        model, dataset = clicks.make()
+        optimizers = [torch.optim.SGD(model.table_weights(), lr=0.1), torch.optim.SGD(model.dense_weights(), lr=0.1)]
+        batches = clicks.plain(dataset, 20)
+        if served:
+            model, optimizers, batches = st.join().prepare(model, optimizers, dataset, batch_size=20, shuffle=False)
+        losses = []
+        for batch in batches:
+            loss = clicks.loss_of(model, *batch)
+            loss.backward()
+            for one in optimizers:
+                one.step()
+                one.zero_grad(set_to_none=set_to_none)
+            losses.append(loss.item())
+        results.append((losses, model.state_dict()))
+    assert_same(results)
+
+
 def test_of_two_optimizers_one_may_rest():
     results = []
     for served in (False, True):
