@@ -35,12 +35,32 @@ def run(folder, seed, *, batches, pause_s=0.005, epochs=1, hurt, **more):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_random_faults_lose_and_repeat_nothing(tmp_path, seed):
-    plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 2.0))
-    _, done, wrong = run(tmp_path, seed, batches=1500, hurt=lambda job: Faults(plan, job).run(at_most=6))
-    print(f"seed {seed}: {done}")
+def test_random_faults_lose_and_repeat_nothing(tmp_path):
+    plan = FaultPlan(seed=1, silence_s=SILENCE_S, pause_s=(0.5, 2.0))
+    _, done, wrong = run(tmp_path, 1, batches=1500, hurt=lambda job: Faults(plan, job).run(at_most=6))
+    print(done)
     assert not wrong, (done, wrong)
+
+
+@pytest.mark.timeout(240)
+def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_and_repeat_nothing(tmp_path):
+    for index in (0, 77, 4000):
+        (tmp_path / f"unreadable-{index}").touch()
+
+    def hurt(job):
+        (tmp_path / "leave-1").write_text("without a word")
+        (tmp_path / "leave-2").write_text("sys.exit")
+        job.until(lambda _: job.over or not list(tmp_path.glob("leave-*")))
+        return job
+
+    status, job, wrong = run(tmp_path, 2, batches=900, hurt=hurt)
+    assert not wrong, wrong
+    story = job.story
+    assert not list(tmp_path.glob("unreadable-*"))
+    assert {event["event"] for event in story} >= {"unreadable", "finished", "decision"}
+    assert status.relaunches == 1 and not status.poisoned
+    left = [event for event in story if event["event"] == "exited" and event["role"] == "worker-2"]
+    assert [event["incarnation"] for event in left] == [0]  # it said that it was through, and is not started again
 
 
 @pytest.mark.soak
