@@ -4,6 +4,8 @@
 // items of one stripe (its lock held). Out: calls of `locate` and `finish`.
 #pragma once
 
+#include <algorithm>
+
 #include "call_plan.h"
 #include "hash.h"
 #include "prefetch.h"
@@ -11,10 +13,12 @@
 
 namespace springtide {
 
+constexpr size_t kGroup = 16;
+
 struct alignas(64) InFlight {
   Item item;
   Slot* slot;
-  const Cell* home;  // nullptr: need not be read again
+  const Cell* home;
   uint8_t* weights;  // nullptr: no such row
   float *vectors, *number;
 };
@@ -24,10 +28,11 @@ struct GroupedItems {
   std::span<const Item> items;
   size_t at = 0;
 
-  bool next(Item& item) {
-    if (at == items.size()) return false;
-    item = items[at++];
-    return true;
+  size_t fill(InFlight* keys) {
+    const size_t n = std::min(kGroup, items.size() - at);
+    for (size_t i = 0; i < n; ++i) keys[i].item = items[at + i];
+    at += n;
+    return n;
   }
 };
 
@@ -41,57 +46,85 @@ struct StreamedItems {
   uint32_t stripe = 0;
 
   uint32_t stripe_ahead() const { return stripe_of(hash_key(tables[at], keys[at])); }
-  bool next(Item& item) {
-    if (at == count) return false;
-    uint64_t hash = hash_key(tables[at], keys[at]);
-    if (stripe_of(hash) != stripe) return false;
-    const TableUse* use = use_by_id[tables[at]];
-    item = Item{hash, use, data};
-    data += use->dim;
-    ++at;
-    return true;
+  size_t fill(InFlight* keys_out) {
+    const size_t most = std::min(kGroup, count - at);
+    const TableId* table = tables + at;
+    const Key* key = keys + at;
+    float* floats = data;
+    size_t n = 0;
+    for (; n < most; ++n) {
+      uint64_t hash = hash_key(table[n], key[n]);
+      if (stripe_of(hash) != stripe) break;
+      const TableUse* use = use_by_id[table[n]];
+      keys_out[n].item = Item{hash, use, floats};
+      floats += use->dim;
+    }
+    data = floats;
+    at += n;
+    return n;
   }
 };
 
-// Keys between two stages: enough misses in flight to keep the line buffers full.
-constexpr size_t kReadHome = 16, kReadNeighbour = 24, kFinish = 40;
-constexpr size_t kRing = 64;
+// Keys go through the stages in groups. One group is at each stage, so that what it asked for has arrived when
+// it comes to the next; enough misses are in flight to keep the line buffers full.
+struct Group {
+  InFlight keys[kGroup];
+  size_t count = 0;
+  uint8_t overflown[kGroup];  // whose cell is not in its home line
+  size_t overflows = 0;
+};
+
+template <class Source>
+void ask_for_home(SlotIndex& index, uint32_t slot_shift, Source& source, Group& group) {
+  const size_t n = group.count = source.fill(group.keys);
+  for (size_t i = 0; i < n; ++i) {
+    InFlight& f = group.keys[i];
+    f.slot = &index.slot(static_cast<uint32_t>(f.item.hash >> slot_shift));
+    ++f.slot->requests;
+    f.home = index.home(*f.slot, f.item.hash);
+    prefetch_read(f.home);
+  }
+}
+
+template <class Locate>
+void read_home(const SlotIndex& index, Group& group, Locate locate) {
+  size_t overflows = 0;
+  for (size_t i = 0; i < group.count; ++i) {
+    InFlight& f = group.keys[i];
+    bool later = false;
+    Cell* cell = index.find_home(f.item.hash, f.item.use->id, f.home, later);
+    if (later) [[unlikely]] {
+      prefetch_read(SlotIndex::neighbour(f.home));
+      group.overflown[overflows++] = static_cast<uint8_t>(i);
+    } else {
+      locate(f, cell);
+    }
+  }
+  group.overflows = overflows;
+}
+
+template <class Locate>
+void read_neighbours(SlotIndex& index, Group& group, Locate locate) {
+  for (size_t i = 0; i < group.overflows; ++i) {
+    InFlight& f = group.keys[group.overflown[i]];
+    locate(f, index.find_next(*f.slot, f.item.hash, f.item.use->id, f.home));
+  }
+}
 
 // `locate` gets the cell, or nullptr where there is none, before the row is needed; `finish` comes later, in
 // order.
 template <class Source, class Locate, class Finish>
 void walk(SlotIndex& index, uint32_t slot_shift, Source& source, Locate locate, Finish finish) {
-  InFlight ring[kRing];
-  size_t fed = 0;
-  bool more = true;
-  for (size_t i = 0;; ++i) {
-    InFlight& f = ring[i % kRing];
-    if (more && (more = source.next(f.item))) {
-      ++fed;
-      f.slot = &index.slot(static_cast<uint32_t>(f.item.hash >> slot_shift));
-      ++f.slot->requests;
-      f.home = index.home(*f.slot, f.item.hash);
-      prefetch_read(f.home);
-    }
-    if (i - kReadHome < fed) {
-      InFlight& g = ring[(i - kReadHome) % kRing];
-      bool later = false;
-      Cell* cell = index.find_home(g.item.hash, g.item.use->id, g.home, later);
-      if (later) [[unlikely]] {
-        prefetch_read(SlotIndex::neighbour(g.home));
-      } else {
-        g.home = nullptr;
-        locate(g, cell);
-      }
-    }
-    if (i - kReadNeighbour < fed) {
-      InFlight& g = ring[(i - kReadNeighbour) % kRing];
-      if (g.home != nullptr) [[unlikely]]
-        locate(g, index.find_slowly(*g.slot, g.item.hash, g.item.use->id));
-    }
-    if (i < kFinish) continue;
-    if (i - kFinish >= fed) return;
-    finish(ring[(i - kFinish) % kRing]);
+  constexpr size_t kStages = 4;
+  Group ring[kStages];
+  for (size_t at = 0, idle = 0; idle < kStages; ++at) {
+    Group& fresh = ring[at % kStages];
+    ask_for_home(index, slot_shift, source, fresh);
+    idle = fresh.count == 0 ? idle + 1 : 0;
+    read_home(index, ring[(at - 1) % kStages], locate);
+    read_neighbours(index, ring[(at - 2) % kStages], locate);
+    const Group& done = ring[(at - 3) % kStages];
+    for (size_t i = 0; i < done.count; ++i) finish(done.keys[i]);
   }
 }
 

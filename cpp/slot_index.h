@@ -50,6 +50,17 @@ class SlotIndex {
     }
     return nullptr;
   }
+  // The next line of its way, after its home line said `later`.
+  Cell* find_next(Slot& slot, uint64_t hash, TableId table, const Cell* home) {
+    const Cell* next = neighbour(home);
+    unsigned hits = match(next, hash);
+    if (hits != 0) [[likely]] {
+      Cell* cell = const_cast<Cell*>(next) + __builtin_ctz(hits);
+      if (belongs(cell->meta, table)) [[likely]]
+        return cell;
+    }
+    return find_slowly(slot, hash, table);
+  }
   Cell* find_slowly(Slot& slot, uint64_t hash, TableId table);  // over all lines it may lie in
   Cell* find(Slot& slot, uint64_t hash, TableId table, const Cell* home) {
     bool later = false;
