@@ -65,8 +65,8 @@ struct StreamedItems {
   }
 };
 
-// Keys go through the stages in groups. One group is at each stage, so that what it asked for has arrived when
-// it comes to the next; enough misses are in flight to keep the line buffers full.
+// Keys go through the stages in groups. One group is at each stage, so that what it asked for has arrived
+// when it comes to the next; enough misses are in flight to keep the line buffers full.
 struct Group {
   InFlight keys[kGroup];
   size_t count = 0;

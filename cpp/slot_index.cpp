@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "hash.h"
@@ -113,12 +114,15 @@ void SlotIndex::clear(Slot& slot) {
   slot.requests = requests;
 }
 
-// Limits are drawn from 0.65 to 0.9 of the cells, so that equal slots do not all grow in the same moment.
+// Limits are drawn from 0.5 to 0.9 of the cells, evenly by ratio. Equal slots reach them over most of a
+// doubling of the rows, so that there is about as much splitting at one time as at another.
 uint32_t SlotIndex::new_segment(uint32_t size_class, uint32_t depth) {
   uint32_t unit = pool_.take(size_class);
   uint32_t cells = 16u << size_class;
   uint64_t draw = mix64((uint64_t{unit} << 8 | depth) + 0x51ed270b153a4d2fULL);
-  auto limit = static_cast<uint16_t>(cells * 13 / 20 + draw % (cells / 4));
+  const double least = 0.5, most = 0.9;
+  double part = static_cast<double>(draw >> 11) * 0x1p-53;
+  auto limit = static_cast<uint16_t>(cells * most * std::pow(least / most, part));
   set_header(cells_at(unit), cells - 1, Header{0, limit, depth});
   return unit;
 }

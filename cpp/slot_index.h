@@ -75,7 +75,11 @@ class SlotIndex {
   }
 
   Cell* insert(Slot& slot, uint64_t hash, uint64_t meta);  // must not be there yet; moves other cells
-  void erase(Slot& slot, Cell* cell);                      // moves other cells of its segment
+  // The line that insert() reads first.
+  const Cell* header_line(Slot& slot, uint64_t hash) const {
+    return cells_at(segment_unit(slot, hash)) + size_t{slot.bucket_mask} * kBucket;
+  }
+  void erase(Slot& slot, Cell* cell);  // moves other cells of its segment
   void clear(Slot& slot);
 
   bool belongs(uint64_t meta, TableId table) const { return table_of(meta) == table; }

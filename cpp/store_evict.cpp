@@ -42,12 +42,14 @@ void StoreImpl::remember_gone(uint32_t number, uint64_t hash, TableId table) {
   history.gone.push_back({hash, table, clock.tick()});
 }
 
-void StoreImpl::make_room(Table& table, uint32_t number, PushStats& stats) {
-  if (table.share == 0) return;
+bool StoreImpl::make_room(Table& table, uint32_t number, PushStats& stats) {
+  if (table.share == 0) return false;
+  const uint64_t before = stats.evicted;
   while (table.quotas[number].rows >= table.share) {
     evict_oldest(table, number);
     ++stats.evicted;
   }
+  return stats.evicted != before;
 }
 
 // A scan of the slot finds several victims at once. A row touched since has another stamp and is passed over;

@@ -111,11 +111,11 @@ class StoreImpl {
   template <class Source>
   void pull_rows(Source& source);
   void apply_one(const Item& item, uint32_t tick, PushStats& stats);
-  RowHandle create(const Item& item, uint32_t tick);
+  RowHandle create(const Item& item, Cell* cell, uint32_t tick);
   void update(const Item& item, RowHandle row);
   void assign_one(const Item& item, uint32_t tick);
 
-  void make_room(Table& table, uint32_t slot_number, PushStats& stats);
+  bool make_room(Table& table, uint32_t slot_number, PushStats& stats);  // whether cells have moved
   void evict_oldest(Table& table, uint32_t slot_number);
   void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
   void forget_rows(uint32_t slot_number);

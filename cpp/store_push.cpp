@@ -127,11 +127,12 @@ void StoreImpl::push_rows(uint32_t number, Source& source, PushStats& stats) {
     if (use.number_bytes != 0) prefetch_lines_to_write(f.number = use.number(row), use.number_bytes);
     if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
   };
-  auto finish = [](const InFlight& f) {
+  auto finish = [this](const InFlight& f) {
     const TableUse& use = *f.item.use;
     if (f.weights != nullptr) {
       use.step(f.weights, f.vectors, f.number, f.item.data);
     } else {
+      prefetch_read(index_.header_line(*f.slot, f.item.hash));
       rest.push_back(f.item);
     }
   };
@@ -170,20 +171,20 @@ void StoreImpl::apply_one(const Item& item, uint32_t tick, PushStats& stats) {
     ++stats.waiting;
     return;
   }
-  make_room(table, number, stats);
-  update(item, create(item, tick));
+  if (make_room(table, number, stats)) cell = index_.find(slot, item.hash, table.spec.id);
+  update(item, create(item, cell, tick));
   ++stats.applied;
   ++stats.created;
 }
 
-// The row with its init; a waiting key's cell becomes the row's.
-RowHandle StoreImpl::create(const Item& item, uint32_t tick) {
+// The row with its init; the cell of a key that waited, if there is one, becomes the row's.
+RowHandle StoreImpl::create(const Item& item, Cell* cell, uint32_t tick) {
   Table& table = *item.use->table;
   uint32_t number = slot_number(item.hash);
   Slot& slot = index_.slot(number);
   RowHandle row = table.rows.take(stripe_number(item.hash));
   table.write_init(row, item.hash);
-  if (Cell* cell = index_.find(slot, item.hash, table.spec.id)) {
+  if (cell != nullptr) {
     cell->meta = row_meta(row, tick);
   } else {
     index_.insert(slot, item.hash, row_meta(row, tick));
@@ -224,8 +225,8 @@ void StoreImpl::assign_one(const Item& item, uint32_t tick) {
     cell->meta = row_meta(row, tick);
   } else {
     PushStats ignored;
-    make_room(table, number, ignored);
-    row = create(item, tick);
+    if (make_room(table, number, ignored)) cell = index_.find(index_.slot(number), item.hash, table.spec.id);
+    row = create(item, cell, tick);
   }
   table.write(row, item.data);
 }

@@ -157,7 +157,7 @@ void StoreImpl::import_table(uint32_t number, const TableImage& part) {
       row = handle_of(cell->meta);
       cell->meta = row_meta(row, tick);
     } else {
-      row = create(Item{part.rows[i], &use, nullptr}, tick);
+      row = create(Item{part.rows[i], &use, nullptr}, cell, tick);
     }
     std::memcpy(into.rows.weights(row), part.weights.data() + i * into.weight_bytes, into.weight_bytes);
     const uint8_t* state = part.state.data() + i * (into.vector_bytes + into.number_bytes);
