@@ -58,6 +58,18 @@ bool CallPlan::seems_ordered(std::span<const TableId> tables, std::span<const Ke
   return changes <= kSamples / 4;
 }
 
+std::vector<KeyRange> CallPlan::cut(std::span<const TableId> tables, std::span<const Key> keys,
+                                    uint32_t parts) const {
+  std::vector<KeyRange> ranges;
+  size_t first = 0, floats = 0;
+  for (uint32_t part = 1; part <= parts; ++part) {
+    const size_t end = keys.size() * part / parts;
+    ranges.push_back({first, end, floats});
+    for (; part < parts && first < end; ++first) floats += use_by_id_[tables[first]]->dim;
+  }
+  return ranges;
+}
+
 void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys,
                      std::span<const DataRun> runs) {
   size_t n = keys.size();

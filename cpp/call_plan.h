@@ -63,6 +63,12 @@ struct Item {
   float* data;  // pull: filled; push and assign: read only
 };
 
+// Keys that one thread goes through.
+struct KeyRange {
+  size_t first, end;
+  size_t floats_before;
+};
+
 class CallPlan {
  public:
   static CallPlan& of_this_thread();  // memory is kept from call to call
@@ -77,6 +83,7 @@ class CallPlan {
   const TableUse* const* use_by_id() const { return use_by_id_.data(); }
   // A sample says that the caller has them in slot order: then runs of one stripe are long as they are.
   bool seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const;
+  std::vector<KeyRange> cut(std::span<const TableId> tables, std::span<const Key> keys, uint32_t parts) const;
   void group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
     const DataRun all{keys.size(), data};
     group(tables, keys, {&all, 1});

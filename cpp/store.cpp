@@ -137,12 +137,8 @@ void StoreImpl::check_process() const {
 }
 
 void StoreImpl::for_stripes(size_t keys, const std::function<void(uint32_t)>& work) {
-  constexpr size_t kWorthWaking = 4096;  // keys; under this a second thread costs more than it brings
-  if (keys < kWorthWaking || crew_.threads() < 2) {
-    for (uint32_t s = 0; s < kStripes; ++s) work(s);
-  } else {
-    crew_.run(kStripes, work);
-  }
+  if (worth_sharing(keys)) return crew_.run(kStripes, work);
+  for (uint32_t s = 0; s < kStripes; ++s) work(s);
 }
 
 Store::Store(const StoreOptions& options) : impl_(std::make_unique<StoreImpl>(options)) {}

@@ -87,6 +87,8 @@ class StoreImpl {
   bool is_row(const Cell* cell, const TableUse& use) const {
     return cell != nullptr && !is_candidate(cell->meta) && (!use.ages || !expired(cell->meta, *use.table));
   }
+  // Under some thousand keys a second thread costs more than it brings.
+  bool worth_sharing(size_t keys) const { return keys >= 4096 && crew_.threads() > 1; }
   void for_stripes(size_t keys, const std::function<void(uint32_t)>& work);
 
   CallPlan& plan_push(std::span<const TableId> tables, std::span<const Key> keys,

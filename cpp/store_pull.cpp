@@ -9,13 +9,19 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
   plan.name_tables(tables, keys, [this](TableId id) { return TableUse(table(id)); });
-  if (crew_.threads() < 2 && plan.seems_ordered(tables, keys)) {
-    StreamedItems source{tables.data(), keys.data(), 0, keys.size(), out, plan.use_by_id()};
-    while (source.at < source.count) {
-      source.stripe = source.stripe_ahead();
-      std::lock_guard hold(stripes_[source.stripe].lock);
-      pull_rows(source);
-    }
+  if (plan.seems_ordered(tables, keys)) {
+    const std::vector<KeyRange> ranges =
+        plan.cut(tables, keys, worth_sharing(keys.size()) ? crew_.threads() : 1);
+    crew_.run(static_cast<uint32_t>(ranges.size()), [&](uint32_t i) {
+      const KeyRange& range = ranges[i];
+      StreamedItems source{tables.data(),   keys.data(), range.first, range.end, out + range.floats_before,
+                           plan.use_by_id()};
+      while (source.at < source.count) {
+        source.stripe = source.stripe_ahead();
+        std::lock_guard hold(stripes_[source.stripe].lock);
+        pull_rows(source);
+      }
+    });
     return;
   }
   plan.group(tables, keys, out);
