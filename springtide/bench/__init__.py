@@ -21,6 +21,7 @@ BENCHES = {
     "train": "springtide.bench.train",
     "cost-growth": "springtide.bench.cost_growth",
     "recovery": "springtide.bench.recovery",
+    "exactly-once": "springtide.bench.exactly_once",
 }
 
 

@@ -100,7 +100,8 @@ class Step:
         self._meter = meter
         self._bsp, self._group = group > 0, group
         self._ahead = ahead
-        self._named = named
+        self.named = named
+        """Whether pushes name their batches."""
         self._on_step = on_step
         self._trained = Trained()
         self._stepped: list[JobOptimizer] = []
@@ -191,7 +192,7 @@ class Step:
             step=self.count + 1,
             hyper=[] if skip else self._rates.now(stepped),
             bsp=self._bsp,
-            batches=trained.ranges if self._named else (),
+            batches=trained.ranges if self.named else (),
             clock=self.count + 1,
         )
         self.count += 1

@@ -1,11 +1,13 @@
 """A training loop of a zoo model: plain PyTorch with sparse EmbeddingBags, or the same loop prepared by springtide.
 
-Options: kind (pytorch, springtide), model, rows, dim, batch, batches, threads, lr, addresses (of servers).
-A round: seconds -> samples/s, and for springtide where the time went.
+Options: kind (pytorch, springtide), model, rows, dim, batch, batches, threads, lr, addresses (of servers), history
+(ranges that slots remember at the start). A round: seconds, identities (on or off) -> samples/s, steps, CPU seconds,
+and for springtide where the time went.
 """
 
 import dataclasses
 import itertools
+import resource
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +23,7 @@ from springtide.zoo.batches import ClickBatch
 
 Round = Callable[[dict[str, Any]], dict[str, Any]]
 TABLES, DENSE = 26, 13
+OLD_EPOCH, HISTORY_A_PUSH = 1 << 20, 1000  # ranges that never join, and lie before those of the loop
 
 
 class Clicks(Dataset[Any]):
@@ -45,6 +48,12 @@ class Clicks(Dataset[Any]):
         return self.made[int(indices[0]) // self.size]
 
 
+def cpu_s() -> float:
+    """CPU seconds of this process so far, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     """Make model, data and loop."""
     torch.set_num_threads(options["threads"])
@@ -60,9 +69,15 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
             model, optimizer, data, batch_size=data.size, epochs=1_000_000, shuffle=False
         )
         feed = iter(batches)
+        step: Any = batches._follower
+        for first in range(0, options.get("history", 0), HISTORY_A_PUSH):
+            named = [(OLD_EPOCH, 0, 2 * at, 1) for at in range(first, first + HISTORY_A_PUSH)]
+            step._client.push([], step=0, hyper=[], batches=named).wait()
 
     def measure(request: dict[str, Any]) -> dict[str, Any]:
-        before = job.meter.collect() if job else None
+        if job:
+            step.named = request.get("identities", True)
+        before, used = job.meter.collect() if job else None, cpu_s()
         began, steps = time.perf_counter(), 0
         while (took := time.perf_counter() - began) < request["seconds"] or not steps:
             x, y = next(feed)
@@ -70,7 +85,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
             zoo.loss(model(x), y).backward()
             optimizer.step()
             steps += 1
-        answer: dict[str, Any] = {"figure": steps * data.size / took}
+        answer: dict[str, Any] = {"figure": steps * data.size / took, "steps": steps, "cpu_s": cpu_s() - used}
         if job and before:
             spent = dataclasses.asdict(job.meter.collect())
             answer["spent"] = {name: value - getattr(before, name) for name, value in spent.items()}

@@ -1,5 +1,9 @@
-"""A parameter server for `bench train`. Options: index, servers. Rounds: {"what": "address"} -> address."""
+"""A parameter server for `bench train` and `bench exactly-once`. Options: index, servers.
 
+Rounds: {"what": "address"} -> address, CPU seconds so far, and what its slots remember.
+"""
+
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +22,19 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     )
     role.place(served_link.placement(options["servers"]))
     address = role.start()
-    return lambda _: {"address": address, "figure": role.store.rows()}, {}
+
+    def answer(_: dict[str, Any]) -> dict[str, Any]:
+        used, remembered = resource.getrusage(resource.RUSAGE_SELF), role.store.identity_stats()
+        return {
+            "address": address,
+            "figure": role.store.rows(),
+            "cpu_s": used.ru_utime + used.ru_stime,
+            "sets": remembered.sets,
+            "spans": remembered.spans,
+            "bytes": remembered.bytes,
+        }
+
+    return answer, {}
 
 
 if __name__ == "__main__":
