@@ -65,12 +65,9 @@ def after_exit(node: Node, ended: RoleExit, spec: JobSpec, *, at: float) -> Rela
     return _crashed(node, how, blame, spec, at)
 
 
-def after_silence(node: Node, silent_s: float, spec: JobSpec, *, at: float) -> Relaunch | GiveUp:
-    """A worker has missed its heartbeats for too long."""
-    how = (
-        f"{node.role} has been silent for {silent_s:.0f} s (limit {spec.silence_s:g} s): "
-        "its process hangs or is stopped"
-    )
+def after_silence(node: Node, silent_s: float, limit_s: float, spec: JobSpec, *, at: float) -> Relaunch | GiveUp:
+    """A role has missed its heartbeats for longer than the limit."""
+    how = f"{node.role} has been silent for {silent_s:.0f} s (limit {limit_s:g} s): its process hangs or is stopped"
     return _crashed(node, how, Blame.INFRASTRUCTURE, spec, at)
 
 

@@ -22,6 +22,7 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.FAILED: frozenset(),
 }
 
+SERVER_SILENCE_S = 30.0  # a silent server ends the job, so it gets this much at least; a worker is merely replaced
 EXPLANATION_S = 2.0  # a symptom (a worker that cannot reach a server) waits so long for its cause
 
 
@@ -329,9 +330,18 @@ class JobState:
                 continue
             if node.state is NodeState.DRAINING and at - node.drain_since > self.spec.drain_s:
                 found.append(events.Undrained(node.role, node.incarnation))
-            elif silent_s > self.spec.silence_s:
+            elif silent_s > self._patience_s(node):
                 found.append(events.Silent(node.role, node.incarnation, silent_s))
         return found
+
+    def forgive(self, seconds: float) -> None:
+        """The master itself was away for so long, and could hear nobody: that is held against no one."""
+        for node in self.nodes.values():
+            node.heard_at += seconds
+
+    def _patience_s(self, node: Node) -> float:
+        server = node.role.kind is RoleKind.SERVER
+        return max(self.spec.silence_s, SERVER_SILENCE_S) if server else self.spec.silence_s
 
     def _overdue(self, event: events.Silent | events.Late | events.Undrained, at: float) -> list[actions.Action]:
         node = self.node(event.role)
@@ -341,7 +351,7 @@ class JobState:
             return [*self._let_go(node, f"not drained within {self.spec.drain_s:g} s", at), *self._settle()]
         if isinstance(event, events.Late):
             return self._never_joined(node, event.silent_s)
-        verdict = recovery.after_silence(node, event.silent_s, self.spec, at=at)
+        verdict = recovery.after_silence(node, event.silent_s, self._patience_s(node), self.spec, at=at)
         if node.role.kind is RoleKind.SERVER:
             error = verdict.error if isinstance(verdict, recovery.GiveUp) else verdict.why
             return self._fail(error, Blame.INFRASTRUCTURE)

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 HOLD_LEASE_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
 AGENT_GRACE_S = 10.0  # an agent that has hung up may come back within this time; else the job has lost its host
+AWAY_S = 1.0  # between two ticks: more than that, and the master was stopped or starved, and could hear nobody
 SNAPSHOT_TURNS = 5000  # of the journal: replaying so many takes a fraction of a second
 
 
@@ -47,6 +48,7 @@ class Desk:
         self._usage: dict[Role, RoleUsage] = {}
         self._agents: set[Peer] = set()
         self._agent_left_at: float | None = None
+        self._ticked_at = clock()
 
     @property
     def spec(self) -> JobSpec:
@@ -119,6 +121,10 @@ class Desk:
     def tick(self) -> None:
         """Let deadlines pass."""
         now = self._clock()
+        away_s, self._ticked_at = now - self._ticked_at - AWAY_S, now
+        if away_s > 0:
+            log.warning("this process did not run for %.1f s", away_s + AWAY_S)
+            self.state.forgive(away_s)
         if self._agent_left_at is not None and now - self._agent_left_at > AGENT_GRACE_S:
             log.warning("the agent has gone; so do I")
             self.over.set()

@@ -103,8 +103,9 @@ def test_a_lost_server_fails_the_job_and_is_named():
     assert end.blame is Blame.INFRASTRUCTURE
     silent = started()
     for role in (SERVERS[1], *WORKERS[:2]):
-        silent.handle(events.Heard(role), at=11)
-    assert conclusion(tick(silent, at=12)).why.startswith("server-0 has been silent for 11 s")
+        silent.handle(events.Heard(role), at=31)
+    assert tick(silent, at=31) == []  # it has longer than a worker, since nothing can replace it
+    assert conclusion(tick(silent, at=32)).why.startswith("server-0 has been silent for 31 s (limit 30 s)")
 
 
 def test_a_killed_worker_is_fenced_and_wanted_in_its_next_life():
@@ -229,6 +230,12 @@ def test_silence_counts_from_the_last_heartbeat_and_not_before_training():
     assert decided.why.startswith("worker-0 has been silent for 11 s (limit 10 s)")
     state.handle(events.Heard(WORKERS[0], 0), at=50)  # the zombie wakes: that counts for nothing
     assert state.node(WORKERS[0]).heard_at == 12
+
+
+def test_what_the_master_could_not_hear_is_held_against_no_one():
+    state = started()
+    state.forgive(100)
+    assert tick(state, at=110) == []
 
 
 def test_a_new_master_gives_everyone_time_to_be_heard_again():
