@@ -4,14 +4,13 @@ In: the user's optimizer and its parameter groups. Out: OptimSpec once, (table, 
 Used for embedding tables and for chunks of dense parameters alike.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from springtide import errors
 from springtide.domain import tables
-from springtide.embedding.tables import ServedTable
 
 NAMED: dict[str, tables.OptimSpec] = {
     "sgd": tables.OptimSpec(kind="sgd"),
@@ -118,64 +117,3 @@ def hyper_of(optimizer: torch.optim.Optimizer, group: Group, *, step: int) -> ta
     if isinstance(optimizer, torch.optim.Adagrad):
         lr /= 1.0 + (step - 1) * float(group["lr_decay"])
     return tables.Hyper(lr=lr, weight_decay=decay, step=step if isinstance(optimizer, torch.optim.SparseAdam) else 0)
-
-
-def group_index(optimizer: torch.optim.Optimizer, weight: torch.Tensor, *, name: str) -> int:
-    """Number of the parameter group that holds this weight."""
-    for i, group in enumerate(optimizer.param_groups):
-        if any(parameter is weight for parameter in group["params"]):
-            return i
-    raise errors.BadInput(
-        f"table {name!r}: its weight is in no parameter group; pass model.parameters() to the optimizer, "
-        "or freeze the table with weight.requires_grad_(False)"
-    )
-
-
-class TableOptim:
-    """The optimizers of a model's tables: their kernels now, their rates at each push."""
-
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Iterable[ServedTable]) -> None:
-        self._entries: list[tuple[int, ServedTable, torch.optim.Optimizer, int]] = []
-        self._groups: list[tuple[torch.optim.Optimizer, int]] = []
-        self._last: tuple[list[tables.Hyper], list[tuple[int, float, float, int]]] | None = None
-        self._frozen: list[ServedTable] = []
-        for table in served:
-            holder = next((one for one in optimizers if _holds(one, table.weight)), None)
-            if holder is None and not table.weight.requires_grad:
-                self._frozen.append(table)
-                continue
-            if holder is None:
-                holder = optimizers[0]
-            index = group_index(holder, table.weight, name=table.name)
-            if table.request.optimizer is None:
-                table.with_optimizer(spec_of(holder, holder.param_groups[index]))
-            self._entries.append((table.spec.id, table, holder, index))
-            if (holder, index) not in self._groups:
-                self._groups.append((holder, index))
-        self._counted = any(
-            table.spec.optim.kind == "adam" and not table.spec.optim.eps_outside for _, table, _, _ in self._entries
-        )
-
-    def hyper(self, *, step: int) -> list[tuple[int, float, float, int]]:
-        """(table, lr, weight decay, step) of every trained table for push number `step`, counted from 1."""
-        now = [hyper_of(optimizer, optimizer.param_groups[index], step=step) for optimizer, index in self._groups]
-        if self._last is not None and self._last[0] == now and not self._counted:
-            return self._last[1]
-        out = []
-        for table_id, table, optimizer, index in self._entries:
-            values = now[self._groups.index((optimizer, index))]
-            kernel = table.spec.optim
-            out.append(
-                (
-                    table_id,
-                    values.lr if table.request.lr is None else table.request.lr,
-                    values.weight_decay,
-                    step if kernel.kind == "adam" and not kernel.eps_outside else 0,
-                )
-            )
-        self._last = (now, out)
-        return out
-
-
-def _holds(optimizer: torch.optim.Optimizer, weight: torch.Tensor) -> bool:
-    return any(parameter is weight for group in optimizer.param_groups for parameter in group["params"])

@@ -21,7 +21,7 @@ NANO = 1e-9
 def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
     """The tables of the job: on its servers, or in this process when there are none."""
     if not welcome.servers:
-        return TableClient.local(slots=welcome.slots, seed=welcome.seed)
+        return TableClient.local(slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads())
     hosts, ports = zip(*(split_address(address) for address in welcome.servers), strict=True)
     backend = _native.RemoteBackend(
         hosts=list(hosts),

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from springtide.embedding import client, convert, lookup, optim
+from springtide.embedding import client, convert, lookup
+from springtide.train.optimizer import JobOptimizer
+from springtide.train.rates import Rates
 
 
 class Served:
@@ -22,7 +24,8 @@ class Served:
         self.tables = convert.convert(model, self.client)
         self.lookups = lookup.Lookups(self.client)
         self.optimizer = make_optimizer(model.parameters())
-        self.rates = optim.TableOptim([self.optimizer], self.tables)
+        self.rates = Rates([self.optimizer], self.tables)
+        self.stepped = [JobOptimizer(self.optimizer, lambda _: None, fixed=False)]
         self.client.declare([table.spec for table in self.tables])
         for table in self.tables:
             if table.initial is not None:
@@ -34,7 +37,7 @@ class Served:
         self.steps += 1
         parts = self.lookups.pending_parts()
         if parts:
-            self.client.push(parts, step=self.steps, hyper=self.rates.hyper(step=self.steps)).wait()
+            self.client.push(parts, step=self.steps, hyper=self.rates.now(self.stepped)).wait()
         self.lookups.clear()
         self.optimizer.step()
         return len(parts)

@@ -1,0 +1,53 @@
+"""Each table follows the parameter group that holds its weight; one that nothing trains is told apart."""
+
+import pytest
+import torch
+from torch import nn
+
+import springtide
+from springtide import errors
+from springtide.embedding import client, convert
+from springtide.train.optimizer import JobOptimizer
+from springtide.train.rates import Rates
+
+
+def served(model):
+    return convert.convert(model, client.TableClient.local(slots=64, seed=0))
+
+
+def stepping(optimizer):
+    return JobOptimizer(optimizer, lambda _: None, fixed=False)
+
+
+def test_a_weight_in_no_group_is_left_alone_as_in_plain_pytorch():
+    model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
+    tables = served(model)
+    optimizer = torch.optim.SGD([model[0].weight], lr=0.1)
+    rates = Rates([optimizer], tables)
+    assert rates.now([stepping(optimizer)]) == [(tables[0].spec.id, 0.1, 0.0, 0)]
+    assert rates.idle_weights([stepping(optimizer)]) == [model[1].weight]
+
+
+def test_a_table_that_names_an_optimizer_but_is_in_no_group_is_refused():
+    tables = served(nn.Sequential(springtide.EmbeddingBag(2, optimizer="ftrl")))
+    with pytest.raises(errors.BadInput, match="'0' names an optimizer, but its weight is in no parameter group"):
+        Rates([torch.optim.SGD([torch.zeros(1)], lr=0.1)], tables)
+
+
+def test_tables_of_an_optimizer_that_has_not_stepped_are_idle():
+    model = nn.ModuleList([nn.EmbeddingBag(4, 2), nn.EmbeddingBag(4, 2)])
+    tables = served(model)
+    first, second = (torch.optim.SGD([table.weight], lr=0.1) for table in tables)
+    rates = Rates([first, second], tables)
+    assert rates.idle_weights([stepping(first)]) == [tables[1].weight]
+    assert [hyper[0] for hyper in rates.now([stepping(first)])] == [tables[0].spec.id]
+
+
+def test_a_rate_that_changes_is_told_with_the_next_push():
+    model = nn.Sequential(nn.EmbeddingBag(4, 2))
+    tables = served(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rates = Rates([optimizer], tables)
+    assert rates.now([stepping(optimizer)])[0][1] == 0.1
+    optimizer.param_groups[0]["lr"] = 0.05
+    assert rates.now([stepping(optimizer)])[0][1] == 0.05
