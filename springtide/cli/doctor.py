@@ -139,6 +139,24 @@ def check_ports() -> Finding:
     return Finding(what="ports", state="ok", found=f"127.0.0.1 takes connections (tried {port})")
 
 
+def check_limits() -> Finding:
+    """Whether `springtide run --cpu ... --memory ...` can hold processes to limits."""
+    from springtide.domain.resources import Limits
+    from springtide.platforms import cgroups, hierarchy
+
+    found = hierarchy.find()
+    said: list[str] = []
+    groups = cgroups.Groups(said.append, found)
+    group = groups.make("doctor", Limits(cpu=1.0, memory=1 << 30))
+    if group is not None:
+        groups.remove(group)
+    groups.close()
+    if said:
+        why = said[0].removeprefix("no limits: ").partition(";")[0]
+        return Finding(what="limits", state="slow", found=f"--cpu and --memory do nothing: {why}", fix=cgroups.HINT)
+    return Finding(what="limits", state="ok", found=f"control groups, version {found.version}")
+
+
 def check_run_folder() -> Finding:
     """Whether logs can be written where `springtide run` puts them."""
     folder = pathlib.Path.cwd()
@@ -162,5 +180,6 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     check_compiler,
     check_huge_pages,
     check_ports,
+    check_limits,
     check_run_folder,
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from springtide.cli.picture import wrap
 from springtide.domain.job import Blame, Phase
 from springtide.rpc.messages import JobStatus
 from springtide.telemetry.logs import RunFiles
@@ -30,27 +31,34 @@ def text(status: JobStatus, files: RunFiles, *, debug: bool = False) -> str:
     lines = []
     if status.phase is Phase.FAILED:
         lines += [status.why, f"job {status.name} failed after {status.elapsed_s:.1f} s; {numbers(status)}"]
+        lines += measures(status)
         if status.detail and debug:
             lines += ["", status.detail.rstrip(), ""]
         elif status.detail:
             lines.append("the traceback is in the log; --debug shows it here")
     elif status.phase is Phase.STOPPED:
-        lines.append(f"job {status.name} stopped after {status.elapsed_s:.1f} s ({status.why}); {numbers(status)}")
+        lines += [f"job {status.name} stopped after {status.elapsed_s:.1f} s: {status.why}", numbers(status)]
+        lines += measures(status)
     else:
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
+        lines += measures(status)
     lines += [f"given up: {poisoned}" for poisoned in status.poisoned]
     lines += [f"logs    {files.logs}", f"events  {files.events}"]
     return "\n".join(lines)
 
 
 def numbers(status: JobStatus) -> str:
-    """Samples, rate, loss and metrics."""
+    """Samples, of how many shards, and the rate over the whole training."""
     rate = status.samples / status.trained_s if status.trained_s else 0.0
-    parts = [f"{status.samples:,} samples", f"{rate:,.0f} samples/s"]
-    if status.loss is not None:
-        parts.append(f"loss {status.loss:.4f}")
+    shards = f" ({status.shards_done:,} of {status.shards_total:,} shards)" if status.shards_total else ""
+    return f"{status.samples:,} samples{shards}, {rate:,.0f} samples/s"
+
+
+def measures(status: JobStatus) -> list[str]:
+    """Loss and metrics, on lines of at most 80 columns."""
+    parts = [] if status.loss is None else [f"loss {status.loss:.4f}"]
     parts += [f"{name} {value:.4f}" for name, value in sorted(status.metrics.items())]
-    return ", ".join(parts)
+    return wrap(", ".join(parts)) if parts else []
 
 
 def as_object(status: JobStatus, files: RunFiles) -> dict[str, Any]:

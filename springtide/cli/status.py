@@ -49,9 +49,11 @@ def text(run: Run, job: JobStatus) -> str:
         lines = wrap(outcome.text(job, run.files))
     else:
         lines = wrap(f"job {run.job} is {job.phase} since {job.elapsed_s:.0f} s: {outcome.numbers(job)}")
+        lines += outcome.measures(job)
         if job.why:
             lines += wrap(f"why     {job.why}")
-    lines += wrap(f"shards  {shards(job)}")
+    if job.shards_leased or job.epochs > 1:
+        lines += wrap(f"shards  {shards(job)}")
     lines += wrap(
         f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
         f"master's term {job.term}"

@@ -103,9 +103,10 @@ class Agent:
 
     async def _run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         try:
-            self._address = await self._unless_killed(self._keeper.start())
             while True:
                 try:
+                    if not self._keeper.term:
+                        self._address = await self._unless_killed(self._keeper.start())
                     return await self._attend(on_status)
                 except errors.MasterUnreachable as error:
                     await self._replace_master(error)

@@ -8,6 +8,8 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -16,6 +18,7 @@ from springtide.domain.cluster import Life, Role, RoleKind
 from springtide.domain.resources import Limits
 from springtide.platforms import cgroups, hierarchy, local
 from springtide.platforms.base import Launch
+from springtide.platforms.group_files import GroupV2
 from springtide.telemetry import logs
 from tests.process import running
 
@@ -178,3 +181,47 @@ def test_a_worker_that_ran_out_of_memory_comes_back_with_twice_as_much(tmp_path,
     result = json.loads(out[-1])
     assert result["shards_done"] == 100 and result["relaunches"] == 1
     print("\n".join(out))
+
+
+SPAWN = (
+    "import subprocess, sys\nprint(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1).pid, flush=True)\n"
+    + BURN
+)
+
+
+def test_what_a_role_has_started_ends_with_it(tmp_path, limited):
+    async def work(platform):
+        exit, _, _ = await run_one(platform, text=SPAWN.format(seconds=60), limits=Limits(), on_start=kill_when_spawned)
+        return exit
+
+    def kill_when_spawned(pid):
+        running.wait_until(lambda: log.exists() and log.read_text().endswith("\n"), "it has a child")
+        os.kill(pid, signal.SIGKILL)
+
+    log = tmp_path / "train" / "logs" / "worker-0.log"
+    assert on_a_platform(tmp_path, work).signal == "SIGKILL"
+    child = int(log.read_text())
+    running.wait_until(lambda: not running.alive(child), "the child is gone")
+
+
+def test_version_2_groups_count_their_members_where_one_is_mounted(tmp_path):
+    """Without its controllers, which a machine with version 1 gives to that: no limits, but members and CPU seconds."""
+    mounts = hierarchy.parse_mounts(pathlib.Path("/proc/self/mountinfo").read_text())
+    own = hierarchy.parse_paths(pathlib.Path("/proc/self/cgroup").read_text()).get("", "/")
+    folders = [
+        hierarchy.folder_of(mount, own) / f"springtide-{os.getpid()}-test" for mount in mounts if mount.version == 2
+    ]
+    try:
+        folders[0].mkdir()
+    except (IndexError, OSError) as error:
+        pytest.skip(f"no version 2 group can be made here: {error}")
+    group = GroupV2(folders[0])
+    process = subprocess.Popen([*local.within(group), sys.executable, "-c", BURN.format(seconds=0.5)])
+    try:
+        running.wait_until(lambda: group.members() == {process.pid}, "the process is in")
+        assert process.wait() == 0
+        assert group.usage().cpu_s > 0.05
+    finally:
+        process.kill()
+        process.wait()
+        running.wait_until(lambda: cgroups.remove_folder(folders[0]), "the group is gone")

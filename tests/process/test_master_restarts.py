@@ -28,6 +28,9 @@ def test_a_killed_master_is_replaced_under_a_higher_term_and_the_job_finishes(tm
         running.wait_until(lambda: len(job.roles()) == 3, "all have joined")
         before, first = job.roles(), where(tmp_path)
         running.kill(first["pid"])
+        with running.springtide("status", "--json", folder=tmp_path) as other:  # waits for the next master
+            code, out = other.finish()
+        assert code == 0 and json.loads(out[-1])["phase"] == "running", out
         said = job.wait_for("another (term 2) listens after ")
         second = where(tmp_path)
         code, out = job.finish()

@@ -54,7 +54,7 @@ def test_the_newest_job_is_meant_unless_one_is_named(folder, capsys):
     assert output(capsys, "status")[0].startswith("job good finished in 3.0 s")
     lines = output(capsys, "status", "train", "--json")
     assert lines[0] == "ValueError: no (train.py:3)"
-    assert "shards  2 of 55 done" in lines and "decided fail: the script raised" in lines
+    assert "(2 of 55 shards)" in lines[1] and "decided fail: the script raised" in lines
     found = json.loads(lines[-1])
     assert (found["job"], found["running"], found["exit_code"], found["shards_total"]) == ("train", False, 1, 55)
 
