@@ -61,6 +61,7 @@ class LedgerState:
     samples_done: int
     failures: dict[int, int]
     poisoned: tuple[Poisoned, ...]
+    asked_back: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -85,6 +86,8 @@ class Ledger:
     failures: dict[int, int] = field(default_factory=dict)
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
+    asked_back: set[int] = field(default_factory=set)
+    """Ranks that were asked to end a lease sooner: they get nothing more as long as they hold some."""
 
     def __post_init__(self) -> None:
         self.todo = Todo(self.card)
@@ -107,7 +110,8 @@ class Ledger:
         """Up to `most` leases of at most `size` samples each, together about `budget` samples; one in any case."""
         mine = self.held.setdefault(holder.rank, {})
         grants: list[Grant] = []
-        while not self.closed and len(grants) < most and (budget > 0 or not grants):
+        enough = self.closed or holder.rank in self.asked_back
+        while not enough and len(grants) < most and (budget > 0 or not grants):
             piece = self.todo.take(size)
             if piece is None:
                 break
@@ -121,7 +125,8 @@ class Ledger:
             budget -= end - first
         if grants:
             return tuple(grants)
-        return Nothing.WAIT if len(self.leases) > len(mine) and not self.closed else Nothing.END
+        waits = len(self.leases) > len(mine) or bool(self.todo.samples)
+        return Nothing.WAIT if waits and not self.closed else Nothing.END
 
     def report(self, holder: Holder, word: Progress, deadline: float) -> Effect:
         """Take a holder's word on a lease, which is its own until `deadline` then."""
@@ -189,6 +194,7 @@ class Ledger:
         if end >= lease.end or (lease.wish is not None and lease.wish <= end):
             return False
         lease.wish = end
+        self.asked_back.add(lease.holder.rank)
         return True
 
     def wishes(self, rank: int) -> tuple[Wish, ...]:
@@ -246,7 +252,7 @@ class Ledger:
             returned=tuple(todo.returned), failed=tuple(todo.failed),
             leases=tuple(replace(lease) for lease in self.leases.values()),
             left=dict(self.left), done=self.done, samples_done=self.samples_done, failures=dict(self.failures),
-            poisoned=tuple(self.poisoned),
+            poisoned=tuple(self.poisoned), asked_back=tuple(sorted(self.asked_back)),
         )  # fmt: skip
 
     @staticmethod
@@ -261,6 +267,7 @@ class Ledger:
         ledger.left, ledger.failures = dict(state.left), dict(state.failures)
         ledger.done, ledger.samples_done = state.done, state.samples_done
         ledger.poisoned, ledger.closed = list(state.poisoned), state.closed
+        ledger.asked_back = set(state.asked_back)
         return ledger
 
     def _grant(self, running: int, first: int, end: int) -> Grant:
@@ -285,5 +292,8 @@ class Ledger:
                 self.done += 1
 
     def _drop(self, key: LeaseKey, lease: Lease) -> None:
+        mine = self.held[lease.holder.rank]
         del self.leases[key]
-        del self.held[lease.holder.rank][key]
+        del mine[key]
+        if not mine:
+            self.asked_back.discard(lease.holder.rank)

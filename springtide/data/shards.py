@@ -16,12 +16,23 @@ Indices = npt.NDArray[np.int64]
 
 ROUNDS = 6  # four suffice for a random-looking order in theory; small domains gain from two more
 
+LARGEST = 256  # batches of a shard: some seconds of work, so that leases cost nothing, and a quarter is 64
+FEWEST = 64  # shards of a pass: with four workers each one is a sixteenth of a worker's part
+
 
 def size(card: DatasetCard, index: int) -> int:
     """Samples of the index-th shard of an epoch: all are equal but the last."""
     if not 0 <= index < card.shards:
         raise errors.BadInput(f"shard {index}: an epoch of {card.samples_used} samples has {card.shards} shards")
     return min(card.shard_size, card.samples_used - index * card.shard_size)
+
+
+def batches_a_shard(batches: int) -> int:
+    """How many batches a shard of a pass over so many should have: 256, which a slow worker gets in halves or quarters.
+
+    Fewer where that leaves under 64 shards, so that small data sets are shared evenly too. No number of workers counts.
+    """
+    return max(1, min(LARGEST, 1 << (batches // FEWEST).bit_length() >> 1))
 
 
 def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0, end: int | None = None) -> Indices:

@@ -125,6 +125,14 @@ class Undrained:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """Something was decided about the leases of a worker (`job.stragglers`)."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unexplained:
     """Nobody's end has explained a symptom."""
 
@@ -145,4 +153,5 @@ Event = (
     | Late
     | Undrained
     | Unexplained
+    | Judged
 )

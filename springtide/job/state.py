@@ -86,6 +86,8 @@ class JobState:
                 return self._gone(ended, at)
             case events.Scaled(workers, why):
                 return self._scaled(workers, why, at)
+            case events.Judged(what, why):
+                return [self._decide(what, why)]
             case events.InStep():
                 self.in_step = True
                 return []

@@ -17,7 +17,7 @@ from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progres
 from springtide.job import actions, events
 from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
-from springtide.master import entries, meetings, standing, tally
+from springtide.master import balance, entries, meetings, standing, tally
 from springtide.master.journal import Journal
 from springtide.master.record import Record
 from springtide.rpc import messages
@@ -43,6 +43,7 @@ class Desk:
         """Set when the agent has said that the master may go, or has gone itself."""
         self._story, self._clock, self._journal = story, clock, journal
         self._changed = meetings.Turnstile()
+        self._balance = balance.Balance()
         self._tally = tally.Tally()
         self._arrivals = meetings.Arrivals(record.state.spec.workers)
         self._usage: dict[Role, RoleUsage] = {}
@@ -134,6 +135,7 @@ class Desk:
             with self._kept(entries.TakeBack(expired)):
                 self.record.book.take_back(expired)
             self._changed.turn()
+        self._level(now)
         journal = self._journal
         if journal is not None and journal.since_snapshot >= SNAPSHOT_TURNS and journal.idle:
             journal.save(self.record.to_bytes())
@@ -317,6 +319,21 @@ class Desk:
             revoked=verdict.revoked, truncate=verdict.wishes,
             hurry=self.record.book.came_back,
         )  # fmt: skip
+
+    def _level(self, now: float) -> None:
+        """Smaller leases for the slow, and near the end some of theirs for others."""
+        book = self.record.book
+        joined = [node.role.rank for node in self.state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
+        moves = self._balance.look(book, joined, now)
+        for resize in moves.resizes:
+            with self._kept(entries.Resize(resize.rank, resize.halvings)):
+                book.resize(resize.rank, resize.halvings)
+            self._happen(events.Judged(f"resize the leases of worker-{resize.rank}", resize.why))
+        for cut in moves.cuts:
+            with self._kept(entries.Shorten(cut.wish)):
+                wished = book.wish(cut.wish)
+            if wished:
+                self._tell("shorten", role=f"worker-{cut.rank}", shard=cut.wish.shard, end=cut.wish.end, why=cut.why)
 
     def _take_report(self, role: Role, incarnation: int, report: messages.Report | None) -> None:
         if report is not None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from springtide import config, errors
+from springtide.data import shards
 from springtide.data import source as sources
 from springtide.domain.samples import DatasetCard
 from springtide.train import batches, leases, link, orders, reports, wiring
@@ -147,7 +148,7 @@ class Job:
             if batch_size < self.workers:
                 raise errors.BadInput(f"batch_size={batch_size} cannot be shared by {self.workers} workers; raise it")
             batch_size //= self.workers
-        return DatasetCard(
+        card = DatasetCard(
             samples=opened.samples or 0,
             batch_size=batch_size,
             epochs=epochs,
@@ -156,6 +157,7 @@ class Job:
             drop_last=opened.drop_last,
             in_step=mode == "bsp",
         )
+        return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
     def _batches(
         self, opened: sources.Source, card: DatasetCard, mode: wiring.Mode, wired: wiring.Wired

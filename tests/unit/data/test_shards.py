@@ -71,3 +71,9 @@ def test_rank_parts_cover_a_batch_evenly(count, workers):
     assert [i for part in parts for i in range(count)[part]] == list(range(count))
     sizes = [part.stop - part.start for part in parts]
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_shards_have_256_batches_or_as_many_as_leave_64_shards():
+    assert [shards.batches_a_shard(count) for count in (0, 1, 64, 127, 128, 1000, 16_383, 16_384, 10**9)] == [
+        1, 1, 1, 1, 2, 8, 128, 256, 256,
+    ]  # fmt: skip

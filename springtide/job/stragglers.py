@@ -1,0 +1,82 @@
+"""Pure. Who is significantly slower than its peers, and what size of leases each worker should get for it.
+
+In: paces from `job.paces`. Out: resizes with their reasons. Next: `master.balance` has the book cut leases accordingly.
+Everyone begins with leases of full size. A worker that falls behind gets half, then a quarter; one that has caught up
+gets them back in the same steps. Less in hand is less that others must wait for at the end, or take over if it dies.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
+NORMAL = 1.4826  # makes a median absolute deviation an estimate of a standard deviation, where paces are normal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """When a worker counts as slow, and when as recovered."""
+
+    window_s: float = 20.0
+    """Paces are those of so many seconds."""
+    every_s: float = 15.0
+    """Seconds between two decisions: with the window, a straggler's leases are halved well within a minute."""
+    deviations: float = 3.0
+    """How many deviations below its peers' median a worker must be: three, so that ordinary spread is left alone."""
+    floor: float = 0.1
+    """Deviations count as at least this part of the median, so that among equals a hair's breadth means nothing."""
+    recovered: float = 0.85
+    """Part of its peers' median at which a worker's leases grow again."""
+
+
+class Resize(NamedTuple):
+    """From now on a rank's leases are halved so often."""
+
+    rank: int
+    halvings: int
+    why: str
+
+
+class Judgement(NamedTuple):
+    """What was decided, and why; an empty decision has its reason too."""
+
+    resizes: tuple[Resize, ...]
+    why: str
+
+
+def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: Rules) -> Judgement:
+    """Compare each worker with all others: median and median absolute deviation, which a few outliers cannot move."""
+    if len(paces) < 2:
+        return Judgement((), f"{len(paces)} workers were at work long enough: nobody to compare with")
+    resizes = []
+    for rank in sorted(paces):
+        peers = [pace for other, pace in paces.items() if other != rank]
+        now = halvings.get(rank, 0)
+        verdict = compare(paces[rank], peers, rules)
+        if verdict.slow and now < MOST_HALVINGS:
+            resizes.append(Resize(rank, now + 1, f"worker-{rank} trains {verdict.why}: its leases are halved"))
+        elif verdict.recovered and now > 0:
+            resizes.append(Resize(rank, now - 1, f"worker-{rank} trains {verdict.why}: its leases are doubled"))
+    if resizes:
+        return Judgement(tuple(resizes), "; ".join(resize.why for resize in resizes))
+    spread = f"{min(paces.values()):.0f} to {max(paces.values()):.0f} samples/s"
+    return Judgement((), f"{len(paces)} workers at {spread}: no lease needs another size")
+
+
+class Comparison(NamedTuple):
+    """One worker beside its peers."""
+
+    slow: bool
+    recovered: bool
+    why: str
+
+
+def compare(pace: float, peers: list[float], rules: Rules) -> Comparison:
+    """Whether a pace is significantly below those of the others, or near enough to them again."""
+    middle = median(peers)
+    deviation = max(NORMAL * median(abs(peer - middle) for peer in peers), rules.floor * middle)
+    limit = middle - rules.deviations * deviation
+    share = pace / middle if middle else 1.0
+    said = f"{pace:.0f} samples/s, {share:.0%} of its peers' median {middle:.0f} (slow below {max(0.0, limit):.0f})"
+    return Comparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, said)

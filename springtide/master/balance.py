@@ -1,0 +1,63 @@
+"""Watch how fast workers are, and decide what that means for their leases; the clock is an argument.
+
+In: `master.desk` looks about every tick. Out: `Moves`, which the desk makes in the book and tells. The decisions are
+`job.stragglers` (sizes of leases) and `job.tail` (who gives some back near the end).
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from springtide.data.book import Book
+from springtide.job import stragglers, tail
+from springtide.job.paces import Paces
+
+LOOK_S = 1.0  # a heartbeat: nothing is news more often
+
+
+class Moves(NamedTuple):
+    """What is to be done, with reasons."""
+
+    resizes: tuple[stragglers.Resize, ...] = ()
+    cuts: tuple[tail.Cut, ...] = ()
+
+
+class Balance:
+    """One job's paces. Not journaled: a new master knows them again after a few seconds."""
+
+    def __init__(self, rules: stragglers.Rules | None = None) -> None:
+        self._rules = rules or stragglers.Rules()
+        self._paces = Paces(self._rules.window_s)
+        self._looked_at = self._judged_at = float("-inf")
+        self._lives: dict[int, int] = {}
+        self.why = "no worker has trained long enough to be compared"
+        """Of the last judgement, also when it changed nothing."""
+
+    def look(self, book: Book, alive: Collection[int], at: float) -> Moves:
+        """What to do now; most of the time nothing. `alive` are the ranks that could take work."""
+        if at < self._looked_at + LOOK_S or book.in_step:
+            return Moves()
+        self._looked_at = at
+        for rank, incarnation in book.living.items():
+            if self._lives.get(rank, incarnation) != incarnation:
+                self._paces.forget(rank)
+            self._lives[rank] = incarnation
+        leases = book.leases()
+        self._paces.look(book.trained, {lease.holder.rank for _, _, lease in leases}, at)
+        resizes: tuple[stragglers.Resize, ...] = ()
+        if at >= self._judged_at + self._rules.every_s and len(judged := self._paces.judged()) > 1:
+            self._judged_at = at
+            resizes, self.why = stragglers.judge(judged, book.halvings, self._rules)
+        if not leases or book.todo_samples or book.closed:
+            return Moves(resizes)
+        holdings = [
+            tail.Holding(
+                rank=lease.holder.rank,
+                shard=key.shard,
+                first=key.first,
+                offset=lease.offset,
+                end=lease.end if lease.wish is None else lease.wish,
+                batch=card.batch_size,
+            )
+            for card, key, lease in leases
+        ]
+        return Moves(resizes, tail.level(holdings, self._paces.known(), tuple(alive)))

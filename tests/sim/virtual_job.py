@@ -1,0 +1,110 @@
+"""A job on a virtual clock: the real book, hands and decisions; only the training of a batch is a number of seconds.
+
+In: how fast each worker is. Out: when the last batch was trained, and the decisions on the way.
+"""
+
+from dataclasses import dataclass, field
+
+from springtide.data.book import Book
+from springtide.domain.leases import Holder, Nothing
+from springtide.domain.samples import DatasetCard
+from springtide.master.balance import Balance
+from springtide.train.hands import Claim, Hands
+
+STEP_S = 0.05
+LEAD_S = 12.0
+
+
+@dataclass
+class VirtualWorker:
+    rank: int
+    batch_s: float
+    """Seconds a batch."""
+    hands: Hands = field(default_factory=Hands)
+    doing: Claim | None = None
+    ready_at: float = 0.0
+    beat_at: float = 0.0
+    ask_at: float = 0.0
+    batches: int = 0
+
+    def go(self, book, card, now):
+        """One step of time: train, ask, report."""
+        while self.ready_at <= now:
+            if self.doing is not None:
+                self.hands.acknowledge([self.doing])
+                self.batches += 1
+            claimed = self.hands.claim(card.batch_size)
+            self.doing = claimed[1] if claimed else None
+            if self.doing is None:
+                break
+            self.ready_at = max(self.ready_at, now - STEP_S) + self.batch_s
+        if self.ready_at <= now:
+            self.ready_at = now
+        if now >= self.ask_at and self.hands.unclaimed * self.batch_s / card.batch_size < LEAD_S:
+            self.ask(book, card, now)
+        if now >= self.beat_at:
+            self.beat_at = now + 1.0
+            words = self.hands.words()
+            verdict = book.report(Holder(self.rank), words.progress, now)
+            self.hands.told(words)
+            self.hands.heed(verdict.revoked, verdict.wishes)
+
+    def ask(self, book, card, now):
+        words = self.hands.words()
+        book.report(Holder(self.rank), words.progress, now)
+        self.hands.told(words)
+        answer = book.lease(Holder(self.rank), card, 2, now)
+        if isinstance(answer, Nothing):
+            self.ask_at = now + 0.1
+        else:
+            self.hands.take(card, answer)
+
+
+@dataclass
+class VirtualJob:
+    """`speeds` are parts of full speed; a full-speed worker needs `batch_s` for a batch."""
+
+    card: DatasetCard
+    speeds: list[float]
+    batch_s: float = 0.02
+    balanced: bool = True
+    resizes: list = field(default_factory=list)
+    cuts: list = field(default_factory=list)
+
+    def run(self, change=lambda job, now: None):
+        """Seconds until everything is trained."""
+        self.book = Book(workers=len(self.speeds))
+        self.workers = [VirtualWorker(rank, self.batch_s / speed) for rank, speed in enumerate(self.speeds)]
+        for worker in self.workers:
+            worker.hands.open(self.card)
+        balance, now, tick = Balance(), 0.0, 0
+        while self.book.samples_done < self.card.epochs * self.card.samples_used:
+            now = tick * STEP_S
+            change(self, now)
+            for worker in self.workers:
+                worker.go(self.book, self.card, now)
+            if self.balanced:
+                self.apply(balance.look(self.book, range(len(self.workers)), now), now)
+            tick += 1
+            assert now < 1e5, "never ends"
+        self.book.check()
+        assert sum(worker.batches for worker in self.workers) == self.card.batches, "a batch was trained twice"
+        return now
+
+    def apply(self, moves, now):
+        for resize in moves.resizes:
+            self.book.resize(resize.rank, resize.halvings)
+            self.resizes.append((now, resize))
+        for cut in moves.cuts:
+            if self.book.wish(cut.wish):
+                self.cuts.append((now, cut))
+
+    @property
+    def ideal_s(self):
+        """Work over total capacity."""
+        return self.card.batches * self.batch_s / sum(self.speeds)
+
+    @property
+    def static_s(self):
+        """Everyone has an equal part: the slowest decides."""
+        return self.card.batches / len(self.speeds) * self.batch_s / min(self.speeds)
