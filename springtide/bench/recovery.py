@@ -12,11 +12,12 @@ import time
 from dataclasses import dataclass
 
 from springtide.bench import Options, progress, report
+from springtide.data import shards
 from springtide.domain.job import JobSpec
 from springtide.testing.cluster import LocalCluster
 
 BATCH = 64
-SHARD_BATCHES = 16
+SHARD_BATCHES = shards.LARGEST
 WORKERS = 4
 
 SCRIPT = """

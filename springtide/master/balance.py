@@ -58,6 +58,6 @@ class Balance:
                 end=lease.end if lease.wish is None else lease.wish,
                 batch=card.batch_size,
             )
-            for card, key, lease in sorted(leases, key=lambda each: each[1])  # as `train.hands` works them off
+            for card, key, lease in leases  # in the order they were granted, as `train.hands` works them off
         ]
         return Moves(resizes, tail.level(holdings, self._paces.known(), tuple(alive)))

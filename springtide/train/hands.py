@@ -53,7 +53,7 @@ class Words(NamedTuple):
 
 
 class Hands:
-    """All leases of this worker. The oldest shards go first: what another has left unfinished does not wait long."""
+    """All leases of this worker, in the order in which they came; but what another has left unfinished goes first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,6 +61,8 @@ class Hands:
         self._held: dict[LeaseKey, Held] = {}
         self._unclaimed: deque[Held] = deque()
         self._failures: list[Failure] = []
+        self.first = False
+        """The leases that come next were asked for in a hurry: they go before all others."""
         self.hurry = False
         """What another has left unfinished waits at the master: one more lease is wanted, however many there are."""
 
@@ -141,6 +143,7 @@ class Hands:
     def take(self, card: DatasetCard, grants: Iterable[Grant]) -> None:
         """Leases have come; those that nobody wants any more go straight back."""
         with self._lock:
+            new: list[Held] = []
             for grant in grants:
                 key = LeaseKey(grant.shard, grant.first)
                 if key in self._held:
@@ -149,9 +152,12 @@ class Hands:
                 held = Held(grant, grant.end if wanted else grant.first, grant.first, grant.first)
                 self._held[key] = held
                 if wanted:
-                    self._unclaimed.append(held)
-            oldest_first = sorted(self._unclaimed, key=lambda held: (held.grant.shard, held.grant.first))
-            self._unclaimed = deque(oldest_first)
+                    new.append(held)
+            if self.first:
+                self._unclaimed.extendleft(reversed(new))
+            else:
+                self._unclaimed.extend(new)
+            self.first = False
 
     def words(self) -> Words:
         """A word on every lease, and what could not be read."""

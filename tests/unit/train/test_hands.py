@@ -100,6 +100,15 @@ def test_a_loop_that_is_left_gives_back_what_it_has_not_trained():
     assert hands.claim(10) is None
 
 
+def test_what_was_asked_for_in_a_hurry_goes_first():
+    hands = holding(SECOND)
+    claims(hands, 1)
+    hands.first = True
+    hands.take(CARD, [FIRST, Grant(3, 0, 3, 0, 40)])
+    hands.take(CARD, [Grant(4, 0, 4, 0, 40)])
+    assert [hands.claim(40)[1].shard for _ in range(4)] == [0, 3, 1, 4]
+
+
 def test_a_grant_that_is_repeated_is_held_once():
     hands = holding(FIRST, FIRST)
     assert len(hands) == 1 and hands.unclaimed == 40
