@@ -120,10 +120,3 @@ def test_a_rest_too_small_for_the_group_joins_the_batch_before():
     while claimed := hands.claim(10, group=4):
         sizes.append(claimed[1].end - claimed[1].begin)
     assert sizes == [10, 10, 12]
-
-
-def test_what_another_has_left_of_an_older_shard_is_trained_next():
-    hands = holding(FIRST, SECOND)
-    claims(hands, 5)  # the second is begun
-    hands.take(CARD, [Grant(0, 0, 0, 60, 80)])
-    assert [(claim.shard, claim.begin) for claim in claims(hands, 3)] == [(0, 60), (0, 70), (1, 10)]
