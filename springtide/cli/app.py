@@ -27,6 +27,11 @@ Examples:
   springtide explain train                     what happened to it, and why
   springtide scale train --workers 4           while it trains
   springtide doctor                            is everything here that is needed?
+
+\b
+Exit codes:
+  0 well   1 your code failed   2 bad usage   3 a role lost or unreachable
+  130 stopped by Ctrl-C or `springtide stop`
 """
 
 app = typer.Typer(

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from springtide.cli.picture import wrap
+from springtide.cli.picture import show, wrap
 from springtide.domain.job import Blame, Phase
 from springtide.rpc.messages import JobStatus
 from springtide.telemetry.logs import RunFiles
@@ -57,7 +57,7 @@ def numbers(status: JobStatus) -> str:
 def measures(status: JobStatus) -> list[str]:
     """Loss and metrics, on lines of at most 80 columns."""
     parts = [] if status.loss is None else [f"loss {status.loss:.4f}"]
-    parts += [f"{name} {value:.4f}" for name, value in sorted(status.metrics.items())]
+    parts += [f"{name} {show(value)}" for name, value in sorted(status.metrics.items())]
     return wrap(", ".join(parts)) if parts else []
 
 

@@ -17,7 +17,7 @@ WIDTH = 80
 
 def line_of(status: JobStatus) -> str:
     """A status on one line of at most 80 columns."""
-    metrics = {f"metric {name}": f"{name} {value:.4f}" for name, value in sorted(status.metrics.items())}
+    metrics = {f"metric {name}": f"{name} {show(value)}" for name, value in sorted(status.metrics.items())}
     workers = alive(status, RoleKind.WORKER)
     shown = {
         "shards": f"shards {status.shards_done}/{status.shards_total}" if status.shards_total else "",
@@ -101,7 +101,12 @@ def decision_of(status: JobStatus) -> str:
 
 def metric_cells(status: JobStatus) -> list[tuple[str, str]]:
     """The user's metrics, as pairs of cells."""
-    return [(name, f"{value:.4f}") for name, value in sorted(status.metrics.items())]
+    return [(name, show(value)) for name, value in sorted(status.metrics.items())]
+
+
+def show(value: float) -> str:
+    """A metric: a count as a whole number, anything else with four places."""
+    return f"{value:,.0f}" if value.is_integer() and abs(value) > 1 else f"{value:.4f}"
 
 
 def short(number: float) -> str:

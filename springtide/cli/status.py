@@ -56,7 +56,7 @@ def text(run: Run, job: JobStatus) -> str:
         lines += wrap(f"shards  {shards(job)}")
     lines += wrap(
         f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
-        f"master's term {job.term}"
+        f"master's term {job.term}" + (f", staleness up to {job.staleness}" if job.staleness else "")
     )
     if job.decision:
         lines += wrap(f"decided {decision_of(job)}")
