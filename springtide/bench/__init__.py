@@ -20,6 +20,7 @@ BENCHES = {
     "pull": "springtide.bench.pull",
     "train": "springtide.bench.train",
     "cost-growth": "springtide.bench.cost_growth",
+    "dispatch": "springtide.bench.dispatch",
     "recovery": "springtide.bench.recovery",
     "exactly-once": "springtide.bench.exactly_once",
 }

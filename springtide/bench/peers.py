@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, Self
 
 from springtide import errors
@@ -30,19 +30,26 @@ class PeerFailed(errors.TemporaryError):
 
 
 def environment() -> pathlib.Path:
-    """The Python of the peers' environment, which is made when it is not there. Raises PeerFailed with the reason."""
-    folder = pathlib.Path(sys.prefix).parent / FOLDER
+    """The Python of the peers' environment: torch, FBGEMM, TorchRec. Raises PeerFailed with the reason."""
+    return environment_of("peers", FOLDER, versions.PEERS, first=(versions.TORCH,))
+
+
+def environment_of(what: str, folder_name: str, packages: Sequence[str], first: Sequence[str] = ()) -> pathlib.Path:
+    """The Python of an environment beside ours, made when it is not there; only `first` bring their dependencies."""
+    folder = pathlib.Path(sys.prefix).parent / folder_name
     python = folder / "bin" / "python"
     record = folder / "installed.txt"
-    wanted = "\n".join((versions.TORCH, *versions.PEERS))
+    wanted = "\n".join((*first, *packages))
     if record.exists() and record.read_text() == wanted:
         return python
-    progress.say(f"making {folder} for the peers: torch, FBGEMM, TorchRec (once, some minutes)")
+    progress.say(f"making {folder} for {what} (once, some minutes)")
     venv.EnvBuilder(with_pip=True).create(folder)
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for what, packages in (("torch", [versions.TORCH]), ("peers", ["--no-deps", *versions.PEERS])):
-        progress.say(f"installing {what}")
-        done = subprocess.run([*install, *packages], capture_output=True, text=True)
+    for chosen in ([*first], ["--no-deps", *packages]):
+        if not chosen:
+            continue
+        progress.say(f"installing {chosen[0] if first and chosen == [*first] else what}")
+        done = subprocess.run([*install, *chosen], capture_output=True, text=True)
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
             raise PeerFailed(f"pip could not install {what} into {folder}: {' '.join(last)}")

@@ -26,5 +26,14 @@ PEERS = (
     "zipp",
 )
 
+DLROVER = (
+    "dlrover==0.6.1",  # its own requirements leave out what its master imports; these are they, and theirs
+    "grpcio", "protobuf", "psutil", "pynvml", "nvidia-ml-py", "requests", "deprecated", "packaging", "tornado", "numpy",
+    "wrapt", "kubernetes", "certifi", "charset-normalizer", "idna", "urllib3", "python-dateutil", "six", "pyyaml",
+    "websocket-client", "requests-oauthlib", "oauthlib", "durationpy", "aiohttp", "aiohttp-retry", "aiosignal",
+    "aiohappyeyeballs", "attrs", "frozenlist", "multidict", "propcache", "yarl", "typing_extensions", "pydantic",
+    "pydantic_core", "annotated-types", "typing-inspection", "tzdata",
+)  # fmt: skip
+
 if __name__ == "__main__":
     print("\n".join(PEERS))
