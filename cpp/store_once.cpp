@@ -58,8 +58,7 @@ std::string describe_torn(const Store& store, std::span<const BatchRange> batche
          " batches of this push, not the others: gradients summed over several batches cannot be split, so "
          "nothing was applied to " +
          std::to_string(torn.size()) +
-         " slots. Accumulate over the same batches whenever a shard is trained again: begin a new sum with "
-         "every shard";
+         " slots. Accumulate over the same batches whenever they are trained again";
 }
 
 OnceStats StoreImpl::push_once(const PushRows& rows, std::span<const TableId> hyper_tables,

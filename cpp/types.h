@@ -77,8 +77,8 @@ struct NonFinite : BadInput {
 };
 // A push whose batches a slot has applied in part: gradients cannot be split, so nothing of it was applied
 // there. springtide.errors.PartlyApplied.
-struct PartlyApplied : BadInput {
-  using BadInput::BadInput;
+struct PartlyApplied : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 // A peer that cannot be reached, went away or spoke nonsense. springtide.errors.ServerUnreachable.
 struct PeerLost : std::runtime_error {

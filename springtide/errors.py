@@ -4,7 +4,6 @@ SpringtideError
 ├── UserError              a mistake the user can mend: shown without a traceback
 │   ├── BadInput           a value, shape, dtype or file that does not fit
 │   │   ├── NonFiniteGradient   NaN or infinity in a push; nothing of it was applied
-│   │   ├── PartlyApplied  a push of several batches of which some were applied before; they cannot be split
 │   │   ├── UnknownName    not one of the known names ("did you mean")
 │   │   └── MalformedRecord     a line of a data file that cannot be read
 │   ├── MissingFile        a path that does not exist (nearest name given)
@@ -13,7 +12,8 @@ SpringtideError
 │   ├── DiskFull           no room to write
 │   └── UserCodeFailed     the training script raised
 ├── TemporaryError         worth retrying after `delay_s`
-│   └── WrongOwner         a slot that the addressed server does not own (any more)
+│   ├── WrongOwner         a slot that the addressed server does not own (any more)
+│   └── PartlyApplied      a push of several batches of which some were applied before; a sum cannot be split
 └── JobFailed              the job cannot go on
     ├── ServerUnreachable  a server that does not answer: which, after how long, what to check
     ├── MasterUnreachable  the same of the job's master
@@ -38,10 +38,6 @@ class BadInput(UserError, ValueError):
 
 class NonFiniteGradient(BadInput):
     """NaN or infinity in a push; nothing of it was applied."""
-
-
-class PartlyApplied(BadInput):
-    """A push of several batches some of which a slot has applied before; nothing of it was applied to that slot."""
 
 
 class UnknownName(BadInput):
@@ -91,6 +87,13 @@ class TemporaryError(SpringtideError):
 
 class WrongOwner(TemporaryError):
     """A slot that the addressed server does not own."""
+
+
+class PartlyApplied(TemporaryError):
+    """A push of several batches some of which a slot has applied before; nothing of it was applied to that slot.
+
+    A worker that begins anew sums the same batches as the one that was lost, so it is relaunched.
+    """
 
 
 class JobFailed(SpringtideError):

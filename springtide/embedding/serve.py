@@ -72,10 +72,24 @@ class ServerRole:
         """bsp: the group went back to `applied_step`; requests of older generations are refused."""
         self._server.set_generation(generation, applied_step, workers)
 
+    def forget(self, shards: Sequence[int]) -> None:
+        """These shards are finished: slots keep that, and drop the details.
+
+        To be called once all servers have acknowledged every batch of them, and a checkpoint that began after that is
+        complete; see docs/design/identities.md.
+        """
+        self.store.forget(list(shards))
+
     def counters(self) -> dict[str, float]:
         """Sums since the start: requests, keys, bytes, nanoseconds in lookups and updates, rows, connections."""
         figures = {name: float(value) for name, value in self._server.stats().items()}
-        return figures | {"rows": float(self.store.rows()), "table_bytes": float(self.store.resident_bytes())}
+        remembered = self.store.identity_stats()
+        return figures | {
+            "rows": float(self.store.rows()),
+            "table_bytes": float(self.store.resident_bytes()),
+            "identity_ranges": float(remembered.spans),
+            "identity_bytes": float(remembered.bytes),
+        }
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until someone calls `stop`; False when the time is over first."""

@@ -47,7 +47,8 @@ def tell(error: BaseException, script: str) -> int:
     """Report an exception to the master, and leave the whole of it in the log."""
     trace = "".join(traceback.format_exception(type(error), error, users_part(error.__traceback__)))
     print(f"{logs.SCRIPT_RAISED}\n{trace}", file=sys.stderr, flush=True)
-    blame = Blame.INFRASTRUCTURE if isinstance(error, errors.JobFailed) else Blame.USER
+    not_theirs = isinstance(error, errors.JobFailed | errors.TemporaryError)
+    blame = Blame.INFRASTRUCTURE if not_theirs else Blame.USER
     try:
         link.current().fail(first_line(error, script), trace, blame)
     except errors.SpringtideError as lost:
