@@ -66,6 +66,7 @@ class Agent:
         self._keeper = Keeper(platform, files, self._master_launch)
         self._reconciler = reconcile.Reconciler()
         self._exits: deque[RoleExit] = deque()
+        self._news = asyncio.Event()
         self._address = ""
         self._measured: tuple[RoleUsage, ...] = ()
         self._measured_at = 0.0
@@ -144,6 +145,8 @@ class Agent:
             outlook = await self._ask(master, messages.Look(self._measure()))
             assert isinstance(outlook, messages.Outlook)
             status = self._last = outlook.status
+            if status.phase is Phase.DRAINING and self._stop_asked_at is None:
+                self._stop_asked_at = time.monotonic()  # by another command
             on_status(status)
             if status.phase.over:
                 return status
@@ -152,7 +155,13 @@ class Agent:
                 why = f"workers did not stop within {self.plan.grace_s:g} s and were killed"
                 return msgspec.structs.replace(status, phase=Phase.STOPPED, why=why)
             self._bring_about(outlook.wanted)
-            await asyncio.sleep(LOOK_S)
+            await self._until_news()
+
+    async def _until_news(self) -> None:
+        """A tenth of a second, or until a process ends: its work should be with others soon."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), LOOK_S)
+        self._news.clear()
 
     def _too_slow_to_stop(self) -> bool:
         return self._stop_asked_at is not None and time.monotonic() - self._stop_asked_at > self.plan.grace_s
@@ -196,10 +205,14 @@ class Agent:
         for step in self._reconciler.steps(wanted, lives, at=time.monotonic()):
             match step:
                 case reconcile.Start(each):
-                    self._platform.start(self._role_launch(each), self._exits.append)
+                    self._platform.start(self._role_launch(each), self._ended)
                 case reconcile.End(life, kill, why):
                     log.info("%s %s: %s", "killing" if kill else "ending", life, why)
                     self._platform.stop(life, kill=kill)
+
+    def _ended(self, ended: RoleExit) -> None:
+        self._exits.append(ended)
+        self._news.set()
 
     def _measure(self) -> tuple[RoleUsage, ...]:
         if time.monotonic() >= self._measured_at + MEASURE_S:

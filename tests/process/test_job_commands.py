@@ -68,3 +68,14 @@ def test_workers_are_added_and_removed_while_the_job_trains(tmp_path):
         job.send(signal.SIGINT)
         code, out = job.finish()
     assert code == 130 and json.loads(out[-1])["shards_total"] == 5 * 10**10, "the shards of the whole are shown"
+
+
+def test_a_worker_that_does_not_stop_when_asked_from_outside_is_killed_after_the_grace(tmp_path):
+    running.script(
+        tmp_path, running.loop(body="print('training', flush=True)\nimport threading; threading.Event().wait()")
+    )
+    with running.springtide("run", "train.py", "--grace", "1", folder=tmp_path) as job:
+        job.wait_for("training")
+        assert command(tmp_path, "stop", "--wait")[0] == 0
+        code, out = job.finish()
+    assert code == 130 and "workers did not stop within 1 s and were killed" in out[0]
