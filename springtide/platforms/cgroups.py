@@ -1,10 +1,11 @@
 """The control groups of one agent: made for each process it starts, removed at the end, also those of a dead agent.
 
 In: `platforms.local` starts processes with limits. Out: a `Group` for each, or a complaint, said once, where this user
-may make none. Folders are `springtide-PID-START/ROLE`: whose they are can be told when that agent was killed.
+may make none. Folders are `springtide-PID-START-NUMBER/ROLE`: whose they were can be told after a kill.
 """
 
 import errno
+import itertools
 import os
 import pathlib
 import re
@@ -15,7 +16,8 @@ from springtide.platforms import hierarchy
 from springtide.platforms.group_files import Group, GroupV1, GroupV2, kill_members, read_members, write
 from springtide.telemetry.runs import start_of
 
-_OURS = re.compile(r"springtide-(\d+)-(\d+)")
+_OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
+_numbers = itertools.count(1)  # a process may run several jobs, one agent each
 HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
 
 
@@ -25,7 +27,7 @@ class Groups:
     def __init__(self, say: Callable[[str], None], found: hierarchy.Hierarchy | None = None) -> None:
         self._say = say
         self._found = hierarchy.find() if found is None else found
-        self._name = name_of(os.getpid())
+        self._name = f"{name_of(os.getpid())}-{next(_numbers)}"
         self._made: dict[pathlib.Path, None] = {}  # in the order they were made: children after parents
         self._complained = False
         for folder in set(self._found.folders.values()):
@@ -136,9 +138,9 @@ def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> 
 def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
     """Remove the groups of agents that have ended without doing so; those removed."""
     removed = []
-    for base in sorted(parent.glob("springtide-*-*")):
+    for base in sorted(parent.glob("springtide-*-*-*")):
         found = _OURS.fullmatch(base.name)
-        if found and name_of(int(found[1])) != base.name:
+        if found and name_of(int(found[2])) != found[1]:
             children = [child for child in base.iterdir() if child.is_dir()]
             left = [pid for child in children for pid in read_members(child)]
             if not left:  # else its watchdog is about to kill them: the next run will find the group empty

@@ -163,7 +163,7 @@ def test_a_killed_agent_leaves_no_control_groups(tmp_path, limited):
 
 
 def test_what_the_watchdog_could_not_remove_the_next_run_does(tmp_path, limited):
-    made = [folder / "springtide-1-1" / "worker-0" for folder in set(hierarchy.find().folders.values())]
+    made = [folder / "springtide-1-1-1" / "worker-0" for folder in set(hierarchy.find().folders.values())]
     for folder in made:
         folder.mkdir(parents=True)
     cgroups.Groups(pytest.fail)

@@ -43,7 +43,8 @@ def test_all_folders_are_named_for_this_process_and_none_is_left(tmp_path, said)
     found = v1(tmp_path)
     groups = cgroups.Groups(said.append, found)
     one, two = groups.make("worker-0", Limits()), groups.make("worker-0.1", Limits())
-    assert {folder.parent.name for folder in one.folders()} == {cgroups.name_of(os.getpid())}
+    [base] = {folder.parent.name for folder in one.folders()}
+    assert base.startswith(cgroups.name_of(os.getpid()) + "-")
     groups.remove(one)
     assert not any(folder.exists() for folder in one.folders())
     assert all(folder.exists() for folder in two.folders())
@@ -67,22 +68,30 @@ def test_without_control_groups_it_says_so_too(said):
 
 
 def test_version_2_hands_on_the_controllers_that_are_asked_for(tmp_path, said):
-    groups = cgroups.Groups(said.append, v2(tmp_path, "memory cpu"))
-    base = tmp_path / cgroups.name_of(os.getpid())
-    base.mkdir()
+    found = v2(tmp_path, "memory cpu")
+    groups = cgroups.Groups(said.append, found)
+    first = groups.make("probe", Limits())  # a kernel would make the files of a group with it
+    assert first is None
+    [base] = tmp_path.glob("springtide-*")
     (base / "cgroup.subtree_control").write_text("")
     group = groups.make("worker-0", LIMITS)
     assert group.folders() == (base / "worker-0",) and said == []
     assert (base / "cgroup.subtree_control").read_text() == "+cpu +memory"
 
 
+def test_two_agents_of_one_process_do_not_share_a_group(tmp_path, said):
+    found = v1(tmp_path)
+    one, two = (cgroups.Groups(said.append, found).make("worker-0", Limits()) for _ in range(2))
+    assert not set(one.folders()) & set(two.folders())
+
+
 def test_a_dead_agents_groups_are_removed_by_the_next(tmp_path, said):
     found = v1(tmp_path)
-    dead = f"springtide-{os.getpid()}-1"  # this process has another start time
+    dead = f"springtide-{os.getpid()}-1-1"  # this process has another start time
     for folder in found.folders.values():
         (folder / dead / "worker-0").mkdir(parents=True)
         (folder / "springtide-of-someone").mkdir()
-    alive = tmp_path / "memory" / cgroups.name_of(os.getppid())
+    alive = tmp_path / "memory" / f"{cgroups.name_of(os.getppid())}-1"
     alive.mkdir()
     cgroups.Groups(said.append, found)
     assert {path.name for path in tmp_path.rglob("springtide-*")} == {"springtide-of-someone", alive.name}
