@@ -58,3 +58,17 @@ def test_a_master_that_hangs_is_killed_and_replaced(tmp_path):
         job.send(signal.SIGINT)
         assert job.finish()[0] == 130
     assert "silent for 3 s" in " ".join([*job.said[-3:], said])
+
+
+def test_a_journal_that_cannot_be_read_ends_the_job_with_that_reason_first(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", folder=tmp_path) as job:
+        job.wait_for("training")
+        master = where(tmp_path)["pid"]
+        os.kill(master, signal.SIGSTOP)  # so that it does not mend what is broken now
+        for path in (tmp_path / ".springtide/runs/train").glob("journal.db*"):
+            path.write_bytes(b"garbage" * 1000)
+        running.kill(master)
+        code, out = job.finish()
+    assert code == 3
+    assert out[0] == "the master's journal .springtide/runs/train/journal.db cannot be used: file is not a database"
