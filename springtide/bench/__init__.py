@@ -6,7 +6,8 @@ only when asked for. Next: harness.py (rounds), machine.py (is the box idle), re
 
 import importlib
 import pathlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from springtide import errors
@@ -18,6 +19,7 @@ BENCHES = {
     "store": "springtide.bench.store",
     "store-growth": "springtide.bench.store_growth",
     "pull": "springtide.bench.pull",
+    "straggler": "springtide.bench.straggler",
     "train": "springtide.bench.train",
     "cost-growth": "springtide.bench.cost_growth",
     "dispatch": "springtide.bench.dispatch",
@@ -32,6 +34,8 @@ class Options:
 
     quick: bool = False
     """Small sizes and few rounds: shows that it runs, proves nothing."""
+    delays: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that a baseline is taken to need for something that is not run here, by name."""
     out: pathlib.Path | None = None
     """Folder for plots; none: `.springtide/bench` in the current folder."""
 
@@ -43,14 +47,21 @@ class Options:
         return folder
 
 
-def run(name: str, *, json: bool = False, quick: bool = False, out: pathlib.Path | None = None) -> "report.Result":
+def run(
+    name: str,
+    *,
+    json: bool = False,
+    quick: bool = False,
+    out: pathlib.Path | None = None,
+    delays: Mapping[str, float] | None = None,
+) -> "report.Result":
     """Measure, print tables (and with `json` one object as the last line), return what was measured."""
     if name not in BENCHES:
         raise errors.UnknownName("benchmark", name, BENCHES)
     from springtide.bench import machine, report
 
     with machine.Watch(settle_s=0.2 if quick else 3.0) as watch:
-        result = importlib.import_module(BENCHES[name]).bench(Options(quick=quick, out=out))
+        result = importlib.import_module(BENCHES[name]).bench(Options(quick=quick, out=out, delays=delays or {}))
     whole = report.complete(result, name=name, quick=quick, box=watch.box())
     report.show(whole, json=json)
     return whole

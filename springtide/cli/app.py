@@ -272,13 +272,16 @@ def bench(
     name: Annotated[str | None, typer.Argument(help="Which one; without it, they are listed.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, proves nothing.")] = False,
     out: Annotated[str | None, typer.Option(help="Folder for plots.", metavar="DIR")] = None,
+    delay: Annotated[
+        list[str] | None, typer.Option(help="Seconds that a baseline is to need.", metavar="NAME=SECONDS")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Run a benchmark: ours and a peer alternately in one run, the ratio last."""
     from springtide.cli import bench as verb
 
-    return verb.bench(name, quick=quick, out=out, as_json=as_json)
+    return verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or ())
 
 
 def main(arguments: list[str] | None = None) -> int:

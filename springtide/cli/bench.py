@@ -1,6 +1,7 @@
 """`springtide bench NAME`: hands over to `springtide.bench`; without a name it lists what there is."""
 
 import pathlib
+from collections.abc import Sequence
 
 import typer
 
@@ -8,12 +9,22 @@ from springtide import bench as benches
 from springtide import errors
 
 
-def bench(name: str | None, *, quick: bool, out: str | None, as_json: bool) -> int:
+def bench(name: str | None, *, quick: bool, out: str | None, as_json: bool, delays: Sequence[str] = ()) -> int:
     """Run one benchmark."""
     if name is None:
         typer.echo("Benchmarks:\n" + "\n".join(f"  springtide bench {each}" for each in benches.BENCHES))
         return 0
     if name not in benches.BENCHES:
         raise errors.UnknownName("benchmark", name, benches.BENCHES)
-    benches.run(name, json=as_json, quick=quick, out=pathlib.Path(out) if out else None)
+    folder = pathlib.Path(out) if out else None
+    benches.run(name, json=as_json, quick=quick, out=folder, delays=dict(map(delay, delays)))
     return 0
+
+
+def delay(text: str) -> tuple[str, float]:
+    """NAME=SECONDS."""
+    name, _, seconds = text.partition("=")
+    try:
+        return name, float(seconds)
+    except ValueError:
+        raise errors.BadInput(f"--delay {text}: wanted NAME=SECONDS, such as pull=60") from None

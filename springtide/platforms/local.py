@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from springtide import config
-from springtide.domain.cluster import Life, RoleExit
+from springtide.domain.cluster import Life, Role, RoleExit
 from springtide.domain.resources import Limits, Usage
 from springtide.platforms import cgroups, usage, watchdog
 from springtide.platforms.base import Launch
@@ -78,6 +78,15 @@ class LocalPlatform:
         """SIGTERM or SIGKILL."""
         if life in self._running:
             self._running[life].process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+
+    def hold(self, role: Role, limits: Limits) -> bool:
+        """Other limits for a role that runs; False where it has no control group to hold it."""
+        for life, running in self._running.items():
+            if life.role == role and running.group is not None:
+                running.group.hold_to(limits)
+                running.limits = limits
+                return True
+        return False
 
     def running(self) -> list[Life]:
         """What has not ended."""

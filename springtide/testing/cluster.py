@@ -20,7 +20,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from springtide import errors
+from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.job import JobSpec, Phase
+from springtide.domain.resources import Limits
 from springtide.platforms.agent import Agent, RunPlan
 from springtide.platforms.local import LocalPlatform
 from springtide.rpc import connection, messages, whereabouts
@@ -49,6 +51,7 @@ class LocalCluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"springtide-{spec.name}")
         self._agent: Agent | None = None
+        self._platform: LocalPlatform | None = None
         self._seen = messages.JobStatus(name=spec.name, phase=Phase.STARTING, why="", elapsed_s=0.0)
         self._ended: messages.JobStatus | BaseException | None = None
 
@@ -112,6 +115,16 @@ class LocalCluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
+    def throttle(self, role: str, cpu: float) -> bool:
+        """Hold a role to so many cores from now on; whether it could be (the job must have begun with some limit)."""
+        kind, _, rank = role.rpartition("-")
+        name = Role(RoleKind(kind), int(rank))
+
+        async def hold() -> bool:
+            return self._platform is not None and self._platform.hold(name, Limits(cpu=cpu))
+
+        return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()
+
     def scale(self, workers: int) -> None:
         """`springtide scale`."""
         asyncio.run_coroutine_threadsafe(self._ask(messages.Scale(workers, "asked by a test")), self._loop).result()
@@ -149,7 +162,8 @@ class LocalCluster:
             self._loop.close()
 
     async def _work(self) -> messages.JobStatus:
-        self._agent = Agent(self._plan, self.files, LocalPlatform(self.files))
+        self._platform = LocalPlatform(self.files)
+        self._agent = Agent(self._plan, self.files, self._platform)
         return await self._agent.run(self._look)
 
     def _look(self, status: messages.JobStatus) -> None:
