@@ -23,6 +23,7 @@ BENCHES = {
     "train": "springtide.bench.train",
     "cost-growth": "springtide.bench.cost_growth",
     "dispatch": "springtide.bench.dispatch",
+    "master-load": "springtide.bench.master_load",
     "recovery": "springtide.bench.recovery",
     "exactly-once": "springtide.bench.exactly_once",
 }

@@ -7,6 +7,7 @@ must survive goes through `master.record` and its journal, and no reply leaves b
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
 from springtide.master import balance, entries, meetings, standing, tally
 from springtide.master.journal import Journal
+from springtide.master.lag import Lag
 from springtide.master.record import Record
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
@@ -50,6 +52,7 @@ class Desk:
         self._agents: set[Peer] = set()
         self._agent_left_at: float | None = None
         self._ticked_at = clock()
+        self.lag = Lag(time.monotonic)
 
     @property
     def spec(self) -> JobSpec:
@@ -142,7 +145,10 @@ class Desk:
 
     def status(self) -> messages.JobStatus:
         """The whole job at this moment."""
-        return standing.status_of(self.record, self._tally, self._usage, term=self.term, now=self._clock())
+        now = self._clock()
+        return standing.status_of(
+            self.record, self._tally, self._usage, term=self.term, now=now, lag_s=self.lag.longest_s
+        )  # fmt: skip
 
     # ---- members ----
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import pathlib
+import resource
 import signal
 import sys
 import time
@@ -33,6 +34,8 @@ def main(arguments: list[str]) -> int:
     """Run one master."""
     spec_text, root, host, port = arguments
     settings = config.load()
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a member: a thousand and more
     logs.log_to_stderr(debug=settings.debug)
     spec = msgspec.json.decode(spec_text, type=JobSpec)
     secret = config.job_secret(settings)
@@ -60,10 +63,12 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
         "job %s: serving at %s, waiting for %d servers, %d workers", spec.name, address, spec.servers, spec.workers
     )
     whereabouts.write(files.master, whereabouts.Whereabouts(term=term, pid=os.getpid(), address=address))
+    watching = asyncio.create_task(desk.lag.watch())
     while not desk.over.is_set():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(desk.over.wait(), TICK_S)
         desk.tick()
+    watching.cancel()
     await listener.close()
     journal.close()
     story.close()

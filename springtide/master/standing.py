@@ -13,7 +13,7 @@ from springtide.rpc.messages import JobStatus, MemberView, Report
 
 
 def status_of(
-    record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float
+    record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float, lag_s: float = 0.0
 ) -> JobStatus:  # fmt: skip
     """The whole job at this moment; after its end, as it was then."""
     state, book = record.state, record.book
@@ -48,6 +48,7 @@ def status_of(
         decision_why=state.decision.why,
         relaunches=state.relaunches,
         term=term,
+        loop_lag_s=round(lag_s, 4),
     )
 
 

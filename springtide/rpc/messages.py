@@ -111,6 +111,8 @@ class JobStatus(Message, frozen=True):
     """Processes started again so far."""
     poisoned: tuple[Poisoned, ...] = ()
     """Shards that no worker could train."""
+    loop_lag_s: float = 0.0
+    """The longest that the master has let anyone wait in the last ten seconds before it looked at what came."""
     term: int = 0
     """Which master this is: 1 for the first, one more after each restart."""
     staleness: int = 0

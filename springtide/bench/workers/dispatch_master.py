@@ -1,4 +1,4 @@
-"""The serving side of `bench dispatch`: a master that hands out shards. Options: kind. A round: address, or CPU used.
+"""The serving side of `bench dispatch` and `bench master-load`: a master. Options: kind, spec. A round: its figures.
 
 Ours is the process that every job has, journal included, with a server that has only joined. DLRover's is its local
 master, in this process (which has its environment).
@@ -21,7 +21,7 @@ import line
 Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def springtide() -> tuple[dict[str, Any], int]:
+def springtide(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """Start a master; where it is, and its process id."""
     import asyncio
 
@@ -30,7 +30,7 @@ def springtide() -> tuple[dict[str, Any], int]:
     folder = pathlib.Path(tempfile.mkdtemp())
     (folder / "logs").mkdir()
     secret = secrets.token_hex(16)
-    spec = {"name": "dispatch", "workers": 4, "silence_s": 1e6, "join_s": 1e6}
+    spec = {"name": "bench", "workers": 4, "silence_s": 1e6, "join_s": 1e6, **options.get("spec", {})}
     command = [sys.executable, "-m", "springtide.master.main", json.dumps(spec), str(folder), "127.0.0.1", "0"]
     settings = {"SPRINGTIDE_SECRET": secret, "SPRINGTIDE_INCARNATION": "1", "SPRINGTIDE_MEMBER": "master"}
     master = subprocess.Popen(command, env={**os.environ, **settings})
@@ -49,7 +49,7 @@ def springtide() -> tuple[dict[str, Any], int]:
     return {"address": where.address, "secret": secret}, master.pid
 
 
-def dlrover() -> tuple[dict[str, Any], int]:
+def dlrover(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """Its local master, as its own `main` starts it for one node."""
     from dlrover.python.master.args import parse_master_args
     from dlrover.python.master.local_master import LocalJobMaster
@@ -71,14 +71,19 @@ def cpu_s(pid: int) -> float:
     return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def memory(pid: int) -> int:
+    """Bytes that a process holds."""
+    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     """Serve from now on."""
-    where, pid = {"springtide": springtide, "dlrover": dlrover}[options["kind"]]()
+    where, pid = {"springtide": springtide, "dlrover": dlrover}[options["kind"]](options)
     told = {name: value for name, value in where.items() if name != "keep"}
     keep = where  # a master lives as long as this process
 
     def measure(request: dict[str, Any]) -> dict[str, Any]:
-        return {"figure": cpu_s(pid), **told, "kept": len(keep)}
+        return {"figure": cpu_s(pid), "memory": memory(pid), **told, "kept": len(keep)}
 
     return measure, {}
 

@@ -1,0 +1,39 @@
+"""How late the master's event loop is: a loop that answers nobody for a while looks like a dead master.
+
+In: a task of `master.main`. Out: the longest delay of the last seconds, for the job's status.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+EVERY_S = 0.02
+WINDOW_S = 10.0
+
+
+class Lag:
+    """Sleeps a little, again and again, and notes how much longer each sleep was than asked for."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._late: deque[tuple[float, float]] = deque()
+
+    async def watch(self) -> None:
+        """For ever."""
+        while True:
+            due = self._clock() + EVERY_S
+            await asyncio.sleep(EVERY_S)
+            self.note(self._clock() - due, at=self._clock())
+
+    def note(self, late_s: float, *, at: float) -> None:
+        """A sleep was so much too long. Only what could still be the longest is kept."""
+        while self._late and self._late[-1][1] <= late_s:
+            self._late.pop()
+        self._late.append((at, late_s))
+        while self._late[0][0] < at - WINDOW_S:
+            self._late.popleft()
+
+    @property
+    def longest_s(self) -> float:
+        """Of the last seconds."""
+        return max(0.0, self._late[0][1]) if self._late else 0.0
