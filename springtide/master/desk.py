@@ -19,7 +19,7 @@ from springtide.job import actions, events
 from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
 from springtide.master import balance, entries, meetings, standing, tally
-from springtide.master.journal import Journal
+from springtide.master.journal import Journal, Superseded
 from springtide.master.lag import Lag
 from springtide.master.record import Record
 from springtide.rpc import messages
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 HOLD_LEASE_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
 AGENT_GRACE_S = 10.0  # an agent that has hung up may come back within this time; else the job has lost its host
 AWAY_S = 1.0  # between two ticks: more than that, and the master was stopped or starved, and could hear nobody
-SNAPSHOT_TURNS = 5000  # of the journal: replaying so many takes a fraction of a second
+SNAPSHOT_ENTRIES = 5000  # of the journal: going through so many again takes a second or two at the most
 
 
 class Desk:
@@ -140,7 +140,7 @@ class Desk:
             self._changed.turn()
         self._level(now)
         journal = self._journal
-        if journal is not None and journal.since_snapshot >= SNAPSHOT_TURNS and journal.idle:
+        if journal is not None and journal.since_snapshot >= SNAPSHOT_ENTRIES and journal.idle:
             journal.save(self.record.to_bytes())
 
     def status(self) -> messages.JobStatus:
@@ -379,7 +379,10 @@ class Desk:
             yield
         finally:
             if entry is not None and self._journal is not None and self.record.changes != before:
-                self._journal.append(entries.encode(entry))
+                try:
+                    self._journal.append(entries.encode(entry))
+                except errors.SpringtideError as error:
+                    self._break(error)
 
     async def _written(self) -> None:
         try:
@@ -387,6 +390,8 @@ class Desk:
                 await self._journal.committed()
         except errors.SpringtideError as error:
             self._break(error)
+            if isinstance(error, Superseded):
+                await asyncio.Event().wait()  # say nothing more: the connection closes, and the new master answers
 
     def _tell(self, kind: str, **fields: Any) -> None:
         """Write the story; a disk that takes no more fails the job, once."""
@@ -396,6 +401,10 @@ class Desk:
             self._break(error)
 
     def _break(self, error: errors.SpringtideError) -> None:
-        if not self.state.phase.over:
+        """What must survive cannot be written any more."""
+        if isinstance(error, Superseded):
+            log.warning("%s: so I leave", error)
+            self.over.set()
+        elif not self.state.phase.over:
             log.error("%s", error)
             self.record.happen(events.Broken(str(error)), self._clock())

@@ -46,7 +46,7 @@ class Journal:
             self._file.executescript(_TABLES)
             self.began, self._next = self._take_over(now)
         self.since_snapshot = 0
-        """Turns written since the last snapshot: when there are many, it is time for another."""
+        """Entries written since the last snapshot: when there are many, it is time for another."""
 
     def read(self) -> tuple[bytes | None, list[bytes]]:
         """The last snapshot and every entry after it."""
@@ -55,7 +55,7 @@ class Journal:
             upto, body = row or (-1, None)
             turns = self._file.execute("select body from turns where number > ? order by number", (upto,)).fetchall()
         entries = [bytes(entry) for (turn,) in turns for entry in _decoder.decode(turn)]
-        self.since_snapshot = len(turns)
+        self.since_snapshot = len(entries)
         return body, entries
 
     def append(self, entry: bytes) -> None:
@@ -107,7 +107,7 @@ class Journal:
             told.exception()  # whoever waits will see it; if nobody does, `append` raises it
         else:
             self._next += 1
-            self.since_snapshot += 1
+            self.since_snapshot += len(waiting)
             told.set_result(None)
 
     def _take_over(self, now: float) -> tuple[float, int]:

@@ -174,6 +174,25 @@ def test_a_new_master_takes_over_and_the_late_word_of_a_dead_worker_changes_noth
     asyncio.run(test())
 
 
+def test_a_master_that_was_superseded_says_nothing_more(tmp_path):
+    async def test():
+        story = EventLog(tmp_path / "events.jsonl")
+        old = Journal(tmp_path / "journal.db", term=1, now=0.0)
+        master = main.open_desk(SPEC, story, old)
+        new = Journal(tmp_path / "journal.db", term=2, now=0.0)
+        asked = asyncio.create_task(master.handle(Peer(address="server-0"), messages.JoinServer(0, 7)))
+        await asyncio.wait_for(master.over.wait(), 10)
+        assert not asked.done()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert new.read() == (None, [])
+        old.close()
+        new.close()
+        story.close()
+
+    asyncio.run(test())
+
+
 def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
     record = Record(SPEC)
     one, two = Holder(0, 0), Holder(1, 0)
