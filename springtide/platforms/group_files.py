@@ -20,6 +20,10 @@ PERIOD_US = (
 class Group(Protocol):
     """What a platform needs of a control group. Reading a file that is not there reads as nothing."""
 
+    def can_hold(self, limits: Limits) -> bool:
+        """Whether it has what these limits need: a group that only counts cannot limit the CPU."""
+        ...
+
     def hold_to(self, limits: Limits) -> None:
         """Write the limits; raises OSError where that is not permitted."""
         ...
@@ -50,6 +54,12 @@ class GroupV1:
 
     def __init__(self, folder_of: Mapping[str, pathlib.Path]) -> None:
         self._folder_of = dict(folder_of)
+
+    def can_hold(self, limits: Limits) -> bool:
+        """Whether it is in the hierarchies of both."""
+        return ("cpu" in self._folder_of or limits.cpu is None) and (
+            "memory" in self._folder_of or limits.memory is None
+        )
 
     def hold_to(self, limits: Limits) -> None:
         """Quota of each period; memory, and memory with swap where that is counted."""
@@ -94,6 +104,12 @@ class GroupV2:
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._here = {"": folder}
+
+    def can_hold(self, limits: Limits) -> bool:
+        """Whether it was given the controllers."""
+        return ((self._folder / "cpu.max").exists() or limits.cpu is None) and (
+            (self._folder / "memory.max").exists() or limits.memory is None
+        )
 
     def hold_to(self, limits: Limits) -> None:
         """`cpu.max` is quota and period; swap would only hide that memory has run out."""

@@ -80,9 +80,9 @@ class LocalPlatform:
             self._running[life].process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
 
     def hold(self, role: Role, limits: Limits) -> bool:
-        """Other limits for a role that runs; False where it has no control group to hold it."""
+        """Other limits for a role that runs; False where it has no control group that can hold it to them."""
         for life, running in self._running.items():
-            if life.role == role and running.group is not None:
+            if life.role == role and running.group is not None and running.group.can_hold(limits):
                 running.group.hold_to(limits)
                 running.limits = limits
                 return True

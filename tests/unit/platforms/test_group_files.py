@@ -42,6 +42,15 @@ def test_version_2_writes_them_together_and_allows_no_swap(v2):
     assert (root / "memory.swap.max").read_text() == "0"
 
 
+def test_a_group_that_only_counts_says_that_it_cannot_limit(v1, tmp_path):
+    both = Limits(cpu=0.5, memory=64 << 20)
+    assert v1[1].can_hold(both)
+    counting = GroupV1({"cpuacct": tmp_path, "memory": tmp_path})
+    assert counting.can_hold(Limits(memory=64 << 20)) and not counting.can_hold(both)
+    (tmp_path / "memory.max").write_text("max")
+    assert GroupV2(tmp_path).can_hold(Limits(memory=64 << 20)) and not GroupV2(tmp_path).can_hold(both)
+
+
 @pytest.mark.parametrize("which", ["v1", "v2"])
 def test_without_limits_nothing_is_written(which, request):
     root, group = request.getfixturevalue(which)
