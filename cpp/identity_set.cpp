@@ -80,8 +80,20 @@ size_t IdentitySet::find(const SampleSpan& span) const {
   const auto ends_before = [](const SampleSpan& have, const SampleSpan& wanted) {
     return std::tuple(have.shard, have.epoch, have.end) <= place_of(wanted);
   };
-  return static_cast<size_t>(std::lower_bound(spans_.begin(), spans_.end(), span, ends_before) -
-                             spans_.begin());
+  // Shards under way are the newest: by steps that double, from the back, old ones are not even read.
+  size_t low = 0, high = spans_.size();
+  for (size_t step = 1; high > 0; step *= 2) {
+    const size_t at = high > step ? high - step : 0;
+    if (ends_before(spans_[at], span)) {
+      low = at + 1;
+      break;
+    }
+    high = at;
+  }
+  const auto first = spans_.begin();
+  return static_cast<size_t>(std::lower_bound(first + static_cast<ptrdiff_t>(low),
+                                              first + static_cast<ptrdiff_t>(high), span, ends_before) -
+                             first);
 }
 
 bool IdentitySet::has_finished(uint32_t shard) const {

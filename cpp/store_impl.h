@@ -96,8 +96,11 @@ class StoreImpl {
   void begin_push(uint64_t at);
   template <class Source>
   void push_stripe(uint32_t number, Source& source, PushStats& stats);
-  void push_stripe_once(uint32_t number, std::span<const Item> items, std::span<const SampleSpan> spans,
-                        std::span<const uint8_t> speaks_for, OnceStats& stats);
+  // `piece(p)`: the items of this stripe in the p-th of the push's pieces.
+  void push_stripe_once(uint32_t number, size_t pieces,
+                        const std::function<std::span<const Item>(size_t)>& piece,
+                        std::span<const SampleSpan> spans, std::span<const uint8_t> speaks_for,
+                        OnceStats& stats);
   uint32_t slots_a_stripe() const { return options.slots / kStripes; }
 
   // Each is under the stripe's lock.

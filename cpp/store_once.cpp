@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "grouped_run.h"
 #include "hash.h"
 #include "store_impl.h"
 
@@ -32,6 +33,12 @@ void add_to(OnceStats& sum, const OnceStats& part) {
   sum.foreign_keys += part.foreign_keys;
   sum.foreign.insert(sum.foreign.end(), part.foreign.begin(), part.foreign.end());
   sum.torn.insert(sum.torn.end(), part.torn.begin(), part.torn.end());
+}
+
+// Memory is kept from call to call.
+std::vector<GroupedRun>& runs_of_this_thread() {
+  thread_local std::vector<GroupedRun> runs;
+  return runs;
 }
 
 }  // namespace
@@ -67,21 +74,36 @@ OnceStats StoreImpl::push_once(const PushRows& rows, std::span<const TableId> hy
   check_rows(rows, identity, options.slots);
   const std::vector<SampleSpan> spans = spans_of(identity.batches);
   CallPlan& plan = plan_push(rows.tables, rows.keys, hyper_tables, hyper);
-  std::vector<CallPlan::DataRun> runs;
-  for (const RowRun& run : rows.runs) runs.push_back({run.keys, const_cast<float*>(run.floats)});
-  plan.group(rows.tables, rows.keys, runs);
-  if (!unique) plan.sum_duplicates();
+  std::vector<GroupedRun>& runs = runs_of_this_thread();
+  if (unique) {
+    if (runs.size() < rows.runs.size()) runs.resize(rows.runs.size());
+    size_t first = 0;
+    for (size_t r = 0; r < rows.runs.size(); ++r) {
+      const size_t keys = rows.runs[r].keys;
+      runs[r].fill(rows.tables.subspan(first, keys), rows.keys.subspan(first, keys),
+                   const_cast<float*>(rows.runs[r].floats), plan.use_by_id());
+      first += keys;
+    }
+  } else {
+    std::vector<CallPlan::DataRun> data;
+    for (const RowRun& run : rows.runs) data.push_back({run.keys, const_cast<float*>(run.floats)});
+    plan.group(rows.tables, rows.keys, data);
+    plan.sum_duplicates();
+  }
   begin_push(at);
+  const size_t pieces = unique ? rows.runs.size() : 1;
   std::array<OnceStats, kStripes> parts{};
   for_stripes(rows.keys.size(), [&](uint32_t number) {
-    push_stripe_once(number, plan.stripe(number), spans, identity.speaks_for, parts[number]);
+    const auto piece = [&](size_t p) { return unique ? runs[p].stripe(number) : plan.stripe(number); };
+    push_stripe_once(number, pieces, piece, spans, identity.speaks_for, parts[number]);
   });
   OnceStats sum;
   for (const OnceStats& part : parts) add_to(sum, part);
   return sum;
 }
 
-void StoreImpl::push_stripe_once(uint32_t number, std::span<const Item> items,
+void StoreImpl::push_stripe_once(uint32_t number, size_t pieces,
+                                 const std::function<std::span<const Item>(size_t)>& piece,
                                  std::span<const SampleSpan> spans, std::span<const uint8_t> speaks_for,
                                  OnceStats& stats) {
   thread_local std::vector<Verdict> verdicts;
@@ -90,36 +112,39 @@ void StoreImpl::push_stripe_once(uint32_t number, std::span<const Item> items,
   Stripe& stripe = stripes_[number];
   std::lock_guard hold(stripe.lock);
   const auto spoken = speaks_for.empty() ? speaks_for : speaks_for.subspan(first, slots);
-  if (stripe.identities.admit(spans, spoken, verdicts)) {
-    if (verdicts[0] == Verdict::apply) {
-      if (!items.empty()) push_items(number, items, stats);
-      return;
-    }
-    verdicts.resize(slots, verdicts[0]);
+  const bool alike = stripe.identities.admit(spans, spoken, verdicts);
+  if (alike && verdicts[0] == Verdict::apply) {
+    for (size_t p = 0; p < pieces; ++p)
+      if (const auto items = piece(p); !items.empty()) push_items(number, items, stats);
+    return;
   }
+  if (alike) verdicts.resize(slots, verdicts[0]);
   for (uint32_t slot = 0; slot < slots; ++slot) {
     if (verdicts[slot] == Verdict::torn) stats.torn.push_back(static_cast<uint16_t>(first + slot));
   }
-  mine.clear();
-  for (const Item& item : items) {
-    switch (verdicts[slot_number(item.hash) - first]) {
-      case Verdict::apply:
-        mine.push_back(item);
-        break;
-      case Verdict::had:
-        ++stats.had_keys;
-        break;
-      case Verdict::foreign:
-        ++stats.foreign_keys;
-        stats.foreign.push_back(static_cast<uint16_t>(slot_number(item.hash)));
-        break;
-      case Verdict::torn:
-        break;
+  for (size_t p = 0; p < pieces; ++p) {
+    mine.clear();
+    for (const Item& item : piece(p)) {
+      const uint32_t slot = slot_number(item.hash);
+      switch (verdicts[slot - first]) {
+        case Verdict::apply:
+          mine.push_back(item);
+          break;
+        case Verdict::had:
+          ++stats.had_keys;
+          break;
+        case Verdict::foreign:
+          ++stats.foreign_keys;
+          stats.foreign.push_back(static_cast<uint16_t>(slot));
+          break;
+        case Verdict::torn:
+          break;
+      }
     }
+    if (!mine.empty()) push_items(number, mine, stats);
   }
   std::sort(stats.foreign.begin(), stats.foreign.end());
   stats.foreign.erase(std::unique(stats.foreign.begin(), stats.foreign.end()), stats.foreign.end());
-  if (!mine.empty()) push_items(number, mine, stats);
 }
 
 void StoreImpl::forget(std::span<const uint32_t> shards) {

@@ -23,7 +23,7 @@ Costs = dict[str, list[dict[str, float]]]
 def bench(options: Options) -> report.Result:
     """Rounds with and without, in turn."""
     sizes = train.SIZES | ({"rows": 2_000, "batches": 8} if options.quick else {})
-    seconds, rounds = (0.3, 2) if options.quick else (1.5, 30)
+    seconds, rounds = (0.3, 2) if options.quick else (0.75, 80)
     costs: Costs = {ON: [], OFF: []}
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(peers.Worker("train_server", options={"index": 0, "servers": 1}))
