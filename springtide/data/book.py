@@ -26,7 +26,7 @@ from springtide.domain.leases import (
 )
 from springtide.domain.samples import DatasetCard
 
-CALLS = ("lease", "report", "fail", "fence", "take_back", "resize", "wish", "expect", "close")
+CALLS = ("lease", "report", "end", "fail", "fence", "take_back", "resize", "wish", "expect", "close")
 MOST_GRANTS = 16  # of one call: a reply stays small, and no caller runs away with the data
 LEASE_S = 30.0  # a lease that its holder has not named for so long goes back: the answer that granted it was lost
 HALVINGS = 2  # full, half and quarter size
@@ -121,6 +121,15 @@ class Book:
         self.changes += freed or samples > 0
         return Verdict(tuple(revoked), wishes, freed=freed)
 
+    def end(self, holder: Holder, card: DatasetCard, samples: int) -> bool:
+        """A holder has found the end of a data set without a length: an epoch has so many samples. The first counts."""
+        if not self._speaks(holder):
+            return False
+        ledger = self.passes[self._pass_of(holder.rank, card)]
+        ended = isinstance(ledger, Ledger) and ledger.end_at(samples)
+        self.changes += ended
+        return ended
+
     def fail(self, holder: Holder, failure: Failure) -> bool:
         """A holder cannot read part of its lease. False: it is not its lease, so nothing has changed."""
         ledger = self._of_shard(failure.shard)
@@ -200,6 +209,11 @@ class Book:
     def samples_done(self) -> int:
         """Samples that are trained, of all passes so far."""
         return sum(ledger.samples_done for ledger in self.passes)
+
+    @property
+    def hopeless(self) -> bool:
+        """Nothing could be trained yet, and reading has failed time and again: no bad shard, but a mistake."""
+        return not self.samples_done and sum(sum(one.failures.values()) for one in self._ledgers()) >= self.max_failures
 
     @property
     def todo_samples(self) -> int:

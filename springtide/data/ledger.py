@@ -51,6 +51,7 @@ class LedgerState:
     card: DatasetCard
     base: int
     closed: bool
+    length: int | None
     running: int
     cut: int
     returned: tuple[Piece, ...]
@@ -151,6 +152,29 @@ class Ledger:
             self._drop(key, lease)
         return Effect(True, offset - before, freed)
 
+    def end_at(self, samples: int) -> bool:
+        """The data set has no length, but an end: an epoch has so many samples. What lies beyond was never there."""
+        old = self.todo
+        if not self.card.endless or old.length is not None:
+            return False
+        at_end = (old.running, old.cut) >= divmod(samples, old.whole)
+        running, cut = (-(-samples // old.whole), 0) if at_end else (old.running, old.cut)
+        self.todo = Todo(self.card, running, cut, length=samples)
+        for queue, failed in ((old.returned, False), (old.failed, True)):
+            for piece in queue:
+                end = min(piece.end, samples - piece.running * old.whole)
+                self.todo.put_back(Piece(piece.running, min(piece.first, end), end), failed=failed)
+        for key, lease in list(self.leases.items()):
+            lease.end = min(lease.end, max(lease.offset, samples - lease.running * old.whole))
+            if lease.end == lease.offset:
+                self._drop(key, lease)
+        for begun in [begun for begun in self.left if (begun + 1) * old.whole > samples]:
+            self.left[begun] -= (begun + 1) * old.whole - max(samples, begun * old.whole)
+            if self.left[begun] <= 0:
+                del self.left[begun]
+                self.done += begun * old.whole < samples
+        return True
+
     def fail(self, holder: Holder, failure: Failure) -> bool:
         """The holder cannot read on from `failure.offset`; what comes before stays its own. False: not its lease."""
         key = LeaseKey(failure.shard, failure.first)
@@ -206,12 +230,13 @@ class Ledger:
 
     def totals(self) -> Totals:
         """Shards by state."""
+        endless = self.card.endless and self.todo.length is None
         return Totals(
-            total=self.todo.shards,
+            total=self.todo.running + bool(self.todo.cut) if endless else self.todo.shards,
             leased=len({lease.running for lease in self.leases.values()}),
             done=self.done,
             poisoned=len({each.shard for each in self.poisoned}),
-            samples=self.card.epochs * self.card.samples_used,
+            samples=0 if endless else self._length,
             samples_done=self.samples_done,
         )
 
@@ -236,19 +261,19 @@ class Ledger:
             assert sum(end - first for first, end in parts) == self.left[running], "samples are lost"
         assert spans.keys() == self.left.keys(), "a shard that was begun is neither done nor anywhere"
         assert self.done + len(self.left) == self.todo.running + bool(self.todo.cut), "shards are lost"
-        waiting = Todo(self.card, self.todo.running, self.todo.cut, self.todo.returned, self.todo.failed).samples
+        todo = self.todo
+        waiting = Todo(self.card, todo.running, todo.cut, todo.returned, todo.failed, todo.length).samples
         assert self.todo.samples == waiting, "the queue has miscounted"
         elsewhere = sum(one.end - one.offset for one in self.leases.values()) + sum(
             one.end - one.first for one in self.poisoned
         )
-        whole = self.card.epochs * self.card.samples_used
-        assert self.samples_done + waiting + elsewhere == whole, "samples are miscounted"
+        assert self.samples_done + waiting + elsewhere == self._length, "samples are miscounted"
 
     def to_state(self) -> LedgerState:
         """Everything, as plain data."""
         todo = self.todo
         return LedgerState(
-            card=self.card, base=self.base, closed=self.closed, running=todo.running, cut=todo.cut,
+            card=self.card, base=self.base, closed=self.closed, length=todo.length, running=todo.running, cut=todo.cut,
             returned=tuple(todo.returned), failed=tuple(todo.failed),
             leases=tuple(replace(lease) for lease in self.leases.values()),
             left=dict(self.left), done=self.done, samples_done=self.samples_done, failures=dict(self.failures),
@@ -259,7 +284,8 @@ class Ledger:
     def from_state(state: LedgerState, max_failures: int) -> "Ledger":
         """A ledger that goes on where that one was."""
         ledger = Ledger(state.card, state.base, max_failures)
-        ledger.todo = Todo(state.card, state.running, state.cut, deque(state.returned), deque(state.failed))
+        queues = deque(state.returned), deque(state.failed)
+        ledger.todo = Todo(state.card, state.running, state.cut, *queues, state.length)
         for kept in state.leases:
             lease = replace(kept)
             key = LeaseKey(state.base + lease.running, lease.first)
@@ -269,6 +295,11 @@ class Ledger:
         ledger.poisoned, ledger.closed = list(state.poisoned), state.closed
         ledger.asked_back = set(state.asked_back)
         return ledger
+
+    @property
+    def _length(self) -> int:
+        """Samples of the pass."""
+        return self.card.epochs * (self.card.samples_used if self.todo.length is None else self.todo.length)
 
     def _grant(self, running: int, first: int, end: int) -> Grant:
         epoch, nth = divmod(running, self.todo.an_epoch)

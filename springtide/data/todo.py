@@ -8,7 +8,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from springtide.data import shards
 from springtide.domain.samples import DatasetCard
 
 
@@ -31,6 +30,8 @@ class Todo:
     """First such sample of it."""
     returned: deque[Piece] = field(default_factory=deque)
     failed: deque[Piece] = field(default_factory=deque)
+    length: int | None = None
+    """Samples of an epoch, where that is not what the card says."""
     samples: int = field(init=False)
     """Samples in the queue."""
     shards: int = field(init=False)
@@ -40,13 +41,15 @@ class Todo:
     last: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.an_epoch, self.whole = self.card.shards, self.card.shard_size
+        used = self.card.samples_used if self.length is None else self.length
+        self.whole = self.card.shard_size
+        self.an_epoch = -(-used // self.whole)
         self.shards = self.card.epochs * self.an_epoch
-        self.last = shards.size(self.card, self.an_epoch - 1) if self.an_epoch else 0
+        self.last = used - (self.an_epoch - 1) * self.whole
         if self.running < self.shards:
-            epoch, index = divmod(self.running, self.card.shards)
-            handed_out = epoch * self.card.samples_used + index * self.card.shard_size + self.cut
-            self.samples = self.card.epochs * self.card.samples_used - handed_out
+            epoch, index = divmod(self.running, self.an_epoch)
+            handed_out = epoch * used + index * self.whole + self.cut
+            self.samples = self.card.epochs * used - handed_out
         else:
             self.samples = 0
         self.samples += sum(piece.end - piece.first for piece in (*self.returned, *self.failed))

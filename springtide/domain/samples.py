@@ -50,6 +50,12 @@ class DatasetCard:
     shard_batches: int = 16
     """Batches a shard: the unit of a lease. Few give fine balance at the tail, many cost fewer leases."""
 
+    endless: bool = False
+    """An iterable: where an epoch ends is found by reading; until then `samples` is as many as there are shard numbers.
+
+    Samples are counted as if every batch were full; `data.ledger` learns the end from whoever finds it first.
+    """
+
     @property
     def shard_size(self) -> int:
         """Samples of every shard but an epoch's last."""

@@ -283,6 +283,10 @@ class Desk:
     ) -> messages.Leased | messages.Wait | messages.End:
         if request.card.in_step and not self.state.in_step:
             self._happen(events.InStep())
+        if request.ends is not None:
+            with self._kept(entries.End(holder, request.card, request.ends)):
+                self.record.book.end(holder, request.card, request.ends)
+            self._changed.turn()
         known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
         answer: Any = Nothing.WAIT
 
@@ -309,6 +313,10 @@ class Desk:
                 if self.record.book.fail(holder, failure):
                     failed = True
                     self._tell("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
+            if failed and self.record.book.hopeless:
+                role = Role(RoleKind.WORKER, holder.rank)
+                error = f"no worker can read the data: {failure.error}"
+                self._happen(events.Failed(role, error, incarnation=holder.incarnation))
         entry = entries.Report(holder, tuple(words), self._clock())
         with self._kept(entry):
             verdict = self.record.report(entry)

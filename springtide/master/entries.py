@@ -43,6 +43,14 @@ class Report(Entry, frozen=True):
     at: float
 
 
+class End(Entry, frozen=True):
+    """A worker has found the end of a data set without a length."""
+
+    holder: Holder
+    card: DatasetCard
+    samples: int
+
+
 class Fail(Entry, frozen=True):
     """A worker cannot read part of a lease."""
 
@@ -98,7 +106,7 @@ class Open(Entry, frozen=True):
 
 
 AnyEntry = (
-    Happened | Lease | Report | Fail | TakeBack | Resize | Shorten | Share | Claim | Settle | Open
+    Happened | Lease | Report | End | Fail | TakeBack | Resize | Shorten | Share | Claim | Settle | Open
 )  # fmt: skip
 
 _EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}

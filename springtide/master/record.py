@@ -152,6 +152,8 @@ class Record:
                 self.lease(entry)
             case entries.Report():
                 self.report(entry)
+            case entries.End():
+                self.book.end(entry.holder, entry.card, entry.samples)
             case entries.Fail():
                 self.book.fail(entry.holder, entry.failure)
             case entries.TakeBack():

@@ -172,6 +172,8 @@ class LeaseRequest(Message, frozen=True):
     failures: tuple[Failure, ...] = ()
     most: int = 1
     """How many leases it would take at once."""
+    ends: int | None = None
+    """The data set has no length, and this is where its reader has found the end: samples of an epoch."""
 
 
 class BarrierRequest(Message, frozen=True):

@@ -159,11 +159,11 @@ def read(source: Source, orders: Iterable[Order], hands: Hands | None = None) ->
             yield Handed(order, as_batch(collated))
 
 
-def streamed(source: Source, *, rank: int, workers: int, in_step: bool, epochs: range) -> Iterator[Handed]:
-    """Every `workers`-th mini-batch of an IterableDataset, beginning with the rank-th: all workers read all of it.
+def streamed(source: Source, *, rank: int, workers: int, epochs: range) -> Iterator[Handed]:
+    """A bsp group's batches of an IterableDataset: every `workers`-th mini-batch, beginning with the rank-th.
 
-    So the data set must give the same samples in the same order to everyone. In step (bsp) a last round that is not
-    full is left out, since every rank needs a batch.
+    All ranks read all of it, so the data set must give the same samples in the same order to everyone. A last round
+    that is not full is left out, since every rank needs a batch. Otherwise streams.py shares an IterableDataset.
     """
     for epoch in epochs:
         first = 0
@@ -174,8 +174,6 @@ def streamed(source: Source, *, rank: int, workers: int, in_step: bool, epochs: 
                 yield (handed := _nth(round_, rank, workers, epoch, first))
                 first += handed.order.samples
                 round_.clear()
-        if rank < len(round_) and not in_step:
-            yield _nth(round_, rank, workers, epoch, first)
 
 
 def _nth(round_: list[Any], rank: int, workers: int, epoch: int, first: int) -> Handed:

@@ -61,6 +61,8 @@ class Hands:
         self._held: dict[LeaseKey, Held] = {}
         self._unclaimed: deque[Held] = deque()
         self._failures: list[Failure] = []
+        self.ends: int | None = None
+        """Where the reader has found the end of a data set that has no length: samples of the epoch."""
         self.first = False
         """The leases that come next were asked for in a hurry: they go before all others."""
         self.hurry = False
@@ -71,7 +73,17 @@ class Hands:
     def open(self, card: DatasetCard) -> None:
         """A pass over this data set begins: leases of no other are wanted from now on."""
         with self._lock:
-            self._card = card
+            self._card, self.ends = card, None
+
+    def end_at(self, samples: int) -> None:
+        """The data is over: what lies beyond, in leases too, was never there."""
+        with self._lock:
+            assert self._card is not None
+            self.ends = samples
+            for held in self._held.values():
+                beyond = samples - held.grant.nth * self._card.shard_size
+                held.end = min(held.end, max(held.offset, beyond))
+                held.claimed = min(held.claimed, held.end)
 
     def claim(self, samples: int, *, group: int = 1) -> tuple[Grant, Claim] | None:
         """The next batch, of `samples` at most. A rest too small for a group to share joins the batch before it."""

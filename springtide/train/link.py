@@ -141,7 +141,7 @@ class MasterLink:
         if self.draining:
             return End()
         words = self.hands.words()
-        reply = self._channel.ask(messages.LeaseRequest(card, words.progress, words.failures, most))
+        reply = self._channel.ask(messages.LeaseRequest(card, words.progress, words.failures, most, self.hands.ends))
         assert isinstance(reply, Leased | Wait | End)
         self.hands.told(words)
         if isinstance(reply, Leased):
@@ -257,6 +257,8 @@ class AloneLink:
         """The next shard."""
         words = self.hands.words()
         self._book.report(ALONE, words.progress, at=0.0)
+        if self.hands.ends is not None:
+            self._book.end(ALONE, card, self.hands.ends)
         self.hands.told(words)
         answer = self._book.lease(ALONE, card, most, at=0.0)
         if isinstance(answer, Nothing):

@@ -15,7 +15,7 @@ from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
 from springtide.domain.samples import DatasetCard
-from springtide.train import batches, leases, link, orders, reports, wiring
+from springtide.train import batches, leases, link, orders, reports, streams, wiring
 from springtide.train.meter import Meter
 
 One = torch.optim.Optimizer
@@ -169,9 +169,11 @@ class Job:
 
         def feed(passes: int) -> Iterator[batches.Handed]:
             first = passes * card.epochs
+            epochs = range(first, first + card.epochs)
+            if opened.samples is None and in_step:
+                return batches.streamed(opened, rank=self.rank, workers=self.workers, epochs=epochs)
             if opened.samples is None:
-                epochs = range(first, first + card.epochs)
-                return batches.streamed(opened, rank=self.rank, workers=self.workers, in_step=in_step, epochs=epochs)
+                return streams.leased(opened, card, epochs, self._link, alone=self.alone)
             this_pass = dataclasses.replace(card, first_epoch=first)
             ask, hands = self._link.lease, self._link.hands
             direct = in_step or self.alone

@@ -4,7 +4,7 @@ import collections
 
 import hypothesis.strategies as st
 import msgspec
-from hypothesis import settings, stateful
+from hypothesis import given, settings, stateful
 
 from springtide.data.book import Book, BookState
 from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
@@ -229,3 +229,47 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
 
 LedgerHistory.TestCase.settings = settings(max_examples=500, stateful_step_count=30, deadline=None)
 TestLedgerHistory = LedgerHistory.TestCase
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    length=st.integers(0, 400),
+    batch=st.integers(1, 7),
+    per_shard=st.integers(1, 8),
+    turns=st.lists(st.tuples(RANKS, st.integers(1, 6), st.booleans(), st.booleans()), max_size=40),
+)
+def test_a_data_set_without_a_length_ends_where_it_is_found_to_end(length, batch, per_shard, turns):
+    length -= length % batch
+    card = DatasetCard(samples=10**6 * batch, batch_size=batch, shard_batches=per_shard, endless=True)
+    book, trained = Book(workers=WORKERS, lease_s=10), collections.Counter()
+
+    def work(rank, count, *, finish):
+        holder, words = Holder(rank), []
+        answer = book.lease(holder, card, count, 0.0)
+        for grant in () if isinstance(answer, Nothing) else answer:
+            beyond = length - grant.nth * card.shard_size
+            end = grant.end if finish else min(grant.end, grant.first + batch)
+            offset = max(grant.first, min(end, beyond))
+            trained.update((grant.shard, n) for n in range(grant.first, offset))
+            words.append(Progress(grant.shard, grant.first, offset, grant.end))
+        book.report(holder, words, 0.0)
+        book.check()
+        return answer
+
+    for rank, count, finish, fence in turns:
+        work(rank, count, finish=finish)
+        if fence:
+            book.fence(rank, 0)
+            break
+    teller = Holder(WORKERS)
+    assert book.end(teller, card, length)
+    assert not book.end(teller, card, length + batch), "the first counts"
+    book.check()
+    again = Book.from_state(book.to_state())
+    assert again.to_state() == book.to_state()
+    for rank in range(WORKERS):
+        book.fence(rank, 0)
+    while not isinstance(work(WORKERS, 4, finish=True), Nothing):
+        book.check()
+    assert sum(trained.values()) == len(trained) == length
+    assert book.totals().done == book.totals().total == -(-length // card.shard_size)

@@ -114,6 +114,22 @@ def test_a_job_with_samples_that_no_one_could_read_fails_and_names_them(tmp_path
     with_desk(test, tmp_path)
 
 
+def test_data_that_nobody_can_read_at_all_fails_the_job_at_once(tmp_path):
+    async def test(master, clock):
+        worker = (await everyone(master))["worker-0"]
+        card = dataclasses.replace(CARD, samples=10_000)
+        for shard in range(3):
+            assert master.status().phase is Phase.RUNNING
+            words = tuple(Progress(before, 0, 0, 0) for before in range(shard))
+            await master.handle(worker, messages.LeaseRequest(card, words))
+            failures = (Failure(shard, 0, 0, "KeyError: 'x' (train.py:7)"),)
+            await master.handle(worker, messages.Heartbeat(None, (), failures))
+        assert master.status().phase is Phase.FAILED
+        assert master.status().why == "no worker can read the data: KeyError: 'x' (train.py:7)"
+
+    with_desk(test, tmp_path)
+
+
 def test_draining_reaches_async_workers_by_heartbeat_and_bsp_ranks_by_lease(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)

@@ -177,22 +177,9 @@ class Numbers(data.IterableDataset):
         return iter([(torch.tensor(i), torch.tensor(i)) for i in range(self.count)])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_workers_share_an_iterable_batch_by_batch(workers):
-    opened = source.open_source(Numbers(13), batch_size=2)
-    ranks = [
-        list(batches.streamed(opened, rank=rank, workers=workers, in_step=False, epochs=range(1)))
-        for rank in range(workers)
-    ]
-    seen = sorted(i for found in ranks for handed in found for i in handed.batch.y.tolist())
-    assert seen == list(range(13))
-    names = [(one.shard, one.first + k) for f in ranks for h in f for one in h.order.ranges for k in range(one.count)]
-    assert len(set(names)) == 13
-
-
 def test_in_step_every_rank_gets_as_many_batches_of_an_iterable():
     opened = source.open_source(Numbers(13), batch_size=2)
-    counts = [len(list(batches.streamed(opened, rank=r, workers=2, in_step=True, epochs=range(2)))) for r in range(2)]
+    counts = [len(list(batches.streamed(opened, rank=r, workers=2, epochs=range(2)))) for r in range(2)]
     assert counts == [6, 6]
 
 

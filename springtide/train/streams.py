@@ -1,0 +1,95 @@
+"""An IterableDataset shared by leases: one reader a worker, which skips to where its lease begins.
+
+In: leases in hands.py, mini-batches from data/source.py. Out: batches to the loop, like batches.read. Next: step.py.
+
+The n-th mini-batch of an iteration has the n-th place, whoever reads it, counted as if every batch were full. So each
+sample is trained once where every iteration gives the same samples in the same order; where it does not, some may be
+trained twice or not at all, and nothing can notice. That is said once, in the log. What it skips, a worker reads and
+drops. What the data set raises ends the loop: nobody can read on behind it.
+"""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from springtide.data.source import Source, as_batch
+from springtide.domain.samples import DatasetCard
+from springtide.train import leases, link, orders
+from springtide.train.batches import PAUSED, Handed
+
+log = logging.getLogger(__name__)
+SHARD_BATCHES = 16  # few, since whoever takes the next shard must read past this one
+MOST_SHARDS = 2**20  # numbers set aside for a pass whose length nobody knows; numbers have 32 bits
+
+
+class Reader:
+    """One iteration over the data set at a time; a place behind it begins another one."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._items: Iterator[Any] = iter(())
+        self._place = -1
+        self.length: int | None = None
+        """Mini-batches of an iteration, once its end was seen."""
+
+    def read(self, place: int) -> Any:
+        """The mini-batch at that place; None when there are not so many."""
+        if self.length is not None and place >= self.length:
+            return None
+        if self._place < 0 or place < self._place:
+            self._items, self._place = iter(self._source.stream()), 0
+        while True:
+            try:
+                item = next(self._items)
+            except StopIteration:
+                self.length, self._place = self._place, -1
+                return None
+            self._place += 1
+            if self._place > place:
+                return item
+
+
+def leased(
+    source: Source, card: DatasetCard, epochs: range, to_master: link.Link, *, alone: bool = False
+) -> Iterator[Handed]:
+    """Mini-batches as the master leases their places, epoch after epoch."""
+    if not alone:
+        say_once()
+    for epoch in epochs:
+        yield from one_epoch(source, endless(card, epoch), to_master, alone=alone)
+
+
+@functools.cache
+def say_once() -> None:
+    """What an iterable can promise, once a process."""
+    log.warning(
+        "an IterableDataset: samples are trained exactly once only if every iteration over it gives the same samples "
+        "in the same order, which is not checked. Every worker reads all of it and trains its share"
+    )
+
+
+def endless(card: DatasetCard, epoch: int) -> DatasetCard:
+    """A card for one epoch of unknown length: as many samples as there are numbers for shards."""
+    samples = MOST_SHARDS * SHARD_BATCHES * card.batch_size
+    return dataclasses.replace(
+        card, samples=samples, epochs=1, first_epoch=epoch, shuffle=False, endless=True, shard_batches=SHARD_BATCHES
+    )
+
+
+def one_epoch(source: Source, card: DatasetCard, to_master: link.Link, *, alone: bool) -> Iterator[Handed]:
+    """Until someone has found the end, and everything before it is trained."""
+    hands, reader = to_master.hands, Reader(source)
+    asked: leases.Leases = leases.Direct(to_master.lease) if alone else leases.Ahead(to_master.lease, hands)
+    for order in orders.leased(asked, hands, card, draining=lambda: to_master.draining):
+        if order.claim is None:
+            yield PAUSED
+            continue
+        place = int(order.indices[0]) // card.batch_size
+        collated = reader.read(place)
+        if collated is None:
+            assert reader.length is not None
+            hands.end_at(reader.length * card.batch_size)
+        elif hands.wanted(order.claim):
+            yield Handed(order, as_batch(collated))

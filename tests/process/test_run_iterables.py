@@ -1,0 +1,37 @@
+"""An IterableDataset whose order is fixed is counted exactly once too, while workers die and come."""
+
+import pytest
+
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from tests.process import counting
+
+pytestmark = pytest.mark.process
+
+BATCH = 32
+STREAM = """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(Ids().ids)
+
+
+job = st.join()
+"""
+
+
+@pytest.mark.timeout(240)
+def test_an_iterable_is_counted_once_though_a_worker_is_killed_and_one_is_added(tmp_path, rng):
+    ids = counting.draw(rng, 600 * BATCH - 5)
+    script = counting.write(tmp_path, ids)
+    text = script.read_text().replace("job = st.join()\n", STREAM).replace("optimizer, Ids(),", "optimizer, Stream(),")
+    script.write_text(text)
+    spec = JobSpec(name="stream", workers=2, heartbeat_s=0.2, silence_s=3.0, relaunches=10, backoff_s=0.0)
+    with LocalCluster(script, [tmp_path, 2, BATCH, 0.01], spec=spec, folder=tmp_path / "runs") as job:
+        job.until(lambda status: status.samples > 100 * BATCH)
+        assert job.kill("worker-1")
+        job.scale(3)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert status.samples == 2 * 600 * BATCH, "every batch counts as full"
+    assert not counting.differences(tmp_path, ids, epochs=2, batch=BATCH)
+    assert status.relaunches == 1 and status.shards_done == status.shards_total
