@@ -1,0 +1,30 @@
+"""The other side of the coin: without identities, workers that are killed leave batches that are trained twice."""
+
+import numpy as np
+import pytest
+
+from springtide.domain.job import Phase
+from springtide.testing.cluster import LocalCluster
+from springtide.testing.faults import FaultPlan, Faults
+from tests.process import counting, test_faults
+
+pytestmark = [pytest.mark.process, pytest.mark.soak]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("identities", [True, False])
+def test_killed_workers_repeat_batches_only_where_these_have_no_names(tmp_path, identities):
+    """So the oracle can fail, and it is the names that keep it from failing."""
+    ids = counting.draw(np.random.default_rng(1), 900 * test_faults.BATCH - 5)
+    script = counting.write(tmp_path, ids)
+    script.write_text(counting.SCRIPT.replace("st.join()", f"st.join(identities={identities})"))
+    plan = FaultPlan(seed=1, silence_s=test_faults.SILENCE_S, pause_s=(0.5, 2.0), kinds={"kill workers": 1})
+    arguments = [tmp_path, 1, test_faults.BATCH, 0.005]
+    with LocalCluster(script, arguments, spec=test_faults.spec(seed=1), folder=tmp_path / "runs") as job:
+        job.until(lambda status: status.samples > 0)
+        done = Faults(plan, job).run(at_most=6)
+        assert job.wait().phase is Phase.FINISHED
+    wrong = counting.differences(tmp_path, ids, epochs=1, batch=test_faults.BATCH)
+    print(done, f"off by {len(wrong)} rows")
+    assert bool(wrong) is not identities, (done, wrong)
+    assert all(extra > 0 for extra in wrong.values()), "without names batches are repeated, not lost"
