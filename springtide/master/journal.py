@@ -43,10 +43,19 @@ class Journal:
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
             self._file.execute("pragma journal_mode=wal")
             self._file.execute("pragma synchronous=normal")
+            self._file.execute("pragma wal_autocheckpoint=0")  # it waits for the disk: a thread of its own does it
             self._file.executescript(_TABLES)
             self.began, self._next = self._take_over(now)
         self.since_snapshot = 0
         """Entries written since the last snapshot: when there are many, it is time for another."""
+
+    def tidy(self) -> None:
+        """Move what was written from the write-ahead file into the main one. Waits for the disk: call it in a thread.
+
+        The event loop goes on writing meanwhile; nothing that was promised depends on this.
+        """
+        with self._sqlite(), contextlib.closing(sqlite3.connect(self.path, timeout=5.0)) as other:
+            other.execute("pragma wal_checkpoint(passive)")
 
     def read(self) -> tuple[bytes | None, list[bytes]]:
         """The last snapshot and every entry after it."""

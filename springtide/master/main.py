@@ -6,6 +6,7 @@ error; then it serves until its agent says that the job is over, or goes away.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import pathlib
@@ -28,6 +29,7 @@ from springtide.telemetry import events, logs
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
+TIDY_S = 5.0
 
 
 def main(arguments: list[str]) -> int:
@@ -36,6 +38,7 @@ def main(arguments: list[str]) -> int:
     settings = config.load()
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a member: a thousand and more
+    gc.set_threshold(20_000, 20, 100)  # leases and nodes live long: looking through all of them often only costs time
     logs.log_to_stderr(debug=settings.debug)
     spec = msgspec.json.decode(spec_text, type=JobSpec)
     secret = config.job_secret(settings)
@@ -63,16 +66,28 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
         "job %s: serving at %s, waiting for %d servers, %d workers", spec.name, address, spec.servers, spec.workers
     )
     whereabouts.write(files.master, whereabouts.Whereabouts(term=term, pid=os.getpid(), address=address))
-    watching = asyncio.create_task(desk.lag.watch())
+    beside = [asyncio.create_task(desk.lag.watch()), asyncio.create_task(tidy(journal))]
     while not desk.over.is_set():
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(desk.over.wait(), TICK_S)
         desk.tick()
-    watching.cancel()
+    for task in beside:
+        task.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
     await listener.close()
     journal.close()
     story.close()
     return 0
+
+
+async def tidy(journal: Journal) -> None:
+    """Keep the journal's write-ahead file short, without ever making the event loop wait for the disk."""
+    while True:
+        await asyncio.sleep(TIDY_S)
+        try:
+            await asyncio.to_thread(journal.tidy)
+        except errors.SpringtideError as error:
+            log.warning("%s", error)
 
 
 def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal) -> Desk:

@@ -58,6 +58,22 @@ def test_all_entries_of_one_turn_are_one_transaction(tmp_path):
     in_loop(test)
 
 
+def test_tidying_in_a_thread_keeps_everything_and_shortens_what_is_written_ahead(tmp_path):
+    async def test():
+        path = tmp_path / "journal.db"
+        journal = Journal(path, term=1, now=0.0)
+        for turn in range(50):
+            journal.append(msgspec.msgpack.encode("x" * 4000))
+            await journal.committed()
+            if turn % 10 == 9:
+                await asyncio.to_thread(journal.tidy)
+        assert len(journal.read()[1]) == 50
+        assert (tmp_path / "journal.db-wal").stat().st_size < 50 * 4000
+        journal.close()
+
+    in_loop(test)
+
+
 def test_an_older_master_can_neither_open_nor_go_on_writing(tmp_path):
     async def test():
         old = Journal(tmp_path / "journal.db", term=1, now=0.0)
