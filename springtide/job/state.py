@@ -193,8 +193,10 @@ class JobState:
         return all(server.address for server in self.of_kind(RoleKind.SERVER))
 
     def _run_if_ready(self, at: float) -> None:
-        joined = [node for node in self.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
-        if self.phase is Phase.STARTING and joined and self._all_ready():
+        if self.phase is not Phase.STARTING:
+            return
+        joined = any(node.state is NodeState.JOINED for node in self.of_kind(RoleKind.WORKER))
+        if joined and self._all_ready():
             self._move(Phase.RUNNING, "all servers are ready and a worker has joined")
             for node in self.nodes.values():
                 node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
