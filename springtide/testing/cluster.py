@@ -11,6 +11,7 @@ the agent runs in a thread of the test. Nothing is left when the `with` block is
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -127,7 +128,18 @@ class LocalCluster:
 
     def scale(self, workers: int) -> None:
         """`springtide scale`."""
-        asyncio.run_coroutine_threadsafe(self._ask(messages.Scale(workers, "asked by a test")), self._loop).result()
+        work = self._ask(messages.Scale(workers, "asked by a test"))
+        try:
+            asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the agent's loop is closed
+            work.close()
+            raise errors.JobFailed("the job is over") from None
+        while not asked.done():
+            if self.over:
+                asked.cancel()
+                raise errors.JobFailed("the job is over")
+            concurrent.futures.wait([asked], LOOK_S)
+        asked.result()
 
     def stop(self, why: str = "stopped by a test") -> None:
         """Ctrl-C."""
