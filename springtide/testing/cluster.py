@@ -137,6 +137,7 @@ class LocalCluster:
         while not asked.done():
             if self.over:
                 asked.cancel()
+                work.close()
                 raise errors.JobFailed("the job is over")
             concurrent.futures.wait([asked], LOOK_S)
         asked.result()
