@@ -95,6 +95,10 @@ def run(
     silence: Annotated[float, typer.Option(min=1, help="Seconds after which a silent role counts as lost.")] = 30.0,
     heartbeat: Annotated[float, typer.Option(min=0.05, help="Seconds between two heartbeats of a role.")] = 1.0,
     relaunches: Annotated[int, typer.Option(min=0, help="How often a worker that fails is started again.")] = 5,
+    tries: Annotated[int, typer.Option(min=1, help="How often data that cannot be read is tried.")] = 3,
+    straggler: Annotated[
+        list[str] | None, typer.Option(help="When a worker counts as slow, such as window=20.", metavar="NAME=VALUE")
+    ] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that workers get to stop after Ctrl-C.")] = 30.0,
     as_json: Json = False,
     debug: Debug = False,
@@ -108,7 +112,8 @@ def run(
     options = verb.RunOptions(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
         sync=sync, name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
-        heartbeat_s=heartbeat, relaunches=relaunches, grace_s=grace, as_json=as_json, debug=debug,
+        heartbeat_s=heartbeat, relaunches=relaunches, tries=tries, stragglers=tuple(straggler or ()),
+        grace_s=grace, as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)
 

@@ -19,6 +19,7 @@ import msgspec
 from springtide import errors
 from springtide.cli import outcome, view
 from springtide.domain import job, resources
+from springtide.domain.straggling import StragglerRules
 from springtide.platforms.agent import Agent, RunPlan
 from springtide.platforms.local import LocalPlatform
 from springtide.rpc import messages
@@ -45,6 +46,8 @@ class RunOptions:
     silence_s: float = 30.0
     heartbeat_s: float = 1.0
     relaunches: int = 5
+    tries: int = 3
+    stragglers: tuple[str, ...] = ()
     grace_s: float = 30.0
     as_json: bool = False
     debug: bool = False
@@ -60,6 +63,15 @@ def run(options: RunOptions) -> int:
     return code
 
 
+def rule_of(text: str) -> tuple[str, float]:
+    """NAME=VALUE of a rule about stragglers."""
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise errors.BadInput(f"--straggler {text}: wanted NAME=VALUE, such as window=20") from None
+
+
 Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], None]
 
 
@@ -72,7 +84,8 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
     spec = job.JobSpec(
         name=name, servers=sizes.servers, workers=sizes.workers, sync=sync_mode(options.sync), slots=options.slots,
         seed=options.seed, join_s=options.timeout_s, silence_s=options.silence_s,
-        heartbeat_s=options.heartbeat_s, relaunches=options.relaunches,
+        heartbeat_s=options.heartbeat_s, relaunches=options.relaunches, tries=options.tries,
+        stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
         worker_cpu=limits.cpu, worker_memory=limits.memory, server_cpu=limits.cpu, server_memory=limits.memory,
     )  # fmt: skip
     files = logs.make_run(pathlib.Path(options.logs), name)

@@ -4,11 +4,12 @@ In: `cli.run` builds a `JobSpec`. Next: `job.state` moves a job through its phas
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
 from springtide import errors
+from springtide.domain.straggling import StragglerRules
 
 SyncMode = Literal["async", "bsp"]
 SYNC_MODES: tuple[SyncMode, ...] = ("async", "bsp")
@@ -67,6 +68,10 @@ class JobSpec:
     """Seconds before the second relaunch of a worker; doubled for each further one. The first is at once."""
     drain_s: float = 30.0
     """How long a worker that scaling removes may take to finish the batch in hand."""
+    tries: int = 3
+    """How often workers try to read a part of the data set before it is given up, and the job can only fail."""
+    stragglers: StragglerRules = field(default_factory=StragglerRules)
+    """When a worker counts as slow."""
     worker_cpu: float | None = None
     """Cores of one worker; None leaves it unlimited."""
     worker_memory: int | None = None
@@ -83,6 +88,8 @@ class JobSpec:
             raise errors.BadInput(
                 f"job {self.name}: {self.servers} servers and {self.workers} workers; it needs at least one of each"
             )
+        if self.tries < 1:
+            raise errors.BadInput(f"job {self.name}: {self.tries} tries; wanted 1 or more")
         if self.sync not in SYNC_MODES:
             raise errors.UnknownName("sync mode", self.sync, SYNC_MODES)
         if self.slots < 64 or self.slots & (self.slots - 1):

@@ -6,28 +6,13 @@ gets them back in the same steps. Less in hand is less that others must wait for
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
+from springtide.domain.straggling import StragglerRules
+
 MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
 NORMAL = 1.4826  # makes a median absolute deviation an estimate of a standard deviation, where paces are normal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """When a worker counts as slow, and when as recovered."""
-
-    window_s: float = 20.0
-    """Paces are those of so many seconds."""
-    every_s: float = 15.0
-    """Seconds between two decisions: with the window, a straggler's leases are halved well within a minute."""
-    deviations: float = 3.0
-    """How many deviations below its peers' median a worker must be: three, so that ordinary spread is left alone."""
-    floor: float = 0.1
-    """Deviations count as at least this part of the median, so that among equals a hair's breadth means nothing."""
-    recovered: float = 0.85
-    """Part of its peers' median at which a worker's leases grow again."""
 
 
 class Resize(NamedTuple):
@@ -45,7 +30,7 @@ class Judgement(NamedTuple):
     why: str
 
 
-def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: Rules) -> Judgement:
+def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: StragglerRules) -> Judgement:
     """Compare each worker with all others: median and median absolute deviation, which a few outliers cannot move."""
     if len(paces) < 2:
         return Judgement((), f"{len(paces)} workers were at work long enough: nobody to compare with")
@@ -72,7 +57,7 @@ class Comparison(NamedTuple):
     why: str
 
 
-def compare(pace: float, peers: list[float], rules: Rules) -> Comparison:
+def compare(pace: float, peers: list[float], rules: StragglerRules) -> Comparison:
     """Whether a pace is significantly below those of the others, or near enough to them again."""
     middle = median(peers)
     deviation = max(NORMAL * median(abs(peer - middle) for peer in peers), rules.floor * middle)

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from springtide.data.book import Book
+from springtide.domain.straggling import StragglerRules
 from springtide.job import stragglers, tail
 from springtide.job.paces import Paces
 
@@ -24,8 +25,8 @@ class Moves(NamedTuple):
 class Balance:
     """One job's paces. Not journaled: a new master knows them again after a few seconds."""
 
-    def __init__(self, rules: stragglers.Rules | None = None) -> None:
-        self._rules = rules or stragglers.Rules()
+    def __init__(self, rules: StragglerRules | None = None) -> None:
+        self._rules = rules or StragglerRules()
         self._paces = Paces(self._rules.window_s)
         self._looked_at = self._judged_at = float("-inf")
         self._lives: dict[int, int] = {}

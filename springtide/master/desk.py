@@ -45,7 +45,7 @@ class Desk:
         """Set when the agent has said that the master may go, or has gone itself."""
         self._story, self._clock, self._journal = story, clock, journal
         self._changed = meetings.Turnstile()
-        self._balance = balance.Balance()
+        self._balance = balance.Balance(record.state.spec.stragglers)
         self._tally = tally.Tally()
         self._arrivals = meetings.Arrivals(record.state.spec.workers)
         self._usage: dict[Role, RoleUsage] = {}

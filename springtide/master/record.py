@@ -42,7 +42,7 @@ class Record:
 
     def __init__(self, spec: JobSpec) -> None:
         self.state = JobState(spec)
-        self.book = Book(workers=spec.workers)
+        self.book = Book(workers=spec.workers, max_failures=spec.tries)
         self.addresses: tuple[str, ...] = ()
         """Where the servers listen, by rank; empty until all do."""
         self.shared: dict[str, bytes] = {}

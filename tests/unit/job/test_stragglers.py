@@ -4,11 +4,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from springtide.domain.straggling import StragglerRules
 from springtide.job import stragglers
 from springtide.job.paces import Paces
-from springtide.job.stragglers import Rules, judge
+from springtide.job.stragglers import judge
 
-RULES = Rules()
+RULES = StragglerRules()
 paces = st.dictionaries(st.integers(0, 20), st.floats(1, 1e6), min_size=2, max_size=12)
 
 
