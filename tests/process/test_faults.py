@@ -54,7 +54,7 @@ def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_
         job.until(lambda _: job.over or not list(tmp_path.glob("leave-*")))
         return job
 
-    status, job, wrong = run(tmp_path, 2, batches=900, hurt=hurt)
+    status, job, wrong = run(tmp_path, 2, batches=900, hurt=hurt, silence_s=30.0)
     assert not wrong, wrong
     story = job.story
     assert not list(tmp_path.glob("unreadable-*"))
