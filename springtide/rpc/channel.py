@@ -60,10 +60,12 @@ class Channel:
         self,
         every_s: float,
         beat: Callable[[], messages.Heartbeat],
-        pulse: Callable[[messages.Pulse], None],
+        pulse: Callable[[messages.Pulse], bool | None],
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Send `beat()` every so often and hand the answer to `pulse`; `lost` is called once the master is gone.
+
+        Where `pulse` says that it has news, the next beat follows at once.
 
         A member that has been given up gets a pulse that says so, whichever way it hears of it.
         """
@@ -109,15 +111,15 @@ class Channel:
         self,
         every_s: float,
         beat: Callable[[], messages.Heartbeat],
-        pulse: Callable[[messages.Pulse], None],
+        pulse: Callable[[messages.Pulse], bool | None],
         lost: Callable[[], None],
     ) -> None:
         try:
+            news = None
             while True:
-                await asyncio.sleep(every_s)
+                await asyncio.sleep(0 if news else every_s)
                 answer = await self._reunion.ask(beat())
-                if isinstance(answer, messages.Pulse):
-                    pulse(answer)
+                news = pulse(answer) if isinstance(answer, messages.Pulse) else None
         except errors.Fenced as error:
             log.warning("heartbeat stopped: %s", error)
             pulse(messages.Pulse(fenced=True))

@@ -186,8 +186,12 @@ class Hands:
                 if word.offset == word.end and held is not None and held.word == word:
                     del self._held[key]
 
-    def heed(self, revoked: Collection[LeaseKey], wishes: Iterable[Wish], *, hurry: bool = False) -> None:
-        """Drop what is not ours any more; end leases sooner where that is wished, after what the loop was given."""
+    def heed(self, revoked: Collection[LeaseKey], wishes: Iterable[Wish], *, hurry: bool = False) -> bool:
+        """Drop what is not ours any more; end leases sooner where that is wished, after what the loop was given.
+
+        Whether a wish was granted: then the master should hear of it at once, since others wait for the rest.
+        """
+        granted = False
         with self._lock:
             self.hurry = hurry
             for key in revoked:
@@ -197,4 +201,7 @@ class Hands:
             for wish in wishes:
                 held = self._held.get(LeaseKey(wish.shard, wish.first))
                 if held is not None:
-                    held.end = max(held.claimed, held.offset, min(held.end, wish.end))
+                    end = max(held.claimed, held.offset, min(held.end, wish.end))
+                    granted |= end < held.end
+                    held.end = end
+        return granted

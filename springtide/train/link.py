@@ -214,11 +214,11 @@ class MasterLink:
         self._told = self.hands.words()
         return messages.Heartbeat(self._take_report(), self._told.progress, self._told.failures)
 
-    def _take_pulse(self, pulse: messages.Pulse) -> None:
+    def _take_pulse(self, pulse: messages.Pulse) -> bool:
         self._draining = self._draining or pulse.drain
         self._fenced = self._fenced or pulse.fenced
         self.hands.told(self._told)
-        self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry)
+        return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry)
 
     def _take_report(self) -> Report | None:
         with self._lock:

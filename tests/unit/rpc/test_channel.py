@@ -166,3 +166,23 @@ def test_a_master_that_goes_away_is_named():
             link.ask(messages.Share("key", b""))
         with pytest.raises(errors.MasterUnreachable, match=f"lost the connection to the master at {address}"):
             link.ask(messages.Share("key", b""))
+
+
+def test_a_pulse_that_brings_news_is_answered_at_once(monkeypatch):
+    slept, answers = [], iter([messages.Pulse(), messages.Pulse(drain=True), messages.Pulse()])
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    class Master:
+        async def ask(self, request):
+            if (answer := next(answers, None)) is None:
+                raise errors.MasterUnreachable("gone")
+            return answer
+
+    member = object.__new__(channel.Channel)
+    member._reunion = Master()
+    monkeypatch.setattr(channel.asyncio, "sleep", sleep)
+    gone = threading.Event()
+    asyncio.run(member._beat(7.0, messages.Heartbeat, lambda pulse: pulse.drain, gone.set))
+    assert slept == [7.0, 7.0, 0, 7.0] and gone.is_set()
