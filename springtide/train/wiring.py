@@ -61,7 +61,8 @@ def wire(
     client.declare([table.spec for table in served])
     place = serve_dense if mode == "async" else keep_dense
     placed = place(client, model, groups, rates, to_master, welcome, max_staleness)
-    once(to_master, "springtide: first weights of tables", lambda: assign_tables(client, served))
+    begin = once if mode == "async" else by_rank_0
+    begin(to_master, "springtide: first weights of tables", lambda: assign_tables(client, served))
     ahead = mode == "async" and max_staleness != 0
     lookups = client.lookups or Lookups(client)
     group = welcome.workers if mode == "bsp" else 0
@@ -159,6 +160,15 @@ def once(to_master: link.Link, what: str, do: Callable[[], None]) -> bool:
         do()
         to_master.settle(what)
     return mine
+
+
+def by_rank_0(to_master: link.Link, what: str, do: Callable[[], None]) -> None:
+    """Rank 0 does it, others wait until it is done: a group's model is that of rank 0."""
+    if to_master.join().rank == 0:
+        do()
+        to_master.share(what, b"")
+    else:
+        to_master.lookup(what)
 
 
 def keep_dense(

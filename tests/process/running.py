@@ -156,11 +156,12 @@ def alive(pid):
 
 
 def wait_until(condition, what):
-    """Look until it is so."""
+    """Look until it is so; what was found then."""
     deadline = time.monotonic() + PATIENCE_S
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"never: {what}"
         threading.Event().wait(0.02)
+    return found
 
 
 def kill(pid):

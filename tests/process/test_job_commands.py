@@ -18,6 +18,12 @@ def command(folder, *arguments):
         return other.finish()
 
 
+def usage_of(folder):
+    """What each member uses, once that is known of all."""
+    members = json.loads(command(folder, "status", "--json")[1][-1])["members"]
+    return [member["usage"] for member in members] if all("usage" in member for member in members) else None
+
+
 def test_a_running_job_is_found_shown_and_stopped_from_outside(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
@@ -28,7 +34,7 @@ def test_a_running_job_is_found_shown_and_stopped_from_outside(tmp_path):
         shown = json.loads(out[-1])
         assert shown["running"] and "exit_code" not in shown
         assert {member["role"]["kind"] for member in shown["members"]} == {"server", "worker"}
-        usage = [member["usage"] for member in shown["members"]]
+        usage = running.wait_until(lambda: usage_of(tmp_path), "the agent has looked at every member")
         assert all(each["memory"] > 1 << 20 for each in usage) and any(each["cpu_s"] > 0 for each in usage)
         code, out = command(tmp_path, "stop", "train", "--wait")
         assert code == 0 and out == ["job train: draining, workers finish the batch in hand", "job train: stopped"]
