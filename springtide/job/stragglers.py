@@ -12,6 +12,7 @@ from typing import NamedTuple
 from springtide.domain.straggling import StragglerRules
 
 MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
+CROWD = 32  # workers: among more, leaving oneself out of the comparison changes nothing, and costs a median each
 NORMAL = 1.4826  # makes a median absolute deviation an estimate of a standard deviation, where paces are normal
 
 
@@ -35,10 +36,13 @@ def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: Stragg
     if len(paces) < 2:
         return Judgement((), f"{len(paces)} workers were at work long enough: nobody to compare with")
     resizes = []
+    everyone = standard_of(list(paces.values()), rules)
     for rank in sorted(paces):
-        peers = [pace for other, pace in paces.items() if other != rank]
+        standard = everyone
+        if len(paces) <= CROWD:
+            standard = standard_of([pace for other, pace in paces.items() if other != rank], rules)
         now = halvings.get(rank, 0)
-        verdict = compare(paces[rank], peers, rules)
+        verdict = compare(paces[rank], standard, rules)
         if verdict.slow and now < MOST_HALVINGS:
             resizes.append(Resize(rank, now + 1, f"worker-{rank} trains {verdict.why}: its leases are halved"))
         elif verdict.recovered and now > 0:
@@ -49,6 +53,21 @@ def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: Stragg
     return Judgement((), f"{len(paces)} workers at {spread}: no lease needs another size")
 
 
+class Standard(NamedTuple):
+    """What workers are measured by."""
+
+    middle: float
+    limit: float
+    """Slow is what lies below."""
+
+
+def standard_of(peers: list[float], rules: StragglerRules) -> Standard:
+    """The median of some paces, and how far below it is too far."""
+    middle = median(peers)
+    deviation = max(NORMAL * median(abs(peer - middle) for peer in peers), rules.floor * middle)
+    return Standard(middle, middle - rules.deviations * deviation)
+
+
 class Comparison(NamedTuple):
     """One worker beside its peers."""
 
@@ -57,11 +76,9 @@ class Comparison(NamedTuple):
     why: str
 
 
-def compare(pace: float, peers: list[float], rules: StragglerRules) -> Comparison:
+def compare(pace: float, standard: Standard, rules: StragglerRules) -> Comparison:
     """Whether a pace is significantly below those of the others, or near enough to them again."""
-    middle = median(peers)
-    deviation = max(NORMAL * median(abs(peer - middle) for peer in peers), rules.floor * middle)
-    limit = middle - rules.deviations * deviation
+    middle, limit = standard
     share = pace / middle if middle else 1.0
     said = f"{pace:.0f} samples/s, {share:.0%} of its peers' median {middle:.0f} (slow below {max(0.0, limit):.0f})"
     return Comparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, said)

@@ -25,6 +25,11 @@ def test_one_far_below_the_others_is_halved_until_it_has_a_quarter(slow):
     assert resized(now, {2: 2}.items()) == []
 
 
+def test_a_crowd_is_measured_by_one_standard_that_few_cannot_move():
+    now = {rank: 1000.0 + rank % 7 for rank in range(1000)} | {3: 300.0, 500: 10.0}
+    assert resized(now) == [(3, 1), (500, 1)]
+
+
 def test_the_reason_names_the_worker_its_pace_and_the_limit():
     judgement = judge({0: 1000.0, 1: 1000.0, 2: 30.0}, {}, RULES)
     assert "worker-2 trains 30 samples/s, 3% of its peers' median 1000 (slow below 700)" in judgement.why
