@@ -76,7 +76,7 @@ def step_seconds(sizes: Sizes, *, steps: int) -> float:
     drawn = ids.batches(3, batches=steps, tables=sizes.tables, rows=ROWS, batch=sizes.batch)
     samples = torch.from_numpy(drawn.transpose(0, 2, 1).reshape(-1, sizes.tables).copy())
     labels = (samples.sum(dim=1) % 2).float()
-    with served.job(servers=sizes.servers) as job:
+    with served.running(servers=sizes.servers) as job:
         model = torch.nn.Sequential(
             st.EmbeddingBags([sizes.dim] * sizes.tables), torch.nn.Linear(sizes.dim * sizes.tables, 1)
         )

@@ -11,7 +11,7 @@ import functools
 import statistics
 from typing import Any
 
-from springtide.bench import Options, harness, peers, report, train
+from springtide.bench import Options, harness, peers, report, served, train
 
 HISTORY = 10_000
 PARTS = ("worker CPU", "server CPU", "blocked")
@@ -26,7 +26,7 @@ def bench(options: Options) -> report.Result:
     seconds, rounds = (0.3, 2) if options.quick else (0.75, 80)
     costs: Costs = {ON: [], OFF: []}
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(peers.Worker("train_server", options={"index": 0, "servers": 1}))
+        (server,) = served.start(stack)
         loop = {
             **sizes, "kind": "springtide", "model": "widedeep", "threads": train.OUR_THREADS,
             "addresses": [server.ask("round")["address"]], "history": HISTORY,

@@ -1,53 +1,66 @@
-"""A job of one worker in this process and some servers beside it, without a master: what a benchmark times.
+"""A worker with servers but without a master: what a benchmark of a training loop needs, and no more.
 
-In: how many servers. Out: a `Job`, as `st.join()` would give it, and servers that end with the `with` block.
+In: addresses of servers that run already, or how many to start beside this process (workers/table_server.py).
+Out: a `Job`, as `st.join()` would give it, whose tables are there.
 """
 
 import contextlib
-import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from springtide import config
 from springtide.bench import peers
 from springtide.domain.cluster import Placement
+from springtide.domain.job import SyncMode
 from springtide.rpc.messages import Welcome
 from springtide.train import link
 from springtide.train.session import Job
 
+SECRET = b"no secret between processes of one benchmark"
 SLOTS = 1024
 
 
 class ServedLink(link.AloneLink):
-    """One worker, alone but for the servers that hold its tables."""
+    """Alone as far as leases and reports go, but its tables are on servers."""
 
-    def __init__(self, settings: config.Settings, addresses: tuple[str, ...], secret: bytes) -> None:
+    def __init__(self, settings: config.Settings, addresses: Sequence[str], sync: SyncMode) -> None:
         super().__init__(settings)
-        self._addresses, self._secret = addresses, secret
+        self._addresses, self._sync = tuple(addresses), sync
 
     def join(self) -> Welcome:
-        """The welcome of a job whose slots are dealt out by turns."""
-        owners = tuple(slot % len(self._addresses) for slot in range(SLOTS))
+        """As if a master had started these servers."""
         return msgspec.structs.replace(
             super().join(),
             servers=self._addresses,
-            placement=Placement(epoch=1, servers=len(self._addresses), server_of_slot=owners),
+            placement=placement(len(self._addresses)),
             slots=SLOTS,
-            secret=self._secret,
+            sync=self._sync,
+            secret=SECRET,
         )
 
 
+def placement(servers: int) -> Placement:
+    """Slots dealt out in turn."""
+    return Placement(epoch=1, servers=servers, server_of_slot=tuple(slot % servers for slot in range(SLOTS)))
+
+
+def job(addresses: Sequence[str], *, sync: SyncMode = "async") -> Job:
+    """A job of one worker with these servers."""
+    settings = config.load()
+    return Job(settings, ServedLink(settings, addresses, sync))
+
+
+def start(stack: contextlib.ExitStack, servers: int = 1) -> list[peers.Worker]:
+    """So many servers, each a process of its own that ends with the stack."""
+    return [
+        stack.enter_context(peers.Worker("table_server", options={"index": index, "servers": servers}))
+        for index in range(servers)
+    ]
+
+
 @contextlib.contextmanager
-def job(*, servers: int) -> Iterator[Job]:
-    """A job with that many servers, each a process of its own."""
-    secret = secrets.token_bytes(16)
+def running(*, servers: int) -> Iterator[Job]:
+    """A job with servers of its own."""
     with contextlib.ExitStack() as stack:
-        shared = {"servers": servers, "slots": SLOTS, "secret": secret.hex()}
-        running = [
-            stack.enter_context(peers.Worker("table_server", options={"index": index, **shared}))
-            for index in range(servers)
-        ]
-        addresses = tuple(str(server.ask("round")["address"]) for server in running)
-        settings = config.load({"sync": "async"}, environ={})
-        yield Job(settings, ServedLink(settings, addresses, secret))
+        yield job([str(server.ask("round")["address"]) for server in start(stack, servers)])

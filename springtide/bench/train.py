@@ -11,7 +11,7 @@ import pathlib
 import tempfile
 from typing import Any
 
-from springtide.bench import Options, harness, ids, peers, progress, pull, report
+from springtide.bench import Options, harness, ids, peers, progress, pull, report, served
 
 TABLES, BATCH = 26, 512
 SIZES: dict[str, Any] = {"rows": 100_000, "dim": 16, "batch": BATCH, "batches": 256, "lr": 0.01}
@@ -47,7 +47,7 @@ def ours(
     stack: contextlib.ExitStack, model: str, sizes: dict[str, Any], seconds: float, spent: list[Spent]
 ) -> harness.Contestant:
     """A server process and a worker process."""
-    server = stack.enter_context(peers.Worker("train_server", options={"index": 0, "servers": 1}))
+    (server,) = served.start(stack)
     address = server.ask("round", what="address")["address"]
     loop = {**sizes, "kind": "springtide", "model": model, "threads": OUR_THREADS, "addresses": [address]}
     worker = stack.enter_context(peers.Worker("train_loop", options=loop))

@@ -1,27 +1,38 @@
-"""One parameter server in a process of its own, without a master: for benchmarks that need servers and nothing else.
+"""A parameter server without a master, for benchmarks that need servers and nothing else. Options: index, servers.
 
-Options: index, servers, slots, secret. A round: its address, and its rows as the figure. Runs in our own environment,
-unlike the peers' scripts.
+Rounds: {"what": "address"} -> address, CPU seconds so far, and what its slots remember.
 """
 
+import resource
 from collections.abc import Callable
 from typing import Any
 
 import line
 
-from springtide.embedding.serve import ServerRole
-
 Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
-    """Serve the slots that are this server's by turns."""
-    role = ServerRole(
-        index=options["index"], slots=options["slots"], seed=0, workers=1, secret=bytes.fromhex(options["secret"])
-    )
+    """Serve in the background."""
+    from springtide.bench import served
+    from springtide.embedding import serve
+
+    role = serve.ServerRole(index=options["index"], slots=served.SLOTS, seed=0, workers=1, secret=served.SECRET)
+    role.place(served.placement(options["servers"]))
     address = role.start()
-    role.set_owners(1, [slot % options["servers"] for slot in range(options["slots"])])
-    return (lambda request: {"address": address, "figure": role.counters()["rows"]}), {}
+
+    def answer(_: dict[str, Any]) -> dict[str, Any]:
+        used, remembered = resource.getrusage(resource.RUSAGE_SELF), role.store.identity_stats()
+        return {
+            "address": address,
+            "figure": role.store.rows(),
+            "cpu_s": used.ru_utime + used.ru_stime,
+            "sets": remembered.sets,
+            "spans": remembered.spans,
+            "bytes": remembered.bytes,
+        }
+
+    return answer, {}
 
 
 if __name__ == "__main__":

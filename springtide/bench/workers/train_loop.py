@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import Dataset
 
 from springtide import zoo
-from springtide.bench import ids, served_link
+from springtide.bench import ids, served
 from springtide.zoo.batches import ClickBatch
 
 Round = Callable[[dict[str, Any]], dict[str, Any]]
@@ -64,7 +64,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     job = None
     feed: Iterator[Any] = itertools.cycle(data.made)
     if options["kind"] == "springtide":
-        job = served_link.job(options["addresses"])
+        job = served.job(options["addresses"])
         model, optimizer, batches = job.prepare(
             model, optimizer, data, batch_size=data.size, epochs=1_000_000, shuffle=False
         )
