@@ -4,12 +4,16 @@ In: requests of workers as `master.desk` gets them, and what `job` decides (fenc
 Every method that changes something is named in `CALLS` and depends on its arguments alone. `changes` says whether a
 call has changed more than a deadline: the (name, arguments) of those that did, replayed on an empty book, give the same
 book (a call that raised raises again), and so does `from_state(to_state())`. After either, `renew` the leases.
+
+When a server is lost the book goes back (`restore`, data/returning.py) to what a checkpoint has noted (`note`). That
+begins a new *era*: leases of the one before are over, and words on them change nothing.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 
 from springtide import errors
+from springtide.data import returning
 from springtide.data.ledger import STRANGER, Lease, Ledger, LedgerState
 from springtide.data.lockstep import Lockstep, LockstepState
 from springtide.domain.leases import (
@@ -26,10 +30,17 @@ from springtide.domain.leases import (
 )
 from springtide.domain.samples import DatasetCard
 
-CALLS = ("lease", "report", "end", "fail", "fence", "take_back", "resize", "wish", "expect", "close")
+CALLS = ("lease", "report", "end", "fail", "fence", "take_back", "resize", "wish", "expect", "close", "restore", "keep")
 MOST_GRANTS = 16  # of one call: a reply stays small, and no caller runs away with the data
 LEASE_S = 30.0  # a lease that its holder has not named for so long goes back: the answer that granted it was lost
 HALVINGS = 2  # full, half and quarter size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookNote:
+    """How far the job was when a checkpoint began: every batch before that is in every slot of the checkpoint."""
+
+    ledgers: tuple[LedgerState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +58,9 @@ class BookState:
     fenced: dict[int, int]
     halvings: dict[int, int]
     trained: dict[int, int]
+    saves: bool = False
+    era: int = 0
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -69,18 +83,30 @@ class Book:
     trained: dict[int, int] = field(default_factory=dict)
     """Samples that each rank has trained, all incarnations together: what its pace is measured by."""
     closed: bool = False
+    saves: bool = False
+    """Whether the job keeps checkpoints: then a pass ends only when one is complete in which it is trained."""
+    era: int = 0
+    """How often the book has gone back."""
+    kept: set[int] = field(default_factory=set)
+    """Passes, by the number of their first shard, that a complete checkpoint has as trained."""
     changes: int = 0
     """Raised by whatever changes more than a deadline: a call that raised it is worth a line in a journal."""
 
     # ---- words of workers ----
 
     def lease(
-        self, holder: Holder, card: DatasetCard, most: int, at: float, known: Collection[LeaseKey] | None = None
+        self,
+        holder: Holder,
+        card: DatasetCard,
+        most: int,
+        at: float,
+        known: Collection[LeaseKey] | None = None,
+        era: int | None = None,
     ) -> tuple[Grant, ...] | Nothing:
         """Up to `most` leases of the pass that this card stands for, or why there is none.
 
         `known` are all leases that the holder knows it has. Others of its own are granted again: so a request whose
-        answer was lost can be repeated.
+        answer was lost can be repeated. What it knows of another era than this one is nothing.
         """
         if not self._speaks(holder):
             return Nothing.FENCED
@@ -88,6 +114,8 @@ class Book:
         if isinstance(ledger, Lockstep):
             self.changes += 1
             return ledger.lease(holder.rank)
+        if known is not None and era not in (None, self.era):
+            known = ()
         if known is not None and (again := ledger.again(holder, known)):
             return again
         batches, fair = card.shard_batches >> self.halvings.get(holder.rank, 0), ledger.todo.samples
@@ -97,12 +125,14 @@ class Book:
         size, deadline = max(1, batches) * card.batch_size, at + self.lease_s
         answer = ledger.lease(holder, most=min(most, MOST_GRANTS), size=size, budget=fair, deadline=deadline)
         self.changes += not isinstance(answer, Nothing)
-        return answer
+        return Nothing.WAIT if answer is Nothing.END and self._may_return(ledger) else answer
 
-    def report(self, holder: Holder, words: Sequence[Progress], at: float) -> Verdict:
+    def report(self, holder: Holder, words: Sequence[Progress], at: float, era: int | None = None) -> Verdict:
         """What a holder says of its leases; those it names are its own for another while."""
         if not self._speaks(holder):
             return Verdict(fenced=True)
+        if era not in (None, self.era):
+            return Verdict(tuple(LeaseKey(word.shard, word.first) for word in words))
         revoked: list[LeaseKey] = []
         samples, freed = 0, False
         for word in words:
@@ -185,6 +215,26 @@ class Book:
         for ledger in self.passes:
             ledger.close()
 
+    def restore(self, note: BookNote) -> int:
+        """Slots were restored from the checkpoint of this note: all leases end, and what it does not have trained is
+        to be trained again. How many samples that are.
+        """
+        before, noted = self.samples_done, {state.base: state for state in note.ledgers}
+        self.passes = [
+            returning.back_to(ledger, noted.get(ledger.base)) if isinstance(ledger, Ledger) else ledger
+            for ledger in self.passes
+        ]
+        self.kept = {ledger.base for ledger in self._ledgers() if ledger.base in self.kept and ledger.over}
+        self.era += 1
+        self.changes += 1
+        return before - self.samples_done
+
+    def keep(self, note: BookNote) -> None:
+        """A checkpoint that began with this note is complete: nothing that it has as trained can come back."""
+        done = {state.base for state in note.ledgers if Ledger.from_state(state, self.max_failures).over}
+        self.changes += not done <= self.kept
+        self.kept |= done
+
     def renew(self, at: float) -> None:
         """All leases hold for another while: a new master gives everyone time to call in."""
         for ledger in self._ledgers():
@@ -192,6 +242,15 @@ class Book:
                 lease.deadline = at + self.lease_s
 
     # ---- what there is to know ----
+
+    def note(self) -> BookNote:
+        """How far the job is: to be taken before a checkpoint copies its first slot."""
+        return BookNote(ledgers=tuple(ledger.to_state() for ledger in self._ledgers()))
+
+    @property
+    def waits_to_end(self) -> bool:
+        """Whether a pass is trained and only a checkpoint is missing for its end to be told."""
+        return any(ledger.over and self._may_return(ledger) for ledger in self._ledgers())
 
     def totals(self) -> Totals:
         """Shards of all passes so far, by state."""
@@ -259,6 +318,9 @@ class Book:
             fenced=dict(self.fenced),
             halvings=dict(self.halvings),
             trained=dict(self.trained),
+            saves=self.saves,
+            era=self.era,
+            kept=tuple(sorted(self.kept)),
         )
 
     @staticmethod
@@ -269,13 +331,18 @@ class Book:
         passes.sort(key=lambda ledger: ledger.base)
         return Book(
             state.workers, state.lease_s, state.max_failures, passes, dict(state.shown), dict(state.living),
-            dict(state.fenced), dict(state.halvings), dict(state.trained), state.closed,
+            dict(state.fenced), dict(state.halvings), dict(state.trained), state.closed, state.saves, state.era,
+            set(state.kept),
         )  # fmt: skip
 
     # ---- inside ----
 
     def _ledgers(self) -> list[Ledger]:
         return [ledger for ledger in self.passes if isinstance(ledger, Ledger)]
+
+    def _may_return(self, ledger: Ledger) -> bool:
+        """Whether the loss of a server could bring work of this pass back: somebody must be left to do it then."""
+        return self.saves and not ledger.closed and ledger.base not in self.kept
 
     def _speaks(self, holder: Holder) -> bool:
         """Whether the holder's words count; a new life of a rank ends the one before."""

@@ -228,6 +228,11 @@ class Ledger:
             return ()
         return tuple(Wish(key.shard, key.first, one.wish) for key, one in mine.items() if one.wish is not None)
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing of the pass is left to be trained."""
+        return not self.leases and not self.todo.samples
+
     def totals(self) -> Totals:
         """Shards by state."""
         endless = self.card.endless and self.todo.length is None
@@ -236,7 +241,7 @@ class Ledger:
             leased=len({lease.running for lease in self.leases.values()}),
             done=self.done,
             poisoned=len({each.shard for each in self.poisoned}),
-            samples=0 if endless else self._length,
+            samples=0 if endless else self.length,
             samples_done=self.samples_done,
         )
 
@@ -267,7 +272,7 @@ class Ledger:
         elsewhere = sum(one.end - one.offset for one in self.leases.values()) + sum(
             one.end - one.first for one in self.poisoned
         )
-        assert self.samples_done + waiting + elsewhere == self._length, "samples are miscounted"
+        assert self.samples_done + waiting + elsewhere == self.length, "samples are miscounted"
 
     def to_state(self) -> LedgerState:
         """Everything, as plain data."""
@@ -297,7 +302,7 @@ class Ledger:
         return ledger
 
     @property
-    def _length(self) -> int:
+    def length(self) -> int:
         """Samples of the pass."""
         return self.card.epochs * (self.card.samples_used if self.todo.length is None else self.todo.length)
 

@@ -219,7 +219,7 @@ class Desk:
             raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
         match request:
             case messages.LeaseRequest():
-                self._take_words(holder, request.progress, request.failures)
+                self._take_words(holder, request.progress, request.failures, request.era)
                 return await self._lease(holder, request)
             case messages.Heartbeat():
                 return self._heartbeat(role, holder, request)
@@ -245,7 +245,7 @@ class Desk:
         return messages.Ok()
 
     def _finish(self, role: Role, holder: Holder, request: messages.Finish) -> None:
-        self._take_words(holder, request.progress)
+        self._take_words(holder, request.progress, era=request.era)
         self._take_report(role, holder.incarnation, request.report)
         self._tell("finished", role=str(role), incarnation=holder.incarnation)
         totals, poisoned = self.record.book.totals(), self.record.book.poisoned()
@@ -292,7 +292,7 @@ class Desk:
 
         def answered() -> bool:
             nonlocal answer
-            entry = entries.Lease(holder, request.card, request.most, self._clock(), known)
+            entry = entries.Lease(holder, request.card, request.most, self._clock(), known, request.era)
             with self._kept(entry):
                 answer = self.record.lease(entry)
             return answer is not Nothing.WAIT
@@ -304,11 +304,15 @@ class Desk:
             return messages.Wait()
         if answer is Nothing.FENCED:
             raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
-        return messages.End() if isinstance(answer, Nothing) else messages.Leased(answer)
+        return messages.End() if isinstance(answer, Nothing) else messages.Leased(answer, self.record.book.era)
 
-    def _take_words(self, holder: Holder, words: Sequence[Progress], failures: Sequence[Failure] = ()) -> Verdict:
+    def _take_words(
+        self, holder: Holder, words: Sequence[Progress], failures: Sequence[Failure] = (), era: int = 0
+    ) -> Verdict:
         failed = False
-        for failure in failures:  # first: the word on such a lease ends it before what cannot be read
+        for failure in (
+            failures if era == self.record.book.era else ()
+        ):  # first: the word on such a lease ends it before what cannot be read
             with self._kept(entries.Fail(holder, failure)):
                 if self.record.book.fail(holder, failure):
                     failed = True
@@ -317,7 +321,7 @@ class Desk:
                 role = Role(RoleKind.WORKER, holder.rank)
                 error = f"no worker can read the data: {failure.error}"
                 self._happen(events.Failed(role, error, incarnation=holder.incarnation))
-        entry = entries.Report(holder, tuple(words), self._clock())
+        entry = entries.Report(holder, tuple(words), self._clock(), era)
         with self._kept(entry):
             verdict = self.record.report(entry)
         if verdict.freed or failed:
@@ -326,12 +330,12 @@ class Desk:
 
     def _heartbeat(self, role: Role, holder: Holder, request: messages.Heartbeat) -> messages.Pulse:
         self._happen(events.Heard(role, holder.incarnation))
-        verdict = self._take_words(holder, request.progress, request.failures)
+        verdict = self._take_words(holder, request.progress, request.failures, request.era)
         self._take_report(role, holder.incarnation, request.report)
         return messages.Pulse(
             drain=self.state.draining(role), stop=self.state.phase.over, fenced=verdict.fenced,
             revoked=verdict.revoked, truncate=verdict.wishes,
-            hurry=self.record.book.came_back,
+            hurry=self.record.book.came_back, era=self.record.book.era,
         )  # fmt: skip
 
     def _level(self, now: float) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from springtide.data.book import BookNote
 from springtide.domain.leases import Failure, Holder, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.job import events
@@ -33,6 +34,7 @@ class Lease(Entry, frozen=True):
     most: int
     at: float
     known: tuple[LeaseKey, ...]
+    era: int = 0
 
 
 class Report(Entry, frozen=True):
@@ -41,6 +43,7 @@ class Report(Entry, frozen=True):
     holder: Holder
     words: tuple[Progress, ...]
     at: float
+    era: int = 0
 
 
 class End(Entry, frozen=True):
@@ -62,6 +65,18 @@ class TakeBack(Entry, frozen=True):
     """Leases whose deadline has passed."""
 
     keys: tuple[LeaseKey, ...]
+
+
+class Restore(Entry, frozen=True):
+    """Slots of a lost server were restored from the checkpoint that began with this note."""
+
+    note: BookNote
+
+
+class Keep(Entry, frozen=True):
+    """The checkpoint that began with this note is complete."""
+
+    note: BookNote
 
 
 class Resize(Entry, frozen=True):
@@ -106,7 +121,8 @@ class Open(Entry, frozen=True):
 
 
 AnyEntry = (
-    Happened | Lease | Report | End | Fail | TakeBack | Resize | Shorten | Share | Claim | Settle | Open
+    Happened | Lease | Report | End | Fail | TakeBack | Restore | Keep | Resize | Shorten | Share | Claim | Settle
+    | Open
 )  # fmt: skip
 
 _EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}

@@ -93,7 +93,7 @@ class Record:
 
     def lease(self, entry: entries.Lease) -> tuple[Grant, ...] | Nothing:
         """Leases for a worker."""
-        answer = self.book.lease(entry.holder, entry.card, entry.most, entry.at, set(entry.known))
+        answer = self.book.lease(entry.holder, entry.card, entry.most, entry.at, set(entry.known), entry.era)
         if self.leased_at is None and not isinstance(answer, Nothing):
             self.leased_at = entry.at
         self.last_at = max(self.last_at, entry.at)
@@ -102,7 +102,7 @@ class Record:
     def report(self, entry: entries.Report) -> Verdict:
         """A worker's words on its leases."""
         before = self.book.changes
-        verdict = self.book.report(entry.holder, entry.words, entry.at)
+        verdict = self.book.report(entry.holder, entry.words, entry.at, entry.era)
         if self.book.changes != before:
             self.trained_at = self.last_at = max(self.last_at, entry.at)
         return verdict
@@ -158,6 +158,10 @@ class Record:
                 self.book.fail(entry.holder, entry.failure)
             case entries.TakeBack():
                 self.book.take_back(entry.keys)
+            case entries.Restore():
+                self.book.restore(entry.note)
+            case entries.Keep():
+                self.book.keep(entry.note)
             case entries.Resize():
                 self.book.resize(entry.rank, entry.halvings)
             case entries.Shorten():

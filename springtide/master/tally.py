@@ -67,7 +67,7 @@ class Tally:
             return 0.0
         (since, first), (_, last) = self._history[0], self._history[-1]
         elapsed = max(at, self._history[-1][0]) - since
-        return (last - first) / elapsed if elapsed > 0 else 0.0
+        return max(0, last - first) / elapsed if elapsed > 0 else 0.0  # less than before: the book has gone back
 
 
 def weighted_mean(pairs: list[tuple[float, float]]) -> float | None:

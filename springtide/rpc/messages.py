@@ -161,6 +161,8 @@ class Heartbeat(Message, frozen=True):
     """A word on each lease that it holds, which renews it, or has just ended."""
     failures: tuple[Failure, ...] = ()
     """Samples that it could not read."""
+    era: int = 0
+    """Of the leases it speaks of: how often the book had gone back when they were granted."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -174,6 +176,8 @@ class LeaseRequest(Message, frozen=True):
     """How many leases it would take at once."""
     ends: int | None = None
     """The data set has no length, and this is where its reader has found the end: samples of an epoch."""
+    era: int = 0
+    """As in `Heartbeat`."""
 
 
 class BarrierRequest(Message, frozen=True):
@@ -217,6 +221,7 @@ class Finish(Message, frozen=True):
 
     progress: tuple[Progress, ...] = ()
     report: Report | None = None
+    era: int = 0
 
 
 class Fail(Message, frozen=True):
@@ -285,6 +290,8 @@ class Pulse(Message, frozen=True):
     """What another has left unfinished waits to be trained: ask for a lease now, whatever is in hand."""
     truncate: tuple[Wish, ...] = ()
     """Leases that should end early, so that others can take their tails."""
+    era: int = 0
+    """How often the book has gone back because a server was lost; leases of an earlier era are over."""
 
 
 class ServerWelcome(Message, frozen=True):
@@ -330,6 +337,7 @@ class Leased(Message, frozen=True):
     """
 
     grants: tuple[Grant, ...]
+    era: int = 0
 
 
 class Wait(Message, frozen=True):

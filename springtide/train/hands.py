@@ -21,6 +21,8 @@ class Claim(NamedTuple):
     first: int
     begin: int
     end: int
+    era: int = 0
+    """Of the lease: that a batch was acknowledged before a server was lost says nothing afterwards."""
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class Words(NamedTuple):
 
     progress: tuple[Progress, ...] = ()
     failures: tuple[Failure, ...] = ()
+    era: int = 0
 
 
 class Hands:
@@ -61,6 +64,8 @@ class Hands:
         self._held: dict[LeaseKey, Held] = {}
         self._unclaimed: deque[Held] = deque()
         self._failures: list[Failure] = []
+        self.era = 0
+        """How often the master's book has gone back, as far as is known here: all leases are of this era."""
         self.ends: int | None = None
         """Where the reader has found the end of a data set that has no length: samples of the epoch."""
         self.first = False
@@ -98,20 +103,20 @@ class Hands:
                 if end + group > held.end:
                     end = held.end
                 held.claimed = end
-                return held.grant, Claim(held.grant.shard, held.grant.first, begin, end)
+                return held.grant, Claim(held.grant.shard, held.grant.first, begin, end, self.era)
             return None
 
     def wanted(self, claim: Claim) -> bool:
         """Whether the batch is still ours to train: its lease was neither revoked nor cut off before it."""
         with self._lock:
-            held = self._held.get(LeaseKey(claim.shard, claim.first))
+            held = self._of(claim)
             return held is not None and claim.begin < held.end
 
     def acknowledge(self, claims: Iterable[Claim]) -> None:
         """Every server has these batches."""
         with self._lock:
             for claim in claims:
-                held = self._held.get(LeaseKey(claim.shard, claim.first))
+                held = self._of(claim)
                 if held is None:
                     continue
                 held.trained[claim.begin] = claim.end
@@ -121,7 +126,7 @@ class Hands:
     def fail(self, claim: Claim, error: str) -> None:
         """The batch cannot be read: the lease ends before it, and others may try the rest."""
         with self._lock:
-            held = self._held.get(LeaseKey(claim.shard, claim.first))
+            held = self._of(claim)
             if held is not None and claim.begin < held.end:
                 held.end = held.claimed = max(held.offset, claim.begin)
                 self._failures.append(Failure(claim.shard, claim.first, claim.begin, error))
@@ -152,9 +157,12 @@ class Hands:
 
     # ---- the master ----
 
-    def take(self, card: DatasetCard, grants: Iterable[Grant]) -> None:
-        """Leases have come; those that nobody wants any more go straight back."""
+    def take(self, card: DatasetCard, grants: Iterable[Grant], era: int = 0) -> None:
+        """Leases have come; those that nobody wants any more go straight back, those of the past nowhere."""
         with self._lock:
+            self._enter(era)
+            if era < self.era:
+                return
             new: list[Held] = []
             for grant in grants:
                 key = LeaseKey(grant.shard, grant.first)
@@ -174,11 +182,13 @@ class Hands:
     def words(self) -> Words:
         """A word on every lease, and what could not be read."""
         with self._lock:
-            return Words(tuple(held.word for held in self._held.values()), tuple(self._failures))
+            return Words(tuple(held.word for held in self._held.values()), tuple(self._failures), self.era)
 
     def told(self, words: Words) -> None:
         """The master has these: leases that are through can be forgotten."""
         with self._lock:
+            if words.era != self.era:
+                return
             self._failures = [failure for failure in self._failures if failure not in words.failures]
             for word in words.progress:
                 key = LeaseKey(word.shard, word.first)
@@ -186,13 +196,18 @@ class Hands:
                 if word.offset == word.end and held is not None and held.word == word:
                     del self._held[key]
 
-    def heed(self, revoked: Collection[LeaseKey], wishes: Iterable[Wish], *, hurry: bool = False) -> bool:
+    def heed(self, revoked: Collection[LeaseKey], wishes: Iterable[Wish], *, hurry: bool = False, era: int = 0) -> bool:
         """Drop what is not ours any more; end leases sooner where that is wished, after what the loop was given.
+
+        Words of an era that is over change nothing; with the first one of a new era all leases are dropped.
 
         Whether a wish was granted: then the master should hear of it at once, since others wait for the rest.
         """
         granted = False
         with self._lock:
+            self._enter(era)
+            if era < self.era:
+                return False
             self.hurry = hurry
             for key in revoked:
                 held = self._held.pop(LeaseKey(*key), None)
@@ -205,3 +220,17 @@ class Hands:
                     granted |= end < held.end
                     held.end = end
         return granted
+
+    # ---- inside, with the lock held ----
+
+    def _of(self, claim: Claim) -> Held | None:
+        """The lease that a batch was claimed of, if it is still ours."""
+        return self._held.get(LeaseKey(claim.shard, claim.first)) if claim.era == self.era else None
+
+    def _enter(self, era: int) -> None:
+        """The master's book has gone back: what was held, and how far it was, is of the past."""
+        if era > self.era:
+            self.era = era
+            self._held.clear()
+            self._unclaimed.clear()
+            self._failures.clear()

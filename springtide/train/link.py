@@ -141,11 +141,13 @@ class MasterLink:
         if self.draining:
             return End()
         words = self.hands.words()
-        reply = self._channel.ask(messages.LeaseRequest(card, words.progress, words.failures, most, self.hands.ends))
+        reply = self._channel.ask(
+            messages.LeaseRequest(card, words.progress, words.failures, most, self.hands.ends, words.era)
+        )
         assert isinstance(reply, Leased | Wait | End)
         self.hands.told(words)
         if isinstance(reply, Leased):
-            self.hands.take(card, reply.grants)
+            self.hands.take(card, reply.grants, reply.era)
         return reply
 
     def report(self, report: Report) -> None:
@@ -200,7 +202,8 @@ class MasterLink:
             self._over = True
             for call in self._before_finish:
                 call()
-            self._channel.ask(messages.Finish(self.hands.words().progress, self._take_report()))
+            words = self.hands.words()
+            self._channel.ask(messages.Finish(words.progress, self._take_report(), words.era))
             self._channel.close()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
@@ -212,13 +215,13 @@ class MasterLink:
 
     def _beat(self) -> messages.Heartbeat:
         self._told = self.hands.words()
-        return messages.Heartbeat(self._take_report(), self._told.progress, self._told.failures)
+        return messages.Heartbeat(self._take_report(), self._told.progress, self._told.failures, self._told.era)
 
     def _take_pulse(self, pulse: messages.Pulse) -> bool:
         self._draining = self._draining or pulse.drain
         self._fenced = self._fenced or pulse.fenced
         self.hands.told(self._told)
-        return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry)
+        return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era)
 
     def _take_report(self) -> Report | None:
         with self._lock:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from springtide import _native
-from springtide.data.book import Book
+from springtide.data.book import Book, BookNote
 from springtide.domain.leases import Grant, Holder, Nothing, Progress
 from springtide.domain.samples import DatasetCard
 
 RULES = {
     "revoke": "when a server is lost and the ledger goes back, all leases are taken back",
     "begin": "a checkpoint notes the ledger before it copies the first slot",
+    "era": "words on leases from before the return do not count, though the same lease is given again",
     "covers": "a part that is sent again speaks for the slots it names, and for no other",
 }
 ALL_SLOTS = 256
@@ -82,6 +83,7 @@ class Worker:
 
     holder: Holder
     alive: bool = True
+    era: int = 0
     grant: Grant | None = None
     lease: int = 0
     next: int = 0
@@ -99,7 +101,7 @@ class Worker:
 class Checkpoint:
     """Slot images and the ledger's word, which is older than any of them."""
 
-    ledgers: tuple = ()
+    note: BookNote = field(default_factory=BookNote)
     images: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -121,7 +123,7 @@ class World:
         self.workers = [Worker(Holder(0)), Worker(Holder(1))]
         self.wire: list[Push | Ack] = []
         self.step = 0
-        self.saved = Checkpoint(self.book.to_state().ledgers, EMPTY)
+        self.saved = Checkpoint(self.book.note(), EMPTY)
         self.saving: Checkpoint | None = None
 
     # ---- a run ----
@@ -256,7 +258,10 @@ class World:
         if answer is Nothing.FENCED:
             worker.holder = Holder(worker.holder.rank, worker.holder.incarnation + 1)
         elif not isinstance(answer, Nothing):
+            if self.dropped == "era" and worker.grant == answer[0]:
+                return  # it has this one already, and goes on where it was
             (worker.grant,) = answer
+            worker.era = self.book.era
             worker.lease += 1
             worker.next, worker.open = worker.grant.first // GRID, {}
             worker.owner, worker.epoch = dict(self.owner), self.epoch
@@ -265,10 +270,13 @@ class World:
         """Progress: only what is acknowledged. It may be that the lease is gone; the worker may learn it late."""
         assert worker.grant is not None
         grant, offset = worker.grant, min(worker.trained * GRID, worker.grant.end)
-        verdict = self.book.report(worker.holder, [Progress(grant.shard, grant.first, offset, grant.end)], 0.0)
+        word = Progress(grant.shard, grant.first, offset, grant.end)
+        verdict = self.book.report(worker.holder, [word], 0.0, None if self.dropped == "era" else worker.era)
         if verdict.fenced or verdict.revoked:
             if self.chance.random() < 0.2:
                 worker.grant = None
+            elif self.chance.random() < 0.2:
+                self.lease(worker)
         elif offset == grant.end:
             worker.grant = None
 
@@ -305,17 +313,17 @@ class World:
     def save(self) -> None:
         """A checkpoint goes on by one slot: begun, one slot later, or complete."""
         if self.saving is None:
-            self.saving = Checkpoint(self.book.to_state().ledgers)
+            self.saving = Checkpoint(self.book.note())
         left = [slot for slot in SLOTS if slot not in self.saving.images]
         if left:
             slot = self.chance.choice(left)
             self.saving.images[slot] = self.stores[self.owner[slot]].export_slot(slot)
             if self.dropped == "begin":
-                self.saving.ledgers = self.book.to_state().ledgers
+                self.saving.note = self.book.note()
             return
         self.saved, self.saving = self.saving, None
         for store in self.stores.values():
-            store.forget(finished_shards(self.saved.ledgers))
+            store.forget(finished_shards(self.saved.note))
 
     def die(self) -> None:
         """A server is lost: its slots come back from the last checkpoint, and the ledger goes back to that."""
@@ -329,28 +337,34 @@ class World:
                 self.owner[slot], self.since[slot] = self.chance.choice(list(self.stores)), self.epoch
                 self.stores[self.owner[slot]].import_slot(self.saved.images[slot])
         self.saving = None
-        self.book = Book.from_state(dataclasses.replace(self.book.to_state(), ledgers=self.saved.ledgers))
-        if not self.saved.ledgers:
+        if self.dropped == "revoke":
+            self.keep_leases()
+        else:
+            self.book.restore(self.saved.note)
+        self.book.check()
+
+    def keep_leases(self) -> None:
+        """A return that revokes only what nobody could hold any more."""
+        note = self.saved.note
+        self.book = Book.from_state(dataclasses.replace(self.book.to_state(), ledgers=note.ledgers))
+        if not note.ledgers:
             self.book.shown.clear()  # before the first lease: all cards are shown anew
-        stale = [
+        self.book.take_back(
             key
             for _, key, lease in self.book.leases()
-            if self.dropped != "revoke"
-            or lease.holder.incarnation <= self.book.fenced.get(lease.holder.rank, -1)
+            if lease.holder.incarnation <= self.book.fenced.get(lease.holder.rank, -1)
             or lease.holder.incarnation < self.book.living[lease.holder.rank]
-        ]
-        self.book.take_back(stale)
-        self.book.check()
+        )
 
     def idle(self) -> None:
         """Nothing goes wrong this time."""
 
 
-def finished_shards(ledgers) -> list[int]:
+def finished_shards(note) -> list[int]:
     """Shards of which a ledger says that all is trained."""
     return [
         ledger.base + running
-        for ledger in ledgers
+        for ledger in note.ledgers
         for running in range(ledger.running + bool(ledger.cut))
         if running not in ledger.left
     ]

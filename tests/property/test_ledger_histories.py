@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given, settings, stateful
 
-from springtide.data.book import Book, BookState
+from springtide.data.book import Book, BookNote, BookState
 from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
 from springtide.domain.samples import DatasetCard
 
@@ -42,6 +42,7 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
         self.incarnation = dict.fromkeys(range(WORKERS), 0)
         self.hands: dict[Holder, dict[LeaseKey, Hand]] = collections.defaultdict(dict)
         self.trained: collections.Counter = collections.Counter()
+        self.notes = [(self.book.note(), set())]
 
     def call(self, name, *arguments):
         """Call the book; what changed it goes into the journal."""
@@ -179,6 +180,30 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
     def decide(self, rank, halvings, workers):
         self.call("resize", rank, halvings)
         self.call("expect", workers)
+
+    @stateful.rule()
+    def a_checkpoint_begins(self):
+        note = msgspec.msgpack.decode(msgspec.msgpack.encode(self.book.note()), type=BookNote)
+        self.notes.append((note, set(self.trained)))
+
+    @stateful.rule(chance=CHANCE)
+    def a_server_is_restored(self, chance):
+        """From any checkpoint, in any order: what counts as trained is in all of them, and nobody holds anything."""
+        note, then = chance.choice(self.notes)
+        era = self.book.era
+        gone = self.call("restore", note)
+        kept = self.trained.keys() & then
+        assert gone == len(self.trained) - len(kept)
+        self.trained = collections.Counter(kept)
+        assert not self.book.leases()
+        state = self.book.to_state()
+        for rank in range(WORKERS):
+            holder = self.living(rank)
+            words = [hand.word._replace(offset=hand.end) for hand in self.hands[holder].values()]
+            if self.book.living.get(rank) == holder.incarnation and rank not in self.book.fenced:
+                self.call("report", holder, words, self.now, era)
+            self.hands[holder].clear()
+        assert self.book.to_state() == state, "a word on a lease of an earlier era has changed something"
 
     @stateful.rule()
     def the_master_is_restarted(self):

@@ -187,3 +187,88 @@ def test_in_lockstep_every_rank_gets_every_shard():
     while not isinstance(grants := book.lease(A, card, 1, 0.0), Nothing):
         book.report(A, through(*grants), 0.0)
     assert grants is Nothing.END
+
+
+def test_a_book_that_goes_back_hands_out_again_what_the_note_does_not_have():
+    book = Book(workers=1)
+    one, two = book.lease(A, CARD, 2, 0.0)
+    book.report(A, [*through(one), Progress(two.shard, 0, 20, 40)], 0.0)
+    note = book.note()
+    book.report(A, through(two), 0.0)
+    book.report(A, through(*book.lease(A, CARD, 1, 0.0)), 0.0)
+    assert book.samples_done == 100
+    assert book.restore(note) == 40
+    assert (book.samples_done, book.era, book.leases()) == (60, 1, ())
+    assert book.lease(A, CARD, 2, 0.0) == (Grant(1, 0, 1, 20, 40), Grant(2, 0, 2, 0, 20))
+    book.check()
+
+
+def test_words_of_an_earlier_era_do_not_count_though_the_same_lease_is_given_again():
+    book = Book(workers=1)
+    note = book.note()
+    (grant,) = book.lease(A, CARD, 1, 0.0)
+    book.restore(note)
+    assert book.lease(A, CARD, 1, 0.0, [LeaseKey(0, 0)], era=0) == (grant,)
+    assert book.report(A, through(grant), 0.0, era=0).revoked == (LeaseKey(0, 0),)
+    assert book.samples_done == 0
+    assert book.lease(A, CARD, 1, 0.0, [LeaseKey(0, 0)], era=0) == (grant,)  # granted again: it knows nothing yet
+    book.report(A, through(grant), 0.0, era=1)
+    assert book.samples_done == 40
+
+
+def test_the_end_is_told_only_when_a_checkpoint_has_all_of_the_pass():
+    book = Book(workers=1, saves=True)
+    grants = book.lease(A, CARD, 16, 0.0)
+    early = book.note()
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.WAIT
+    book.report(A, through(*grants), 0.0)
+    assert book.waits_to_end and book.lease(A, CARD, 1, 0.0) is Nothing.WAIT
+    book.keep(early)
+    assert book.waits_to_end
+    book.keep(book.note())
+    assert not book.waits_to_end and book.lease(A, CARD, 1, 0.0) is Nothing.END
+    book.restore(early)  # the last checkpoint turned out to be torn
+    assert book.samples_done == 0
+    again = book.lease(A, CARD, 16, 0.0)
+    book.report(A, through(*again), 0.0)
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.WAIT
+    book.close()
+    assert book.lease(A, CARD, 1, 0.0) is Nothing.END
+
+
+def test_what_could_not_be_read_since_the_note_is_tried_again():
+    book = Book(workers=1, max_failures=1)
+    note = book.note()
+    book.lease(A, CARD, 1, 0.0)
+    assert book.fail(A, Failure(0, 0, 10, "bad"))
+    assert book.poisoned()
+    book.restore(note)
+    assert not book.poisoned()
+    assert book.lease(A, CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40),)
+    book.check()
+
+
+def test_a_pass_that_was_opened_after_the_note_begins_anew():
+    book = Book(workers=1)
+    note = book.note()
+    book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
+    later = dataclasses.replace(CARD, first_epoch=2)
+    book.report(A, through(*book.lease(A, later, 16, 0.0)), 0.0)
+    assert book.restore(note) == 400
+    assert len(book.lease(A, later, 16, 0.0)) == len(book.lease(A, CARD, 16, 0.0)) == 6
+    book.check()
+
+
+def test_where_the_data_ends_stays_known_when_a_book_goes_back():
+    endless = dataclasses.replace(CARD, samples=2**20, epochs=1, endless=True)
+    book = Book(workers=1)
+    book.lease(A, endless, 1, 0.0)
+    note = book.note()
+    book.lease(A, endless, 2, 0.0)
+    assert book.end(A, endless, 90)
+    book.restore(note)
+    book.check()
+    assert book.totals().samples == 90
+    assert book.lease(A, endless, 16, 0.0) == (
+        Grant(0, 0, 0, 0, 40), Grant(1, 0, 1, 0, 40), Grant(2, 0, 2, 0, 10),
+    )  # fmt: skip

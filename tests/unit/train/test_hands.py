@@ -5,7 +5,7 @@ from hypothesis import given
 
 from springtide.domain.leases import Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
-from springtide.train.hands import Hands
+from springtide.train.hands import Hands, Words
 
 CARD = DatasetCard(samples=1000, batch_size=10, shard_batches=4)
 FIRST, SECOND = Grant(0, 0, 0, 0, 40), Grant(1, 0, 1, 0, 40)
@@ -120,3 +120,28 @@ def test_a_rest_too_small_for_the_group_joins_the_batch_before():
     while claimed := hands.claim(10, group=4):
         sizes.append(claimed[1].end - claimed[1].begin)
     assert sizes == [10, 10, 12]
+
+
+def test_with_a_new_era_everything_is_dropped_and_old_acknowledgements_do_not_count():
+    hands = holding(Grant(3, 0, 3, 0, 40))
+    _, old = hands.claim(10)
+    assert not hands.heed((), (), era=1)
+    assert len(hands) == 0 and not hands.wanted(old)
+    hands.take(CARD, [Grant(3, 0, 3, 0, 40)], era=1)  # the same lease again
+    hands.acknowledge([old])
+    assert hands.words() == Words((Progress(3, 0, 0, 40),), (), 1)
+    _, new = hands.claim(10)
+    assert new.begin == 0
+    hands.acknowledge([new])
+    assert hands.words().progress == (Progress(3, 0, 10, 40),)
+
+
+def test_a_new_era_may_come_with_leases_and_what_comes_late_of_the_old_one_changes_nothing():
+    hands = holding(Grant(3, 0, 3, 0, 40))
+    told = hands.words()
+    hands.take(CARD, [Grant(3, 0, 3, 0, 20)], era=2)
+    hands.take(CARD, [Grant(4, 0, 4, 0, 40)], era=1)
+    hands.heed([LeaseKey(3, 0)], [], era=1)
+    hands.told(told)
+    assert hands.words().progress == (Progress(3, 0, 0, 20),)
+    assert hands.unclaimed == 20

@@ -1,0 +1,74 @@
+"""Pure. A ledger goes back to what a checkpoint noted: only that stays trained which both know as trained.
+
+In: data/book.py, when slots were restored. Out: a ledger that nobody holds anything of. It never goes forward: of two
+servers that were restored from different checkpoints the older note counts, in whichever order they come.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from springtide.data.ledger import Ledger, LedgerState
+from springtide.data.todo import Piece, Todo
+from springtide.domain.leases import Poisoned
+
+
+def back_to(now: Ledger, note: LedgerState | None) -> Ledger:
+    """The ledger after the return. Without a note (the pass was opened after it) all is to be trained again.
+
+    What cannot be read stays given up only where the note says so too; where the data ends, once known, stays known.
+    """
+    then = Ledger(now.card, now.base, now.max_failures) if note is None else Ledger.from_state(note, now.max_failures)
+    if now.todo.length is not None and then.todo.length is None:
+        then.end_at(now.todo.length)
+    back = Ledger(now.card, now.base, now.max_failures)
+    running, cut = min((now.todo.running, now.todo.cut), (then.todo.running, then.todo.cut))
+    back.poisoned = [each for each in now.poisoned if each in then.poisoned]
+    spans = sorted(
+        clipped
+        for ledger in (now, then)
+        for piece in untrained(ledger, given_up=back.poisoned)
+        if (clipped := before(piece, running, cut)).first < clipped.end
+    )
+    back.todo = Todo(now.card, running, cut, deque(joined(spans)), length=then.todo.length)
+    back.closed = now.closed
+    for piece in (*back.todo.returned, *(Piece(p.shard - back.base, p.first, p.end) for p in back.poisoned)):
+        back.left[piece.running] = back.left.get(piece.running, 0) + piece.end - piece.first
+    if cut:
+        back.left[running] = back.left.get(running, 0) + back.todo.size_of(running) - cut
+    back.failures = {shard: tries for shard, tries in then.failures.items() if shard in back.left}
+    back.done = running + bool(cut) - len(back.left)
+    poisoned = sum(each.end - each.first for each in back.poisoned)
+    back.samples_done = back.length - back.todo.samples - poisoned
+    return back
+
+
+def untrained(ledger: Ledger, *, given_up: Iterable[Poisoned]) -> Iterator[Piece]:
+    """What of the shards that were handed out is not trained; `given_up` is left out."""
+    yield from ledger.todo.returned
+    yield from ledger.todo.failed
+    for lease in ledger.leases.values():
+        yield Piece(lease.running, lease.offset, lease.end)
+    for each in ledger.poisoned:
+        if each not in given_up:
+            yield Piece(each.shard - ledger.base, each.first, each.end)
+
+
+def before(piece: Piece, running: int, cut: int) -> Piece:
+    """The part of a piece that lies before a place; it may be empty."""
+    if piece.running < running:
+        return piece
+    end = min(piece.end, cut) if piece.running == running else piece.first
+    return Piece(piece.running, piece.first, max(piece.first, end))
+
+
+def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Sorted pieces without overlaps."""
+    for running, group in itertools.groupby(pieces, key=lambda piece: piece.running):
+        first = end = -1
+        for piece in group:
+            if piece.first > end and end >= 0:
+                yield Piece(running, first, end)
+                first = -1
+            first, end = (piece.first if first < 0 else first), max(end, piece.end)
+        yield Piece(running, first, end)
