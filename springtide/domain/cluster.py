@@ -61,6 +61,15 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One slot goes from a server to another."""
+
+    slot: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoleExit:
     """How a process of the job ended, as the platform that started it saw it."""
 
