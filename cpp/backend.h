@@ -46,7 +46,9 @@ struct PushMeta {
   uint64_t clock = 0;  // age clock: steps or event time
   std::vector<BatchRange> batches;  // identities this push trains
   std::vector<std::pair<TableId, Hyper>> hyper;
+  std::vector<uint64_t> seen = {};  // by server: the count that came with the oldest rows; kNotSeen: none
 };
+constexpr uint64_t kNotSeen = ~uint64_t{0};
 
 // One request under way. wait() blocks without the GIL and throws what went wrong.
 class Pending {
@@ -54,6 +56,8 @@ class Pending {
   virtual ~Pending() = default;
   virtual void wait() = 0;
   virtual bool done() = 0;
+  // After a pull: lowers `by_server` to the pushes that each server had applied when it read the rows.
+  virtual void lower_seen(std::span<uint64_t> by_server) const { static_cast<void>(by_server); }
 };
 
 class Backend {

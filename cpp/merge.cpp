@@ -54,6 +54,7 @@ StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std:
   for (size_t p = 0; p < parts.size(); ++p) {
     RowSet& part = *parts[p]->set_;
     part.wait();
+    set_->join_basis(part);
     const float* part_grads = part.grads().data();
     for (const auto& run : part.unique().runs)
       for (uint32_t i = run.begin; i < run.end; ++i) {

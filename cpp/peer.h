@@ -37,6 +37,7 @@ class Peer {
   bool done(const Call& call);
   FrameHeader header(Kind kind) const;  // with this client's identity
 
+  uint16_t index() const { return index_; }
   const Welcome& terms() const { return terms_; }
   const std::shared_ptr<SharedWindow>& shared() const { return shared_; }
   void add_to(RemoteStats& stats) const;

@@ -48,6 +48,11 @@ std::shared_ptr<Call> RemotePending::push_call(const Peer& peer, std::span<const
   call->header.epoch = epoch;
   call->header.flags = static_cast<uint8_t>((meta_.bsp ? kBsp : 0) | (meta_.unique ? kUnique : 0) |
                                             (named.empty() ? 0 : kNamesSlots));
+  // A part that is sent again goes to a server whose count is another.
+  if (named.empty() && peer.index() < meta_.seen.size() && meta_.seen[peer.index()] != kNotSeen) {
+    call->header.flags |= kSeen;
+    call->header.server_ns = meta_.seen[peer.index()];
+  }
   compose(*call, slices, {meta_.batches, hypers_, named}, peer.shared());
   return call;
 }
@@ -145,6 +150,14 @@ void RemotePending::add_refused(const Sent& sent, const Placement& placement,
       detour.routed.keys.push_back(from.keys[i]);
       detour.routed.row_offset.push_back(static_cast<uint32_t>(detour.grads.size()));
     }
+  }
+}
+
+void RemotePending::lower_seen(std::span<uint64_t> by_server) const {
+  for (const Sent& sent : sent_) {
+    if (sent.peer->index() >= by_server.size()) continue;
+    uint64_t& seen = by_server[sent.peer->index()];
+    seen = std::min(seen, sent.call->answer.step);
   }
 }
 

@@ -25,6 +25,7 @@ class RemotePending final : public Pending {
 
   void wait() override;
   bool done() override;
+  void lower_seen(std::span<uint64_t> by_server) const override;
 
  private:
   // Keys of some slots on their way to these slots' new owner. The gradients are copied: they lay elsewhere.

@@ -119,6 +119,7 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   FrameHeader answer = reply_to(header);
   answer.flags |= kTimed;
   answer.clock = waited_ns;
+  answer.step = state_.staleness.applied();
   uint64_t spent = 0;
   uint32_t common = 0;
   answer.body_bytes = sizeof(float) * dims_.floats(body.tables, common) + sizeof spent;
@@ -170,6 +171,7 @@ size_t RequestHandler::chunk_end(std::span<const TableId> tables, size_t at, siz
 bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                                  uint64_t waited_ns) {
   const uint64_t start = now_ns();
+  const uint64_t applied = state_.staleness.applied();
   uint64_t bytes = 0;
   for (const Run& run : runs) {
     const auto tables = body.tables.subspan(run.first, run.keys);
@@ -179,6 +181,7 @@ bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body
   FrameHeader answer = reply_to(header);
   answer.flags |= kInWindow;
   answer.clock = waited_ns;
+  answer.step = applied;
   answer.server_ns = now_ns() - start;
   state_.count.lookup_ns += answer.server_ns;
   state_.count.bytes_out += bytes;
@@ -218,6 +221,7 @@ bool RequestHandler::push(const FrameHeader& header, const BodyView& body) {
   const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
   state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
   const uint64_t spent = apply(header, body, runs, keep_);
+  note_applied(header, body.keys.size());
   ++state_.count.pushes;
   state_.count.pushed_keys += body.keys.size();
   state_.count.update_ns += spent;
@@ -245,12 +249,23 @@ bool RequestHandler::push_once(const FrameHeader& header, const BodyView& body, 
   state_.count.created += stats.created;
   state_.count.evicted += stats.evicted;
   state_.count.update_ns += spent;
+  note_applied(header, body.keys.size() - stats.had_keys - stats.foreign_keys);
   for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
   if (!stats.torn.empty()) throw PartlyApplied(describe_torn(state_.store, body.batches, stats.torn));
   if (!stats.foreign.empty()) return refuse_slots(header, stats.foreign, owned.epoch, spent);
   FrameHeader answer = reply_to(header);
   answer.server_ns = spent;
   return reply(answer, {});
+}
+
+// In a bsp group no push is stale: it waits for its step. What changes no row makes nobody's values older.
+void RequestHandler::note_applied(const FrameHeader& header, uint64_t keys) {
+  if (keys == 0 || (header.flags & kBsp) != 0) return;
+  if ((header.flags & kSeen) != 0) {
+    state_.staleness.push_applied(header.server_ns);
+  } else {
+    state_.staleness.push_applied();
+  }
 }
 
 uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,

@@ -39,6 +39,7 @@ class RequestHandler {
                  const Owned& owned);
   uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  std::span<const uint8_t> keep);
+  void note_applied(const FrameHeader& header, uint64_t keys);
   bool assign(const FrameHeader& header, const BodyView& body);
   bool declare(const FrameHeader& header, std::span<const uint8_t> body);
   bool scan(const FrameHeader& header, std::span<const uint8_t> body);

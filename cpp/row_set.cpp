@@ -68,7 +68,19 @@ void RowSet::reset() {
   pulling_.reset();
   unique_.clear();
   group_begin_.clear();
-  grads_ready_ = suspect_ = false;
+  grads_ready_ = suspect_ = holds_basis_ = false;
+  seen_.clear();
+  basis_.clear();
+}
+
+void RowSet::hold_basis() {
+  holds_basis_ = true;
+  basis_ = seen_;
+}
+
+void RowSet::join_basis(const RowSet& other) {
+  basis_.resize(std::max(basis_.size(), other.basis_.size()), kNotSeen);
+  for (size_t s = 0; s < other.basis_.size(); ++s) basis_[s] = std::min(basis_[s], other.basis_[s]);
 }
 
 void RowSet::route(const RowSource& source, size_t groups) {
@@ -153,6 +165,9 @@ void RowSet::wait() {
   if (!pulling_) return;
   auto pulling = std::move(pulling_);
   pulling->wait();
+  seen_.assign(backend_->placement().servers, kNotSeen);
+  pulling->lower_seen(seen_);
+  if (!holds_basis_) basis_ = seen_;
   if (same_layout()) return;
   for (const auto& run : unique_.runs)
     for (uint32_t i = run.begin; i < run.end; ++i)

@@ -142,6 +142,12 @@ class RowSet {
   // The values of rows() in wire order, for Backend::assign.
   Part assign_part();
 
+  // By server, how many pushes it had applied when it read the rows that gradients are computed from: the
+  // latest rows that were waited for, unless hold_basis() says when others are taken into use.
+  std::span<const uint64_t> basis() const { return basis_; }
+  void hold_basis();  // the rows that are here are in use now, and stay so until the next call
+  void join_basis(const RowSet& other);
+
   void reset();  // keeps the memory
 
  private:
@@ -163,6 +169,8 @@ class RowSet {
   Routed selected_;                // what push_part() sends when some groups are left out
   FloatBuffer rows_, grads_, wire_;
   std::shared_ptr<Pending> pulling_;
+  std::vector<uint64_t> seen_, basis_;  // of the rows that are here; of those in use
+  bool holds_basis_ = false;
   bool grads_ready_ = false;
   bool suspect_ = false;
 };

@@ -31,6 +31,7 @@ ServerStats ServerState::stats() const {
   s.refused = count.refused, s.bad_frames = count.bad_frames, s.stalled = count.stalled;
   s.wrong_owner_keys = count.wrong_owner_keys, s.repeated_keys = count.repeated_keys;
   s.applied_step = steps.applied();
+  s.staleness_p50 = staleness.median(), s.staleness_max = staleness.most();
   return s;
 }
 

@@ -45,6 +45,8 @@ struct ServerStats {
   uint64_t wrong_owner_keys = 0;
   uint64_t repeated_keys = 0;  // pushed again, skipped: their slots had these batches
   uint64_t applied_step = 0;   // bsp
+  // Of a push: pushes applied between the reading of its rows and its own application.
+  uint64_t staleness_p50 = 0, staleness_max = 0;
 };
 
 class Server {

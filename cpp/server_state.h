@@ -9,6 +9,7 @@
 
 #include "bsp_steps.h"
 #include "server.h"
+#include "staleness.h"
 #include "store.h"
 
 namespace springtide {
@@ -46,6 +47,7 @@ struct ServerState {
   const ServerOptions options;
   BspSteps steps;
   ServerCounters count;
+  Staleness staleness;
   std::atomic<uint32_t> generation{0};
   std::atomic<bool> stopping{false};
   std::atomic<uint32_t> serving{0};  // requests at this moment

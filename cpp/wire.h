@@ -17,7 +17,7 @@ namespace springtide {
 static_assert(std::endian::native == std::endian::little, "frames are laid out as little-endian memory");
 
 constexpr uint32_t kMagic = 0x57445453;     // "STDW"
-constexpr uint16_t kVersion = 1;            // raised whenever a byte changes its meaning
+constexpr uint16_t kVersion = 2;            // raised whenever a byte changes its meaning
 constexpr uint64_t kHandshakeBytes = 4096;  // the largest body before the secret is proved
 
 enum class Kind : uint8_t {
@@ -56,6 +56,7 @@ enum Flag : uint8_t {
   kInWindow = 8,     // keys, tables and the rest lie at window_offset; floats where the spans say
   kNamesSlots = 16,  // push: speaks only for the slots in its body, else for all this server has at its epoch
   kTimed = 32,       // reply: the last 8 bytes of the body are server_ns, known only after the rows were sent
+  kSeen = 64,        // push: server_ns is the count that came with the oldest rows it was computed from
 };
 
 // Every field of "exactly once, by identity" has its place from the start, used by this version or not.
@@ -70,9 +71,10 @@ struct FrameHeader {
   uint32_t epoch = 0;       // of the sender's placement
   uint32_t rank = 0;
   uint32_t incarnation = 0;
-  uint64_t step = 0;   // push: its step; pull: answer only once this step is applied; scan reply: next slot
+  uint64_t step = 0;   // push: its step; pull: answer only once this step is applied, its reply: pushes that
+                       // the server had applied before the rows were read; scan reply: next slot
   uint64_t clock = 0;  // push: the age clock; reply: ns spent waiting for a step
-  uint64_t server_ns = 0;  // reply: the server's own time in its tables
+  uint64_t server_ns = 0;  // reply: the server's own time in its tables; push: see kSeen
   uint16_t status = 0;
   uint16_t hypers = 0;   // HyperRecord[]
   uint16_t spans = 0;    // FloatSpan[]

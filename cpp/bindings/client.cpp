@@ -31,13 +31,16 @@ st::PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock,
 
 PyPending push(st::Backend& backend, const std::vector<PyPart>& parts, uint64_t step, bool bsp, bool unique,
                uint64_t clock, const std::vector<BatchTuple>& batches, const std::vector<HyperTuple>& hyper) {
-  const st::PushMeta meta = push_meta(step, bsp, unique, clock, batches, hyper);
+  st::PushMeta meta = push_meta(step, bsp, unique, clock, batches, hyper);
   nb::gil_scoped_release release;
   PyPending pending;
   std::vector<st::Part> native;
   for (const PyPart& part : parts) {
     pending.sets.push_back(part.set());
     native.push_back(part.push_part());
+    const auto basis = part.set()->basis();
+    meta.seen.resize(std::max(meta.seen.size(), basis.size()), st::kNotSeen);
+    for (size_t s = 0; s < basis.size(); ++s) meta.seen[s] = std::min(meta.seen[s], basis[s]);
   }
   pending.pending = backend.push(native, meta);
   return pending;

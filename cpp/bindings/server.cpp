@@ -22,6 +22,7 @@ nb::dict stats_of(const st::Server& server) {
   d["refused"] = s.refused, d["bad_frames"] = s.bad_frames, d["stalled"] = s.stalled;
   d["wrong_owner_keys"] = s.wrong_owner_keys, d["repeated_keys"] = s.repeated_keys;
   d["applied_step"] = s.applied_step;
+  d["staleness_p50"] = s.staleness_p50, d["staleness_max"] = s.staleness_max;
   return d;
 }
 

@@ -192,6 +192,7 @@ void bind_step(nb::module_& m) {
            nb::arg("keys").noconvert(), nb::arg("dims").noconvert())
       .def("wait", &wait<st::DenseRows>)
       .def("rows", &rows_of<st::DenseRows>)
+      .def("hold_basis", [](st::DenseRows& self) { self.set()->hold_basis(); })
       .def("grads", &grads_of<st::DenseRows>);
   m.def("pull", &pull, nb::arg("parts"), nb::arg("after_step"));
 }

@@ -16,6 +16,7 @@ from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
 from springtide.job import actions, events
+from springtide.job.gate import Gate
 from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
 from springtide.master import balance, entries, meetings, standing, tally
@@ -47,6 +48,7 @@ class Desk:
         self._changed = meetings.Turnstile()
         self._balance = balance.Balance(record.state.spec.stragglers)
         self._tally = tally.Tally()
+        self._gate = Gate()
         self._arrivals = meetings.Arrivals(record.state.spec.workers)
         self._usage: dict[Role, RoleUsage] = {}
         self._agents: set[Peer] = set()
@@ -238,6 +240,10 @@ class Desk:
                 with self._kept(entries.Settle(request.key, holder)):
                     self.record.settle(request.key, holder)
                 self._changed.turn()
+            case messages.Enter():
+                await self._enter(holder, request.bound)
+            case messages.Leave():
+                self._leave(holder)
             case messages.Finish():
                 self._finish(role, holder, request)
             case _:
@@ -275,6 +281,19 @@ class Desk:
         await self._changed.until(decided)
         assert mine is not None
         return messages.Claimed(mine)
+
+    async def _enter(self, holder: Holder, bound: int) -> None:
+        self._leave(holder)  # asked again: the answer was lost
+        try:
+            await self._changed.until(lambda: self._gate.admit(holder, bound))
+        except asyncio.CancelledError:
+            self._leave(holder)
+            raise
+        self._changed.turn()  # the next in turn may fit in beside it
+
+    def _leave(self, holder: Holder) -> None:
+        if self._gate.leave(holder):
+            self._changed.turn()
 
     # ---- shards and reports ----
 
@@ -371,6 +390,7 @@ class Desk:
                     self._tell("placed", epoch=1, servers=list(addresses))
                 case actions.Fence(role, incarnation, why):
                     self._tell("fenced", role=str(role), incarnation=incarnation, why=why)
+                    self._leave(Holder(role.rank, incarnation))
                 case actions.Decided(what, why):
                     log.info("%s: %s", what, why)
                     self._tell("decision", what=what, why=why)

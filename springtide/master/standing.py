@@ -49,6 +49,8 @@ def status_of(
         relaunches=state.relaunches,
         term=term,
         loop_lag_s=round(lag_s, 4),
+        staleness=None if state.in_step else tally.staleness("max"),
+        staleness_p50=None if state.in_step else tally.staleness("p50"),
     )
 
 

@@ -61,6 +61,15 @@ class Tally:
                 found.setdefault(name, []).append((value, max(1, report.samples)))
         return {name: mean for name, pairs in found.items() if (mean := weighted_mean(pairs)) is not None}
 
+    def staleness(self, which: str) -> int | None:
+        """`p50` or `max` of the servers' pushes, on the server where it is largest; None before the first."""
+        counted = [
+            report.counters[f"staleness_{which}"]
+            for role, report in self.reports.items()
+            if role.kind is RoleKind.SERVER and report.counters.get("pushes")
+        ]
+        return int(max(counted)) if counted else None
+
     def samples_per_s(self, *, at: float) -> float:
         """Rate over the last seconds; while nothing is reported it falls, as it should."""
         if len(self._history) < 2:

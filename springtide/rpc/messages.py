@@ -11,7 +11,7 @@ from springtide.domain.job import Blame, Phase, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Poisoned, Progress, Wish
 from springtide.domain.samples import DatasetCard
 
-VERSION = 1
+VERSION = 2
 """Raised when a message changes meaning; both sides must have the same."""
 
 
@@ -115,8 +115,10 @@ class JobStatus(Message, frozen=True):
     """The longest that the master has let anyone wait in the last ten seconds before it looked at what came."""
     term: int = 0
     """Which master this is: 1 for the first, one more after each restart."""
-    staleness: int = 0
-    """Largest number of other workers' steps that a push has lagged behind the values it was computed from."""
+    staleness: int | None = None
+    """Most pushes that a server has applied between reading the rows of a push and applying that push; async only."""
+    staleness_p50: int | None = None
+    """The median of that over all pushes, on the server where it is largest."""
 
 
 # ---- requests ----
@@ -214,6 +216,16 @@ class Settle(Message, frozen=True):
     """What this worker had claimed is done."""
 
     key: str
+
+
+class Enter(Message, frozen=True):
+    """Values are to be read now, and no push may be staler than `bound`. Answered when it is this worker's turn."""
+
+    bound: int
+
+
+class Leave(Message, frozen=True):
+    """The push that was computed from these values is applied."""
 
 
 class Finish(Message, frozen=True):
@@ -387,6 +399,8 @@ Request = (
     | Lookup
     | Claim
     | Settle
+    | Enter
+    | Leave
     | Finish
     | Fail
     | Exited

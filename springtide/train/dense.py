@@ -122,6 +122,7 @@ class Chunks:
         """Copy pulled values into the model's own tensors."""
         with torch.no_grad():
             torch._foreach_copy_(self.params, self.values)
+        self.rows.hold_basis()
 
     def take_grads(self, grads: list[torch.Tensor]) -> None:
         """Copy gradients into the buffer that a push sends; refuse them when they are not finite."""
@@ -139,10 +140,11 @@ class ServedDense:
         held: Sequence[Held],
         *,
         frozen: Sequence[tuple[str, nn.Parameter]],
-        max_staleness: int,
+        bounded: bool,
     ) -> None:
+        """`bounded`: step.py says when values are read."""
         self._client = client
-        self._max_staleness = max_staleness
+        self._bounded = bounded
         self.held = list(held)
         self._frozen = list(frozen)
         self._all = Chunks(client, self.held) if self.held else None
@@ -179,12 +181,9 @@ class ServedDense:
     def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
         """Put the values that the step before asked for into the model, and ask for new ones behind this push.
 
-        So compute uses values that lack this worker's last step at most, and never waits for it, unless
-        `max_staleness` is 0.
+        So compute uses values that lack this worker's last step at most, and never waits for it.
         """
-        if self._max_staleness == 0:
-            self.settle()
-        else:
+        if not self._bounded:
             self._take()
             self._ask()
 

@@ -90,6 +90,14 @@ class Link(Protocol):
         """What was claimed is done."""
         ...
 
+    def enter(self, bound: int) -> None:
+        """Wait until values may be read, so that no push of the job will be staler than `bound` pushes."""
+        ...
+
+    def leave(self) -> None:
+        """The push that was computed from them is applied."""
+        ...
+
     @property
     def draining(self) -> bool:
         """The job was asked to stop: push the batch in hand, then end the loop."""
@@ -179,6 +187,14 @@ class MasterLink:
     def settle(self, key: str) -> None:
         """What was claimed is done."""
         self._channel.ask(messages.Settle(key))
+
+    def enter(self, bound: int) -> None:
+        """Wait until values may be read."""
+        self._channel.ask(messages.Enter(bound))
+
+    def leave(self) -> None:
+        """The push that was computed from them is applied."""
+        self._channel.ask(messages.Leave())
 
     @property
     def draining(self) -> bool:
@@ -292,6 +308,12 @@ class AloneLink:
 
     def settle(self, key: str) -> None:
         """No one waits for it."""
+
+    def enter(self, bound: int) -> None:
+        """Nobody else pushes."""
+
+    def leave(self) -> None:
+        """Nobody waits."""
 
     def before_finish(self, call: Callable[[], None]) -> None:
         """Something to do before the end."""

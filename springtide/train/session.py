@@ -94,7 +94,9 @@ class Job:
         scaling: "worker_batch", each worker's step has batch_size samples (async's default: more workers, more batches
             under way; in bsp, weak scaling); "global_batch", the workers' steps together have batch_size samples
             (bsp's default). The learning rate is never changed for you.
-        max_staleness: 0 makes every step wait for its own push; None lets a worker's values lag by one step of its own.
+        max_staleness: how many pushes of all workers a server may apply between reading the values of a step and
+            applying its gradients; async only. 0: one worker at a time; below workers - 1 some wait for others. None:
+            any number, rows are read a batch ahead.
         """
         if self._prepared:
             raise errors.BadInput(

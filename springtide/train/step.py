@@ -84,6 +84,7 @@ class Step:
         *,
         group: int,
         ahead: bool,
+        bound: int | None = None,
         named: bool = True,
         on_step: Callable[[], None],
     ) -> None:
@@ -100,6 +101,9 @@ class Step:
         self._meter = meter
         self._bsp, self._group = group > 0, group
         self._ahead = ahead
+        self._bound = bound
+        """How many pushes the values behind a push may lack; None: any."""
+        self._inside = False
         self.named = named
         """Whether pushes name their batches."""
         self._on_step = on_step
@@ -116,6 +120,7 @@ class Step:
         """The loop is about to get `now`: its rows are asked for unless they were, then those of the batch after it."""
         self._trained.add(now)
         began = self._meter.clock()
+        self._enter()
         if self._expected is not None and self._expected[0] is now.batch:
             handle = self._expected[1]
         else:
@@ -149,6 +154,7 @@ class Step:
             self._trained = Trained()
         self._finish_batches()
         self._expected = None
+        self._leave()
         if self._group > 1 and not early:
             self._link.barrier("springtide: every rank's last step of this pass is applied")
         self._dense.settle()
@@ -158,6 +164,20 @@ class Step:
         if self._stepped or self._trained.ranges:
             self._send()
         self._await_push()
+
+    # ---- bounded staleness ----
+
+    def _enter(self) -> None:
+        """Values are read from here on, tables' rows too; what was handed out before without a step is of one push."""
+        if self._bound is not None and not self._inside:
+            self._link.enter(self._bound)
+            self._inside = True
+            self._dense.settle()
+
+    def _leave(self) -> None:
+        if self._inside:
+            self._inside = False
+            self._link.leave()
 
     # ---- what optimizer.py tells ----
 
@@ -202,6 +222,9 @@ class Step:
             self._lookups.after_step = self.count
         if not skip:
             self._dense.update(stepped, self._weights)
+        if self._inside:
+            self._await_push()
+            self._leave()
         self._lookups.clear()
         self._meter.step_done(samples=trained.samples)
         self._on_step()

@@ -63,12 +63,13 @@ def wire(
     placed = place(client, model, groups, rates, to_master, welcome, max_staleness)
     begin = once if mode == "async" else by_rank_0
     begin(to_master, "springtide: first weights of tables", lambda: assign_tables(client, served))
-    ahead = mode == "async" and max_staleness != 0
+    bound = max_staleness if mode == "async" else None
+    ahead = mode == "async" and bound is None
     lookups = client.lookups or Lookups(client)
     group = welcome.workers if mode == "bsp" else 0
     step = Step(
         lookups, served, placed, rates, to_master, meter,
-        group=group, ahead=ahead, named=settings.identities, on_step=on_step,
+        group=group, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
     )  # fmt: skip
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
     model.register_forward_hook(_forward_mark(meter))
@@ -99,7 +100,7 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
                 "use SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop"
             )
     if max_staleness is not None and max_staleness < 0:
-        raise errors.BadInput(f"max_staleness={max_staleness}: wanted 0 (each step waits for its push), more, or None")
+        raise errors.BadInput(f"max_staleness={max_staleness}: wanted a number of pushes, 0 or more, or None")
 
 
 def dense_groups(
@@ -137,8 +138,7 @@ def serve_dense(
     """
     held = dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
-    staleness = 1 if max_staleness is None else max_staleness
-    served = dense.ServedDense(client, held, frozen=frozen, max_staleness=staleness)
+    served = dense.ServedDense(client, held, frozen=frozen, bounded=max_staleness is not None)
     trained = {id(one.param) for one in held}
     still = dense.Still(client, [one for one in state_tensors(model) if id(one) not in trained])
 

@@ -75,10 +75,10 @@ if not job.leaving:
 """
 
 
-def write(folder, ids):
+def write(folder, ids, text=SCRIPT):
     """Put script and data into a folder; the script's path."""
     np.save(folder / "ids.npy", ids)
-    (folder / "count.py").write_text(SCRIPT)
+    (folder / "count.py").write_text(text)
     return folder / "count.py"
 
 

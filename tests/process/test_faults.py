@@ -20,10 +20,10 @@ def spec(**more):
     return JobSpec(name="counts", **(given | more))
 
 
-def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, early=False, **more):
+def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, early=False, script_text=counting.SCRIPT, **more):
     """Count under faults; the last status, the faults done, and what the counts are off by."""
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)  # the last batch is not full
-    script = counting.write(folder, ids)
+    script = counting.write(folder, ids, script_text)
     arguments = [folder, epochs, BATCH, pause_s]
     with LocalCluster(script, arguments, spec=spec(seed=seed, **more), folder=folder / "runs") as job:
         if not early:
@@ -62,6 +62,17 @@ def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_
     assert status.relaunches == 1 and not status.poisoned
     left = [event for event in story if event["event"] == "exited" and event["role"] == "worker-2"]
     assert [event["incarnation"] for event in left] == [0]  # it said that it was through, and is not started again
+
+
+@pytest.mark.timeout(240)
+def test_no_push_is_staler_than_the_bound_also_when_a_worker_is_lost(tmp_path):
+    bounded = counting.SCRIPT.replace("seed=7)", "seed=7, max_staleness=1)")
+    assert bounded != counting.SCRIPT
+    status, _, wrong = run(
+        tmp_path, 5, batches=300, hurt=lambda job: job.kill("worker-1"), script_text=bounded, pause_s=0.002
+    )
+    assert not wrong, wrong
+    assert status.staleness == 1 and status.staleness_p50 <= 1, status  # all three at once would be 2
 
 
 @pytest.mark.soak

@@ -138,3 +138,36 @@ def test_nan_is_refused_by_the_server_too():
             client.push([part], step=1, hyper=[(0, 1.0, 0.0, 0)]).wait()
         assert server.counters()["rows"] == 0
         del part
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_push_is_as_stale_as_the_pushes_that_were_applied_since_its_rows_were_read(shared_memory):
+    with role() as server:
+        slow, quick = (connect(server.address, shared_memory=shared_memory) for _ in range(2))
+        for client in (slow, quick):
+            client.declare([TableSpec(id=0, name="items", dim=1)])
+
+        def push(client, part, batch=None):
+            part.grads()[:] = 1.0
+            named = () if batch is None else [(0, 0, batch, 1)]
+            client.push([part], step=1, hyper=[(0, 1.0, 0.0, 0)], batches=named).wait()
+
+        lagging = slow.dense(0, np.arange(10), 1)
+        slow.pull([lagging])
+        lagging.wait()
+        for batch in range(3):
+            part = quick.dense(0, np.arange(4, 8), 1)
+            quick.pull([part])
+            push(quick, part, batch)
+            push(quick, part, batch)  # a copy is skipped, and makes nobody's rows older
+        assert server.counters()["staleness_max"] == 0
+        push(slow, lagging)
+        assert (server.counters()["staleness_max"], server.counters()["staleness_p50"]) == (3, 0)
+        lagging.hold_basis()
+        slow.pull([lagging])
+        lagging.wait()  # new rows are here, but those of before are the ones in use
+        push(slow, lagging)
+        assert server.counters()["staleness_max"] == 4
+        lagging.hold_basis()
+        push(slow, lagging)
+        assert server.counters()["staleness_max"] == 4
