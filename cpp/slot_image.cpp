@@ -50,10 +50,8 @@ class Writer {
 
  private:
   void append(const void* from, size_t bytes) {
-    if (bytes == 0) return;
-    size_t at = out.size();
-    out.resize(at + bytes);
-    std::memcpy(out.data() + at, from, bytes);
+    auto* first = static_cast<const uint8_t*>(from);
+    out.insert(out.end(), first, first + bytes);
   }
 };
 
@@ -126,6 +124,22 @@ TableImage read_table(Reader& r) {
   return t;
 }
 
+template <class T>
+size_t bytes_in(const std::vector<T>& values) {
+  return values.size() * sizeof(T);
+}
+
+size_t size_of(const SlotImage& image) {
+  size_t sum = sizeof(Head) + sizeof(SlotHead) + bytes_in(image.identities.spans()) +
+               bytes_in(image.identities.finished());
+  for (const TableImage& t : image.tables) {
+    sum += sizeof(TableHead) + bytes_in(t.rows) + bytes_in(t.row_ages) + bytes_in(t.weights) +
+           bytes_in(t.state) + bytes_in(t.waiting) + bytes_in(t.waiting_ages) + bytes_in(t.waiting_counts) +
+           bytes_in(t.gone);
+  }
+  return sum;
+}
+
 void check_home(const SlotImage& image, const std::vector<uint64_t>& hashes) {
   for (uint64_t hash : hashes) {
     if (slot_of(hash, image.slots) != image.slot) Reader::torn();
@@ -153,6 +167,7 @@ uint64_t checksum(std::span<const uint8_t> bytes) {
 
 std::vector<uint8_t> encode(const SlotImage& image) {
   Writer w;
+  w.out.reserve(size_of(image));
   w.put(Head{kMagic, kVersion, 0, 0});
   w.put(SlotHead{image.slot, image.slots, image.seed, image.clock, image.full,
                  static_cast<uint32_t>(image.tables.size()), image.identities.spans().size(),
@@ -164,6 +179,22 @@ std::vector<uint8_t> encode(const SlotImage& image) {
   Head head{kMagic, kVersion, body.size(), checksum(body)};
   std::memcpy(w.out.data(), &head, sizeof head);
   return std::move(w.out);
+}
+
+ImageFacts facts_of(std::span<const uint8_t> bytes) {
+  Reader r(bytes);
+  auto head = r.get<Head>();
+  if (head.magic != kMagic) throw BadInput("slot image: these bytes are not one");
+  auto slot = r.get<SlotHead>();
+  return {slot.slot, slot.full != 0, head.checksum};
+}
+
+bool is_whole(std::span<const uint8_t> bytes) {
+  if (bytes.size() < sizeof(Head)) return false;
+  Head head;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  std::span<const uint8_t> body = bytes.subspan(sizeof head);
+  return head.magic == kMagic && head.bytes == body.size() && head.checksum == checksum(body);
 }
 
 SlotImage decode(std::span<const uint8_t> bytes) {

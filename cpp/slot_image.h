@@ -40,4 +40,15 @@ SlotImage decode(std::span<const uint8_t> bytes);
 
 uint64_t checksum(std::span<const uint8_t> bytes);
 
+// What the first bytes of an image say, unchecked against the rest: enough to note where it lies and to look
+// for it there again.
+struct ImageFacts {
+  uint32_t slot = 0;
+  bool full = true;
+  uint64_t checksum = 0;  // of all that follows the header
+};
+ImageFacts facts_of(std::span<const uint8_t> bytes);
+// Whether these bytes are one whole image, undamaged.
+bool is_whole(std::span<const uint8_t> bytes);
+
 }  // namespace springtide

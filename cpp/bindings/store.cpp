@@ -6,7 +6,9 @@
 #include <nanobind/stl/tuple.h>
 
 #include "bindings.h"
+#include "file_write.h"
 #include "hash.h"
+#include "slot_image.h"
 
 using namespace nb::literals;
 using namespace springtide;
@@ -86,6 +88,41 @@ void import_slot(Store& store, const nb::bytes& image) {
   std::span<const uint8_t> bytes{reinterpret_cast<const uint8_t*>(image.c_str()), image.size()};
   nb::gil_scoped_release release;
   store.import_slot(bytes);
+}
+
+using ByteArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::span<const uint8_t> span_of(const ByteArray& bytes) { return {bytes.data(), bytes.size()}; }
+
+void import_array(Store& store, const ByteArray& image) {
+  nb::gil_scoped_release release;
+  store.import_slot(span_of(image));
+}
+
+// Copies a slot out and writes it at `offset` of an open file, all without the GIL: (bytes, checksum, full).
+nb::tuple write_slot(Store& store, uint32_t slot, uint64_t since_cut, int file, uint64_t offset) {
+  std::vector<uint8_t> image;
+  int failed = 0;
+  {
+    nb::gil_scoped_release release;
+    image = store.export_slot(slot, since_cut);
+    failed = write_at(file, offset, image);
+  }
+  if (failed != 0) {
+    errno = failed;
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw nb::python_error();
+  }
+  ImageFacts facts = facts_of(image);
+  return nb::make_tuple(image.size(), facts.checksum, facts.full);
+}
+
+nb::list tables_of(const Store& store) {
+  nb::list found;
+  for (uint32_t id = 0; id < UINT16_MAX; ++id) {
+    if (store.has_table(static_cast<TableId>(id))) found.append(store.table(static_cast<TableId>(id)));
+  }
+  return found;
 }
 
 using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>;  // epoch, shard, first, count
@@ -218,9 +255,27 @@ void bind_rows(nb::class_<Store>& store) {
           "tables"_a.noconvert(), "keys"_a.noconvert(), "rows"_a.noconvert());
 }
 
+void bind_images(nb::module_& m) {
+  m.def(
+      "is_whole_image",
+      [](const ByteArray& bytes) {
+        nb::gil_scoped_release release;
+        return is_whole(span_of(bytes));
+      },
+      "bytes"_a);
+  m.def(
+      "image_facts",
+      [](const ByteArray& bytes) {
+        ImageFacts facts = facts_of(span_of(bytes));
+        return nb::make_tuple(facts.slot, facts.full, facts.checksum);
+      },
+      "bytes"_a);
+}
+
 }  // namespace
 
 void bind_store(nb::module_& m) {
+  bind_images(m);
   bind_table_spec(m);
   bind_numbers(m);
   nb::class_<Store> store(m, "Store");
@@ -240,6 +295,9 @@ void bind_store(nb::module_& m) {
       .def("scan", scan, "table"_a, "slot"_a)
       .def("export_slot", export_slot, "slot"_a, "since_cut"_a = 0)
       .def("import_slot", import_slot, "image"_a)
+      .def("import_slot", import_array, "image"_a)
+      .def("write_slot", write_slot, "slot"_a, "since_cut"_a, "file"_a, "offset"_a)
+      .def("tables", tables_of)
       .def("clear_slot", &Store::clear_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("cut", &Store::cut)
       .def("dirty_rows", &Store::dirty_rows, "slot"_a, "since_cut"_a = 0,

@@ -4,7 +4,6 @@ In: table specs, addresses of ids, parts of a step. Out: rows, and the word that
 Next: embedding/lookup.py uses it for a model's lookups, train/ for dense chunks and pushes.
 """
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from springtide import _native, errors
 from springtide.domain import tables
 from springtide.domain.cluster import Placement
+from springtide.embedding.specs import native_spec
 
 if TYPE_CHECKING:
     from springtide.embedding import lookup
@@ -199,23 +199,6 @@ class TableClient:
         keys, rows = self.backend.scan(spec.id)
         order = np.argsort(keys, kind="stable")
         return keys[order], rows.reshape(-1, spec.dim)[order]
-
-
-def native_spec(spec: tables.TableSpec) -> _native.TableSpec:
-    """The same spec for the native core."""
-    kernel = dataclasses.asdict(spec.optim)
-    return _native.TableSpec(
-        id=spec.id,
-        name=spec.name,
-        dim=spec.dim,
-        dtype=spec.dtype,
-        init=(spec.init.kind, spec.init.a, spec.init.b),
-        optimizer=kernel.pop("kind"),
-        min_count=spec.min_count,
-        ttl=spec.ttl,
-        capacity_rows=spec.capacity_rows,
-        **kernel,
-    )
 
 
 def _as_keys(keys: npt.NDArray[Any], name: str) -> Keys:

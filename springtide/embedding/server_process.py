@@ -11,6 +11,7 @@ import sys
 import threading
 
 from springtide import config, errors
+from springtide.embedding import restoring
 from springtide.embedding.serve import ServerRole
 from springtide.rpc import channel, messages
 from springtide.telemetry import logs
@@ -48,6 +49,10 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
             index=rank, slots=welcome.slots, seed=welcome.seed, workers=welcome.workers, secret=secret,
             host=connection_host(settings.master),
         )  # fmt: skip
+        if welcome.restore is not None:
+            wanted = welcome.restore
+            done = restoring.restore(role.store, wanted.where, wanted.number, wanted.slots)
+            log.info("restored from checkpoint %d in %s: %s", wanted.number, wanted.where, done)
         try:
             serve_job(role, link, welcome.heartbeat_s, over)
         finally:

@@ -306,6 +306,15 @@ class Pulse(Message, frozen=True):
     """How often the book has gone back because a server was lost; leases of an earlier era are over."""
 
 
+class Restore(Message, frozen=True):
+    """Slots to bring back from a checkpoint before anything is served: `embedding.restoring.restore`."""
+
+    where: str
+    """Folder or URL."""
+    number: int
+    slots: tuple[int, ...]
+
+
 class ServerWelcome(Message, frozen=True):
     """What a server needs to build its tables."""
 
@@ -315,6 +324,7 @@ class ServerWelcome(Message, frozen=True):
     workers: int
     sync: SyncMode
     heartbeat_s: float
+    restore: Restore | None = None
 
 
 class Placed(Message, frozen=True):

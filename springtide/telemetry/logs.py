@@ -48,6 +48,11 @@ class RunFiles:
         """What a master that takes over needs to know."""
         return self.root / "journal.db"
 
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        """Checkpoints of the job, unless it was told to put them elsewhere."""
+        return self.root / "checkpoints"
+
     def log_of(self, role: Role) -> pathlib.Path:
         """One role's log."""
         return self.logs / f"{role}.log"

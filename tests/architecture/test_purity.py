@@ -14,6 +14,8 @@ DECIDES = ("springtide.domain", "springtide.planning", "springtide.job")
 DECIDING_MODULES = (
     *(f"springtide.data.{name}" for name in ("book", "ledger", "lockstep", "shards", "todo")),
     "springtide.embedding.placement",
+    "springtide.checkpoint.cover",
+    "springtide.checkpoint.manifest",
 )
 
 

@@ -1,0 +1,164 @@
+"""Where checkpoints lie: a folder of this machine, or any URL that fsspec knows (file://, memory://, s3://).
+
+In: what a user gives as a path or URL. Out: a `Place` to read from and write to by name. Writing a name is atomic as
+far as the place allows: a folder renames, an object store shows an object when it is whole.
+"""
+
+import os
+import pathlib
+from typing import Any, Protocol
+
+from springtide import errors
+
+
+class Place(Protocol):
+    """Named files in one place."""
+
+    @property
+    def where(self) -> str:
+        """As a user would write it."""
+        ...
+
+    def names(self) -> list[str]:
+        """What is there; nothing when the place does not exist."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None: there is none."""
+        ...
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A run of a file, shorter if the file is; to its end without a length."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a small file there, under its name only when it is whole."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take a file away; harmless when it is not there."""
+        ...
+
+
+class Folder:
+    """A folder of this machine."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    @property
+    def where(self) -> str:
+        """Its path."""
+        return str(self.path)
+
+    def names(self) -> list[str]:
+        """Files in it."""
+        try:
+            return [entry.name for entry in os.scandir(self.path) if entry.is_file()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file."""
+        try:
+            return (self.path / name).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A run of a file; another thread may use the interpreter meanwhile."""
+        with open(self.path / name, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            left = max(0, size - offset) if length is None else length
+            parts = []
+            while left and (part := os.pread(file.fileno(), left, offset)):
+                parts.append(part)
+                offset += len(part)
+                left -= len(part)
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Under another name first."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        unfinished = self.path / f"{name}.part"
+        unfinished.write_bytes(content)
+        unfinished.rename(self.path / name)
+
+    def remove(self, name: str) -> None:
+        """Unlink."""
+        (self.path / name).unlink(missing_ok=True)
+
+
+class Remote:
+    """A URL, through fsspec."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise errors.MissingExtra(f"{url} ({error})", "s3") from error
+        except ValueError as error:
+            raise errors.BadInput(f"{url}: {error}") from error
+        self._url = url.rstrip("/")
+
+    @property
+    def where(self) -> str:
+        """Its URL."""
+        return self._url
+
+    def names(self) -> list[str]:
+        """Names under the URL."""
+        self._files.invalidate_cache()
+        try:
+            found: list[dict[str, Any]] = self._files.ls(self._root, detail=True)
+        except FileNotFoundError:
+            return []
+        return [one["name"].rpartition("/")[2] for one in found if one["type"] == "file"]
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file."""
+        try:
+            size: int = self._files.size(self._path(name))
+            return size
+        except FileNotFoundError:
+            return None
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A run of a file, without what surrounds it."""
+        end = None if length is None else offset + length
+        content: bytes = self._files.cat_file(self._path(name), start=offset, end=end)
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """In one piece; local files under another name first."""
+        self._files.makedirs(self._root, exist_ok=True)
+        unfinished = self._path(f"{name}.part")
+        self._files.pipe_file(unfinished, content)
+        self._files.mv(unfinished, self._path(name))
+
+    def put(self, source: pathlib.Path, name: str) -> None:
+        """A local file, under its name only when it is whole."""
+        self._files.makedirs(self._root, exist_ok=True)
+        unfinished = self._path(f"{name}.part")
+        self._files.put_file(str(source), unfinished)
+        self._files.mv(unfinished, self._path(name))
+
+    def remove(self, name: str) -> None:
+        """Delete."""
+        try:
+            self._files.rm_file(self._path(name))
+        except FileNotFoundError:
+            return
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+
+def place_of(where: str) -> Place:
+    """The place that a path or URL means; a run's folder means the checkpoints in it."""
+    if "://" in where:
+        return Remote(where)
+    path = pathlib.Path(where).expanduser()
+    return Folder(path / "checkpoints" if (path / "checkpoints").is_dir() else path)

@@ -1,0 +1,93 @@
+"""Finds checkpoints, and reads slots out of them.
+
+In: a folder or URL. Out: the newest manifest that is whole, with a word on each newer one that is not, and the images
+of a slot in the order of import. Next: `embedding.restoring` imports them.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from springtide import _native, errors
+from springtide.checkpoint.manifest import Manifest, Segment, decode, name_of, number_of
+from springtide.checkpoint.places import Place, place_of
+
+
+class Found(NamedTuple):
+    """What `latest` has found."""
+
+    manifest: Manifest | None
+    """None: there is no checkpoint that could be used."""
+    place: Place
+    troubles: tuple[str, ...] = ()
+    """Why newer ones are not used, each in a sentence."""
+
+
+def latest(where: str | Place, slots: Iterable[int] | None = None) -> Found:
+    """The newest checkpoint that is whole, else the one before.
+
+    The bytes of `slots` are read and compared with their sums: all slots unless some are named. With none of them only
+    manifests and sizes of files are looked at, which notices a torn file, but not one with other bytes in it.
+    """
+    place = place_of(where) if isinstance(where, str) else where
+    chosen = None if slots is None else tuple(slots)
+    troubles: list[str] = []
+    for number in numbers(place):
+        try:
+            manifest = read(place, number)
+            verify(place, manifest, range(manifest.slots) if chosen is None else chosen)
+            return Found(manifest, place, tuple(troubles))
+        except (errors.BadInput, OSError) as error:
+            troubles.append(f"checkpoint {number} in {place.where} cannot be used: {error}")
+    return Found(None, place, tuple(troubles))
+
+
+def numbers(place: Place) -> list[int]:
+    """The checkpoints that have a manifest, the newest first."""
+    return sorted((number for name in place.names() if (number := number_of(name)) is not None), reverse=True)
+
+
+def read(where: str | Place, number: int) -> Manifest:
+    """The manifest of that checkpoint, if its files are there in full; BadInput says what is missing."""
+    place = place_of(where) if isinstance(where, str) else where
+    manifest = decode(place.read(name_of(number)))
+    for file in manifest.files:
+        size = place.size(file.name)
+        if size is None:
+            raise errors.BadInput(f"{file.name} is missing")
+        if size < file.size:
+            raise errors.BadInput(f"{file.name} is torn: it has {size} of {file.size} bytes")
+    return manifest
+
+
+def verify(place: Place, manifest: Manifest, slots: Iterable[int]) -> None:
+    """Compare the bytes of these slots with their sums; BadInput names the first that does not fit."""
+    for slot in slots:
+        for segment in manifest.chains[slot]:
+            check_image(manifest, slot, segment, _image(place, manifest, segment))
+
+
+def images(place: Place, manifest: Manifest, slot: int) -> Iterator[bytes]:
+    """The slot's images in the order of import: a full one, then what changed. Each is whole, or BadInput."""
+    for segment in manifest.chains[slot]:
+        image = _image(place, manifest, segment)
+        check_image(manifest, slot, segment, image)
+        yield image
+
+
+def check_image(manifest: Manifest, slot: int, segment: Segment, image: bytes) -> None:
+    """Refuse bytes that are not the image which the manifest means."""
+    file = manifest.files[segment.file].name
+    where = f"the image of slot {slot} at {segment.offset} of {file}"
+    if len(image) != segment.length:
+        raise errors.BadInput(f"{where} is torn: {len(image)} of {segment.length} bytes")
+    content = np.frombuffer(image, dtype=np.uint8)
+    if not _native.is_whole_image(content):
+        raise errors.BadInput(f"{where} is damaged: its checksum does not fit")
+    if _native.image_facts(content) != (slot, segment.full, segment.checksum):
+        raise errors.BadInput(f"{where} is another one than was written there")
+
+
+def _image(place: Place, manifest: Manifest, segment: Segment) -> bytes:
+    return place.read(manifest.files[segment.file].name, segment.offset, segment.length)

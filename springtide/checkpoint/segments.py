@@ -1,0 +1,63 @@
+"""Writes the images of one server for one checkpoint: appended to a file that gets its name when it is whole.
+
+In: a function that writes an image at a place of an open file (the native store's, without the GIL). Out: `Written`,
+for the master's manifest. Nothing waits for the disk: pages outlive the process, and a torn file is known by its sums.
+"""
+
+import os
+import pathlib
+from collections.abc import Callable
+
+from springtide.checkpoint.cover import Piece, Written
+from springtide.checkpoint.manifest import segment_name
+
+WriteImage = Callable[[int, int], tuple[int, int, bool]]
+"""Writes an image into the open file of the first argument at the place of the second: (bytes, checksum, full)."""
+
+
+class SegmentWriter:
+    """One file being written. `close` gives it its name; left with an exception, it is removed."""
+
+    def __init__(self, folder: pathlib.Path, life: str, number: int) -> None:
+        self.life, self.number = life, number
+        self.path = folder / segment_name(life, number)
+        self._unfinished = self.path.with_suffix(".part")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self._unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._open = True
+        self.size = 0
+        self._pieces: dict[int, Piece] = {}
+
+    def append(self, slot: int, write: WriteImage, *, since: int = 0) -> Piece:
+        """Add the image of a slot; `since` is the checkpoint it follows, where it does not come out full anyway."""
+        length, checksum, full = write(self._file, self.size)
+        piece = Piece(slot, self.size, length, checksum, 0 if full else since)
+        self._pieces[slot] = piece
+        self.size += length
+        return piece
+
+    def take_back(self, slot: int) -> None:
+        """The image of this slot does not count after all."""
+        self._pieces.pop(slot, None)
+
+    def close(self) -> Written:
+        """The file is whole: its name, and where everything lies in it."""
+        os.close(self._file)
+        self._open = False
+        self._unfinished.rename(self.path)
+        return Written(self.life, self.path.name, self.size, tuple(self._pieces.values()))
+
+    def discard(self) -> None:
+        """Give up; what was written is removed. Harmless after `close`."""
+        if self._open:
+            os.close(self._file)
+            self._open = False
+            self._unfinished.unlink(missing_ok=True)
+
+    def __enter__(self) -> "SegmentWriter":
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Removed unless it was closed."""
+        self.discard()

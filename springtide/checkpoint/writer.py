@@ -1,0 +1,37 @@
+"""Publishes a manifest, and drops what no manifest needs any more.
+
+In: a manifest whose files lie in a folder. Out: the same folder with one more checkpoint, the last few kept. The
+manifest comes last and under another name first: whoever reads meanwhile sees the checkpoint whole or not at all.
+"""
+
+from collections.abc import Collection
+
+from springtide.checkpoint.manifest import Manifest, encode, number_in, number_of
+from springtide.checkpoint.places import Place
+
+
+def publish(place: Place, manifest: Manifest) -> None:
+    """From now on this checkpoint exists."""
+    place.write(manifest.name, encode(manifest))
+
+
+def drop_unneeded(place: Place, kept: Collection[Manifest]) -> list[str]:
+    """Remove older manifests, then files that none of the kept ones names; what was removed.
+
+    Files of checkpoints after the newest of `kept` are being written, and stay.
+    """
+    newest = max((manifest.number for manifest in kept), default=0)
+    needed = {file.name for manifest in kept for file in manifest.files} | {manifest.name for manifest in kept}
+    names = [name for name in place.names() if name not in needed]
+    gone = [name for name in names if (_number(name) or newest + 1) <= newest]
+    gone.sort(key=lambda name: number_of(name) is None)
+    for name in gone:
+        place.remove(name)
+    return gone
+
+
+def _number(name: str) -> int | None:
+    """The checkpoint that a file belongs to, finished or not; None: it is not ours."""
+    if (number := number_of(name.removesuffix(".part"))) is not None:
+        return number
+    return number_in(name.removesuffix(".part") + ".seg" if name.endswith(".part") else name)

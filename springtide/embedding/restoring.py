@@ -1,0 +1,41 @@
+"""Brings slots back from a checkpoint, into a store that has nothing of them.
+
+In: where the checkpoint lies, its number, the slots that are wanted. Out: the store with its tables declared and those
+slots as they were, identities included. Next: `embedding.server_process` says that the server is ready.
+"""
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from springtide import _native
+from springtide.checkpoint import reader
+from springtide.checkpoint.places import place_of
+from springtide.embedding.specs import native_spec
+
+
+class Restored(NamedTuple):
+    """What a restore has read, and how long it took."""
+
+    slots: int
+    bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.slots} slots, {self.bytes / 2**20:.1f} MiB in {self.seconds:.2f} s"
+
+
+def restore(store: _native.Store, where: str, number: int, slots: Iterable[int]) -> Restored:
+    """Declare the tables of that checkpoint and import these slots; BadInput when it is torn or of another job."""
+    began = time.monotonic()
+    place = place_of(where)
+    manifest = reader.read(place, number)
+    for spec in manifest.tables:
+        store.declare(native_spec(spec))
+    count = size = 0
+    for slot in slots:
+        for image in reader.images(place, manifest, slot):
+            store.import_slot(image)
+            size += len(image)
+        count += 1
+    return Restored(count, size, time.monotonic() - began)

@@ -1,0 +1,61 @@
+"""Small stores with known rows, and checkpoints of them as servers and a master would write these."""
+
+import numpy as np
+
+from springtide import _native
+from springtide.checkpoint import cover, manifest, segments, writer
+from springtide.checkpoint.places import Folder
+from springtide.domain.tables import OptimSpec, TableSpec
+from springtide.embedding.specs import native_spec
+
+SLOTS = 64
+TABLE = TableSpec(id=3, name="ids", dim=4, optim=OptimSpec(kind="adagrad", initial_accumulator=0.25))
+
+
+def store():
+    """A store with one empty table."""
+    made = _native.Store(slots=SLOTS, seed=5)
+    made.declare(native_spec(TABLE))
+    return made
+
+
+def train(into, keys, value=1.0, batch=None):
+    """Push a gradient to each of these keys, under the name of a batch if there is one."""
+    keys = np.asarray(keys, dtype=np.int64)
+    tables = np.full(len(keys), TABLE.id, dtype=np.uint16)
+    grads = np.full(len(keys) * TABLE.dim, value, dtype=np.float32)
+    hyper = [(TABLE.id, _native.Hyper(lr=0.5))]
+    if batch is None:
+        into.push(tables, keys, grads, hyper)
+    else:
+        into.push_once(tables, keys, grads, hyper, [batch])
+
+
+def contents(of):
+    """All rows by key, and the identities of every slot."""
+    rows = {}
+    for slot in range(SLOTS):
+        keys, values = of.scan(TABLE.id, slot)
+        rows.update({int(key): tuple(value.tolist()) for key, value in zip(keys, values, strict=True)})
+    return rows, [of.applied(slot) for slot in range(SLOTS)]
+
+
+def save(from_, folder, number, *, previous=None, cut=0, life="server-0.0", ledger=b"ledger", slots=range(SLOTS)):
+    """One checkpoint of a whole store, or of some of its slots for `cover`."""
+    with segments.SegmentWriter(folder, life, number) as file:
+        since = previous.number if previous else 0
+        for slot in slots:
+            file.append(slot, lambda fd, at, slot=slot: from_.write_slot(slot, cut, fd, at), since=since)
+        return file.close()
+
+
+def publish(folder, number, written, *, previous=None, ledger=b"ledger"):
+    """The manifest of what was written."""
+    covered = cover.cover(SLOTS, previous, [written] if isinstance(written, cover.Written) else written)
+    assert not covered.missing
+    made = manifest.Manifest(
+        job="test", number=number, begun_at=float(number), completed_at=number + 0.5, slots=SLOTS, seed=5,
+        tables=(TABLE,), ledger=ledger, files=covered.files, chains=covered.chains,
+    )  # fmt: skip
+    writer.publish(Folder(folder), made)
+    return made

@@ -1,0 +1,75 @@
+"""What no kept manifest needs is dropped; what is being written stays."""
+
+import errno
+
+import pytest
+
+from springtide.checkpoint import reader, segments, writer
+from springtide.checkpoint.places import Folder, Remote
+from tests.unit.checkpoint import stores
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_goes_with_the_last_manifest_that_names_it(tmp_path):
+    store = stores.store()
+    stores.train(store, range(100))
+    cut = store.cut()
+    first = stores.publish(tmp_path, 1, stores.save(store, tmp_path, 1))
+    second = stores.publish(tmp_path, 2, stores.save(store, tmp_path, 2, previous=first, cut=cut), previous=first)
+    third = stores.publish(tmp_path, 3, stores.save(store, tmp_path, 3))
+    assert writer.drop_unneeded(Folder(tmp_path), [second, third]) == ["manifest-000001.ckpt"]
+    assert "server-0.0-000001.seg" in names(tmp_path)  # the second builds on it
+    assert set(writer.drop_unneeded(Folder(tmp_path), [third])) == {
+        "manifest-000002.ckpt", "server-0.0-000001.seg", "server-0.0-000002.seg",
+    }  # fmt: skip
+    assert reader.latest(str(tmp_path)).manifest == third
+
+
+def test_what_is_being_written_and_what_is_not_ours_stay(tmp_path):
+    store = stores.store()
+    first = stores.publish(tmp_path, 5, stores.save(store, tmp_path, 5))
+    for name in ("server-1.0-000006.part", "server-1.0-000006.seg", "notes.txt"):
+        (tmp_path / name).write_text("")
+    for name in ("server-1.0-000004.part", "server-1.0-000003.seg", "manifest-000003.ckpt.part"):
+        (tmp_path / name).write_text("")
+    gone = writer.drop_unneeded(Folder(tmp_path), [first])
+    assert set(gone) == {"server-1.0-000004.part", "server-1.0-000003.seg", "manifest-000003.ckpt.part"}
+    assert "notes.txt" in names(tmp_path) and "server-1.0-000006.part" in names(tmp_path)
+
+
+def test_a_file_has_no_name_before_it_is_whole(tmp_path):
+    store = stores.store()
+    with segments.SegmentWriter(tmp_path, "server-0.0", 1) as file:
+        file.append(0, lambda fd, at: store.write_slot(0, 0, fd, at))
+        assert names(tmp_path) == ["server-0.0-000001.part"]
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_is_an_error_with_its_number_and_leaves_nothing(tmp_path):
+    def full(fd, at):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"), segments.SegmentWriter(tmp_path, "server-0.0", 1) as file:
+        file.append(0, full)
+    assert names(tmp_path) == []
+
+
+def test_the_store_says_what_the_system_says_when_it_cannot_write():
+    store = stores.store()
+    with open("/dev/full", "wb") as file, pytest.raises(OSError) as caught:
+        store.write_slot(0, 0, file.fileno(), 0)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_place_in_memory_takes_and_gives_files():
+    place = Remote("memory://springtide-test-places/here")
+    assert place.names() == [] and place.size("a") is None
+    place.write("a", b"0123456789")
+    assert place.names() == ["a"] and place.size("a") == 10
+    assert place.read("a", 2, 3) == b"234" and place.read("a", 8) == b"89"
+    place.remove("a")
+    place.remove("a")
+    assert place.names() == []
