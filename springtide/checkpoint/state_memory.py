@@ -1,0 +1,104 @@
+"""Two images in shared memory, filled in turn: the newest whole one is there while the next is being written.
+
+In: a `state_image.Plan`. Out: an image file whose pages outlive this process, so that a relaunched one loads it and the
+saver process (checkpoint/state_saver.py) writes it to storage. An image counts only once its head is there, which is
+written last. Where the files lie and who may write: checkpoint/state_folder.py.
+"""
+
+import concurrent.futures
+import contextlib
+import ctypes
+import mmap
+import os
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+import torch
+
+from springtide import errors
+from springtide.checkpoint import state_head, state_image
+
+PIECE = 8 << 20
+"""Bytes that one thread copies before it looks for more."""
+
+
+class ImageFile:
+    """One image in memory. Grows, never shrinks; written by one process, read by any."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._map: mmap.mmap | None = None
+        self._bytes: torch.Tensor | None = None
+
+    def fill(self, plan: state_image.Plan, copiers: concurrent.futures.ThreadPoolExecutor, threads: int) -> None:
+        """Copy the state in. The file holds no valid image while this goes on."""
+        memory, view = self.make_room(plan.head.image_bytes)
+        memory[: state_head.BYTES] = bytes(state_head.BYTES)
+        memory[state_head.BYTES : state_head.BYTES + len(plan.index)] = plan.index
+        pieces: list[tuple[int, int, int]] = []
+        for place, tensor in zip(plan.places, plan.tensors, strict=True):
+            if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+                pieces += _pieces(view.data_ptr() + place.offset, tensor.data_ptr(), place.size)
+            elif place.size:
+                room = view[place.offset : place.offset + place.size]
+                room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        _copy(pieces, copiers, threads)
+        memory[: state_head.BYTES] = state_head.encode(plan.head)
+
+    def make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
+        """At least so many bytes, touched, as a map and as a tensor. DiskFull when there is no such room.
+
+        What the image held is lost when it has to be mapped anew.
+        """
+        if self._map is None or len(self._map) < size:
+            self.close()
+            self._map = _mapped(self.path, size)
+            self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+            self._map[: state_head.BYTES] = bytes(state_head.BYTES)
+            for at in range(state_head.BYTES, len(self._map), PIECE):  # pieces: others want the interpreter too
+                ctypes.memset(self._bytes.data_ptr() + at, 0, min(PIECE, len(self._map) - at))
+        assert self._bytes is not None
+        return self._map, self._bytes
+
+    def close(self) -> None:
+        """Unmap; the file stays."""
+        self._bytes = None
+        if self._map is not None:
+            with contextlib.suppress(BufferError):  # torch lets go of it a little later
+                self._map.close()
+        self._map = None
+
+
+def _mapped(path: pathlib.Path, size: int) -> mmap.mmap:
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        before = os.fstat(file.fileno()).st_size
+        size = max(before, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)  # a page that cannot be had later would be a SIGBUS
+        except OSError as error:
+            os.ftruncate(file.fileno(), before)
+            free = shutil.disk_usage(path.parent).free
+            raise errors.DiskFull(
+                f"no room for an image of {size / 2**20:,.0f} MB in {path.parent}: {free / 2**20:,.0f} MB are free "
+                f"({error.strerror}). Two images are kept; Checkpointer(memory=FOLDER) puts them elsewhere."
+            ) from None
+        return mmap.mmap(file.fileno(), size)
+
+
+def _pieces(to: int, source: int, size: int) -> list[tuple[int, int, int]]:
+    return [(to + at, source + at, min(PIECE, size - at)) for at in range(0, size, PIECE)]
+
+
+def _copy(pieces: Sequence[tuple[int, int, int]], copiers: concurrent.futures.ThreadPoolExecutor, threads: int) -> None:
+    """All pieces, shared by the threads; memmove lets go of the interpreter."""
+    left = iter(pieces)
+
+    def work() -> None:
+        for to, source, size in left:  # shared: next() on a list's iterator is one step of the interpreter
+            ctypes.memmove(to, source, size)
+
+    others = [copiers.submit(work) for _ in range(threads - 1)] if len(pieces) > 1 else []
+    work()
+    for other in others:
+        other.result()

@@ -1,0 +1,55 @@
+"""A trainer or its saver is killed: what was saved is found again, and nothing half-written is seen."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+
+from springtide.checkpoint import Checkpointer, Outcome, state_folder
+
+pytestmark = pytest.mark.process
+
+TRAINER = """
+import sys, torch
+from springtide.checkpoint import Checkpointer
+checkpointer = Checkpointer(sys.argv[1], memory=sys.argv[2])
+for step in (1, 2):
+    checkpointer.save(step, {"x": torch.full((500_000,), step)})
+print("saved", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_trainer_loses_no_save(tmp_path: pathlib.Path) -> None:
+    url, memory = tmp_path / "saves", tmp_path / "memory"
+    command = [sys.executable, "-c", TRAINER, str(url), str(memory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as trainer:
+        assert trainer.stdout is not None and trainer.stdout.readline() == b"saved\n"
+        trainer.kill()
+
+    found = Checkpointer(url, memory=memory).load()
+    assert found and (found.step, found.source) == (2, "memory")
+    with Checkpointer(url, memory=memory) as successor:  # its first save waits until the orphaned saver is done
+        assert successor.save(3, {}).wait() is Outcome.PERSISTED
+        assert [manifest.step for manifest in successor.saved()][:2] == [3, 2]
+    found = Checkpointer(url, memory=tmp_path / "none").load(2)
+    assert found and torch.equal(found.state["x"], torch.full((500_000,), 2))
+
+
+def test_a_killed_saver_is_replaced_and_the_save_persists(tmp_path: pathlib.Path) -> None:
+    url, memory = tmp_path / "saves", tmp_path / "memory"
+    with Checkpointer(url, memory=memory) as checkpointer:
+        checkpointer.save(1, {}).wait()
+        (saver,) = [child for child in psutil.Process().children() if "state_saver" in " ".join(child.cmdline())]
+        os.kill(saver.pid, signal.SIGSTOP)  # so that it dies with the image in hand
+        save = checkpointer.save(2, {"x": torch.ones(100_000)})
+        os.kill(saver.pid, signal.SIGKILL)
+
+        assert save.wait() is Outcome.PERSISTED
+        assert [manifest.step for manifest in checkpointer.saved()] == [2, 1]
+    assert state_folder.whole_images(checkpointer.folder)[0][0].step == 2

@@ -1,0 +1,167 @@
+"""Saves return once they are in memory, and every one is told how it ended; loads own their memory."""
+
+import pathlib
+import resource
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from springtide import errors
+from springtide.checkpoint import Checkpointer, Outcome, state_saver
+
+
+@pytest.fixture
+def place(tmp_path: pathlib.Path) -> dict[str, pathlib.Path]:
+    return {"url": tmp_path / "saves", "memory": tmp_path / "memory"}
+
+
+@pytest.fixture
+def checkpointer(place: dict[str, pathlib.Path]) -> Iterator[Checkpointer]:
+    with Checkpointer(**place) as checkpointer:
+        yield checkpointer
+
+
+def test_twenty_saves_in_a_row_all_persist(checkpointer: Checkpointer) -> None:
+    saves = [checkpointer.save(step, {"x": torch.full((1000,), step)}) for step in range(20)]
+    checkpointer.wait()
+
+    assert [save.outcome for save in saves] == [Outcome.PERSISTED] * 20
+    assert [manifest.step for manifest in checkpointer.saved()] == [19, 18, 17]
+
+
+def test_a_save_that_is_superseded_knows_it_before_the_later_one_returns(place: dict[str, pathlib.Path]) -> None:
+    with Checkpointer(**place, when_busy="supersede") as checkpointer:
+        saves = []
+        for step in range(20):
+            saves.append(checkpointer.save(step, {"x": torch.full((1000,), step)}))
+            pending = [save for save in saves if save.outcome is Outcome.PENDING]
+            assert len(pending) <= 2
+        checkpointer.wait()
+
+        assert {save.outcome for save in saves} <= {Outcome.PERSISTED, Outcome.SUPERSEDED}
+        assert saves[-1].outcome is Outcome.PERSISTED
+        found = checkpointer.load()
+        assert found and found.step == 19 and found.state["x"][0] == 19
+
+
+def test_a_tensor_that_grew_between_saves_is_exact(place: dict[str, pathlib.Path]) -> None:
+    with Checkpointer(**place) as checkpointer:
+        for rows in (1000, 1200, 300_000, 50):
+            checkpointer.save(rows, {"table": torch.arange(rows * 8).reshape(rows, 8)}).wait()
+            for found in (checkpointer.load(), Checkpointer(place["url"], memory=place["memory"] / "none").load()):
+                assert found and torch.equal(found.state["table"], torch.arange(rows * 8).reshape(rows, 8))
+
+
+def test_loaded_tensors_never_change_under_a_later_save(checkpointer: Checkpointer) -> None:
+    checkpointer.save(1, {"x": torch.ones(5000)})
+    found = checkpointer.load()
+    for step in (2, 3, 4):
+        checkpointer.save(step, {"x": torch.full((5000,), float(step))})
+
+    assert found and found.source == "memory" and torch.equal(found.state["x"], torch.ones(5000))
+
+
+def test_a_save_is_the_state_of_its_moment(checkpointer: Checkpointer) -> None:
+    weight = torch.ones(5000)
+    save = checkpointer.save(1, {"x": weight})
+    weight.add_(1)
+    save.wait()
+
+    found = checkpointer.load()
+    assert found and torch.equal(found.state["x"], torch.ones(5000))
+
+
+def test_nothing_saved_is_none_and_a_missing_step_is_told(checkpointer: Checkpointer) -> None:
+    assert checkpointer.load() is None
+    checkpointer.save(3, {}).wait()
+    with pytest.raises(errors.MissingFile, match=r"no save of step 4 .*steps there: \[3\]"):
+        checkpointer.load(4)
+
+
+def test_a_corrupt_save_is_skipped_for_the_one_before_and_said(place: dict[str, pathlib.Path]) -> None:
+    with Checkpointer(**place) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, {"x": torch.full((500,), step)}).wait()
+    newest = next(place["url"].glob("*-step2.state"))
+    data = bytearray(newest.read_bytes())
+    data[-3] ^= 1
+    newest.write_bytes(data)
+
+    found = Checkpointer(place["url"], memory=place["memory"] / "none").load()
+    assert found and found.step == 1 and found.source == "storage"
+    assert "step 2" in found.skipped[0] and "checksum" in found.skipped[0]
+
+    next(place["url"].glob("*-step1.state")).write_bytes(b"")
+    with pytest.raises(errors.BadInput, match=r"nothing .* can be loaded"):
+        Checkpointer(place["url"], memory=place["memory"] / "none").load()
+
+
+def test_a_step_saved_again_after_going_back_is_the_newest(place: dict[str, pathlib.Path]) -> None:
+    for x in (1, 2):
+        with Checkpointer(**place) as checkpointer:
+            for step in (10, 20)[: 3 - x]:
+                checkpointer.save(step, {"x": x}).wait()
+
+    found = Checkpointer(place["url"], memory=place["memory"] / "none").load()
+    assert found and (found.step, found.state) == (10, {"x": 2})
+
+
+def test_a_second_process_at_the_same_url_is_refused(
+    place: dict[str, pathlib.Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("springtide.checkpoint.checkpointer.LOCK_WITHIN_S", 0.1)
+    with Checkpointer(**place) as one, Checkpointer(**place) as other:
+        one.save(1, {})
+        with pytest.raises(errors.BadInput, match="another process saves to this URL"):
+            other.save(1, {})
+
+
+def test_no_room_in_memory_is_told_and_harms_nothing(checkpointer: Checkpointer) -> None:
+    checkpointer.save(1, {"x": torch.ones(10)}).wait()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(errors.DiskFull, match="no room for an image of 8 MB"):
+            checkpointer.save(2, {"x": torch.ones(2 << 20)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    found = checkpointer.load()
+    assert found and found.step == 1
+
+
+def test_storage_that_cannot_be_written_is_told_by_the_save(place: dict[str, pathlib.Path]) -> None:
+    with Checkpointer(**place) as checkpointer:
+        checkpointer.save(1, {"x": 1}).wait()
+        (place["url"] / f"{2:08d}-step2.state").mkdir()
+        save = checkpointer.save(2, {"x": 2})
+
+        assert save.wait() is Outcome.FAILED and "could not write" in save.error
+        found = checkpointer.load()
+        assert found and found.step == 2 and found.source == "memory"
+
+
+def test_storage_in_this_process_works_too(tmp_path: pathlib.Path) -> None:
+    with Checkpointer(f"memory://{tmp_path}/saves", memory=tmp_path) as checkpointer:
+        assert checkpointer.save(1, {"x": torch.ones(3)}).wait() is Outcome.PERSISTED
+    found = Checkpointer(f"memory://{tmp_path}/saves", memory=tmp_path / "none").load()
+    assert found and found.source == "storage" and torch.equal(found.state["x"], torch.ones(3))
+
+
+def test_bad_arguments_are_told(place: dict[str, pathlib.Path], checkpointer: Checkpointer) -> None:
+    with pytest.raises(errors.BadInput, match="keep=0"):
+        Checkpointer(**place, keep=0)
+    with pytest.raises(errors.UnknownName, match="Did you mean 'supersede'"):
+        Checkpointer(**place, when_busy="superseed")  # type: ignore[arg-type]
+    with pytest.raises(errors.BadInput, match="step='one'"):
+        checkpointer.save("one", {})  # type: ignore[arg-type]
+    checkpointer.close()
+    with pytest.raises(errors.BadInput, match="closed"):
+        checkpointer.save(1, {})
+
+
+def test_the_saver_refuses_an_image_that_holds_another_save(tmp_path: pathlib.Path) -> None:
+    saver = state_saver.Saver(str(tmp_path / "saves"), tmp_path, 3)
+
+    assert "does not hold this save" in saver.save(state_saver.Request("a.image", 1)).error
