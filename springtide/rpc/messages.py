@@ -1,4 +1,4 @@
-"""Every message of the control plane, in one place.
+"""Every message of the control plane, in one place; what they are made of is in `rpc.nouns`.
 
 A member sends a `Request` and gets one `Reply` with the same number; msgspec checks types on both sides, so nothing
 malformed gets past `rpc.frames`. Before the first request both sides prove that they know the secret (`rpc.auth`).
@@ -6,17 +6,18 @@ malformed gets past `rpc.frames`. Before the first request both sides prove that
 
 import msgspec
 
-from springtide.domain.cluster import Placement, Role, RoleExit, RoleUsage, WantedRole
-from springtide.domain.job import Blame, Phase, SyncMode
-from springtide.domain.leases import Failure, Grant, LeaseKey, Poisoned, Progress, Wish
+from springtide.domain.cluster import Placement, RoleExit, RoleUsage, WantedRole
+from springtide.domain.job import Blame, SyncMode
+from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
+from springtide.rpc.nouns import JobStatus as JobStatus
+from springtide.rpc.nouns import MemberView as MemberView
+from springtide.rpc.nouns import Message as Message
+from springtide.rpc.nouns import Report as Report
+from springtide.rpc.nouns import Restore as Restore
 
 VERSION = 2
 """Raised when a message changes meaning; both sides must have the same."""
-
-
-class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Base of all messages; the class name travels as the tag."""
 
 
 # ---- handshake ----
@@ -43,82 +44,6 @@ class Accepted(Message, frozen=True):
     proof: bytes
     term: int = 0
     """Which master of the job this is. A member that has known a higher one hangs up."""
-
-
-# ---- nouns that travel inside others ----
-
-
-class Report(Message, frozen=True):
-    """What a member has done so far. Totals since it joined, so that a lost or repeated report does no harm."""
-
-    step: int = 0
-    samples: int = 0
-    loss: float | None = None
-    """Mean over the samples since the report before."""
-    metrics: dict[str, float] = {}
-    """Anything the user reports by name, such as auc; the job shows their mean weighted by samples."""
-    seconds: dict[str, float] = {}
-    """Totals of the parts of a step: gradient, update, synchronization, lookup (Eqns 1-6), and waits."""
-    counters: dict[str, float] = {}
-    """A server's own: rows, bytes, requests."""
-
-
-class MemberView(Message, frozen=True):
-    """One role as the job's status shows it."""
-
-    role: Role
-    alive: bool
-    joined: bool
-    report: Report = Report()
-    incarnation: int = 0
-    state: str = ""
-    """`job.nodes.NodeState`, for people."""
-    usage: RoleUsage | None = None
-    """As the agent measured it last."""
-
-
-class JobStatus(Message, frozen=True):
-    """The whole job at one moment: what progress views and `status` show."""
-
-    name: str
-    phase: Phase
-    why: str
-    """Reason of the last change of phase; for a failed job the first line is the user's error or the lost role."""
-    elapsed_s: float
-    blame: Blame = Blame.NONE
-    detail: str = ""
-    """More on a failure: the user's traceback."""
-    trained_s: float = 0.0
-    """Seconds from the first shard handed out to the last sample: without start, preparation of data, evaluation."""
-    samples: int = 0
-    samples_per_s: float = 0.0
-    """Over the last few seconds."""
-    loss: float | None = None
-    metrics: dict[str, float] = {}
-    shards_done: int = 0
-    shards_leased: int = 0
-    shards_total: int = 0
-    epochs: int = 0
-    members: tuple[MemberView, ...] = ()
-    workers_alive: int = 0
-    workers_wanted: int = 0
-    servers_alive: int = 0
-    servers_wanted: int = 0
-    decision: str = ""
-    """The last thing the master decided: relaunch, fence, scale."""
-    decision_why: str = ""
-    relaunches: int = 0
-    """Processes started again so far."""
-    poisoned: tuple[Poisoned, ...] = ()
-    """Shards that no worker could train."""
-    loop_lag_s: float = 0.0
-    """The longest that the master has let anyone wait in the last ten seconds before it looked at what came."""
-    term: int = 0
-    """Which master this is: 1 for the first, one more after each restart."""
-    staleness: int | None = None
-    """Most pushes that a server has applied between reading the rows of a push and applying that push; async only."""
-    staleness_p50: int | None = None
-    """The median of that over all pushes, on the server where it is largest."""
 
 
 # ---- requests ----
@@ -304,15 +229,6 @@ class Pulse(Message, frozen=True):
     """Leases that should end early, so that others can take their tails."""
     era: int = 0
     """How often the book has gone back because a server was lost; leases of an earlier era are over."""
-
-
-class Restore(Message, frozen=True):
-    """Slots to bring back from a checkpoint before anything is served: `embedding.restoring.restore`."""
-
-    where: str
-    """Folder or URL."""
-    number: int
-    slots: tuple[int, ...]
 
 
 class ServerWelcome(Message, frozen=True):
