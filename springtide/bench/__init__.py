@@ -26,6 +26,7 @@ BENCHES = {
     "master-load": "springtide.bench.master_load",
     "recovery": "springtide.bench.recovery",
     "exactly-once": "springtide.bench.exactly_once",
+    "checkpoint": "springtide.bench.checkpoint",
 }
 
 

@@ -202,6 +202,6 @@ class Checkpointer:
                 return
             other = next(name for name in state_folder.NAMES if name != self._newest)
             try:
-                self._images[other].make_room(size)
+                self._images[other].touch(size)
             except errors.DiskFull as error:
                 log.warning("%s", error)

@@ -47,19 +47,20 @@ class ImageFile:
         memory[: state_head.BYTES] = state_head.encode(plan.head)
 
     def make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
-        """At least so many bytes, touched, as a map and as a tensor. DiskFull when there is no such room.
-
-        What the image held is lost when it has to be mapped anew.
-        """
+        """At least so many bytes, as a map and as a tensor. DiskFull when there is no such room."""
         if self._map is None or len(self._map) < size:
             self.close()
             self._map = _mapped(self.path, size)
             self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
-            self._map[: state_head.BYTES] = bytes(state_head.BYTES)
-            for at in range(state_head.BYTES, len(self._map), PIECE):  # pieces: others want the interpreter too
-                ctypes.memset(self._bytes.data_ptr() + at, 0, min(PIECE, len(self._map) - at))
         assert self._bytes is not None
         return self._map, self._bytes
+
+    def touch(self, size: int) -> None:
+        """Have so many bytes ready, so that a save to come does not pay for new pages. What the image held is lost."""
+        memory, view = self.make_room(size)
+        memory[: state_head.BYTES] = bytes(state_head.BYTES)
+        for at in range(state_head.BYTES, len(memory), PIECE):
+            ctypes.memset(view.data_ptr() + at, 0, min(PIECE, len(memory) - at))
 
     def close(self) -> None:
         """Unmap; the file stays."""
