@@ -13,6 +13,8 @@ from springtide.domain.straggling import StragglerRules
 
 SyncMode = Literal["async", "bsp"]
 SYNC_MODES: tuple[SyncMode, ...] = ("async", "bsp")
+Recovery = Literal["exact", "partial"]
+RECOVERIES: tuple[Recovery, ...] = ("exact", "partial")
 DEFAULT_SLOTS = 1024
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
@@ -60,12 +62,17 @@ class JobSpec:
     """Seconds between two heartbeats of a role."""
     silence_s: float = 30.0
     """A role that is silent for so long counts as lost. A dead process is noticed at once, this is for stuck ones."""
+    server_silence_s: float | None = None
+    """The same for servers, whose loss costs more; None: `silence_s`, but 30 s at least."""
+    recovery: Recovery = "exact"
+    """What the loss of a server means: "exact", all that its slots have lost is trained again; "partial", they go back to
+    the checkpoint and nothing is trained again."""
     join_s: float = 300.0
     """A role that has not joined after so long fails the job."""
     relaunches: int = 5
-    """How often one worker may fail and be started again, within minutes; an eviction by the cluster does not count."""
+    """How often a worker or server may fail and be started again, within minutes; an eviction does not count."""
     backoff_s: float = 1.0
-    """Seconds before the second relaunch of a worker; doubled for each further one. The first is at once."""
+    """Seconds before the second relaunch of a role; doubled for each further one. The first is at once."""
     drain_s: float = 30.0
     """How long a worker that scaling removes may take to finish the batch in hand."""
     tries: int = 3
@@ -92,6 +99,8 @@ class JobSpec:
             raise errors.BadInput(f"job {self.name}: {self.tries} tries; wanted 1 or more")
         if self.sync not in SYNC_MODES:
             raise errors.UnknownName("sync mode", self.sync, SYNC_MODES)
+        if self.recovery not in RECOVERIES:
+            raise errors.UnknownName("recovery", self.recovery, RECOVERIES)
         if self.slots < 64 or self.slots & (self.slots - 1):
             raise errors.BadInput(f"job {self.name}: {self.slots} slots; use a power of two, 64 or more")
         if self.servers > self.slots:

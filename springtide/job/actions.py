@@ -14,6 +14,24 @@ class PlaceSlots:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A server is gone with what it held; its next life will be wanted. A checkpoint under way cannot be completed."""
+
+    role: Role
+    incarnation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The next life of a server is ready at this address."""
+
+    role: Role
+    incarnation: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """This life of a worker is over for the master: its leases go back, and what it says later changes nothing."""
 
@@ -46,4 +64,4 @@ class Conclude:
     blame: Blame
 
 
-Action = PlaceSlots | Fence | Decided | Drain | Conclude
+Action = PlaceSlots | Lost | Returned | Fence | Decided | Drain | Conclude

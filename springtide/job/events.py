@@ -20,10 +20,11 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A server listens at `address`."""
+    """A server listens at `address`, having restored its slots where it has any."""
 
     role: Role
     address: str
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,13 @@ class Gone:
     """A process has ended, says the agent that started it."""
 
     exit: RoleExit
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint is complete: a server that is lost from now on can be restored from it."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,7 @@ Event = (
     | Finished
     | Failed
     | Gone
+    | Saved
     | Scaled
     | InStep
     | StopAsked

@@ -1,4 +1,4 @@
-"""Pure. What to do about a worker that was lost: start it again, how, or give up. Every verdict has its reason.
+"""Pure. What to do about a role that was lost: start it again, how, or give up. Every verdict has its reason.
 
 In: `job.state` with how the process ended. Out: `Relaunch` or `GiveUp`. The rules:
 
@@ -7,16 +7,15 @@ a crash, a kill, a missed heartbeat    relaunch; at once, then after a pause tha
 killed for want of memory              relaunch at once with twice the memory; up to the same limit
 evicted or preempted                   relaunch at once; does not count
 an exception in the training code      never comes here: the job fails at once with the user's error
-a lost server                          never comes here: its rows are lost, and with them the job
+a server is away                       a worker that could not go on without it is relaunched; does not count
 =====================================  ================================================================
 
-A server that runs out of memory needs its slots spread over twice as many servers; that needs slots that move, and so
-does the recovery of any lost server.
+What becomes of a server's slots: `job.servers`.
 """
 
 from dataclasses import dataclass
 
-from springtide.domain.cluster import RoleExit
+from springtide.domain.cluster import RoleExit, RoleKind
 from springtide.domain.job import Blame, JobSpec
 from springtide.job.nodes import Node
 
@@ -26,7 +25,7 @@ MAX_BACKOFF_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaunch:
-    """Start the worker again, as its next incarnation."""
+    """Start the role again, as its next incarnation."""
 
     why: str
     failures: int
@@ -43,19 +42,26 @@ class GiveUp:
     blame: Blame
 
 
-def after_exit(node: Node, ended: RoleExit, spec: JobSpec, *, at: float) -> Relaunch | GiveUp:
-    """A worker's process has ended before its script had ended well."""
+def after_exit(
+    node: Node, ended: RoleExit, spec: JobSpec, *, at: float, healing: bool = False
+) -> Relaunch | GiveUp:  # fmt: skip
+    """A role's process has ended before it should; `healing`: while a server is away."""
     failures, oom_kills = remembered(node, at)
     if ended.evicted:
         return Relaunch(
             why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory
         )  # fmt: skip
+    if healing and node.said:
+        why = f"{node.role} could not wait for a server: {node.said}"
+        return Relaunch(why=why, failures=failures, oom_kills=oom_kills, memory=node.memory)
     if ended.oom and node.memory is not None:
         if oom_kills >= spec.relaunches:
             return GiveUp(error=f"{ended}{tried(oom_kills, node.memory)}", blame=Blame.INFRASTRUCTURE)
         doubled = 2 * node.memory
         why = f"{ended} at {in_gib(node.memory)}: it gets {in_gib(doubled)}"
         return Relaunch(why=why, failures=failures, oom_kills=oom_kills + 1, memory=doubled)
+    if node.role.kind is RoleKind.SERVER:
+        return _crashed(node, str(ended), Blame.INFRASTRUCTURE, spec, at)
     how = f"{ended}, status 0, before its script had ended" if ended.clean else str(ended)
     if node.said:
         how = f"{node.role} cannot go on: {node.said}"

@@ -1,8 +1,8 @@
 """Pure. One job as a state machine: `handle(event, at=...)` returns what to do. The clock is an argument.
 
-In: `job.events`. Out: `job.actions`, and `wanted()`: the processes that must exist. A lost worker is relaunched by the
-rules of `job.recovery`; a lost server fails the job, saying which and why; an exception in the training script fails it
-with that exception first. Next: `master.desk`.
+In: `job.events`. Out: `job.actions`, and `wanted()`: the processes that must exist. What is lost is relaunched by the
+rules of `job.recovery`, a server if its slots can be restored (`job.servers`); else the job fails, saying which and why.
+An exception in the training script fails it with that exception first. Next: `master.desk`.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
-from springtide.job import actions, events, recovery, scaling
+from springtide.job import actions, events, recovery, scaling, servers
 from springtide.job.nodes import ALIVE, Node, NodeState
 
 LEGAL: dict[Phase, frozenset[Phase]] = {
@@ -22,7 +22,7 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.FAILED: frozenset(),
 }
 
-SERVER_SILENCE_S = 30.0  # a silent server ends the job, so it gets this much at least; a worker is merely replaced
+SERVER_SILENCE_S = 30.0  # a silent server costs everyone time, so it gets this much at least; a worker is replaced
 EXPLANATION_S = 2.0  # a symptom (a worker that cannot reach a server) waits so long for its cause
 
 
@@ -55,6 +55,7 @@ class JobState:
     """Shards left when a script ended last."""
     poisoned: str = ""
     relaunches: int = 0
+    safety: servers.Safety = field(default_factory=servers.Safety)
     decision: actions.Decided = field(default_factory=lambda: actions.Decided("", ""))
 
     def __post_init__(self) -> None:
@@ -72,8 +73,8 @@ class JobState:
         match event:
             case events.Joined():
                 return self._joined(event, at)
-            case events.Ready(role, address):
-                return self._ready(self.node(role), address, at)
+            case events.Ready(role, address, incarnation):
+                return [] if self.fenced(role, incarnation) else self._ready(self.node(role), address, at)
             case events.Heard(role, incarnation):
                 if not self.fenced(role, incarnation):
                     self.node(role).heard_at = at
@@ -84,6 +85,9 @@ class JobState:
                 return self._failed(event, at)
             case events.Gone(ended):
                 return self._gone(ended, at)
+            case events.Saved(number):
+                self.safety.saved = number
+                return []
             case events.Scaled(workers, why):
                 return self._scaled(workers, why, at)
             case events.Judged(what, why):
@@ -123,6 +127,11 @@ class JobState:
         node = self.node(role)
         return incarnation < node.incarnation or (incarnation == node.incarnation and node.state is NodeState.GONE)
 
+    @property
+    def healing(self) -> bool:
+        """Whether a server is away: lost, and its next life not ready yet."""
+        return self.phase is not Phase.STARTING and not self.phase.over and not self._all_ready()
+
     def wanted(self) -> tuple[WantedRole, ...]:
         """The processes that must exist now; servers first."""
         return tuple(
@@ -155,7 +164,9 @@ class JobState:
             assert working >= self.workers, f"{working} workers work or have finished, {self.workers} are wanted"
         for node in self.nodes.values():
             assert node.failures <= self.spec.relaunches, f"{node.role} was relaunched too often"
-            assert node.role.kind is RoleKind.WORKER or not node.incarnation, "a server lives once"
+            restored = node.role.kind is RoleKind.SERVER and node.incarnation and self.phase is not Phase.STARTING
+            known = self.safety.saved is not None or self.safety.lost.get(node.role.rank) == 0
+            assert not restored or known, "a server lives again, but what it held is nowhere"
         ranks = [node.role.rank for node in workers]
         assert ranks == list(range(len(ranks))), "ranks have a gap"
 
@@ -184,9 +195,12 @@ class JobState:
         if node.address:
             raise errors.BadInput(f"{node.role} is ready at {node.address} already, and now says {address}")
         node.address = address
-        if not self._all_ready():
+        if not self._all_ready() and not self.safety.placed:
             return []
         self._run_if_ready(at)
+        if self.safety.placed:
+            return [actions.Returned(node.role, node.incarnation, address)]
+        self.safety.placed = True
         return [actions.PlaceSlots(tuple(server.address for server in self.of_kind(RoleKind.SERVER)))]
 
     def _all_ready(self) -> bool:
@@ -234,9 +248,7 @@ class JobState:
         if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
             return []  # an earlier life, which is dealt with already
         if ended.role.kind is RoleKind.SERVER:
-            node.move(NodeState.GONE, at=at, why=str(ended))
-            trace = next((each.trace for each in self.nodes.values() if each.trace), "")
-            return self._fail(f"{ended}: the rows it held are lost, and with them the job", Blame.INFRASTRUCTURE, trace)
+            return self._lost_server(node, recovery.after_exit(node, ended, self.spec, at=at), at)
         if node.state is NodeState.FINISHED:
             node.move(NodeState.GONE, at=at, why=str(ended))
             return self._settle()
@@ -248,7 +260,8 @@ class JobState:
                 "Call st.join() and job.prepare(...) in it; `springtide demo` shows where.",
                 Blame.USER,
             )
-        return self._replace(node, recovery.after_exit(node, ended, self.spec, at=at), at)
+        verdict = recovery.after_exit(node, ended, self.spec, at=at, healing=self.healing)
+        return self._replace(node, verdict, at)
 
     def _replace(self, node: Node, verdict: recovery.Relaunch | recovery.GiveUp, at: float) -> list[actions.Action]:
         """Do what the rules say about a lost worker."""
@@ -262,14 +275,32 @@ class JobState:
             return self._fail(error, Blame.INFRASTRUCTURE)
         fence = actions.Fence(node.role, node.incarnation, verdict.why)
         after_s = max(verdict.after_s, EXPLANATION_S) if node.said else verdict.after_s
+        self._begin_again(node, verdict, after_s, at)
+        pause = f" after {after_s:g} s" if after_s else ""
+        what = f"relaunch {node.role} as incarnation {node.incarnation}{pause}"
+        return [fence, self._decide(what, verdict.why)]
+
+    def _lost_server(self, node: Node, verdict: recovery.Relaunch | recovery.GiveUp, at: float) -> list[actions.Action]:
+        """A server's next life, if what it held can be restored."""
+        trained = self.phase is not Phase.STARTING
+        verdict = servers.after_loss(node, verdict, self.safety, in_step=self.in_step, trained=trained)
+        if isinstance(verdict, recovery.GiveUp):
+            node.move(NodeState.GONE, at=at, why=verdict.error)
+            trace = next((each.trace for each in self.nodes.values() if each.trace), "")
+            return self._fail(verdict.error, verdict.blame, trace)
+        lost = actions.Lost(node.role, node.incarnation, verdict.why)
+        self.suspicion = None  # this explains it
+        self.safety.lost[node.role.rank] = self.safety.lost.get(node.role.rank, 0) + trained
+        self._begin_again(node, verdict, verdict.after_s, at)
+        what = servers.relaunch_text(node, self.safety, verdict.after_s, trained=trained)
+        return [lost, self._decide(what, verdict.why)]
+
+    def _begin_again(self, node: Node, verdict: recovery.Relaunch, after_s: float, at: float) -> None:
         node.move(NodeState.EXPECTED, at=at, why=verdict.why)
         node.heard_at = at + after_s
         node.failures, node.oom_kills = verdict.failures, verdict.oom_kills
         node.memory, node.after_s = verdict.memory, after_s
         self.relaunches += 1
-        pause = f" after {after_s:g} s" if after_s else ""
-        what = f"relaunch {node.role} as incarnation {node.incarnation}{pause}"
-        return [fence, self._decide(what, verdict.why)]
 
     def _let_go(self, node: Node, why: str, at: float) -> list[actions.Action]:
         """A worker that is not replaced."""
@@ -344,8 +375,10 @@ class JobState:
             node.heard_at += seconds
 
     def _patience_s(self, node: Node) -> float:
-        server = node.role.kind is RoleKind.SERVER
-        return max(self.spec.silence_s, SERVER_SILENCE_S) if server else self.spec.silence_s
+        if node.role.kind is RoleKind.WORKER:
+            return self.spec.silence_s
+        own = self.spec.server_silence_s
+        return max(self.spec.silence_s, SERVER_SILENCE_S) if own is None else own
 
     def _overdue(self, event: events.Silent | events.Late | events.Undrained, at: float) -> list[actions.Action]:
         node = self.node(event.role)
@@ -357,8 +390,7 @@ class JobState:
             return self._never_joined(node, event.silent_s)
         verdict = recovery.after_silence(node, event.silent_s, self._patience_s(node), self.spec, at=at)
         if node.role.kind is RoleKind.SERVER:
-            error = verdict.error if isinstance(verdict, recovery.GiveUp) else verdict.why
-            return self._fail(error, Blame.INFRASTRUCTURE)
+            return self._lost_server(node, verdict, at)
         if self.phase is Phase.DRAINING or node.state is NodeState.DRAINING:
             return [*self._let_go(node, "silent while draining", at), *self._settle()]
         return self._replace(node, verdict, at)

@@ -22,7 +22,7 @@ class World:
 
     def __init__(self):
         self.state, self.now = JobState(SPEC), 0.0
-        self.ends, self.fenced = [], set()
+        self.ends, self.fenced, self.lost = [], set(), set()
         self.seen = self.look()
 
     def look(self):
@@ -48,6 +48,7 @@ class World:
         assert len(self.ends) == self.state.phase.over, "a job ends once"
         self.check_lives(before)
         self.check_fences(done)
+        self.check_servers(done)
         wanted = [(each.role, each.incarnation) for each in self.state.wanted()]
         assert len({role for role, _ in wanted}) == len(wanted), "a role is wanted twice"
         assert not self.fenced.intersection(wanted) or self.finished_only(wanted), "a fenced life is wanted"
@@ -79,6 +80,23 @@ class World:
                 over = node.state in (NodeState.FINISHED, NodeState.GONE)
                 assert lives == set(range(node.incarnation + over)), f"{node.role}: {lives} fenced"
 
+    def check_servers(self, done):
+        """Every life of a server that is over was told once as lost; a job without all servers heals, or is over."""
+        for action in done:
+            if isinstance(action, actions.Lost):
+                assert (action.role, action.incarnation) not in self.lost and action.why
+                self.lost.add((action.role, action.incarnation))
+            if isinstance(action, actions.Returned):
+                node = self.state.node(action.role)
+                assert (node.incarnation, node.address) == (action.incarnation, action.address)
+        if self.state.phase is Phase.FAILED:
+            return
+        for node in self.state.of_kind(RoleKind.SERVER):
+            assert {life for role, life in self.lost if role == node.role} == set(range(node.incarnation))
+        if self.state.phase in (Phase.RUNNING, Phase.DRAINING):
+            away = [node for node in self.state.of_kind(RoleKind.SERVER) if not node.address]
+            assert self.state.healing == bool(away)
+
 
 def ended(role, how, incarnation):
     """An exit of a process."""
@@ -105,8 +123,11 @@ def draw_event(world, pick):
         case "heard":
             return events.Heard(role, life)
         case "ready":
-            rank = pick(range(SPEC.servers))
-            return events.Ready(Role(RoleKind.SERVER, rank), f"host:{rank}")
+            server = world.state.node(Role(RoleKind.SERVER, pick(range(SPEC.servers))))
+            life = max(0, server.incarnation - (pick(range(6)) == 0))
+            return events.Ready(server.role, f"host:{server.role.rank}.{life}", life)
+        case "saved":
+            return events.Saved(pick(range(9)))
         case "tick":
             return TICK
         case "finish":
@@ -118,6 +139,9 @@ def draw_event(world, pick):
             return events.Scaled(pick(range(MAX_RANK)), "asked")
         case "lost":
             return ended(role, "killed", life)
+        case "server lost":
+            server = world.state.node(Role(RoleKind.SERVER, pick(range(SPEC.servers))))
+            return ended(server.role, pick(["killed", "oom", "evicted", "crashed", "left"]), server.incarnation)
         case "infrastructure":
             return events.Failed(role, "Error", "trace", Blame.INFRASTRUCTURE, life)
         case "raised":
@@ -128,7 +152,7 @@ def draw_event(world, pick):
             return events.StopAsked("Ctrl-C")
 
 
-RARE = ["scale", "scale", "infrastructure", "recover", "stop", "lost", "raised"]
+RARE = ["scale", "scale", "infrastructure", "recover", "stop", "lost", "raised", "saved", "server lost"]
 
 
 class JobHistories(stateful.RuleBasedStateMachine):
@@ -149,7 +173,7 @@ TestJobHistories = JobHistories.TestCase
 def test_thousands_of_random_histories_keep_every_invariant(seed):
     chance = random.Random(seed)
     phases = {phase: 0 for phase in Phase}
-    relaunched = scaled = 0
+    relaunched = scaled = healed = 0
     for _ in range(2000):
         world = World()
         for _ in range(chance.randrange(80)):
@@ -157,5 +181,6 @@ def test_thousands_of_random_histories_keep_every_invariant(seed):
         phases[world.state.phase] += 1
         relaunched += world.state.relaunches
         scaled += world.state.workers != SPEC.workers
+        healed += bool(world.lost) and not world.state.healing and world.state.phase is not Phase.FAILED
     assert all(phases.values()), f"some phase was never reached: {phases}"
-    assert relaunched > 500 and scaled > 100
+    assert relaunched > 500 and scaled > 100 and healed > 50

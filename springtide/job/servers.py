@@ -1,0 +1,47 @@
+"""Pure. What to do about a server that was lost: start it again and restore its slots, or say why that cannot be.
+
+In: `job.state` with what `job.recovery` says of the process. Out: `Relaunch` or `GiveUp`. The rules are those of workers
+(`job.recovery`), but the slots of a server must come from somewhere: without a complete checkpoint nothing can be done.
+Next: the server's new life is told which checkpoint to read (`master.healing`); when it is ready the book goes back.
+"""
+
+from dataclasses import dataclass, field
+
+from springtide.domain.job import Blame
+from springtide.job.nodes import Node
+from springtide.job.recovery import GiveUp, Relaunch
+
+
+@dataclass(slots=True, kw_only=True)
+class Safety:
+    """What a job has to fall back on."""
+
+    saved: int | None = None
+    """Number of the newest complete checkpoint."""
+    placed: bool = False
+    """Whether the servers have been given their slots: before that a server holds nothing."""
+    lost: dict[int, int] = field(default_factory=dict)
+    """How often each server was lost."""
+
+
+def after_loss(
+    node: Node, verdict: Relaunch | GiveUp, safety: Safety, *, in_step: bool, trained: bool
+) -> Relaunch | GiveUp:
+    """The verdict on a lost server. `trained`: a worker may have written to it already."""
+    why = verdict.error if isinstance(verdict, GiveUp) else verdict.why
+    if not trained or isinstance(verdict, GiveUp):
+        return verdict
+    if in_step:
+        error = f"{why}: the rows it held are lost, and a bsp group does not go back to a checkpoint by itself"
+        return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
+    if safety.saved is None:
+        error = f"{why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
+        return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
+    return verdict
+
+
+def relaunch_text(node: Node, safety: Safety, after_s: float, *, trained: bool) -> str:
+    """What is decided, for the story. The node is in its new life already."""
+    pause = f" after {after_s:g} s" if after_s else ""
+    source = f"; its slots come from checkpoint {safety.saved}" if trained else ""
+    return f"relaunch {node.role} as incarnation {node.incarnation}{pause}{source}"
