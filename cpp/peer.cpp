@@ -29,7 +29,8 @@ std::string seconds(double s) {
 }
 
 Peer::Peer(const RemoteOptions& options, uint16_t index, const std::shared_ptr<SharedWindow>& shared)
-    : options_(options), index_(index) {
+    : options_(options), index_(index), host_(options.hosts[index]), port_(options.ports[index]) {
+  if (index < options.lives.size()) life_ = options.lives[index];
   const Clock::time_point start = Clock::now();
   std::string last = "no answer";
   fd_ = connect_until(start + seconds_of(options.connect_timeout_s), terms_, last);
@@ -37,8 +38,13 @@ Peer::Peer(const RemoteOptions& options, uint16_t index, const std::shared_ptr<S
     throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " +
                    advice());
   }
-  check_terms();
-  if (shared && shared->window.valid() && terms_.local_name[0] != '\0') try_local(shared);
+  check_terms(terms_);
+  if (shared && shared->window.valid()) {
+    if (Fd local = connect_window(terms_, *shared)) {
+      fd_ = std::move(local);
+      shared_ = shared;
+    }
+  }
   set_timeouts(fd_.get(), 0, options.request_timeout_s);
   if (!shared_) tune_tcp(fd_.get());
   close_in_children(fd_.get());
@@ -60,7 +66,13 @@ Peer::~Peer() {
 
 Fd Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const {
   do {
-    Fd fd = connect_tcp(options_.hosts[index_], options_.ports[index_], deadline);
+    std::string host;
+    uint16_t port = 0;
+    {
+      const std::lock_guard lock(where_mutex_);
+      host = host_, port = port_;
+    }
+    Fd fd = connect_tcp(host, port, deadline);
     if (fd) {
       const double left = std::max(0.1, -since(deadline));
       set_timeouts(fd.get(), left, left);
@@ -80,43 +92,42 @@ Fd Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string& 
   return Fd();
 }
 
-void Peer::check_terms() const {
-  if (terms_.server_index != index_) {
-    throw PeerLost(name() + " says it is server " + std::to_string(terms_.server_index) +
+void Peer::check_terms(const Welcome& terms) const {
+  if (terms.server_index != index_) {
+    throw PeerLost(name() + " says it is server " + std::to_string(terms.server_index) +
                    "; the list of addresses is old");
   }
-  if (terms_.slots != options_.placement.server_of_slot.size()) {
-    throw BadInput(name() + " cuts its tables into " + std::to_string(terms_.slots) +
+  if (terms.slots != options_.placement.server_of_slot.size()) {
+    throw BadInput(name() + " cuts its tables into " + std::to_string(terms.slots) +
                    " slots, this client into " + std::to_string(options_.placement.server_of_slot.size()) +
                    "; both come from the job's settings");
   }
 }
 
-void Peer::try_local(const std::shared_ptr<SharedWindow>& shared) {
-  Fd local = connect_local(terms_.local_name.data());
-  if (!local) return;  // another host, or another network namespace
+Fd Peer::connect_window(const Welcome& terms, SharedWindow& shared) const {
+  if (terms.local_name[0] == '\0') return Fd();
+  Fd local = connect_local(terms.local_name.data());
+  if (!local) return Fd();  // another host, or another network namespace
   set_timeouts(local.get(), 5, 5);
   try {
     const Welcome again = introduce(local.get(), options_.secret, header(Kind::hello));
-    if (again.instance != terms_.instance) return;
+    if (again.instance != terms.instance) return Fd();
   } catch (const PeerLost&) {  // the name is someone else's: the connection we have is good
-    return;
+    return Fd();
   }
   FrameHeader frame = header(Kind::window);
-  const uint64_t bytes = shared->window.size();
+  const uint64_t bytes = shared.window.size();
   frame.body_bytes = sizeof bytes;
   seal(frame);
   std::vector<iovec> out = {{&frame, sizeof frame}};
-  if (send_all(local.get(), out) != Io::ok) return;
+  if (send_all(local.get(), out) != Io::ok) return Fd();
   const auto* body = reinterpret_cast<const uint8_t*>(&bytes);
-  if (send_with_fd(local.get(), {body, sizeof bytes}, shared->window.fd()) != Io::ok) return;
+  if (send_with_fd(local.get(), {body, sizeof bytes}, shared.window.fd()) != Io::ok) return Fd();
   FrameHeader answer;
   std::vector<uint8_t> rest;
   std::string why;
-  if (receive_frame(local.get(), answer, rest, kHandshakeBytes, why) != Io::ok || !why.empty()) return;
-  if (answer.status != static_cast<uint16_t>(Status::ok)) return;
-  fd_ = std::move(local);
-  shared_ = shared;
+  if (receive_frame(local.get(), answer, rest, kHandshakeBytes, why) != Io::ok || !why.empty()) return Fd();
+  return answer.status == static_cast<uint16_t>(Status::ok) ? std::move(local) : Fd();
 }
 
 FrameHeader Peer::header(Kind kind) const {
@@ -144,7 +155,12 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   }
   std::unique_lock lock(mutex_);
   const auto may_go = [&] { return !failed_.empty() || has_credit(*call); };
-  if (!moved_.wait_for(lock, std::chrono::duration<double>(call->timeout_s), may_go)) {
+  const Clock::time_point due = Clock::now() + seconds_of(call->timeout_s);
+  const auto deadline = [&] { return broken_.empty() ? due : std::max(due, reopen_until_ + seconds_of(2)); };
+  for (auto until = deadline(); !may_go() && until > Clock::now(); until = deadline()) {
+    moved_.wait_until(lock, until, may_go);
+  }
+  if (!may_go()) {
     fail(name() + " has answered nothing for " + seconds(call->timeout_s) + " while " +
          std::to_string(awaiting_.size()) + " requests wait; " + advice());
   }
@@ -372,8 +388,8 @@ void Peer::add_to(RemoteStats& stats) const {
 }
 
 std::string Peer::name() const {
-  return "server " + std::to_string(index_) + " (" + options_.hosts[index_] + ":" +
-         std::to_string(options_.ports[index_]) + ")";
+  const std::lock_guard lock(where_mutex_);
+  return "server " + std::to_string(index_) + " (" + host_ + ":" + std::to_string(port_) + ")";
 }
 
 std::string Peer::advice() const {

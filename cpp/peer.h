@@ -1,7 +1,7 @@
 // A client's connection to one server: calls go out in order, replies come back in order, both while others
-// compute. A connection over TCP that breaks is opened again, and what had no answer is sent again, in order
-// (peer_reopen.cpp). In: calls (call.h). Out: their replies, or PeerLost for all of them at once. Next:
-// remote_backend.h.
+// compute. A connection over TCP that breaks is opened again, one to a server that was lost is opened to its
+// next life, and what had no answer is sent again, in order (peer_reopen.cpp). In: calls (call.h). Out: their
+// replies, or PeerLost for all of them at once. Next: remote_backend.h.
 #pragma once
 
 #include <condition_variable>
@@ -35,7 +35,8 @@ class Peer {
   void wait(Call& call);                           // until its reply; throws what went wrong with it
   void settle(Call& call) noexcept;                // until nothing uses the caller's memory any more
   bool done(const Call& call);
-  FrameHeader header(Kind kind) const;  // with this client's identity
+  void move_to(uint32_t life, const std::string& host, uint16_t port);  // see RemoteBackend::readdress
+  FrameHeader header(Kind kind) const;                                  // with this client's identity
 
   uint16_t index() const { return index_; }
   const Welcome& terms() const { return terms_; }
@@ -44,8 +45,9 @@ class Peer {
 
  private:
   Fd connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const;  // invalid: in vain
-  void try_local(const std::shared_ptr<SharedWindow>& shared);
-  void check_terms() const;
+  // A connection through shared memory, once the server has taken the window; invalid: not on this host.
+  Fd connect_window(const Welcome& terms, SharedWindow& shared) const;
+  void check_terms(const Welcome& terms) const;
   void send_loop();
   void receive_loop();
   bool receive_reply(Call& call, const FrameHeader& answer, std::string& why);
@@ -54,6 +56,9 @@ class Peer {
   void fail(const std::string& why);   // for good
   void broke(const std::string& why);  // for good only where it cannot be opened again
   bool reopen(std::unique_lock<std::mutex>& lock);
+  enum class Found { good, other, stale };
+  Found judge(const Welcome& terms) const;
+  void take_over(Fd fresh, const Welcome& terms);
   void drop_unrepeatable();
   void send_again();
   bool has_credit(const Call& call) const;
@@ -64,6 +69,9 @@ class Peer {
 
   const RemoteOptions& options_;
   const uint16_t index_;
+  mutable std::mutex where_mutex_;  // of the next two
+  std::string host_;
+  uint16_t port_;
   Fd fd_;
   Welcome terms_;
   std::shared_ptr<SharedWindow> shared_;
@@ -80,7 +88,9 @@ class Peer {
   bool handed_over_ = false;  // the sender thread has it
   bool closing_ = false;
   std::string failed_;
-  std::string broken_;  // why the connection is being opened again
+  std::string broken_;       // why the connection is being opened again
+  uint32_t life_ = 0;        // of the server at that address
+  bool moved_here_ = false;  // to a life that is not connected yet
   Clock::time_point reopen_until_{};
   Clock::time_point last_reply_{};
   RemoteStats stats_;

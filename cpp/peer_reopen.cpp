@@ -1,23 +1,44 @@
-// A connection that broke, opened again. The receiving thread does it: those who wait keep waiting, calls
-// made meanwhile queue up, and everything without an answer is sent again in its order. Safe because a copy
-// of any such call does no harm: servers know a push by its batches, or by its step and rank.
+// A connection that broke, opened again, to the same server or to its next life. The receiving thread does
+// it: those who wait keep waiting, calls made meanwhile queue up, and everything without an answer is sent
+// again in its order. Safe because a copy of any such call does no harm: servers know a push by its batches,
+// or by its step and rank.
 #include <algorithm>
 
 #include "fork_guard.h"
 #include "peer.h"
 
 namespace springtide {
+namespace {
+
+constexpr double kSliceS = 0.1;  // between two looks at a closing, or at news of where the server is
+
+}  // namespace
 
 void Peer::broke(const std::string& why) {
   if (!failed_.empty() || !broken_.empty()) return;
-  // Through shared memory a connection ends with its server, and a server that lives might still write into
-  // the window.
-  if (shared_ || closing_ || options_.reconnect_s <= 0) return fail(why);
+  // Through shared memory a connection ends with its server, so there is only its next life to wait for: one
+  // that lives might still write into the window.
+  const double patience_s =
+      shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
+  if (closing_ || patience_s <= 0) return fail(why);
   broken_ = why;
-  reopen_until_ = Clock::now() + seconds_of(options_.reconnect_s);
+  reopen_until_ = Clock::now() + seconds_of(patience_s);
   shut_both(fd_.get());  // whoever sends or receives lets go
   queue_.clear();
   moved_.notify_all();
+}
+
+void Peer::move_to(uint32_t life, const std::string& host, uint16_t port) {
+  const std::lock_guard lock(mutex_);
+  if (life <= life_) return;
+  life_ = life;
+  moved_here_ = true;
+  const std::string before = name();
+  {
+    const std::lock_guard where(where_mutex_);
+    host_ = host, port_ = port;
+  }
+  broke(before + " was lost, and its next life is at " + host + ":" + std::to_string(port));
 }
 
 void Peer::drop_unrepeatable() {
@@ -32,40 +53,72 @@ void Peer::drop_unrepeatable() {
   moved_.notify_all();
 }
 
+// Whether a server that answers is the one to go on with.
+Peer::Found Peer::judge(const Welcome& terms) const {
+  if (terms.instance != terms_.instance) return moved_here_ ? Found::good : Found::other;
+  return shared_ || moved_here_ ? Found::stale : Found::good;
+}
+
 bool Peer::reopen(std::unique_lock<std::mutex>& lock) {
   if (!failed_.empty()) return false;
   drop_unrepeatable();
   moved_.wait(lock, [&] { return !sending_ || closing_; });
   std::string last = "no answer";
-  Fd fresh;
-  Welcome terms;
-  while (!fresh && failed_.empty() && Clock::now() < reopen_until_) {
-    const auto soon = std::min(reopen_until_, Clock::now() + seconds_of(0.5));  // looks up for a closing
+  while (failed_.empty() && Clock::now() < reopen_until_) {
+    const auto soon = std::min(reopen_until_, Clock::now() + seconds_of(kSliceS));
+    Fd fresh;
+    Welcome terms;
     lock.unlock();
     try {
       fresh = connect_until(soon, terms, last);
+      if (fresh) check_terms(terms);
     } catch (const PeerLost& e) {
+      fresh = Fd();
       last = e.what();
     }
     lock.lock();
+    if (!fresh || !failed_.empty()) continue;
+    const Found found = judge(terms);
+    if (found == Found::other && options_.recovery_s <= 0) {
+      fail(broken_ + "; another server is at its address now: what this one held is lost");
+    } else if (found == Found::good) {
+      if (shared_) {
+        lock.unlock();
+        Fd local = connect_window(terms, *shared_);
+        lock.lock();
+        if (!local) {
+          fail(broken_ + "; its next life cannot be reached through shared memory: is it on another host?");
+        }
+        fresh = std::move(local);
+      }
+      if (failed_.empty()) {
+        take_over(std::move(fresh), terms);
+        return true;
+      }
+    } else {
+      last = found == Found::other
+                 ? "another server is at its address, and nobody has said that it is its next life"
+                 : "the connection broke, but the server is there still";
+      moved_.wait_until(lock, soon, [&] { return closing_; });
+    }
   }
-  if (!failed_.empty()) return false;
-  if (!fresh) {
-    fail(broken_ + "; it could not be reached again for " + seconds(options_.reconnect_s) + " (" + last +
-         ")");
-    return false;
+  if (failed_.empty()) {
+    const double patience_s =
+        shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
+    fail(broken_ + "; it could not be reached again for " + seconds(patience_s) + " (" + last + ")");
   }
-  if (terms.instance != terms_.instance) {
-    fail(broken_ + "; another server is at its address now: what this one held is lost");
-    return false;
-  }
+  return false;
+}
+
+void Peer::take_over(Fd fresh, const Welcome& terms) {
   set_timeouts(fresh.get(), 0, options_.request_timeout_s);
-  tune_tcp(fresh.get());
+  if (!shared_) tune_tcp(fresh.get());
   forget_in_children(fd_.get());
   fd_ = std::move(fresh);
   close_in_children(fd_.get());
+  terms_.instance = terms.instance;
+  moved_here_ = false;
   send_again();
-  return true;
 }
 
 void Peer::send_again() {

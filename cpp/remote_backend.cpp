@@ -125,6 +125,13 @@ void RemoteBackend::scan(TableId table, std::vector<Key>& keys, std::vector<floa
 
 void RemoteBackend::reroute(Placement placement) { links_->reroute(std::move(placement)); }
 
+void RemoteBackend::readdress(size_t server, uint32_t life, const std::string& host, uint16_t port) {
+  links_->check_process();
+  if (server >= links_->peers.size())
+    throw BadInput("there is no server " + std::to_string(server) + " to have another address");
+  links_->peers[server]->move_to(life, host, port);
+}
+
 RemoteStats RemoteBackend::stats() const {
   RemoteStats stats;
   for (const auto& peer : links_->peers) peer->add_to(stats);

@@ -24,9 +24,11 @@ struct RemoteOptions {
   double connect_timeout_s = 30;
   double request_timeout_s = 60;
   double reconnect_s =
-      5;  // how long to try to reach a server again after its connection broke; 0: not at all
-  bool shared_memory = true;  // where a server is on this host; TCP elsewhere
-  uint32_t generation = 0;    // bsp: raised when the group goes back to a checkpoint
+      5;                  // how long to try to reach a server again after its connection broke; 0: not at all
+  double recovery_s = 0;  // and how long for its next life, where someone starts lost servers again
+  std::vector<uint32_t> lives;  // incarnations of the servers at those addresses; 0 where it is shorter
+  bool shared_memory = true;    // where a server is on this host; TCP elsewhere
+  uint32_t generation = 0;      // bsp: raised when the group goes back to a checkpoint
 };
 
 // What this client has seen of all servers since it connected. Times are sums, so that a reader takes
@@ -61,6 +63,10 @@ class RemoteBackend final : public Backend {
   // Where parts that a server refuses go from now on: a placement newer than that which requests are routed
   // by. A push that names its batches waits for one, for `reconnect_s`, before it fails with WrongOwner.
   void reroute(Placement placement);
+
+  // A server was lost, and this is its next life, with its slots restored: what had no answer goes there.
+  // News of an earlier life, or of the same, change nothing.
+  void readdress(size_t server, uint32_t life, const std::string& host, uint16_t port);
 
   RemoteStats stats() const;
   // Float memory that same-host servers read and write in place, so that a pull or push of it is not copied;

@@ -84,7 +84,8 @@ void bind_backend(nb::module_& m) {
 void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::vector<uint16_t> ports,
                  nb::bytes secret, std::vector<uint16_t> server_of_slot, uint32_t epoch, uint32_t rank,
                  uint32_t incarnation, uint32_t generation, double connect_timeout_s,
-                 double request_timeout_s, double reconnect_s, bool shared_memory) {
+                 double request_timeout_s, double reconnect_s, bool shared_memory, double recovery_s,
+                 std::vector<uint32_t> lives) {
   st::RemoteOptions options;
   options.placement = {epoch, std::move(server_of_slot), static_cast<uint16_t>(hosts.size())};
   options.hosts = std::move(hosts);
@@ -97,6 +98,8 @@ void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::v
   options.reconnect_s = reconnect_s;
   options.shared_memory = shared_memory;
   options.generation = generation;
+  options.recovery_s = recovery_s;
+  options.lives = std::move(lives);
   nb::gil_scoped_release release;
   new (self) st::RemoteBackend(options);
 }
@@ -125,7 +128,16 @@ void bind_remote(nb::module_& m) {
       .def("__init__", &make_remote, nb::kw_only(), nb::arg("hosts"), nb::arg("ports"), nb::arg("secret"),
            nb::arg("server_of_slot"), nb::arg("epoch"), nb::arg("rank"), nb::arg("incarnation"),
            nb::arg("generation"), nb::arg("connect_timeout_s"), nb::arg("request_timeout_s"),
-           nb::arg("reconnect_s") = 5.0, nb::arg("shared_memory"))
+           nb::arg("reconnect_s") = 5.0, nb::arg("shared_memory"), nb::arg("recovery_s") = 0.0,
+           nb::arg("lives") = std::vector<uint32_t>())
+      .def(
+          "readdress",
+          [](st::RemoteBackend& backend, size_t server, uint32_t life, const std::string& host,
+             uint16_t port) {
+            nb::gil_scoped_release release;
+            backend.readdress(server, life, host, port);
+          },
+          nb::arg("server"), nb::arg("life"), nb::arg("host"), nb::arg("port"))
       .def(
           "reroute",
           [](st::RemoteBackend& backend, uint32_t epoch, std::vector<uint16_t> server_of_slot) {
