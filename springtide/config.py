@@ -44,6 +44,8 @@ class Settings:
     """How long a server may take to answer a pull or a push before it counts as lost: it answers in milliseconds."""
     reconnect_s: float = 5.0
     """How long to try to reach a server again after its connection broke, before the step fails: networks blink."""
+    recovery_s: float = 300.0
+    """How long a step waits for a lost server to be started again and brought back, where a master sees to that."""
     identities: bool = True
     """Whether pushes name their batches, so that none is applied twice. Off only to measure what that costs: then a
     push whose answer is lost fails the step, and work that is done again counts again."""
@@ -113,8 +115,9 @@ def check(settings: Settings) -> Settings:
     slots = settings.slots
     if not 64 <= slots <= 65536 or slots & (slots - 1):
         raise errors.BadInput(f"slots={slots}: wanted a power of two from 64 to 65536, such as 1024")
-    if settings.reconnect_s < 0:
-        raise errors.BadInput(f"reconnect_s={settings.reconnect_s}: wanted seconds, or 0 for never")
+    for name in ("reconnect_s", "recovery_s"):
+        if getattr(settings, name) < 0:
+            raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, or 0 for never")
     for name in ("connect_timeout_s", "master_patience_s", "request_timeout_s", "report_every_s"):
         if getattr(settings, name) <= 0:
             raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, more than 0")

@@ -65,8 +65,8 @@ class JobSpec:
     server_silence_s: float | None = None
     """The same for servers, whose loss costs more; None: `silence_s`, but 30 s at least."""
     recovery: Recovery = "exact"
-    """What the loss of a server means: "exact", all that its slots have lost is trained again; "partial", they go back to
-    the checkpoint and nothing is trained again."""
+    """When a server is lost: "exact", what its slots have lost is trained again; "partial", its slots go back to the
+    checkpoint and nothing is trained again."""
     join_s: float = 300.0
     """A role that has not joined after so long fails the job."""
     relaunches: int = 5

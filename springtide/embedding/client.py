@@ -166,6 +166,17 @@ class TableClient:
         if isinstance(self.backend, _native.RemoteBackend):
             self.backend.reroute(placement.epoch, list(placement.server_of_slot))
 
+    def readdress(self, addresses: Sequence[str], lives: Sequence[int]) -> None:
+        """Servers that were lost live again: what they have not answered goes to their new addresses (host:port).
+
+        News of lives that are known change nothing; an empty address is that of a server which is away.
+        """
+        if isinstance(self.backend, _native.RemoteBackend):
+            for server, (address, life) in enumerate(zip(addresses, lives, strict=True)):
+                if address and life:
+                    host, _, port = address.rpartition(":")
+                    self.backend.readdress(server, life, host, int(port))
+
     def read(self, name: str, keys: npt.NDArray[Any]) -> Floats:
         """Rows under these keys; one never trained reads as its init."""
         spec = self.table(name)

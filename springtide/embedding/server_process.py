@@ -11,7 +11,7 @@ import sys
 import threading
 
 from springtide import config, errors
-from springtide.embedding import restoring
+from springtide.embedding import next_life
 from springtide.embedding.serve import ServerRole
 from springtide.rpc import channel, messages
 from springtide.telemetry import logs
@@ -49,24 +49,36 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
             index=rank, slots=welcome.slots, seed=welcome.seed, workers=welcome.workers, secret=secret,
             host=connection_host(settings.master),
         )  # fmt: skip
-        if welcome.restore is not None:
-            wanted = welcome.restore
-            done = restoring.restore(role.store, wanted.where, wanted.number, wanted.slots)
-            log.info("restored from checkpoint %d in %s: %s", wanted.number, wanted.where, done)
         try:
-            serve_job(role, link, welcome.heartbeat_s, over)
+            serve_job(role, link, welcome, over)
         finally:
             role.stop(drain_s=2.0)  # workers have gone by now: nothing more should come
     finally:
         link.close()
 
 
-def serve_job(role: ServerRole, link: channel.Channel, heartbeat_s: float, over: threading.Event) -> None:
-    """Say where this server listens, learn which slots are its own, then wait for the end."""
+def serve_job(
+    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, over: threading.Event
+) -> None:  # fmt: skip
+    """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
+
+    def take_pulse(pulse: messages.Pulse) -> None:
+        if pulse.stop or pulse.fenced:
+            over.set()
+
+    link.start_heartbeat(welcome.heartbeat_s, lambda: beat(role), take_pulse, over.set)
+    source = next_life.Source("", 0)
+    if welcome.restore is not None:
+        try:
+            source = next_life.bring_back(role.store, welcome.restore)
+        except errors.SpringtideError as error:
+            link.ask(messages.ServerReady("", error=str(error)))
+            raise
+    if welcome.placement is not None:
+        role.place(welcome.placement)
     address = role.start()
     log.info("listening at %s", address)
-    link.start_heartbeat(heartbeat_s, lambda: beat(role), lambda pulse: over.set() if pulse.stop else None, over.set)
-    placed = link.ask(messages.ServerReady(address))
+    placed = link.ask(messages.ServerReady(address, source.number, source.where))
     assert isinstance(placed, messages.Placed)
     role.place(placed.placement)
     log.info("serving %d of %d slots", len(placed.placement.slots_of(role.index)), len(placed.placement.server_of_slot))

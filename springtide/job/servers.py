@@ -1,7 +1,7 @@
 """Pure. What to do about a server that was lost: start it again and restore its slots, or say why that cannot be.
 
-In: `job.state` with what `job.recovery` says of the process. Out: `Relaunch` or `GiveUp`. The rules are those of workers
-(`job.recovery`), but the slots of a server must come from somewhere: without a complete checkpoint nothing can be done.
+In: `job.state` with what `job.recovery` says of the process. Out: `Relaunch` or `GiveUp`. The rules are those of all
+roles, but the slots of a server must come from somewhere: without a complete checkpoint nothing can be done.
 Next: the server's new life is told which checkpoint to read (`master.healing`); when it is ready the book goes back.
 """
 

@@ -1,7 +1,7 @@
 """Pure. One job as a state machine: `handle(event, at=...)` returns what to do. The clock is an argument.
 
 In: `job.events`. Out: `job.actions`, and `wanted()`: the processes that must exist. What is lost is relaunched by the
-rules of `job.recovery`, a server if its slots can be restored (`job.servers`); else the job fails, saying which and why.
+rules of `job.recovery`, a server if its slots can be restored (`job.servers`); else the job fails, saying why.
 An exception in the training script fails it with that exception first. Next: `master.desk`.
 """
 

@@ -15,11 +15,13 @@ from springtide import errors
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
-from springtide.job import actions, events
+from springtide.job import events
 from springtide.job.gate import Gate
 from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
-from springtide.master import balance, entries, meetings, standing, tally
+from springtide.master import balance, entries, meetings, standing, tally, telling
+from springtide.master.agreeing import Agreeing
+from springtide.master.healing import Healing
 from springtide.master.journal import Journal, Superseded
 from springtide.master.lag import Lag
 from springtide.master.record import Record
@@ -30,6 +32,7 @@ from springtide.telemetry.events import EventLog
 log = logging.getLogger(__name__)
 
 HOLD_LEASE_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
+HOLD_HEARTBEAT_S = 0.2  # one that comes while a server is away, so that its next life is known as soon as it is there
 AGENT_GRACE_S = 10.0  # an agent that has hung up may come back within this time; else the job has lost its host
 AWAY_S = 1.0  # between two ticks: more than that, and the master was stopped or starved, and could hear nobody
 SNAPSHOT_ENTRIES = 5000  # of the journal: going through so many again takes a second or two at the most
@@ -39,7 +42,13 @@ class Desk:
     """The master's state and the one function that answers requests."""
 
     def __init__(
-        self, record: Record, story: EventLog, clock: Callable[[], float], journal: Journal | None = None, term: int = 1
+        self,
+        record: Record,
+        story: EventLog,
+        clock: Callable[[], float],
+        journal: Journal | None = None,
+        term: int = 1,
+        checkpoints: str = "",
     ) -> None:
         self.record, self.term = record, term
         self.over = asyncio.Event()
@@ -49,12 +58,13 @@ class Desk:
         self._balance = balance.Balance(record.state.spec.stragglers)
         self._tally = tally.Tally()
         self._gate = Gate()
-        self._arrivals = meetings.Arrivals(record.state.spec.workers)
         self._usage: dict[Role, RoleUsage] = {}
         self._agents: set[Peer] = set()
         self._agent_left_at: float | None = None
         self._ticked_at = clock()
         self.lag = Lag(time.monotonic)
+        self._agreeing = Agreeing(record, self._changed, kept=self._kept)
+        self._healing = Healing(record, checkpoints, kept=self._kept, tell=self._tell, happen=self._happen)
 
     @property
     def spec(self) -> JobSpec:
@@ -113,7 +123,7 @@ class Desk:
             case RoleKind.AGENT:
                 return self._from_agent(request)
             case RoleKind.SERVER:
-                return await self._from_server(peer.role, request)
+                return await self._from_server(peer.role, peer.incarnation, request)
             case _:
                 return await self._from_worker(peer.role, Holder(peer.role.rank, peer.incarnation), request)
 
@@ -156,24 +166,26 @@ class Desk:
 
     def _join_server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
         self._join(peer, Role(RoleKind.SERVER, request.rank), request)
+        assert peer.role is not None
         spec = self.spec
         return messages.ServerWelcome(
             job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,
-            heartbeat_s=spec.heartbeat_s,
+            heartbeat_s=spec.heartbeat_s, restore=self._healing.to_bring_back(peer.role),
+            placement=self._healing.placement_for(peer.role),
         )  # fmt: skip
 
     async def _join_worker(self, peer: Peer, request: messages.JoinWorker) -> messages.Welcome:
         role = Role(RoleKind.WORKER, request.rank)
         self._join(peer, role, request)
-        await self._changed.until(lambda: self.record.placement is not None)
-        placed = self.record.placement
+        await self._changed.until(lambda: bool(self.record.addresses) and all(self.record.addresses))
+        placed, servers = self.record.placement, self.state.of_kind(RoleKind.SERVER)
         assert placed is not None
         self._happen(events.Heard(role, request.incarnation))  # it could send no heartbeat while it waited
         spec = self.spec
         return messages.Welcome(
             job=spec.name, rank=request.rank, workers=spec.workers, servers=self.record.addresses, placement=placed,
             slots=spec.slots, seed=spec.seed, sync=spec.sync, heartbeat_s=spec.heartbeat_s,
-            incarnation=request.incarnation,
+            incarnation=request.incarnation, lives=tuple(node.incarnation for node in servers),
         )  # fmt: skip
 
     def _join(self, peer: Peer, role: Role, request: messages.JoinServer | messages.JoinWorker) -> None:
@@ -198,18 +210,19 @@ class Desk:
                 raise errors.BadInput(f"an agent may not ask for {type(request).__name__}")
         return messages.Ok()
 
-    async def _from_server(self, role: Role, request: messages.Request) -> messages.Reply:
+    async def _from_server(self, role: Role, incarnation: int, request: messages.Request) -> messages.Reply:
+        if self.state.fenced(role, incarnation):
+            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up: its slots are with its next life")
         match request:
             case messages.ServerReady():
-                self._tell("ready", role=str(role), address=request.address)
-                self._happen(events.Ready(role, request.address))
+                await self._healing.ready(role, incarnation, request)
                 await self._changed.until(lambda: self.record.placement is not None)
-                self._happen(events.Heard(role))
+                self._happen(events.Heard(role, incarnation))
                 assert self.record.placement is not None
                 return messages.Placed(self.record.placement)
             case messages.Heartbeat():
-                self._happen(events.Heard(role))
-                self._take_report(role, 0, request.report)
+                self._happen(events.Heard(role, incarnation))
+                self._take_report(role, incarnation, request.report)
                 return messages.Pulse(stop=self.state.phase.over)
             case _:
                 raise errors.BadInput(f"a server may not ask for {type(request).__name__}")
@@ -224,22 +237,11 @@ class Desk:
                 self._take_words(holder, request.progress, request.failures, request.era)
                 return await self._lease(holder, request)
             case messages.Heartbeat():
-                return self._heartbeat(role, holder, request)
-            case messages.BarrierRequest():
-                await self._barrier(role.rank, request.name, request.turn)
-            case messages.Share():
-                with self._kept(entries.Share(request.key, request.value)):
-                    self.record.share(request.key, request.value)
-                self._changed.turn()
-            case messages.Lookup():
-                await self._changed.until(lambda: request.key in self.record.shared)
-                return messages.Found(self.record.shared[request.key])
-            case messages.Claim():
-                return await self._claim(holder, request.key)
-            case messages.Settle():
-                with self._kept(entries.Settle(request.key, holder)):
-                    self.record.settle(request.key, holder)
-                self._changed.turn()
+                return await self._heartbeat(role, holder, request)
+            case (
+                messages.BarrierRequest() | messages.Share() | messages.Lookup() | messages.Claim() | messages.Settle()
+            ):
+                return await self._agreeing.answer(holder, request)
             case messages.Enter():
                 await self._enter(holder, request.bound)
             case messages.Leave():
@@ -260,27 +262,6 @@ class Desk:
         if poisoned:
             self._tell("poisoned", shards=[str(each) for each in poisoned])
         self._happen(events.Finished(role, holder.incarnation, untrained, given_up))
-
-    async def _barrier(self, rank: int, name: str, turn: int) -> None:
-        gates = self.record.gates
-        if gates.get(name, 0) < turn and self._arrivals.complete(name, turn, rank):
-            with self._kept(entries.Open(name, turn)):
-                self.record.open_gate(name, turn)
-            self._changed.turn()
-        await self._changed.until(lambda: gates.get(name, 0) >= turn)
-
-    async def _claim(self, holder: Holder, key: str) -> messages.Claimed:
-        mine: bool | None = None
-
-        def decided() -> bool:
-            nonlocal mine
-            with self._kept(entries.Claim(key, holder)):
-                mine = self.record.claim(key, holder)
-            return mine is not None
-
-        await self._changed.until(decided)
-        assert mine is not None
-        return messages.Claimed(mine)
 
     async def _enter(self, holder: Holder, bound: int) -> None:
         self._leave(holder)  # asked again: the answer was lost
@@ -323,7 +304,7 @@ class Desk:
             return messages.Wait()
         if answer is Nothing.FENCED:
             raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
-        return messages.End() if isinstance(answer, Nothing) else messages.Leased(answer, self.record.book.era)
+        return messages.End() if isinstance(answer, Nothing) else self._healing.leased(answer)
 
     def _take_words(
         self, holder: Holder, words: Sequence[Progress], failures: Sequence[Failure] = (), era: int = 0
@@ -347,14 +328,19 @@ class Desk:
             self._changed.turn()
         return verdict
 
-    def _heartbeat(self, role: Role, holder: Holder, request: messages.Heartbeat) -> messages.Pulse:
+    async def _heartbeat(self, role: Role, holder: Holder, request: messages.Heartbeat) -> messages.Pulse:
         self._happen(events.Heard(role, holder.incarnation))
+        if self.state.healing:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HOLD_HEARTBEAT_S):
+                    await self._changed.until(lambda: not self.state.healing)
         verdict = self._take_words(holder, request.progress, request.failures, request.era)
         self._take_report(role, holder.incarnation, request.report)
         return messages.Pulse(
             drain=self.state.draining(role), stop=self.state.phase.over, fenced=verdict.fenced,
             revoked=verdict.revoked, truncate=verdict.wishes,
-            hurry=self.record.book.came_back, era=self.record.book.era,
+            hurry=self.record.book.came_back, era=self.record.book.era, servers=self._healing.servers(),
+            healing=self.state.healing,
         )  # fmt: skip
 
     def _level(self, now: float) -> None:
@@ -385,19 +371,9 @@ class Desk:
         with self._kept(None if isinstance(event, events.Heard) else entries.happened(event, now)):
             done = self.record.happen(event, now)
         for action in done:
-            match action:
-                case actions.PlaceSlots(addresses):
-                    self._tell("placed", epoch=1, servers=list(addresses))
-                case actions.Fence(role, incarnation, why):
-                    self._tell("fenced", role=str(role), incarnation=incarnation, why=why)
-                    self._leave(Holder(role.rank, incarnation))
-                case actions.Decided(what, why):
-                    log.info("%s: %s", what, why)
-                    self._tell("decision", what=what, why=why)
-                case actions.Drain(why):
-                    log.info("draining: %s", why)
-                case actions.Conclude(phase, why, blame):
-                    log.info("%s (%s): %s", phase, blame, why)
+            told = telling.told(action)
+            if told is not None:
+                self._tell(told.kind, **told.fields)
         if done:
             self._changed.turn()
         if self.state.phase is not before:

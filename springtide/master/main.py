@@ -56,7 +56,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
         return say_error(files, term, events.as_disk_error(error, files.events))
     try:
         journal = Journal(files.journal, term=term, now=time.time())
-        desk = open_desk(spec, story, journal)
+        desk = open_desk(spec, story, journal, str(files.checkpoints))
         listener = Listener(secret, desk.handle, desk.lost, term=term)
         address = await listener.start(host, port)
     except (errors.UserError, errors.JobFailed) as error:
@@ -90,14 +90,15 @@ async def tidy(journal: Journal) -> None:
             log.warning("%s", error)
 
 
-def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal) -> Desk:
+def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, checkpoints: str = "") -> Desk:
     """A desk for the first master of a job, or one that goes on with what the journal says."""
     snapshot, kept = journal.read()
     began = time.monotonic()
     record = rebuild(spec, snapshot, kept)
     # a job's time begins with its first master and never goes back, whatever the machine's clock does
     start = max(record.last_at, time.time() - journal.began)
-    desk = Desk(record, story, lambda: start + time.monotonic() - began, journal, journal.term)
+    clock = lambda: start + time.monotonic() - began  # noqa: E731
+    desk = Desk(record, story, clock, journal, journal.term, checkpoints)
     if snapshot or kept:
         desk.take_over()
         log.info("took over with %d entries in %.3f s", len(kept), time.monotonic() - began)

@@ -80,6 +80,10 @@ class Record:
             match action:
                 case actions.PlaceSlots(addresses):
                     self.addresses = addresses
+                case actions.Lost(role):
+                    self._readdress(role.rank, "")
+                case actions.Returned(role, _, address):
+                    self._readdress(role.rank, address)
                 case actions.Fence(role, incarnation) if role.kind is RoleKind.WORKER:
                     self.book.fence(role.rank, incarnation)
                     self._release(Holder(role.rank, incarnation))
@@ -174,6 +178,11 @@ class Record:
                 self.settle(entry.key, entry.holder)
             case entries.Open():
                 self.open_gate(entry.name, entry.turn)
+
+    def _readdress(self, rank: int, address: str) -> None:
+        """A server is elsewhere now, or nowhere."""
+        if self.addresses:
+            self.addresses = (*self.addresses[:rank], address, *self.addresses[rank + 1 :])
 
     def _release(self, holder: Holder) -> None:
         """What a lost worker had begun to do once, another must do."""

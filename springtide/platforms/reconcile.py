@@ -7,7 +7,7 @@ more by a master that has taken over, changes nothing: each incarnation is start
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from springtide.domain.cluster import Life, Role, WantedRole
+from springtide.domain.cluster import Life, Role, RoleKind, WantedRole
 
 POLITE_S = 5.0  # between asking a role to end and ending it
 
@@ -43,10 +43,13 @@ class Reconciler:
     def steps(self, wanted: Sequence[WantedRole], running: Iterable[Life], *, at: float) -> list[Step]:
         """What to do now; call it again at every look."""
         lives = {Life(each.role, each.incarnation): each for each in wanted}
-        return [*self._ends(lives, list(running), at), *self._starts(lives, at)]
+        present = list(running)
+        return [*self._ends(lives, present, at), *self._starts(lives, present, at)]
 
-    def _starts(self, lives: dict[Life, WantedRole], at: float) -> Iterable[Step]:
+    def _starts(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
         for life, each in lives.items():
+            if any(superseded(other, life) for other in running):
+                continue
             since = self.wanted_since.setdefault(life, at)
             started = self.newest.get(life.role, -1)
             if life.incarnation > started and at >= since + each.after_s:
@@ -61,8 +64,15 @@ class Reconciler:
                 continue
             now = wanted_roles.get(life.role)
             why = "it is not wanted any more" if now is None else f"incarnation {now} takes its place"
-            if life not in self.asked_at:
+            if now is not None and superseded(life, Life(life.role, now)):
+                yield End(life, kill=True, why=why)
+            elif life not in self.asked_at:
                 self.asked_at[life] = at
                 yield End(life, kill=False, why=why)
             elif at >= self.asked_at[life] + POLITE_S:
                 yield End(life, kill=True, why=why)
+
+
+def superseded(life: Life, by: Life) -> bool:
+    """Whether this server must be gone before its next life begins: it shares memory with the workers of its host."""
+    return life.role.kind is RoleKind.SERVER and life.role == by.role and life.incarnation < by.incarnation

@@ -15,6 +15,7 @@ from springtide.rpc.nouns import MemberView as MemberView
 from springtide.rpc.nouns import Message as Message
 from springtide.rpc.nouns import Report as Report
 from springtide.rpc.nouns import Restore as Restore
+from springtide.rpc.nouns import Servers as Servers
 
 VERSION = 2
 """Raised when a message changes meaning; both sides must have the same."""
@@ -61,6 +62,12 @@ class ServerReady(Message, frozen=True):
     """The server listens for data-plane connections at `address` (host:port). Answered once all servers do."""
 
     address: str
+    restored: int = 0
+    """A next life: number of the checkpoint that its slots come from."""
+    source: str = ""
+    """Where that checkpoint lies."""
+    error: str = ""
+    """Its slots could not be brought back: why. Then it has no address, and leaves."""
 
 
 class JoinWorker(Message, frozen=True):
@@ -229,6 +236,10 @@ class Pulse(Message, frozen=True):
     """Leases that should end early, so that others can take their tails."""
     era: int = 0
     """How often the book has gone back because a server was lost; leases of an earlier era are over."""
+    servers: Servers | None = None
+    """Where servers are, once one has been lost. To be heeded before a new era is."""
+    healing: bool = False
+    """A server is away: ask again at once, the answer is held until there is news."""
 
 
 class ServerWelcome(Message, frozen=True):
@@ -241,6 +252,8 @@ class ServerWelcome(Message, frozen=True):
     sync: SyncMode
     heartbeat_s: float
     restore: Restore | None = None
+    placement: Placement | None = None
+    """A next life is told at once."""
 
 
 class Placed(Message, frozen=True):
@@ -264,6 +277,8 @@ class Welcome(Message, frozen=True):
     sync: SyncMode
     heartbeat_s: float
     incarnation: int = 0
+    lives: tuple[int, ...] = ()
+    """Incarnations of the servers."""
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
 
@@ -276,6 +291,8 @@ class Leased(Message, frozen=True):
 
     grants: tuple[Grant, ...]
     era: int = 0
+    servers: Servers | None = None
+    """As in `Pulse`."""
 
 
 class Wait(Message, frozen=True):

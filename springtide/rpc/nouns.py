@@ -94,3 +94,13 @@ class Restore(Message, frozen=True):
     """Folder or URL."""
     number: int
     slots: tuple[int, ...]
+    fallback: str = ""
+    """Folder or URL to look at when that one is not whole; older ones at both places are tried too."""
+
+
+class Servers(Message, frozen=True):
+    """Where the servers are. Whoever is connected to an earlier life of one turns to this one."""
+
+    addresses: tuple[str, ...]
+    """By rank; empty while a server is away."""
+    lives: tuple[int, ...]

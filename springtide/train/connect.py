@@ -36,6 +36,8 @@ def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
         request_timeout_s=settings.request_timeout_s,
         reconnect_s=settings.reconnect_s,
         shared_memory=settings.shared_memory,
+        recovery_s=settings.recovery_s,
+        lives=list(welcome.lives),
     )
     return TableClient(backend)
 

@@ -18,7 +18,7 @@ from springtide.domain.job import Blame
 from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import channel, messages
-from springtide.rpc.messages import End, Leased, Report, Wait, Welcome
+from springtide.rpc.messages import End, Leased, Report, Servers, Wait, Welcome
 from springtide.train.hands import Hands, Words
 
 ALONE = Holder(rank=0)
@@ -98,6 +98,10 @@ class Link(Protocol):
         """The push that was computed from them is applied."""
         ...
 
+    def follow_servers(self, call: Callable[[Servers], None]) -> None:
+        """Hear where servers are when some of them live again. Called in the link's thread, and must not wait."""
+        ...
+
     @property
     def draining(self) -> bool:
         """The job was asked to stop: push the batch in hand, then end the loop."""
@@ -132,6 +136,8 @@ class MasterLink:
         self._turns: dict[str, int] = {}
         self._over = False
         self._before_finish: list[Callable[[], None]] = []
+        self._servers: Servers | None = None
+        self._follow: Callable[[Servers], None] = lambda _: None
 
     def join(self) -> Welcome:
         """Enter the job; see `Link.join`."""
@@ -155,6 +161,7 @@ class MasterLink:
         assert isinstance(reply, Leased | Wait | End)
         self.hands.told(words)
         if isinstance(reply, Leased):
+            self._reach(reply.servers)
             self.hands.take(card, reply.grants, reply.era)
         return reply
 
@@ -195,6 +202,12 @@ class MasterLink:
     def leave(self) -> None:
         """The push that was computed from them is applied."""
         self._channel.ask(messages.Leave())
+
+    def follow_servers(self, call: Callable[[Servers], None]) -> None:
+        """Hear where servers are, and at once what was heard before."""
+        self._follow = call
+        if self._servers is not None:
+            call(self._servers)
 
     @property
     def draining(self) -> bool:
@@ -237,7 +250,17 @@ class MasterLink:
         self._draining = self._draining or pulse.drain
         self._fenced = self._fenced or pulse.fenced
         self.hands.told(self._told)
-        return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era)
+        self._reach(pulse.servers)
+        return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era) or pulse.healing
+
+    def _reach(self, servers: Servers | None) -> None:
+        """Turn to the next lives of lost servers, before a lease of the era that they begin is worked on.
+
+        Else an earlier life that is still there could acknowledge what counts for the new one.
+        """
+        if servers is not None and servers != self._servers:
+            self._servers = servers
+            self._follow(servers)
 
     def _take_report(self) -> Report | None:
         with self._lock:
@@ -314,6 +337,9 @@ class AloneLink:
 
     def leave(self) -> None:
         """Nobody waits."""
+
+    def follow_servers(self, call: Callable[[Servers], None]) -> None:
+        """There are none."""
 
     def before_finish(self, call: Callable[[], None]) -> None:
         """Something to do before the end."""

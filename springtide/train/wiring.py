@@ -54,6 +54,7 @@ def wire(
     refuse(model, own, max_staleness)
     welcome = to_master.join()
     client = connect.tables(welcome, settings)
+    to_master.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
     meter.spent = connect.spending(client)
     served = convert.convert(model, client)
     rates = Rates(own, served)

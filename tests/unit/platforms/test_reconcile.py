@@ -46,6 +46,17 @@ def test_what_is_not_wanted_is_asked_to_end_and_then_killed():
     assert reconciler.steps([], [life(0)], at=POLITE_S) == [End(life(0), kill=True, why="it is not wanted any more")]
 
 
+def test_the_next_life_of_a_server_waits_until_the_one_before_is_dead():
+    """They would share memory with the same workers."""
+    reconciler, role = Reconciler(), Role(RoleKind.SERVER, 1)
+    reconciler.steps([WantedRole(role=role)], [], at=0.0)
+    again, hung = WantedRole(role=role, incarnation=1), Life(role, 0)
+    end = End(hung, kill=True, why="incarnation 1 takes its place")
+    assert reconciler.steps([again], [hung], at=1.0) == [end]
+    assert reconciler.steps([again], [hung], at=1.1) == [end]
+    assert reconciler.steps([again], [], at=1.2) == [Start(again)]
+
+
 def test_the_next_life_does_not_wait_for_a_zombie():
     reconciler = Reconciler()
     reconciler.steps([worker(0)], [], at=0.0)

@@ -1,0 +1,84 @@
+"""What the master does about a lost server, once `job.state` has decided that it lives again: which checkpoint, where.
+
+In: the record, and where checkpoints lie. Out: what a server's next life must bring back before it serves, the return
+of the book when it is ready, and where the servers are now, for workers that know an earlier life.
+Next: `embedding.next_life` on the server, `data.returning` for the book.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from springtide import errors
+from springtide.checkpoint import reader
+from springtide.data.book import BookNote
+from springtide.domain.cluster import Placement, Role, RoleKind
+from springtide.domain.leases import Grant
+from springtide.job import events
+from springtide.master import entries
+from springtide.master.record import Record
+from springtide.rpc import messages
+
+
+class Healing:
+    """The master's part in the next life of a server. `kept`, `tell` and `happen` are the desk's."""
+
+    def __init__(
+        self,
+        record: Record,
+        folder: str,
+        *,
+        kept: Callable[[entries.AnyEntry | None], AbstractContextManager[None]],
+        tell: Callable[..., None],
+        happen: Callable[[events.Event], None],
+    ) -> None:
+        self._record, self._folder = record, folder
+        self._kept, self._tell, self._happen = kept, tell, happen
+
+    def to_bring_back(self, role: Role) -> messages.Restore | None:
+        """The slots of a server and the newest checkpoint; none for a first life, or where nothing was trained yet."""
+        state, placed = self._record.state, self._record.placement
+        saved = state.safety.saved
+        if not state.node(role).incarnation or saved is None or placed is None:
+            return None
+        return messages.Restore(where=self._folder, number=saved, slots=placed.slots_of(role.rank))
+
+    def placement_for(self, role: Role) -> Placement | None:
+        """A next life knows its slots from the begin; others learn them when all servers are there."""
+        return self._record.placement if self._record.state.node(role).incarnation else None
+
+    async def ready(self, role: Role, incarnation: int, said: messages.ServerReady) -> None:
+        """A server can serve. If its slots come from a checkpoint, the book goes back to that in the same moment."""
+        state, book = self._record.state, self._record.book
+        if said.error:
+            return self._happen(events.Broken(f"{role} could not be brought back: {said.error}"))
+        note = await noted(said.source, said.restored) if said.restored else None
+        if state.fenced(role, incarnation):
+            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up meanwhile")
+        new, again = state.node(role).address != said.address, 0
+        if note is not None and new and state.spec.recovery == "exact":
+            with self._kept(entries.Restore(note)):
+                again = book.restore(note)
+        told = {"checkpoint": said.restored, "samples_again": again} if said.restored else {}
+        self._tell("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
+        self._happen(events.Ready(role, said.address, incarnation))
+
+    def servers(self) -> messages.Servers | None:
+        """Where the servers are, if any of them lives again; else everyone knows."""
+        lives = tuple(node.incarnation for node in self._record.state.of_kind(RoleKind.SERVER))
+        return messages.Servers(self._record.addresses, lives) if any(lives) and self._record.addresses else None
+
+    def leased(self, grants: tuple[Grant, ...]) -> messages.Leased:
+        """Leases of this era, and what must be known before they are worked on."""
+        return messages.Leased(grants, self._record.book.era, self.servers())
+
+
+async def noted(where: str, number: int) -> BookNote:
+    """How far the job was when that checkpoint began."""
+    try:
+        manifest = await asyncio.to_thread(reader.read, where, number)
+        return msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+    except (OSError, errors.BadInput, msgspec.MsgspecError) as error:
+        raise errors.JobFailed(f"the ledger of checkpoint {number} in {where} cannot be read: {error}") from error
