@@ -11,26 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from springtide.checkpoint.manifest import Chain, File, Manifest, Segment
-
-
-class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """Where a server has put the image of one slot."""
-
-    slot: int
-    offset: int
-    length: int
-    checksum: int
-    since: int = 0
-    """The checkpoint whose image of this slot it is to be laid over; 0: it is full."""
-
-
-class Written(msgspec.Struct, frozen=True):
-    """What one server life has written for a checkpoint."""
-
-    life: str
-    file: str
-    size: int
-    pieces: tuple[Piece, ...]
+from springtide.domain.checkpoints import Piece, Written
 
 
 class Covered(NamedTuple):

@@ -8,8 +8,8 @@ import os
 import pathlib
 from collections.abc import Callable
 
-from springtide.checkpoint.cover import Piece, Written
 from springtide.checkpoint.manifest import segment_name
+from springtide.domain.checkpoints import Piece, Written
 
 WriteImage = Callable[[int, int], tuple[int, int, bool]]
 """Writes an image into the open file of the first argument at the place of the second: (bytes, checksum, full)."""

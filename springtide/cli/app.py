@@ -100,12 +100,15 @@ def run(
         list[str] | None, typer.Option(help="When a worker counts as slow, such as window=20.", metavar="NAME=VALUE")
     ] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that workers get to stop after Ctrl-C.")] = 30.0,
+    checkpoint_every: Annotated[float | None, typer.Option(min=0, help="Seconds; 0: never.  [default: 30]")] = None,
+    checkpoint_dir: Annotated[str, typer.Option(help="Folder for them.  [default: the run's]", metavar="DIR")] = "",
+    resume: Annotated[str, typer.Option(help="Go on from a run's checkpoints.", metavar="RUN_OR_URL")] = "",
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Run a training script on this machine: one master, N parameter servers, M workers.
 
-    Ctrl-C drains: workers finish the batch in hand and stop. A second Ctrl-C kills.
+    Ctrl-C drains: workers finish the batch in hand and stop, and a checkpoint is written. A second Ctrl-C kills.
     """
     from springtide.cli import run as verb
 
@@ -113,7 +116,8 @@ def run(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
         sync=sync, name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
         heartbeat_s=heartbeat, relaunches=relaunches, tries=tries, stragglers=tuple(straggler or ()),
-        grace_s=grace, as_json=as_json, debug=debug,
+        grace_s=grace, checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir, resume=resume,
+        as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from springtide import errors
-from springtide.cli import outcome, view
+from springtide.cli import keeping, outcome, view
 from springtide.domain import job, resources
 from springtide.domain.straggling import StragglerRules
 from springtide.platforms.agent import Agent, RunPlan
@@ -49,6 +49,9 @@ class RunOptions:
     tries: int = 3
     stragglers: tuple[str, ...] = ()
     grace_s: float = 30.0
+    checkpoint_every_s: float | None = None
+    checkpoint_dir: str = ""
+    resume: str = ""
     as_json: bool = False
     debug: bool = False
 
@@ -81,10 +84,16 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
     limits = limits_of(options)
     sizes = resources.size_locally(cores(), servers=options.servers, workers=options.workers, cpu=limits.cpu)
     name = options.name or name_of(script)
+    resumed = keeping.find_checkpoint(options.resume, sync=options.sync)
     spec = job.JobSpec(
-        name=name, servers=sizes.servers, workers=sizes.workers, sync=sync_mode(options.sync), slots=options.slots,
-        seed=options.seed, join_s=options.timeout_s, silence_s=options.silence_s,
+        name=name, servers=sizes.servers, workers=sizes.workers, sync=sync_mode(options.sync),
+        slots=resumed.slots if resumed else options.slots, seed=resumed.seed if resumed else options.seed,
+        join_s=options.timeout_s, silence_s=options.silence_s,
         heartbeat_s=options.heartbeat_s, relaunches=options.relaunches, tries=options.tries,
+        checkpoints=keeping.rules(
+            every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, sync=options.sync,
+            resume=options.resume, resumed=resumed,
+        ),
         stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
         worker_cpu=limits.cpu, worker_memory=limits.memory, server_cpu=limits.cpu, server_memory=limits.memory,
     )  # fmt: skip

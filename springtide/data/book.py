@@ -30,7 +30,21 @@ from springtide.domain.leases import (
 )
 from springtide.domain.samples import DatasetCard
 
-CALLS = ("lease", "report", "end", "fail", "fence", "take_back", "resize", "wish", "expect", "close", "restore", "keep")
+CALLS = (
+    "lease",
+    "report",
+    "end",
+    "fail",
+    "fence",
+    "take_back",
+    "resize",
+    "wish",
+    "expect",
+    "close",
+    "restore",
+    "keep",
+    "resume",
+)
 MOST_GRANTS = 16  # of one call: a reply stays small, and no caller runs away with the data
 LEASE_S = 30.0  # a lease that its holder has not named for so long goes back: the answer that granted it was lost
 HALVINGS = 2  # full, half and quarter size
@@ -234,6 +248,12 @@ class Book:
         done = {state.base for state in note.ledgers if Ledger.from_state(state, self.max_failures).over}
         self.changes += not done <= self.kept
         self.kept |= done
+
+    def resume(self, note: BookNote) -> None:
+        """Another run's checkpoint began with this note: what it has trained stays trained, nobody holds the rest."""
+        self.passes = [returning.anew(state, self.max_failures) for state in note.ledgers]
+        self.kept = {ledger.base for ledger in self._ledgers() if ledger.over}
+        self.changes += 1
 
     def renew(self, at: float) -> None:
         """All leases hold for another while: a new master gives everyone time to call in."""

@@ -43,6 +43,16 @@ def back_to(now: Ledger, note: LedgerState | None) -> Ledger:
     return back
 
 
+def anew(note: LedgerState, max_failures: int) -> Ledger:
+    """The ledger with which another run goes on: what was held, and what could not be read, is to be handed out."""
+    ledger = Ledger.from_state(note, max_failures)
+    ledger.take_back(list(ledger.leases))
+    for each in ledger.poisoned:
+        ledger.todo.put_back(Piece(each.shard - ledger.base, each.first, each.end))
+    ledger.poisoned, ledger.failures, ledger.asked_back, ledger.closed = [], {}, set(), False
+    return ledger
+
+
 def untrained(ledger: Ledger, *, given_up: Iterable[Poisoned]) -> Iterator[Piece]:
     """What of the shards that were handed out is not trained; `given_up` is left out."""
     yield from ledger.todo.returned

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from springtide import errors
+from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.straggling import StragglerRules
 
 SyncMode = Literal["async", "bsp"]
@@ -77,6 +78,7 @@ class JobSpec:
     """How long a worker that scaling removes may take to finish the batch in hand."""
     tries: int = 3
     """How often workers try to read a part of the data set before it is given up, and the job can only fail."""
+    checkpoints: CheckpointRules = field(default_factory=CheckpointRules)
     stragglers: StragglerRules = field(default_factory=StragglerRules)
     """When a worker counts as slow."""
     worker_cpu: float | None = None

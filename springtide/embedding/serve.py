@@ -52,6 +52,7 @@ class ServerRole:
                 raise errors.UnknownName("setting of a server", name, known)
             setattr(options, name, value)
         self._server = _native.Server(self.store, options)
+        self._owned = np.zeros(slots, dtype=np.bool_)
         self._stopped = threading.Event()
 
     def start(self) -> str:
@@ -64,9 +65,15 @@ class ServerRole:
         """From now on serve the slots that are this server's in `placement`, and refuse the others."""
         self.set_owners(placement.epoch, placement.server_of_slot)
 
+    def owns(self, slot: int) -> bool:
+        """Whether this server has the slot: none before it was placed."""
+        return bool(self._owned[slot])
+
     def set_owners(self, epoch: int, server_of_slot: Sequence[int] | npt.NDArray[np.uint16]) -> None:
         """`place`, with the server of each slot as numbers."""
-        self._server.set_placement(epoch, np.ascontiguousarray(server_of_slot, dtype=np.uint16))
+        owners = np.ascontiguousarray(server_of_slot, dtype=np.uint16)
+        self._server.set_placement(epoch, owners)
+        self._owned = owners == self.index
 
     def restart_group(self, *, generation: int, applied_step: int, workers: int) -> None:
         """bsp: the group went back to `applied_step`; requests of older generations are refused."""

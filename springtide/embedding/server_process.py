@@ -6,12 +6,13 @@ plane until the job is over; its counters ride on heartbeats.
 
 import logging
 import os
+import pathlib
 import signal
 import sys
 import threading
 
 from springtide import config, errors
-from springtide.embedding import next_life
+from springtide.embedding import next_life, saving
 from springtide.embedding.serve import ServerRole
 from springtide.rpc import channel, messages
 from springtide.telemetry import logs
@@ -50,6 +51,9 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
             host=connection_host(settings.master),
         )  # fmt: skip
         try:
+            if welcome.checkpoints:
+                life = f"{settings.member}.{settings.incarnation}"
+                saving.start(saving.Saver(role, pathlib.Path(welcome.checkpoints), life), link.ask, over)
             serve_job(role, link, welcome, over)
         finally:
             role.stop(drain_s=2.0)  # workers have gone by now: nothing more should come

@@ -107,6 +107,13 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class LastSaved:
+    """All workers have ended and the job's last checkpoint is dealt with: complete, not needed, or failed."""
+
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
 class Silent:
     """A role that should send heartbeats has sent none for too long. What the clock says comes from `JobState.due`."""
 
@@ -158,6 +165,7 @@ Event = (
     | StopAsked
     | Broken
     | Recovered
+    | LastSaved
     | Silent
     | Late
     | Undrained

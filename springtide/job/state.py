@@ -56,6 +56,8 @@ class JobState:
     poisoned: str = ""
     relaunches: int = 0
     safety: servers.Safety = field(default_factory=servers.Safety)
+    last_save: str | None = None
+    """Once all workers have ended: empty while the last checkpoint is being written, then what became of it."""
     decision: actions.Decided = field(default_factory=lambda: actions.Decided("", ""))
 
     def __post_init__(self) -> None:
@@ -101,6 +103,9 @@ class JobState:
                 return self._fail(error, Blame.INFRASTRUCTURE)
             case events.Recovered(term):
                 return self._recovered(term, at)
+            case events.LastSaved(outcome):
+                self.last_save = outcome
+                return self._settle()
             case events.Silent() | events.Late() | events.Undrained():
                 return self._overdue(event, at)
             case events.Unexplained():
@@ -146,6 +151,11 @@ class JobState:
     def draining(self, role: Role) -> bool:
         """Whether a worker should finish the batch in hand and leave. A bsp group learns of it by its leases."""
         return self.node(role).state is NodeState.DRAINING or (self.phase is Phase.DRAINING and not self.in_step)
+
+    @property
+    def saving_last(self) -> bool:
+        """Whether only the last checkpoint is missing for the job to be over."""
+        return self.last_save == "" and not self.phase.over
 
     def check(self) -> None:
         """Every invariant; tests call it after each event."""
@@ -312,6 +322,9 @@ class JobState:
         workers = self.of_kind(RoleKind.WORKER)
         if not all(node.state in (NodeState.FINISHED, NodeState.GONE) for node in workers):
             return []
+        if self.spec.checkpoints.on and not self.in_step and not self.last_save:
+            self.last_save = ""
+            return []
         if self.phase is Phase.DRAINING:
             return self._end(Phase.STOPPED, self.why)
         if self.poisoned:
@@ -343,6 +356,8 @@ class JobState:
     def _stop_asked(self, why: str, at: float) -> list[actions.Action]:
         if self.phase is Phase.DRAINING:
             return []
+        if self.phase is Phase.STARTING:
+            self.last_save = "nothing was trained"
         self._move(Phase.DRAINING, why)
         waited = [node for node in self.of_kind(RoleKind.WORKER) if node.state is NodeState.EXPECTED]
         fences = [action for node in waited for action in self._let_go(node, "not needed any more", at)]

@@ -7,11 +7,13 @@ must survive goes through `master.record` and its journal, and no reply leaves b
 import asyncio
 import contextlib
 import logging
+import pathlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from springtide import errors
+from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
@@ -22,9 +24,12 @@ from springtide.job.state import JobState
 from springtide.master import balance, entries, meetings, standing, tally, telling
 from springtide.master.agreeing import Agreeing
 from springtide.master.healing import Healing
-from springtide.master.journal import Journal, Superseded
+from springtide.master.journal import Journal
 from springtide.master.lag import Lag
+from springtide.master.pen import Pen
 from springtide.master.record import Record
+from springtide.master.rounds import Doors, Rounds
+from springtide.master.saving import Saving
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
 from springtide.telemetry.events import EventLog
@@ -48,12 +53,14 @@ class Desk:
         clock: Callable[[], float],
         journal: Journal | None = None,
         term: int = 1,
-        checkpoints: str = "",
+        saving: Saving | None = None,
     ) -> None:
         self.record, self.term = record, term
         self.over = asyncio.Event()
         """Set when the agent has said that the master may go, or has gone itself."""
-        self._story, self._clock, self._journal = story, clock, journal
+        self._clock, self._journal = clock, journal
+        pen = Pen(record, story, clock, journal, leave=self.over.set)
+        self._tell, self._kept, self._written = pen.tell, pen.kept, pen.written
         self._changed = meetings.Turnstile()
         self._balance = balance.Balance(record.state.spec.stragglers)
         self._tally = tally.Tally()
@@ -64,7 +71,11 @@ class Desk:
         self._ticked_at = clock()
         self.lag = Lag(time.monotonic)
         self._agreeing = Agreeing(record, self._changed, kept=self._kept)
-        self._healing = Healing(record, checkpoints, kept=self._kept, tell=self._tell, happen=self._happen)
+        saving = saving or Saving(CheckpointRules(), pathlib.Path())
+        doors = Doors(record=record, changed=self._changed, happen=self._happen, kept=self._kept, tell=self._tell)
+        self.rounds = Rounds(saving, doors, clock)
+        folder = str(saving.folder.absolute())
+        self._healing = Healing(record, folder, kept=self._kept, tell=self._tell, happen=self._happen)
 
     @property
     def spec(self) -> JobSpec:
@@ -81,6 +92,7 @@ class Desk:
         self._tell("master", term=self.term)
         self._happen(events.Recovered(self.term))
         self.record.book.renew(self._clock())
+        self.rounds.take_over()
 
     async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
         """One request, one reply; waiting is allowed. What the reply rests on is written before it leaves."""
@@ -151,6 +163,7 @@ class Desk:
                 self.record.book.take_back(expired)
             self._changed.turn()
         self._level(now)
+        self.rounds.look()
         journal = self._journal
         if journal is not None and journal.since_snapshot >= SNAPSHOT_ENTRIES and journal.idle:
             journal.save(self.record.to_bytes())
@@ -159,7 +172,8 @@ class Desk:
         """The whole job at this moment."""
         now = self._clock()
         return standing.status_of(
-            self.record, self._tally, self._usage, term=self.term, now=now, lag_s=self.lag.longest_s
+            self.record, self._tally, self._usage, term=self.term, now=now, lag_s=self.lag.longest_s,
+            saving=self.rounds.saving,
         )  # fmt: skip
 
     # ---- members ----
@@ -170,7 +184,8 @@ class Desk:
         spec = self.spec
         return messages.ServerWelcome(
             job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,
-            heartbeat_s=spec.heartbeat_s, restore=self._healing.to_bring_back(peer.role),
+            heartbeat_s=spec.heartbeat_s, checkpoints=self.rounds.folder,
+            restore=self._healing.to_bring_back(peer.role) or self.rounds.restore_for(request.rank),
             placement=self._healing.placement_for(peer.role),
         )  # fmt: skip
 
@@ -224,6 +239,11 @@ class Desk:
                 self._happen(events.Heard(role, incarnation))
                 self._take_report(role, incarnation, request.report)
                 return messages.Pulse(stop=self.state.phase.over)
+            case messages.SaveRequest():
+                return await self.rounds.order_for(request)
+            case messages.Saved():
+                self.rounds.heard(role, incarnation, request)
+                return messages.Ok()
             case _:
                 raise errors.BadInput(f"a server may not ask for {type(request).__name__}")
 
@@ -262,6 +282,7 @@ class Desk:
         if poisoned:
             self._tell("poisoned", shards=[str(each) for each in poisoned])
         self._happen(events.Finished(role, holder.incarnation, untrained, given_up))
+        self.rounds.look()
 
     async def _enter(self, holder: Holder, bound: int) -> None:
         self._leave(holder)  # asked again: the answer was lost
@@ -297,6 +318,7 @@ class Desk:
                 answer = self.record.lease(entry)
             return answer is not Nothing.WAIT
 
+        self.rounds.look()  # it may be that only a checkpoint is missing for the end
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_LEASE_S):
                 await self._changed.until(answered)
@@ -378,41 +400,3 @@ class Desk:
             self._changed.turn()
         if self.state.phase is not before:
             self._tell("phase", phase=self.state.phase, why=self.state.why, samples=self._tally.samples)
-
-    @contextlib.contextmanager
-    def _kept(self, entry: entries.AnyEntry | None) -> Iterator[None]:
-        """Write the entry down if what is done within changes the record, even where it is refused half-way."""
-        before = self.record.changes
-        try:
-            yield
-        finally:
-            if entry is not None and self._journal is not None and self.record.changes != before:
-                try:
-                    self._journal.append(entries.encode(entry))
-                except errors.SpringtideError as error:
-                    self._break(error)
-
-    async def _written(self) -> None:
-        try:
-            if self._journal is not None:
-                await self._journal.committed()
-        except errors.SpringtideError as error:
-            self._break(error)
-            if isinstance(error, Superseded):
-                await asyncio.Event().wait()  # say nothing more: the connection closes, and the new master answers
-
-    def _tell(self, kind: str, **fields: Any) -> None:
-        """Write the story; a disk that takes no more fails the job, once."""
-        try:
-            self._story.write(kind, **fields)
-        except errors.UserError as error:
-            self._break(error)
-
-    def _break(self, error: errors.SpringtideError) -> None:
-        """What must survive cannot be written any more."""
-        if isinstance(error, Superseded):
-            log.warning("%s: so I leave", error)
-            self.over.set()
-        elif not self.state.phase.over:
-            log.error("%s", error)
-            self.record.happen(events.Broken(str(error)), self._clock())

@@ -79,6 +79,13 @@ class Keep(Entry, frozen=True):
     note: BookNote
 
 
+class Resume(Entry, frozen=True):
+    """The job goes on from a checkpoint of another run, which began with this note and had these things done."""
+
+    note: BookNote
+    claims: tuple[str, ...]
+
+
 class Resize(Entry, frozen=True):
     """A rank's leases have another size from now on."""
 
@@ -121,8 +128,8 @@ class Open(Entry, frozen=True):
 
 
 AnyEntry = (
-    Happened | Lease | Report | End | Fail | TakeBack | Restore | Keep | Resize | Shorten | Share | Claim | Settle
-    | Open
+    Happened | Lease | Report | End | Fail | TakeBack | Restore | Keep | Resume | Resize | Shorten | Share | Claim
+    | Settle | Open
 )  # fmt: skip
 
 _EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}

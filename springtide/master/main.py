@@ -23,6 +23,7 @@ from springtide.master import entries
 from springtide.master.desk import Desk
 from springtide.master.journal import Journal
 from springtide.master.record import Record
+from springtide.master.saving import Saving
 from springtide.rpc import whereabouts
 from springtide.rpc.listener import Listener
 from springtide.telemetry import events, logs
@@ -56,7 +57,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
         return say_error(files, term, events.as_disk_error(error, files.events))
     try:
         journal = Journal(files.journal, term=term, now=time.time())
-        desk = open_desk(spec, story, journal, str(files.checkpoints))
+        desk = open_desk(spec, story, journal)
         listener = Listener(secret, desk.handle, desk.lost, term=term)
         address = await listener.start(host, port)
     except (errors.UserError, errors.JobFailed) as error:
@@ -90,7 +91,7 @@ async def tidy(journal: Journal) -> None:
             log.warning("%s", error)
 
 
-def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, checkpoints: str = "") -> Desk:
+def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal) -> Desk:
     """A desk for the first master of a job, or one that goes on with what the journal says."""
     snapshot, kept = journal.read()
     began = time.monotonic()
@@ -98,11 +99,20 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, checkpoin
     # a job's time begins with its first master and never goes back, whatever the machine's clock does
     start = max(record.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731
-    desk = Desk(record, story, clock, journal, journal.term, checkpoints)
-    if snapshot or kept:
+    saving = Saving(spec.checkpoints, checkpoint_folder(spec, logs.RunFiles(story.path.parent)), term=journal.term)
+    desk = Desk(record, story, clock, journal, journal.term, saving)
+    if not snapshot and not kept:
+        desk.rounds.resume()
+    else:
         desk.take_over()
         log.info("took over with %d entries in %.3f s", len(kept), time.monotonic() - began)
     return desk
+
+
+def checkpoint_folder(spec: JobSpec, files: logs.RunFiles) -> pathlib.Path:
+    """Where this run keeps its checkpoints."""
+    given = spec.checkpoints.folder
+    return pathlib.Path(given) / files.root.name if given else files.checkpoints
 
 
 def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> Record:

@@ -42,7 +42,7 @@ class Record:
 
     def __init__(self, spec: JobSpec) -> None:
         self.state = JobState(spec)
-        self.book = Book(workers=spec.workers, max_failures=spec.tries)
+        self.book = Book(workers=spec.workers, max_failures=spec.tries, saves=spec.checkpoints.on)
         self.addresses: tuple[str, ...] = ()
         """Where the servers listen, by rank; empty until all do."""
         self.shared: dict[str, bytes] = {}
@@ -136,6 +136,12 @@ class Record:
             self.once[key] = DONE
             self._changes += 1
 
+    def resume(self, entry: entries.Resume) -> None:
+        """Go on from another run's checkpoint, before anyone has spoken."""
+        self.book.resume(entry.note)
+        self.once = dict.fromkeys(entry.claims, DONE)
+        self._changes += 1
+
     def open_gate(self, name: str, turn: int) -> None:
         """Everyone has come to this barrier: whoever says so once more need not wait."""
         self.gates[name] = max(turn, self.gates.get(name, 0))
@@ -166,6 +172,8 @@ class Record:
                 self.book.restore(entry.note)
             case entries.Keep():
                 self.book.keep(entry.note)
+            case entries.Resume():
+                self.resume(entry)
             case entries.Resize():
                 self.book.resize(entry.rank, entry.halvings)
             case entries.Shorten():

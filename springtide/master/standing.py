@@ -8,13 +8,21 @@ from collections.abc import Mapping
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.job.nodes import ALIVE, NodeState
 from springtide.master.record import Record
+from springtide.master.saving import Saving
 from springtide.master.tally import Tally
 from springtide.rpc.messages import JobStatus, MemberView, Report
 
 
 def status_of(
-    record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float, lag_s: float = 0.0
-) -> JobStatus:  # fmt: skip
+    record: Record,
+    tally: Tally,
+    usage: Mapping[Role, RoleUsage],
+    *,
+    term: int,
+    now: float,
+    lag_s: float = 0.0,
+    saving: Saving | None = None,
+) -> JobStatus:
     """The whole job at this moment; after its end, as it was then."""
     state, book = record.state, record.book
     totals = book.totals()
@@ -22,6 +30,7 @@ def status_of(
     alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
     grew_at = max(tally.grew_at or 0.0, record.trained_at)
     began = record.leased_at
+    last = saving.last if saving else None
     return JobStatus(
         name=state.spec.name,
         phase=state.phase,
@@ -49,6 +58,10 @@ def status_of(
         relaunches=state.relaunches,
         term=term,
         loop_lag_s=round(lag_s, 4),
+        checkpoint=last.number if last else 0,
+        checkpoint_at=last.begun_at if last else 0.0,
+        checkpoint_trouble=saving.trouble if saving else "",
+        saving_last=state.saving_last,
         staleness=None if state.in_step else tally.staleness("max"),
         staleness_p50=None if state.in_step else tally.staleness("p50"),
     )

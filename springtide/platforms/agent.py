@@ -147,6 +147,8 @@ class Agent:
             status = self._last = outlook.status
             if status.phase is Phase.DRAINING and self._stop_asked_at is None:
                 self._stop_asked_at = time.monotonic()  # by another command
+            if status.saving_last and self._stop_asked_at is not None:
+                self._stop_asked_at = time.monotonic()  # workers have ended: what is written now takes its time
             on_status(status)
             if status.phase.over:
                 return status

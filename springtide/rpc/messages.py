@@ -6,10 +6,12 @@ malformed gets past `rpc.frames`. Before the first request both sides prove that
 
 import msgspec
 
+from springtide.domain.checkpoints import ShardRange, Written
 from springtide.domain.cluster import Placement, RoleExit, RoleUsage, WantedRole
 from springtide.domain.job import Blame, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
+from springtide.domain.tables import TableSpec
 from springtide.rpc.nouns import JobStatus as JobStatus
 from springtide.rpc.nouns import MemberView as MemberView
 from springtide.rpc.nouns import Message as Message
@@ -198,6 +200,27 @@ class Scale(Message, frozen=True):
     why: str = "asked by the user"
 
 
+class SaveRequest(Message, frozen=True):
+    """A server: which checkpoint is to be written? Held until there is another than the one it names; then `Save`."""
+
+    term: int = 0
+    number: int = 0
+    """What it has dealt with last."""
+
+
+class Saved(Message, frozen=True):
+    """A server's part of a checkpoint is written, or why it is not."""
+
+    term: int
+    number: int
+    written: Written | None = None
+    tables: tuple[TableSpec, ...] = ()
+    error: str = ""
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    """Processor seconds of the thread that wrote it."""
+
+
 class StatusRequest(Message, frozen=True):
     """How is the job?"""
 
@@ -254,6 +277,8 @@ class ServerWelcome(Message, frozen=True):
     restore: Restore | None = None
     placement: Placement | None = None
     """A next life is told at once."""
+    checkpoints: str = ""
+    """Folder for its part of checkpoints; empty: none are kept."""
 
 
 class Placed(Message, frozen=True):
@@ -303,6 +328,19 @@ class End(Message, frozen=True):
     """Nothing of this pass is left to hand out: all shards are done, or held by the asker itself; or the job drains."""
 
 
+class Save(Message, frozen=True):
+    """Write the slots that you own for this checkpoint, at any moment from now on."""
+
+    term: int
+    number: int
+    base: int = 0
+    """The last complete one: what was written for it need not be written again. 0: there is none."""
+    hurry: bool = False
+    """Somebody waits for it."""
+    forget: tuple[ShardRange, ...] = ()
+    """All shards that were finished before the last complete one began: details of their identities can go."""
+
+
 class Outlook(Message, frozen=True):
     """What must exist, and how the job is. The agent compares and acts: start, end, report; twice is harmless."""
 
@@ -349,6 +387,8 @@ Request = (
     | Exited
     | Look
     | Scale
+    | SaveRequest
+    | Saved
     | StatusRequest
     | Stop
     | Shutdown
@@ -364,6 +404,7 @@ Reply = (
     | End
     | Found
     | Claimed
+    | Save
     | Outlook
     | JobStatus
     | Refused

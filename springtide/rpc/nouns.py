@@ -81,6 +81,14 @@ class JobStatus(Message, frozen=True):
     """The longest that the master has let anyone wait in the last ten seconds before it looked at what came."""
     term: int = 0
     """Which master this is: 1 for the first, one more after each restart."""
+    checkpoint: int = 0
+    """The last complete one; 0: none."""
+    checkpoint_at: float = 0.0
+    """Time of day at which that began."""
+    checkpoint_trouble: str = ""
+    """What became of the last one, if it was not completed."""
+    saving_last: bool = False
+    """All workers have ended, and the last checkpoint is being written."""
     staleness: int | None = None
     """Most pushes that a server has applied between reading the rows of a push and applying that push; async only."""
     staleness_p50: int | None = None

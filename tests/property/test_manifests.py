@@ -1,12 +1,12 @@
 """A manifest comes back as it was written; any change to its bytes is noticed. Covers hold whatever servers say."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.checkpoint import cover, manifest
+from springtide.domain.checkpoints import Piece, Written
 from springtide.domain.tables import Init, OptimSpec, TableSpec
 
 tables = st.builds(
@@ -93,15 +93,13 @@ def test_chains_hold_whatever_servers_say(data):
         written = []
         for life in LIVES:
             pieces = [
-                cover.Piece(
-                    slot, slot * 10, 10, number * 100 + slot, data.draw(st.sampled_from([0, number - 1, number - 2]))
-                )
+                Piece(slot, slot * 10, 10, number * 100 + slot, data.draw(st.sampled_from([0, number - 1, number - 2])))
                 for slot in range(SLOTS)
                 if data.draw(st.booleans())
             ]
-            pieces = [msgspec.structs.replace(piece, since=max(0, piece.since)) for piece in pieces]
+            pieces = [piece._replace(since=max(0, piece.since)) for piece in pieces]
             name = manifest.segment_name(life, number)
-            written.append(cover.Written(life, name, SLOTS * 10, tuple(pieces)))
+            written.append(Written(life, name, SLOTS * 10, tuple(pieces)))
         owners = {slot: data.draw(st.sampled_from(LIVES)) for slot in range(SLOTS)}
         covered = cover.cover(SLOTS, previous, written, owners)
         said = {piece.slot for one in written for piece in one.pieces}

@@ -5,6 +5,7 @@ import numpy as np
 from springtide import _native
 from springtide.checkpoint import cover, manifest, segments, writer
 from springtide.checkpoint.places import Folder
+from springtide.domain.checkpoints import Written
 from springtide.domain.tables import OptimSpec, TableSpec
 from springtide.embedding.specs import native_spec
 
@@ -51,7 +52,7 @@ def save(from_, folder, number, *, previous=None, cut=0, life="server-0.0", ledg
 
 def publish(folder, number, written, *, previous=None, ledger=b"ledger"):
     """The manifest of what was written."""
-    covered = cover.cover(SLOTS, previous, [written] if isinstance(written, cover.Written) else written)
+    covered = cover.cover(SLOTS, previous, [written] if isinstance(written, Written) else written)
     assert not covered.missing
     made = manifest.Manifest(
         job="test", number=number, begun_at=float(number), completed_at=number + 0.5, slots=SLOTS, seed=5,

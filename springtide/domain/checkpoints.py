@@ -1,0 +1,83 @@
+"""Pure. What master and servers say to each other about checkpoints, and how often and where a job keeps them.
+
+In: `cli.run` builds the rules. Next: `master.saving` begins checkpoints, `embedding.saving` writes a server's part,
+`checkpoint.cover` puts the parts together.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from springtide import errors
+
+
+class Piece(NamedTuple):
+    """Where a server has put the image of one slot."""
+
+    slot: int
+    offset: int
+    length: int
+    checksum: int
+    since: int = 0
+    """The checkpoint whose image of this slot it is to be laid over; 0: it is full."""
+
+
+class Written(NamedTuple):
+    """What one server life has written for a checkpoint."""
+
+    life: str
+    file: str
+    size: int
+    pieces: tuple[Piece, ...]
+
+
+class ShardRange(NamedTuple):
+    """Shards `first` to `end`, without `end`."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRules:
+    """How a job keeps checkpoints."""
+
+    every_s: float = 0.0
+    """Seconds from the begin of one to the begin of the next; 0: none at all."""
+    folder: str = ""
+    """Where servers write them. It must outlive the servers and be the same for all. Empty: in the run's folder."""
+    keep: int = 2
+    """How many complete ones stay. Two, so that a damaged newest one does not lose the job."""
+    url: str = ""
+    """Where they are copied to now and then, for anything that fsspec knows; empty: nowhere."""
+    upload_every_s: float = 600.0
+    """Seconds between two copies to `url`."""
+    resume: str = ""
+    """Folder or URL of the checkpoints of another run that this one goes on from."""
+    resume_number: int = 0
+    """Which of them."""
+
+    def __post_init__(self) -> None:
+        if self.every_s < 0 or self.upload_every_s <= 0:
+            raise errors.BadInput("checkpoints: wanted seconds, 0 or more between two and more than 0 between uploads")
+        if self.keep < 1:
+            raise errors.BadInput(f"checkpoints: keep is {self.keep}; wanted 1 or more")
+
+    @property
+    def on(self) -> bool:
+        """Whether there are any."""
+        return self.every_s > 0
+
+
+def newly(before: tuple[ShardRange, ...], now: tuple[ShardRange, ...]) -> list[int]:
+    """The shards of `now` that are not in `before`; both are ascending and do not overlap."""
+    fresh: list[int] = []
+    rest = iter((*before, ShardRange(2**62, 2**62)))
+    known = next(rest)
+    for first, end in now:
+        while first < end:
+            while known.end <= first:
+                known = next(rest)
+            stop = min(end, max(first, known.first))
+            fresh.extend(range(first, stop))
+            first = min(end, known.end) if stop < end else end
+    return fresh

@@ -1,0 +1,170 @@
+"""A server's part of checkpoints: copies the slots it owns into a segment file, on the master's word, while it serves.
+
+In: orders, for which a thread of its own asks the master. Out: a file in the job's folder, and `Saved`, which says
+where each slot lies. Each slot is copied and written by the native store under its own short lock, without the GIL;
+between two slots the thread rests, so that training has the processors. Next: `master.saving`.
+"""
+
+import logging
+import pathlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from springtide import _native, errors
+from springtide.checkpoint.segments import SegmentWriter
+from springtide.domain.checkpoints import Piece, ShardRange, newly
+from springtide.embedding.specs import plain_spec
+from springtide.rpc import messages
+
+log = logging.getLogger(__name__)
+
+BUSY_SHARE = 0.25  # of one processor while nobody waits for the checkpoint
+REST_S = 0.004  # rests shorter than this are saved up
+MOST_LINKS = 8  # increments after a full image, and up to as many more: so that not all slots become full ones at once
+
+
+class Slots(Protocol):
+    """A server as this sees it: `embedding.serve.ServerRole`."""
+
+    store: _native.Store
+
+    def owns(self, slot: int) -> bool:
+        """Whether the slot is this server's to save."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What this server has written of one slot, up to the checkpoint of that number."""
+
+    number: int
+    cut: int
+    links: int = 0
+    full_bytes: int = 0
+    more_bytes: int = 0
+    """Of the increments after the full image."""
+
+    def long(self, slot: int) -> bool:
+        """Whether it is time for a full image again: there are many increments, or they are larger than it."""
+        return self.links >= MOST_LINKS + slot % MOST_LINKS or self.more_bytes > self.full_bytes
+
+
+class Saver:
+    """The saving of one server life."""
+
+    def __init__(
+        self, role: Slots, folder: pathlib.Path, life: str, *, rest: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._role, self._folder, self._life, self._rest = role, folder, life, rest
+        self._chains: dict[int, Chain] = {}
+        """As far as complete checkpoints have them."""
+        self._pending: dict[int, Chain] = {}
+        """What was written last; it counts when the next order says that that checkpoint was completed."""
+        self._forgotten: tuple[ShardRange, ...] = ()
+
+    def save(self, order: messages.Save) -> messages.Saved:
+        """Write what the order asks for. A disk that does not take it is told, not raised."""
+        began, cpu = time.monotonic(), time.thread_time()
+        self._settle(order.base)
+        self._forget(order.forget)
+        try:
+            with SegmentWriter(self._folder, self._life, order.number) as file:
+                self._write(order, file)
+                written = file.close()
+        except OSError as error:
+            log.warning("checkpoint %d: %s", order.number, error)
+            where = f"cannot write to {self._folder}"
+            return messages.Saved(order.term, order.number, error=f"{where}: {error.strerror or error}")
+        seconds, cpu_s = time.monotonic() - began, time.thread_time() - cpu
+        log.info("checkpoint %d: %d slots, %d bytes in %.2f s", order.number, len(written.pieces), file.size, seconds)
+        tables = tuple(plain_spec(spec) for spec in self._role.store.tables())
+        return messages.Saved(order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s)
+
+    def _write(self, order: messages.Save, file: SegmentWriter) -> None:
+        """All slots that are ours, those that come to us meanwhile too."""
+        store, cut = self._role.store, self._role.store.cut()
+        pace = Pace(1.0 if order.hurry else BUSY_SHARE, self._rest)
+        while left := [slot for slot in range(store.slots) if slot not in self._pending and self._role.owns(slot)]:
+            for slot in left:
+                if not self._role.owns(slot):
+                    continue
+                with pace:
+                    chain = self._chains.get(slot)
+                    since = chain if chain is not None and chain.number == order.base and not chain.long(slot) else None
+                    piece = self._append(file, slot, since)
+                if not self._role.owns(slot):  # it left while it was copied: that may be half of it
+                    file.take_back(slot)
+                    continue
+                self._pending[slot] = grown(since, piece, order.number, cut)
+
+    def _append(self, file: SegmentWriter, slot: int, since: Chain | None) -> Piece:
+        cut = since.cut if since else 0
+
+        def write(handle: int, at: int) -> tuple[int, int, bool]:
+            length, checksum, full = self._role.store.write_slot(slot, cut, handle, at)
+            return length, checksum, full
+
+        return file.append(slot, write, since=since.number if since else 0)
+
+    def _settle(self, base: int) -> None:
+        """The checkpoint of that number is the last complete one."""
+        self._chains |= {slot: chain for slot, chain in self._pending.items() if chain.number == base}
+        self._chains = {slot: chain for slot, chain in self._chains.items() if chain.number == base}
+        self._pending = {}
+
+    def _forget(self, finished: tuple[ShardRange, ...]) -> None:
+        if fresh := newly(self._forgotten, finished):
+            self._role.store.forget(fresh)
+            self._forgotten = finished
+
+
+def grown(since: Chain | None, piece: Piece, number: int, cut: int) -> Chain:
+    """A slot's chain with one more image."""
+    if not piece.since or since is None:
+        return Chain(number, cut, full_bytes=piece.length)
+    return Chain(number, cut, since.links + 1, since.full_bytes, since.more_bytes + piece.length)
+
+
+class Pace:
+    """Rests between pieces of work, so that they take no more than a share of the time."""
+
+    def __init__(self, share: float, rest: Callable[[float], object]) -> None:
+        self._rest, self._owed, self._factor = rest, 0.0, (1 - share) / share
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        """Work begins."""
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        """Work ends: rest, if there is enough to rest for."""
+        self._owed += (time.monotonic() - self._began) * self._factor
+        if self._owed > REST_S:
+            began = time.monotonic()
+            self._rest(self._owed)
+            self._owed -= time.monotonic() - began
+
+
+def start(saver: Saver, ask: Callable[[messages.Request], messages.Reply], over: threading.Event) -> threading.Thread:
+    """Save whatever the master orders, in a thread, until the server leaves."""
+
+    def attend() -> None:
+        term = number = 0
+        try:
+            while not over.is_set():
+                order = ask(messages.SaveRequest(term, number))
+                if isinstance(order, messages.Pulse):  # the job is over
+                    return
+                if isinstance(order, messages.Save):
+                    term, number = order.term, order.number
+                    ask(saver.save(order))
+        except errors.SpringtideError as error:
+            if not over.is_set():
+                log.warning("no more checkpoints: %s", error)
+
+    thread = threading.Thread(target=attend, name="springtide-save", daemon=True)
+    thread.start()
+    return thread

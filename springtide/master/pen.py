@@ -1,0 +1,74 @@
+"""Writes down what must survive and what should be told: the journal and the story, and what a full disk means.
+
+In: changes and events of `master.desk`. Out: entries in `master.journal`, lines of the story. What cannot be written
+fails the job, once; a master that another has replaced leaves.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from springtide import errors
+from springtide.job import events
+from springtide.master import entries
+from springtide.master.journal import Journal, Superseded
+from springtide.master.record import Record
+from springtide.telemetry.events import EventLog
+
+log = logging.getLogger(__name__)
+
+
+class Pen:
+    """The one writer of a master."""
+
+    def __init__(
+        self,
+        record: Record,
+        story: EventLog,
+        clock: Callable[[], float],
+        journal: Journal | None,
+        *,
+        leave: Callable[[], None],
+    ) -> None:
+        self.record, self._story, self._clock, self._journal, self._leave = record, story, clock, journal, leave
+
+    @contextlib.contextmanager
+    def kept(self, entry: entries.AnyEntry | None) -> Iterator[None]:
+        """Write the entry down if what is done within changes the record, even where it is refused half-way."""
+        before = self.record.changes
+        try:
+            yield
+        finally:
+            if entry is not None and self._journal is not None and self.record.changes != before:
+                try:
+                    self._journal.append(entries.encode(entry))
+                except errors.SpringtideError as error:
+                    self._break(error)
+
+    async def written(self) -> None:
+        """Wait until all that was kept is in the journal. A master that was replaced waits for ever."""
+        try:
+            if self._journal is not None:
+                await self._journal.committed()
+        except errors.SpringtideError as error:
+            self._break(error)
+            if isinstance(error, Superseded):
+                await asyncio.Event().wait()  # say nothing more: the connection closes, and the new master answers
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Write the story; a disk that takes no more fails the job, once."""
+        try:
+            self._story.write(kind, **fields)
+        except errors.UserError as error:
+            self._break(error)
+
+    def _break(self, error: errors.SpringtideError) -> None:
+        """What must survive cannot be written any more."""
+        if isinstance(error, Superseded):
+            log.warning("%s: so I leave", error)
+            self._leave()
+        elif not self.record.state.phase.over:
+            log.error("%s", error)
+            self.record.happen(events.Broken(str(error)), self._clock())

@@ -1,0 +1,185 @@
+"""Checkpoints in the master's event loop: when one begins, who is told, what its end means for the job.
+
+In: ticks, and the words of servers, from `master.desk`. Out: events, entries and stories through the desk's own doors.
+What a checkpoint is and when it is whole: `master.saving`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from springtide.checkpoint import reader
+from springtide.checkpoint.manifest import Manifest
+from springtide.data.book import BookNote
+from springtide.domain.cluster import Role, RoleKind
+from springtide.embedding import placement
+from springtide.job import events
+from springtide.job.nodes import ALIVE
+from springtide.master import entries, meetings
+from springtide.master.record import Record
+from springtide.master.saving import Saving
+from springtide.rpc import messages
+
+log = logging.getLogger(__name__)
+HOLD_S = 10.0  # a server's request for orders is held so long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """What a desk lets its checkpoints do."""
+
+    record: Record
+    changed: meetings.Turnstile
+    happen: Callable[[events.Event], None]
+    """Something for the state machine."""
+    kept: Callable[[entries.AnyEntry | None], contextlib.AbstractContextManager[None]]
+    """A change that must survive."""
+    tell: Callable[..., None]
+    """A line of the story."""
+
+
+class Rounds:
+    """The checkpoints of one job, one after the other."""
+
+    def __init__(self, saving: Saving, doors: Doors, clock: Callable[[], float]) -> None:
+        self.saving, self._doors, self._clock = saving, doors, clock
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def folder(self) -> str:
+        """Where servers write; empty: nowhere."""
+        on = self.saving.rules.on and self._doors.record.state.spec.sync != "bsp"
+        return str(self.saving.folder.absolute()) if on else ""
+
+    def resume(self) -> None:
+        """The run is new; it may go on from a checkpoint of another."""
+        rules, doors = self.saving.rules, self._doors
+        self.saving.begin_empty()
+        if rules.resume:
+            manifest = reader.read(rules.resume, rules.resume_number)
+            entry = entries.Resume(msgspec.msgpack.decode(manifest.ledger, type=BookNote), manifest.claims)
+            with doors.kept(entry):
+                doors.record.resume(entry)
+            samples = doors.record.book.samples_done
+            doors.tell("resumed", number=manifest.number, where=rules.resume, samples=samples)
+
+    def restore_for(self, rank: int) -> messages.Restore | None:
+        """What a server has to bring back before the first placement: its slots of the run that is gone on from."""
+        rules, spec = self.saving.rules, self._doors.record.state.spec
+        if not rules.resume or self._doors.record.placement is not None:
+            return None
+        slots = placement.even(spec.slots, spec.servers).slots_of(rank)
+        return messages.Restore(rules.resume, rules.resume_number, slots)
+
+    def take_over(self) -> None:
+        """Go on from what the master before has left."""
+        if number := self.saving.take_over():
+            why = "the master was replaced meanwhile"
+            self._doors.tell("checkpoint", number=number, outcome="abandoned", why=why)
+
+    def look(self) -> None:
+        """Begin a checkpoint if it is time, give up the one whose server is lost."""
+        saving, record, now = self.saving, self._doors.record, self._clock()
+        if not saving.rules.on:
+            return
+        lives = self._check_lives()
+        if record.state.saving_last and saving.round is None:
+            self._last_one()
+        begin, hurry = saving.wanted(record, now)
+        if begin and len(lives) == len(record.state.of_kind(RoleKind.SERVER)):
+            order = saving.begin(record, lives, hurry=hurry, at=now)
+            log.info("checkpoint %d begins, after %d", order.number, order.base)
+            self._doors.changed.turn()
+
+    async def order_for(self, request: messages.SaveRequest) -> messages.Save | messages.Wait | messages.Pulse:
+        """What a server is to write next; it has dealt with the one that it names."""
+        saving, state = self.saving, self._doors.record.state
+
+        def order() -> messages.Save | None:
+            order = saving.round.order if saving.round is not None else None
+            return order if order and (order.term, order.number) != (request.term, request.number) else None
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await self._doors.changed.until(lambda: state.phase.over or order() is not None)
+        return messages.Pulse(stop=True) if state.phase.over else order() or messages.Wait()
+
+    def heard(self, role: Role, incarnation: int, said: messages.Saved) -> None:
+        """A server has written its part, or could not."""
+        lives, record = self._check_lives(), self._doors.record
+        placed = record.placement
+        owners = {slot: lives.get(rank, "") for slot, rank in enumerate(placed.server_of_slot)} if placed else {}
+        answer = self.saving.hear(f"{role}.{incarnation}", said, record, owners)
+        if isinstance(answer, Manifest):
+            task = asyncio.get_running_loop().create_task(self._publish(answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._published)
+        elif answer is not None:
+            self._give_up(answer, "failed" if said.error else "abandoned")
+
+    # ---- inside ----
+
+    async def _publish(self, manifest: Manifest) -> None:
+        try:
+            await asyncio.to_thread(self.saving.publish, manifest)
+        except OSError as error:
+            self._give_up(f"its manifest cannot be written to {self.saving.folder}: {error.strerror}", "failed")
+            return
+        now = self.saving.round
+        if now is None or now.order.number != manifest.number:
+            return  # a server was lost while it was written: the next one begins after it
+        note = self.saving.complete(manifest)
+        if note is not None:
+            with self._doors.kept(entries.Keep(note)):
+                self._doors.record.book.keep(note)
+        self._doors.happen(events.Saved(manifest.number))
+        self._doors.tell(
+            "checkpoint", number=manifest.number, outcome="complete", full=manifest.full,
+            bytes=manifest.bytes_written, seconds=round(manifest.completed_at - manifest.begun_at, 3),
+            cpu_s=round(now.cpu_s, 4), samples=manifest.samples, begun_at=manifest.begun_at,
+            where=str(self.saving.folder),
+        )  # fmt: skip
+        self._doors.changed.turn()
+        self.look()
+
+    def _published(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a checkpoint could not be published", exc_info=error)
+            self._give_up(f"{type(error).__name__}: {error}", "failed")
+
+    def _give_up(self, why: str, outcome: str) -> None:
+        number = self.saving.abandon(why, self._clock())
+        log.warning("checkpoint %d %s: %s", number, outcome, why)
+        self._doors.tell("checkpoint", number=number, outcome=outcome, why=why)
+        if outcome != "failed":
+            return
+        record = self._doors.record
+        if record.book.waits_to_end:
+            self._doors.tell("checkpoint", number=number, outcome="skipped", why="the end of data is told without it")
+            note = record.book.note()
+            with self._doors.kept(entries.Keep(note)):
+                record.book.keep(note)
+            self._doors.changed.turn()
+        if record.state.saving_last:
+            self._doors.happen(events.LastSaved(f"the last checkpoint failed: {why}"))
+
+    def _last_one(self) -> None:
+        """All workers have ended: is there anything that no checkpoint has?"""
+        record, last = self._doors.record, self.saving.last
+        if record.leased_at is None or record.state.in_step:
+            self._doors.happen(events.LastSaved("nothing is to be saved"))
+        elif last is not None and self.saving.covers(record):
+            self._doors.happen(events.LastSaved(f"checkpoint {last.number} has everything"))
+
+    def _check_lives(self) -> Mapping[int, str]:
+        """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""
+        servers, now = self._doors.record.state.of_kind(RoleKind.SERVER), self.saving.round
+        lives = {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers if node.state in ALIVE}
+        if now is not None and (lost := sorted(now.lives - set(lives.values()))):
+            self._give_up(f"{', '.join(lost)} was lost meanwhile", "abandoned")
+        return lives

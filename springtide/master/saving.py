@@ -1,0 +1,197 @@
+"""Checkpoints of the job as its master sees them: begins one, hears what servers have written, publishes it.
+
+In: the record (whose ledger is noted before any slot is copied), `Saved` of servers. Out: a manifest in the job's
+folder when every slot is covered, the last few kept; what that means for the job: `master.rounds`. A master that takes
+over finds complete ones in the folder, abandons the one under way and begins another.
+"""
+
+import logging
+import pathlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from springtide import errors
+from springtide.checkpoint import cover, reader, writer
+from springtide.checkpoint.manifest import Manifest, number_in
+from springtide.checkpoint.places import Folder
+from springtide.data.book import BookNote
+from springtide.domain.checkpoints import CheckpointRules, ShardRange, Written
+from springtide.domain.tables import TableSpec
+from springtide.master.record import DONE, Record
+from springtide.rpc import messages
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 2.0  # after one that failed or was abandoned, or sooner where checkpoints are more frequent
+
+
+@dataclass(slots=True)
+class Round:
+    """One checkpoint under way."""
+
+    order: messages.Save
+    note: BookNote
+    samples: int
+    claims: tuple[str, ...]
+    begun_at: float
+    """Time of day."""
+    lives: frozenset[str]
+    """Servers that were there when it began."""
+    written: dict[str, Written] = field(default_factory=dict)
+    tables: dict[int, TableSpec] = field(default_factory=dict)
+    cpu_s: float = 0.0
+    publishing: bool = False
+
+    def manifest(self, record: Record, covered: cover.Covered) -> Manifest:
+        """Of what servers have written."""
+        spec = record.state.spec
+        return Manifest(
+            job=spec.name, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
+            slots=spec.slots, seed=spec.seed, samples=self.samples, ledger=msgspec.msgpack.encode(self.note),
+            tables=tuple(spec for _, spec in sorted(self.tables.items())), claims=self.claims,
+            files=covered.files, chains=covered.chains,
+        )  # fmt: skip
+
+
+class Saving:
+    """One job's checkpoints. Used from the master's event loop, except `publish`."""
+
+    def __init__(self, rules: CheckpointRules, folder: pathlib.Path, *, term: int = 1) -> None:
+        self.rules, self._place, self._term = rules, Folder(folder), term
+        self.round: Round | None = None
+        self.last: Manifest | None = None
+        """The last complete one."""
+        self.kept: list[Manifest] = []
+        self.last_note: BookNote | None = None
+        self.trouble = ""
+        """Why the newest one was not completed."""
+        self._number = 0
+        self._next_at = float("-inf")
+        self._finished: tuple[ShardRange, ...] = ()
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where servers write."""
+        return self._place.path
+
+    def begin_empty(self) -> None:
+        """The run is new: its folder must not hold another run's checkpoints."""
+        if self.rules.on and reader.numbers(self._place):
+            raise errors.BadInput(
+                f"{self.folder} has checkpoints of another run; choose another place with --checkpoint-dir, "
+                f"or go on from them with --resume {self.folder}"
+            )
+
+    def take_over(self) -> int:
+        """Find what is there already: complete checkpoints of this run, and the number of one that is not; else 0."""
+        for number in reader.numbers(self._place)[: self.rules.keep]:
+            try:
+                self.kept.insert(0, reader.read(self._place, number))
+            except (errors.BadInput, OSError) as error:
+                log.warning("checkpoint %d: %s", number, error)
+        if self.kept:
+            self._complete(self.kept[-1])
+        taken = [number_in(name.replace(".part", ".seg")) or 0 for name in self._place.names()]
+        self._number = max([(before := self._number), *taken])
+        return self._number if self._number > before else 0
+
+    # ---- beginning ----
+
+    def wanted(self, record: Record, at: float) -> tuple[bool, bool]:
+        """Whether one should begin now, and whether somebody waits for it."""
+        state, book = record.state, record.book
+        if not self.rules.on or self.round is not None or record.placement is None or state.phase.over:
+            return False, False
+        if state.in_step or state.healing or record.leased_at is None:
+            return False, False
+        if book.waits_to_end or state.saving_last:
+            return at >= self._next_at or not self.trouble, True
+        assigned = all(holder == DONE for holder in record.once.values())
+        return assigned and at >= self._next_at, False
+
+    def begin(self, record: Record, lives: Mapping[int, str], *, hurry: bool, at: float) -> messages.Save:
+        """Note the ledger; what servers copy from now on belongs to this checkpoint."""
+        self._number += 1
+        base = self.last.number if self.last is not None else 0
+        order = messages.Save(self._term, self._number, base, hurry, self._finished)
+        book = record.book
+        self.round = Round(
+            order, book.note(), book.samples_done, tuple(record.once), time.time(), frozenset(lives.values())
+        )  # fmt: skip
+        self._next_at = at + self.rules.every_s
+        return order
+
+    def covers(self, record: Record) -> bool:
+        """Whether nothing was trained since the last complete one began."""
+        return self.last_note is not None and trained(self.last_note) == trained(record.book.note())
+
+    # ---- ending ----
+
+    def hear(self, life: str, said: messages.Saved, record: Record, owners: Mapping[int, str]) -> Manifest | str | None:
+        """A server's word: the manifest to publish, or why the checkpoint is given up, or nothing yet."""
+        now = self.round
+        if now is None or now.publishing or (said.term, said.number) != (now.order.term, now.order.number):
+            return None
+        if said.error or said.written is None:
+            return f"{life}: {said.error or 'wrote nothing'}"
+        now.written[life] = said.written
+        now.tables |= {spec.id: spec for spec in said.tables}
+        now.cpu_s += said.cpu_s
+        covered = cover.cover(record.state.spec.slots, self.last, tuple(now.written.values()), owners)
+        if not covered.missing:
+            now.publishing = True
+            return now.manifest(record, covered)
+        if now.lives <= now.written.keys() and set(owners.values()) <= now.written.keys():
+            return f"{len(covered.missing)} slots have changed servers meanwhile and are in nobody's part"
+        return None
+
+    def publish(self, manifest: Manifest) -> None:
+        """Put it into the folder and drop what is not needed any more. Waits for the disk: call it in a thread."""
+        writer.publish(self._place, manifest)
+        keep = [*self.kept, manifest][-self.rules.keep :]
+        writer.drop_unneeded(self._place, keep)
+
+    def complete(self, manifest: Manifest) -> BookNote | None:
+        """It is published; the note with which it began."""
+        self.kept = [*self.kept, manifest][-self.rules.keep :]
+        note = self.round.note if self.round is not None else None
+        self.round = None
+        self._complete(manifest)
+        return note
+
+    def abandon(self, why: str, at: float) -> int:
+        """The checkpoint under way will not be completed; its number, 0 if there was none."""
+        now, self.round = self.round, None
+        if now is None:
+            return 0
+        self.trouble = f"checkpoint {now.order.number} was not completed: {why}"
+        self._next_at = min(self._next_at, at + min(AGAIN_S, self.rules.every_s))
+        return now.order.number
+
+    def _complete(self, manifest: Manifest) -> None:
+        self.last, self.trouble = manifest, ""
+        self.last_note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+        self._finished = finished(self.last_note)
+        self._number = max(self._number, manifest.number)
+
+
+def trained(note: BookNote) -> list[tuple[int, int]]:
+    """How far each pass is."""
+    return [(state.base, state.samples_done) for state in note.ledgers]
+
+
+def finished(note: BookNote) -> tuple[ShardRange, ...]:
+    """Shards of which every batch was acknowledged by then, in runs."""
+    runs: list[ShardRange] = []
+    for state in sorted(note.ledgers, key=lambda state: state.base):
+        first = state.base
+        for shard in [*sorted(state.base + left for left in state.left if left < state.running), None]:
+            end = state.base + state.running if shard is None else shard
+            if first < end:
+                joins = runs and runs[-1].end == first
+                runs[-1:] = [ShardRange(runs[-1].first, end)] if joins else [*runs[-1:], ShardRange(first, end)]
+            first = end + 1
+    return tuple(runs)

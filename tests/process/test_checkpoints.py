@@ -1,0 +1,55 @@
+"""Checkpoints over real processes: a job that is stopped half-way goes on elsewhere, and every count is exact."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from tests.process import counting, running
+
+pytestmark = pytest.mark.process
+
+SEED = 20261115
+
+
+def checkpoints(folder, run):
+    return [event for event in running.events(folder, run) if event["event"] == "checkpoint"]
+
+
+def test_a_job_stopped_half_way_goes_on_with_other_numbers_of_servers_and_workers(tmp_path):
+    print("seed", SEED)
+    ids = counting.draw(np.random.default_rng(SEED), 6000)
+    counting.write(tmp_path, ids)
+    script = ["--", ".", "2", "20"]
+    several = ["run", "count.py", "--workers", "2", "--servers", "2", "--checkpoint-every", "0.5"]
+    with running.springtide(*several, *script, "0.01", folder=tmp_path) as job:
+        running.wait_until(
+            lambda: [e for e in checkpoints(tmp_path, "count") if e["outcome"] == "complete" and e["samples"] > 1000],
+            "a checkpoint with a part of the data",
+        )
+        job.send(signal.SIGINT)
+        code, _ = job.finish()
+    assert code == 130
+    *_, last = checkpoints(tmp_path, "count")
+    ended = json.loads((tmp_path / ".springtide/runs/count/events.jsonl").read_text().splitlines()[-1])["status"]
+    assert last["outcome"] == "complete" and last["samples"] == ended["samples"] < 12_000
+    assert not (tmp_path / "counts.npz").exists()
+    others = ["run", "count.py", "--workers", "1", "--servers", "3", "--resume", ".springtide/runs/count"]
+    with running.springtide(*others, *script, "0", folder=tmp_path) as job:
+        job.wait_for("going on from checkpoint")
+        code, out = job.finish()
+    assert code == 0, out
+    assert counting.differences(tmp_path, ids, epochs=2, batch=20) == {}
+
+
+def test_a_job_that_cannot_write_checkpoints_says_so_and_goes_on(tmp_path):
+    running.script(tmp_path, running.loop())
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "train").write_text("not a folder")
+    with running.springtide("run", "train.py", "--checkpoint-dir", "full", folder=tmp_path) as job:
+        code, out = job.finish()
+    assert code == 0, out
+    told = checkpoints(tmp_path, "train")
+    assert {event["outcome"] for event in told} == {"failed", "skipped"}
+    assert "cannot write to" in told[0]["why"] and str(tmp_path / "full" / "train") in told[0]["why"]

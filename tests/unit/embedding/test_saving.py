@@ -1,0 +1,188 @@
+"""A server's part of checkpoints: full first, then what changed; what it does not own or cannot write is not its."""
+
+import errno
+
+import pytest
+
+from springtide.checkpoint import reader
+from springtide.domain.checkpoints import ShardRange
+from springtide.embedding import restoring, saving
+from springtide.rpc import messages
+from tests.unit.checkpoint import stores
+
+
+class Role:
+    """A server that owns some slots."""
+
+    def __init__(self, slots=range(stores.SLOTS)):
+        self.store, self.mine, self.asked = stores.store(), set(slots), []
+
+    def owns(self, slot):
+        self.asked.append(slot)
+        return slot in self.mine
+
+
+@pytest.fixture
+def server(tmp_path):
+    role = Role()
+    return role, saving.Saver(role, tmp_path, "server-0.0", rest=lambda _: None)
+
+
+def order(number, base=0, **more):
+    return messages.Save(1, number, base, **more)
+
+
+def since(said):
+    return {piece.since for piece in said.written.pieces}
+
+
+def test_the_first_one_is_full_and_the_next_has_what_changed(server, tmp_path):
+    role, saver = server
+    stores.train(role.store, range(500))
+    first = saver.save(order(1))
+    assert since(first) == {0} and len(first.written.pieces) == stores.SLOTS and not first.error
+    assert [spec.name for spec in first.tables] == ["ids"]
+    published = stores.publish(tmp_path, 1, first.written)
+    stores.train(role.store, [1, 2, 3])
+    second = saver.save(order(2, base=1))
+    assert since(second) == {1} and second.written.size < first.written.size
+    stores.publish(tmp_path, 2, second.written, previous=published)
+    again = stores._native.Store(slots=stores.SLOTS, seed=5)
+    restoring.restore(again, str(tmp_path), 2, range(stores.SLOTS))
+    assert stores.contents(again) == stores.contents(role.store)
+
+
+def test_after_one_that_was_not_completed_the_last_complete_one_counts(server):
+    role, saver = server
+    stores.train(role.store, range(100))
+    saver.save(order(1))
+    stores.train(role.store, [1])
+    assert since(saver.save(order(2, base=1))) == {1}
+    assert since(saver.save(order(3, base=1))) == {1}, "2 was abandoned: what changed since 1 is needed"
+    assert since(saver.save(order(4, base=0))) == {0}, "a master that knows of none needs all"
+    assert since(saver.save(order(5, base=3))) == {0}, "3 was never told to be complete in time"
+
+
+def test_chains_stay_short_and_not_all_slots_become_full_at_once(server):
+    role, saver = server
+    stores.train(role.store, range(20_000))
+    longest, full_at_once = {}, []
+    for number in range(1, 40):
+        stores.train(role.store, [number])
+        said = saver.save(order(number, base=number - 1))
+        full = [piece.slot for piece in said.written.pieces if not piece.since]
+        full_at_once.append(len(full))
+        for piece in said.written.pieces:
+            longest[piece.slot] = longest.get(piece.slot, 0) + 1 if piece.since else 0
+            assert longest[piece.slot] <= 2 * saving.MOST_LINKS
+    assert max(full_at_once[1:]) <= stores.SLOTS // 4
+
+
+def test_large_increments_lead_to_a_full_image_too(server):
+    role, saver = server
+    kinds = []
+    for number in range(1, 8):
+        stores.train(role.store, range(2000))
+        kinds.append(since(saver.save(order(number, base=number - 1))) == {0})
+    assert kinds == [True, False, False, True, False, False, True]
+
+
+def test_only_its_own_slots_are_claimed(tmp_path):
+    role = Role(slots=range(10))
+    said = saving.Saver(role, tmp_path, "server-0.0").save(order(1))
+    assert [piece.slot for piece in said.written.pieces] == list(range(10))
+
+
+def test_a_slot_that_leaves_while_it_is_copied_is_not_claimed(tmp_path):
+    role = Role(slots=range(10))
+    saver = saving.Saver(role, tmp_path, "server-0.0")
+    store = role.store
+
+    class Leaving:
+        """The store of a server that loses slot 4 in the middle of its copy."""
+
+        slots = store.slots
+        cut, tables, forget = store.cut, store.tables, store.forget
+
+        def write_slot(self, slot, cut, file, at):
+            role.mine.discard(4) if slot == 4 else None
+            return store.write_slot(slot, cut, file, at)
+
+    role.store = Leaving()
+    said = saver.save(order(1))
+    assert [piece.slot for piece in said.written.pieces] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_a_slot_that_comes_meanwhile_is_saved_by_its_new_owner(tmp_path):
+    role = Role(slots=range(10))
+    store = role.store
+
+    class Growing:
+        """The store of a server that is given slot 3 while the last of its own is copied."""
+
+        slots = store.slots
+        cut, tables = store.cut, store.tables
+
+        def write_slot(self, slot, cut, file, at):
+            role.mine.add(3)
+            return store.write_slot(slot, cut, file, at)
+
+    role.mine, role.store = {8, 9}, Growing()
+    said = saving.Saver(role, tmp_path, "server-0.0").save(order(1))
+    assert sorted(piece.slot for piece in said.written.pieces) == [3, 8, 9]
+
+
+def test_a_slot_that_came_from_elsewhere_is_written_in_full(server):
+    role, saver = server
+    stores.train(role.store, range(500))
+    saver.save(order(1))
+    role.store.import_slot(role.store.export_slot(7))
+    said = saver.save(order(2, base=1))
+    assert {piece.slot for piece in said.written.pieces if not piece.since} == {7}
+
+
+def test_a_full_disk_is_told_and_the_next_one_tries_again(server, tmp_path):
+    role, saver = server
+    store = role.store
+
+    class Full:
+        slots = store.slots
+        cut = store.cut
+
+        def write_slot(self, *_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    role.store = Full()
+    said = saver.save(order(1))
+    assert said.written is None and "No space left on device" in said.error and str(tmp_path) in said.error
+    assert list(tmp_path.iterdir()) == []
+    role.store = store
+    assert since(saver.save(order(2))) == {0}
+
+
+def test_details_of_shards_that_a_checkpoint_has_are_forgotten(server):
+    role, saver = server
+    for shard in range(4):
+        stores.train(role.store, range(64), batch=(0, shard, 0, 10))
+    saver.save(order(1))
+    assert len(role.store.applied(0)[0]) == 4
+    saver.save(order(2, base=1, forget=(ShardRange(0, 2), ShardRange(3, 4))))
+    spans, finished = role.store.applied(0)
+    assert [span[1] for span in spans] == [2] and finished == [(0, 1), (3, 3)]
+
+
+def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
+    role, rests = Role(), []
+    stores.train(role.store, range(100_000))
+    saver = saving.Saver(role, tmp_path, "server-0.0", rest=rests.append)
+    saver.save(order(1, hurry=True))
+    assert not rests
+    said = saver.save(order(2))
+    assert sum(rests) > said.seconds
+
+
+def test_the_reader_takes_what_the_saver_writes(server, tmp_path):
+    role, saver = server
+    stores.train(role.store, range(100))
+    stores.publish(tmp_path, 1, saver.save(order(1)).written)
+    assert reader.latest(str(tmp_path)).manifest.number == 1
