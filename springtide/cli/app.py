@@ -232,6 +232,32 @@ def logs(
 
 
 @app.command(
+    short_help="Write a job's model as files for serving.",
+    epilog="""\b
+Example:
+  springtide export train exports                  tables and dense tensors
+  springtide export train exports --since 7        what changed since export 7
+""",
+)
+def export(
+    job: Annotated[str, typer.Argument(help="A job, or a folder or URL of checkpoints.", metavar="JOB")],
+    url: Annotated[str, typer.Argument(help="Where to: a folder, or any URL that fsspec knows.", metavar="URL")],
+    since: Annotated[int | None, typer.Option(help="Only what changed since that export.", metavar="N")] = None,
+    checkpoint: Annotated[int | None, typer.Option(help="Another than the newest.", metavar="N")] = None,
+    format: Annotated[str, typer.Option(help="Of the tables: safetensors or parquet.")] = "safetensors",
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Write the newest checkpoint of a job, running or over: keys and rows of every table, and a dense state dict."""
+    from springtide.cli import export as verb
+
+    return verb.export(
+        job, url, since=since, checkpoint=checkpoint, format=format, folder=folder, as_json=as_json
+    )  # fmt: skip
+
+
+@app.command(
     short_help="Train on a generated click log, in about a minute.",
     epilog="""\b
 Example:

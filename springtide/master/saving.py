@@ -19,6 +19,7 @@ from springtide.checkpoint.manifest import Manifest, number_in
 from springtide.checkpoint.places import Folder
 from springtide.data.book import BookNote
 from springtide.domain.checkpoints import CheckpointRules, ShardRange, Written
+from springtide.domain.outline import SHARED_KEY
 from springtide.domain.tables import TableSpec
 from springtide.master.record import DONE, Record
 from springtide.rpc import messages
@@ -52,7 +53,7 @@ class Round:
             job=spec.name, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
             slots=spec.slots, seed=spec.seed, samples=self.samples, ledger=msgspec.msgpack.encode(self.note),
             tables=tuple(spec for _, spec in sorted(self.tables.items())), claims=self.claims,
-            files=covered.files, chains=covered.chains,
+            outline=record.shared.get(SHARED_KEY, b""), files=covered.files, chains=covered.chains,
         )  # fmt: skip
 
 

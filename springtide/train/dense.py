@@ -141,11 +141,13 @@ class ServedDense:
         *,
         frozen: Sequence[tuple[str, nn.Parameter]],
         bounded: bool,
+        still: "Still",
     ) -> None:
         """`bounded`: step.py says when values are read."""
         self._client = client
         self._bounded = bounded
         self.held = list(held)
+        self.still = still
         self._frozen = list(frozen)
         self._all = Chunks(client, self.held) if self.held else None
         self._by_present: dict[tuple[bool, ...], Chunks] = {}
@@ -218,19 +220,19 @@ class ServedDense:
 class Still:
     """Values that no one trains, frozen parameters and float buffers: the first worker's, given to the others."""
 
-    def __init__(self, client: TableClient, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, client: TableClient, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
         self._client = client
-        held: list[Held] = []
+        self.held: list[Held] = []
         first, table = 0, next_id(client)
-        for tensor in tensors:
+        for name, tensor in tensors:
             if tensor.is_floating_point() and tensor.numel():
                 chunks = -(-tensor.numel() // CHUNK)
-                held.append(Held(name="still", param=tensor, table=table, first=first, chunks=chunks))
+                self.held.append(Held(name=name, param=tensor, table=table, first=first, chunks=chunks))
                 first += chunks
         self._all: Chunks | None = None
-        if held:
+        if self.held:
             client.declare([TableSpec(id=table, name="dense:still", dim=CHUNK)])
-            self._all = Chunks(client, held)
+            self._all = Chunks(client, self.held)
 
     def assign(self) -> None:
         """Done once: put the values where the others find them."""

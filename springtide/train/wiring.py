@@ -17,7 +17,7 @@ from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.tables import ServedTable
 from springtide.rpc.messages import Welcome
-from springtide.train import connect, dense, link
+from springtide.train import connect, dense, link, outlining
 from springtide.train.allreduce import Reducer
 from springtide.train.dense import DenseGroup
 from springtide.train.local_dense import LocalDense
@@ -62,6 +62,7 @@ def wire(
     client.declare([table.spec for table in served])
     place = serve_dense if mode == "async" else keep_dense
     placed = place(client, model, groups, rates, to_master, welcome, max_staleness)
+    outlining.tell(to_master, outlining.outline(model, served, placed))
     begin = once if mode == "async" else by_rank_0
     begin(to_master, "springtide: first weights of tables", lambda: assign_tables(client, served))
     bound = max_staleness if mode == "async" else None
@@ -139,9 +140,9 @@ def serve_dense(
     """
     held = dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
-    served = dense.ServedDense(client, held, frozen=frozen, bounded=max_staleness is not None)
     trained = {id(one.param) for one in held}
-    still = dense.Still(client, [one for one in state_tensors(model) if id(one) not in trained])
+    still = dense.Still(client, [(name, one) for name, one in state_tensors(model) if id(one) not in trained])
+    served = dense.ServedDense(client, held, frozen=frozen, bounded=max_staleness is not None, still=still)
 
     def begin() -> None:
         served.assign()
@@ -186,15 +187,15 @@ def keep_dense(
     if welcome.workers == 1:
         return LocalDense(named, None)
     reducer = Reducer([param for _, param in named], connect.gloo(to_master, welcome))
-    reducer.broadcast(state_tensors(model))
+    reducer.broadcast([tensor for _, tensor in state_tensors(model)])
     return LocalDense(named, reducer)
 
 
-def state_tensors(model: nn.Module) -> list[torch.Tensor]:
-    """Dense parameters and buffers of the model: what every worker must begin with alike."""
+def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Dense parameters and buffers of the model, named: what every worker must begin with alike."""
     tables = {id(module.weight) for module in model.modules() if hasattr(module, "springtide_binding")}
-    params = [param for param in model.parameters() if id(param) not in tables]
-    return [*params, *model.buffers()]
+    params = [(name, param) for name, param in model.named_parameters() if id(param) not in tables]
+    return [*params, *model.named_buffers()]
 
 
 def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:

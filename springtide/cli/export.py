@@ -1,0 +1,72 @@
+"""`springtide export`: the newest checkpoint of a job as files for serving.
+
+In: a job, running or over, or a place with checkpoints; a URL. Out: an export there, and a table of what is in it.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich import box, console, table
+from rich.progress import Progress
+
+from springtide import errors
+from springtide.checkpoint import reader
+from springtide.checkpoint.manifest import Manifest
+from springtide.checkpoint.places import Place, place_of
+from springtide.cli import jobs
+
+if TYPE_CHECKING:
+    from springtide.export import files
+
+
+def export(
+    name: str, url: str, *, since: int | None, checkpoint: int | None, format: str, folder: str, as_json: bool
+) -> int:
+    """Collect, compare if asked to, write."""
+    from springtide.export import delta, files, load
+    from springtide.export.collect import collect
+
+    files.format_named(format)
+    where = name if "://" in name or os.path.isdir(name) else str(jobs.pick(name, folder).files.checkpoints)
+    place = place_of(where)
+    manifest = chosen_manifest(place, checkpoint)
+    base = load.read(url, since) if since is not None else None
+    with Progress(console=console.Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"checkpoint {manifest.number}", total=manifest.slots)
+        model = collect(place, manifest, lambda slot: bar.update(task, completed=slot + 1))
+    deltas = {one: delta.between(base.tables[one], model.tables[one]) for one in model.tables} if base else None
+    card = files.write(url, model, format=files.format_named(format), deltas=deltas, since=since)
+    show(card, url)
+    if as_json:
+        print(msgspec.json.encode(card).decode())
+    return 0
+
+
+def chosen_manifest(place: Place, checkpoint: int | None) -> Manifest:
+    """The checkpoint that was asked for, or the newest that is whole; why newer ones are not used is said."""
+    known = reader.numbers(place)
+    if checkpoint is not None:
+        if checkpoint not in known:
+            raise errors.MissingFile(f"no checkpoint {checkpoint} in {place.where}; there: {known or 'none'}")
+        return reader.read(place, checkpoint)
+    found = reader.latest(place, ())
+    for trouble in found.troubles:
+        console.Console(stderr=True).print(f"warning: {trouble}", style="yellow", highlight=False)
+    if found.manifest is None:
+        raise errors.MissingFile(f"no checkpoint in {place.where}; a running job makes its first one soon")
+    return found.manifest
+
+
+def show(card: "files.Card", url: str) -> None:
+    """A table of the tables."""
+    from springtide.export.files import folder_name
+
+    what = f"export {card.number}" if card.since is None else f"export {card.number}, what changed since {card.since}"
+    drawn = table.Table(title=f"{what}: {url.rstrip('/')}/{folder_name(card.number)}", box=box.SIMPLE_HEAD)
+    for column in ("table", "rows", "removed", "dim", "file"):
+        drawn.add_column(column, justify="right" if column in ("rows", "removed", "dim") else "left")
+    for one in card.tables:
+        drawn.add_row(one.outline.name, f"{one.keys:,}", f"{one.removed:,}", str(one.dim), one.file)
+    console.Console().print(drawn)
+    print(f"{card.samples:,} samples trained; dense tensors in dense.pt; left out: {len(card.left_out)}")

@@ -1,0 +1,43 @@
+"""Pure. What a model is made of, as its servers hold it: which table is which module, which chunks are which tensor.
+
+In: `train.wiring` writes it once a job. Out: kept with every checkpoint, so that `springtide.export` can give the model
+back to plain PyTorch, long after the script is gone.
+"""
+
+from dataclasses import dataclass
+
+SHARED_KEY = "springtide: outline of the model"
+"""Under which a worker shares it with the master."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOutline:
+    """One embedding table."""
+
+    name: str
+    paths: tuple[str, ...]
+    """Modules of the model that look rows up in it."""
+    rows: int
+    """Ids lie in [0, rows); 0: open-ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseOutline:
+    """One dense tensor: `chunks` rows of a table, from key `first` on, the last one padded."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    table: int
+    first: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """The whole model."""
+
+    tables: tuple[TableOutline, ...] = ()
+    dense: tuple[DenseOutline, ...] = ()
+    in_workers: tuple[str, ...] = ()
+    """Tensors of the model's state that no server holds as trained: buffers, and in bsp all dense parameters."""

@@ -1,0 +1,19 @@
+"""Exports for serving: a checkpoint's tables and dense tensors as files that anything can read.
+
+A walk: `collect` takes a model out of a checkpoint, `delta` keeps what changed since an earlier export, `files` writes
+and reads it, `load` puts it into a plain PyTorch model.
+"""
+
+import importlib
+from typing import Any
+
+_HOME = {"into": "springtide.export.load", "read": "springtide.export.load"}
+
+__all__ = ["into", "read"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'springtide.export' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,0 +1,42 @@
+"""Tells the master what the model is made of, so that checkpoints can be exported without the script.
+
+In: a model whose tables are served, and where its dense parameters are. Out: a `domain.outline.Outline`, shared.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from springtide.domain.outline import SHARED_KEY, DenseOutline, Outline, TableOutline
+from springtide.embedding.tables import ServedTable
+from springtide.train import link
+from springtide.train.dense import Held, ServedDense
+
+
+def outline(model: nn.Module, tables: Sequence[ServedTable], placed: Any) -> Outline:
+    """What servers hold of this model as trained, and what they do not."""
+    held: list[Held] = []
+    if isinstance(placed, ServedDense):
+        held = placed.held + [one for one in placed.still.held if isinstance(one.param, nn.Parameter)]
+    known = {id(one.param) for one in held} | {id(table.weight) for table in tables}
+    state = [*model.named_parameters(), *model.named_buffers()]
+    return Outline(
+        tables=tuple(
+            TableOutline(name=table.name, paths=table.paths, rows=table.request.rows) for table in tables
+        ),
+        dense=tuple(
+            DenseOutline(
+                name=one.name, shape=tuple(one.param.shape), dtype=str(one.param.dtype).removeprefix("torch."),
+                table=one.table, first=one.first, chunks=one.chunks,
+            )
+            for one in held
+        ),
+        in_workers=tuple(name for name, tensor in state if id(tensor) not in known),
+    )  # fmt: skip
+
+
+def tell(to_master: link.Link, made: Outline) -> None:
+    """Every worker says the same; once is enough."""
+    to_master.share(SHARED_KEY, msgspec.msgpack.encode(made))

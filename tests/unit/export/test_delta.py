@@ -1,0 +1,36 @@
+"""What changed between two tables, laid over the older one, is the newer one."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as some
+
+from springtide.domain.outline import TableOutline
+from springtide.export import delta
+from springtide.export.model import Table, in_order
+
+OUTLINE = TableOutline(name="items", paths=("items",), rows=0)
+rows = some.floats(width=32, allow_nan=True)
+tables = some.dictionaries(some.integers(-(2**63), 2**63 - 1), rows, max_size=12)
+
+
+def table(content: dict[int, float]) -> Table:
+    keys = np.array(list(content), dtype=np.int64)
+    values = np.array([[value, 1.0] for value in content.values()], dtype=np.float32).reshape(-1, 2)
+    return in_order(OUTLINE, "float32", keys, values)
+
+
+@given(tables, tables)
+def test_a_delta_leads_from_one_table_to_the_other(old: dict[int, float], new: dict[int, float]) -> None:
+    step = delta.between(table(old), table(new))
+    after = delta.apply(table(old), step)
+
+    np.testing.assert_array_equal(after.keys, table(new).keys)
+    np.testing.assert_array_equal(after.rows.view(np.uint32), table(new).rows.view(np.uint32))
+    assert set(step.removed.tolist()) == set(old) - set(new)
+
+
+@given(tables)
+def test_nothing_changed_is_nothing(content: dict[int, float]) -> None:
+    step = delta.between(table(content), table(content))
+
+    assert len(step.changed.keys) == 0 and len(step.removed) == 0
