@@ -43,7 +43,8 @@ class Healing:
         saved = state.safety.saved
         if not state.node(role).incarnation or saved is None or placed is None:
             return None
-        return messages.Restore(where=self._folder, number=saved, slots=placed.slots_of(role.rank))
+        url = state.spec.checkpoints.url
+        return messages.Restore(where=self._folder, number=saved, slots=placed.slots_of(role.rank), fallback=url)
 
     def placement_for(self, role: Role) -> Placement | None:
         """A next life knows its slots from the begin; others learn them when all servers are there."""
@@ -54,7 +55,10 @@ class Healing:
         state, book = self._record.state, self._record.book
         if said.error:
             return self._happen(events.Broken(f"{role} could not be brought back: {said.error}"))
-        note = await noted(said.source, said.restored) if said.restored else None
+        try:
+            note = await noted(said.source, said.restored) if said.restored and incarnation else None
+        except errors.JobFailed as error:
+            return self._happen(events.Broken(str(error)))
         if state.fenced(role, incarnation):
             raise errors.Fenced(f"{role} of incarnation {incarnation} was given up meanwhile")
         new, again = state.node(role).address != said.address, 0

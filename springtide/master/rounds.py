@@ -16,6 +16,7 @@ from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import Manifest
 from springtide.data.book import BookNote
 from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.job import Phase
 from springtide.embedding import placement
 from springtide.job import events
 from springtide.job.nodes import ALIVE
@@ -70,16 +71,18 @@ class Rounds:
     def restore_for(self, rank: int) -> messages.Restore | None:
         """What a server has to bring back before the first placement: its slots of the run that is gone on from."""
         rules, spec = self.saving.rules, self._doors.record.state.spec
-        if not rules.resume or self._doors.record.placement is not None:
+        if not rules.resume or self._doors.record.state.phase is not Phase.STARTING:
             return None
         slots = placement.even(spec.slots, spec.servers).slots_of(rank)
         return messages.Restore(rules.resume, rules.resume_number, slots)
 
     def take_over(self) -> None:
-        """Go on from what the master before has left."""
+        """Go on from what the master before has left; it may not have noted its last one any more."""
         if number := self.saving.take_over():
             why = "the master was replaced meanwhile"
             self._doors.tell("checkpoint", number=number, outcome="abandoned", why=why)
+        if (last := self.saving.last) is not None and last.number != self._doors.record.state.safety.saved:
+            self._doors.happen(events.Saved(last.number))
 
     def look(self) -> None:
         """Begin a checkpoint if it is time, give up the one whose server is lost."""

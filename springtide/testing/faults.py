@@ -21,6 +21,15 @@ KINDS: Mapping[str, int] = {
 }
 """What may happen, and how often beside the others."""
 
+WITH_SERVERS: Mapping[str, int] = {
+    **KINDS,
+    "kill server": 4,
+    "kill two servers": 1,
+    "kill server, worker and master": 1,
+    "stop server": 1,
+}
+"""For jobs that keep checkpoints: servers too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
@@ -31,7 +40,7 @@ class FaultPlan:
     """Between two faults, from ... to."""
     most_workers: int = 4
     silence_s: float = 2.0
-    """The job's own: a stopped worker is woken after it has been given up."""
+    """The job's own, and its servers': whoever is stopped is woken after it has been given up."""
     kinds: Mapping[str, int] = field(default_factory=lambda: KINDS)
 
 
@@ -60,7 +69,9 @@ class Faults:
 
     def _do(self, kind: str, chance: random.Random) -> str:
         """One fault; nothing when there is no one to suffer it."""
-        workers = sorted(role for role in self.job.pids() if role.startswith("worker-"))
+        workers, servers = (
+            sorted(role for role in self.job.pids() if role.startswith(kind)) for kind in ("worker-", "server-")
+        )
         match kind:
             case "kill workers":
                 return self._kill(chance.sample(workers, min(len(workers), chance.randint(1, 4))))
@@ -70,10 +81,17 @@ class Faults:
                 return self._kill(["master", *chance.sample(workers, min(len(workers), 1))])
             case "stop worker":
                 return self._stop(chance.choice(workers)) if workers else ""
+            case "kill server" | "kill two servers":
+                return self._kill(chance.sample(servers, min(len(servers), 1 + (kind != "kill server"))))
+            case "kill server, worker and master":
+                some = [chance.choice(roles) for roles in (servers, workers) if roles]
+                return self._kill([*some, "master"])
+            case "stop server":
+                return self._stop(chance.choice(servers)) if servers else ""
             case "scale":
                 return self._scale(chance.randint(1, self.plan.most_workers))
             case _:
-                raise errors.UnknownName("fault", kind, KINDS)
+                raise errors.UnknownName("fault", kind, WITH_SERVERS)
 
     def _kill(self, roles: Sequence[str]) -> str:
         hit = [role for role in roles if self.job.kill(role)]

@@ -1,0 +1,152 @@
+"""A lost server lives again with its slots: each sample's gradient reaches each row it touches exactly once."""
+
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from springtide.testing.faults import WITH_SERVERS, FaultPlan, Faults
+from tests.process import counting
+
+pytestmark = pytest.mark.process
+
+BATCH = 32
+SILENCE_S = 3.0
+
+
+def spec(**more):
+    """A job that saves often, notices quickly, and never gives up."""
+    given = dict(
+        workers=2, servers=2, heartbeat_s=0.2, silence_s=SILENCE_S, server_silence_s=SILENCE_S, relaunches=1000,
+        backoff_s=0.0, drain_s=10, slots=128, checkpoints=CheckpointRules(every_s=0.5),
+    )  # fmt: skip
+    return JobSpec(name="counts", **(given | more))
+
+
+def run(folder, seed, *, batches, hurt, pause_s=0.004, epochs=1, **more):
+    """Count under faults; the last status, what `hurt` says, and what the counts are off by."""
+    ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)
+    script = counting.write(folder, ids)
+    arguments = [folder, epochs, BATCH, pause_s]
+    with LocalCluster(script, arguments, spec=spec(seed=seed, **more), folder=folder / "runs") as job:
+        job.until(lambda status: status.checkpoint and status.samples > 0)
+        done = hurt(job)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, (done, status)
+    return status, done, counting.differences(folder, ids, epochs=epochs, batch=BATCH)
+
+
+def lives(job, role):
+    """How often a role has been ready."""
+    return sum(event["event"] == "ready" and event["role"] == role for event in job.story)
+
+
+@pytest.mark.timeout(240)
+def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_repeat_nothing(tmp_path):
+    def hurt(job):
+        for roles in (["server-1"], ["server-0", "server-1"], ["server-0", "worker-1", "master"]):
+            begun = job.status.samples
+            job.until(  # so that there is something to train again
+                lambda status, begun=begun: (
+                    status.samples >= begun + 5 * BATCH and time.time() - status.checkpoint_at > 0.8
+                )
+            )
+            before = {role: lives(job, role) for role in roles if role.startswith("server-")}
+            assert all(job.kill(role) for role in roles)
+            job.until(lambda _, before=before: all(lives(job, role) > count for role, count in before.items()))
+        return job
+
+    status, job, wrong = run(tmp_path, 11, batches=700, hurt=hurt, checkpoints=CheckpointRules(every_s=1.5))
+    assert not wrong, wrong
+    assert status.samples == 700 * BATCH - 5
+    back = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
+    assert len(back) == 4 and any(event["samples_again"] for event in back)
+    print([(event["role"], event["checkpoint"], event["samples_again"]) for event in back])
+
+
+@pytest.mark.timeout(240)
+def test_a_stopped_server_is_left_for_its_next_life_and_its_waking_changes_nothing(tmp_path):
+    def hurt(job):
+        pid = job.pids()["server-0"]
+        assert job.signal("server-0", signal.SIGSTOP)
+        job.until(lambda _: lives(job, "server-0") > 1)
+        job.wake(pid)
+        return job
+
+    _, job, wrong = run(tmp_path, 12, batches=400, hurt=hurt)
+    assert not wrong, wrong
+    assert any("silent" in str(event.get("why")) for event in job.story if event["event"] == "lost")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_partial_recovery_trains_nothing_again_and_healthy_slots_keep_all(tmp_path):
+    def hurt(job):
+        job.kill("server-1")
+        job.until(lambda _: lives(job, "server-1") > 1)
+        return job
+
+    status, job, wrong = run(tmp_path, 13, batches=400, hurt=hurt, recovery="partial")
+    (back,) = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
+    assert back["samples_again"] == 0 and status.samples == 400 * BATCH - 5
+    assert all(extra < 0 for extra in wrong.values()), f"nothing may be repeated: {wrong}"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(200, 220))
+def test_servers_workers_and_masters_that_die_lose_and_repeat_nothing(tmp_path, seed):
+    plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 4.0), kinds=WITH_SERVERS, most_workers=3)
+    more = dict(servers=3) if seed % 2 else {}
+    _, done, wrong = run(
+        tmp_path, seed, batches=2500, epochs=1 + seed % 2, hurt=lambda job: Faults(plan, job).run(at_most=20), **more
+    )
+    print(f"seed {seed}: {done}")
+    assert not wrong, (done, wrong)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(300, 306))
+def test_a_damaged_newest_checkpoint_costs_time_and_nothing_else(tmp_path, seed):
+    """The one before it is used, by the servers and by the ledger."""
+
+    def hurt(job):
+        job.until(lambda status: status.checkpoint >= 3)
+        newest = max((job.files.root / "checkpoints").glob("manifest-*.ckpt"))
+        newest.write_bytes(newest.read_bytes()[: -(1 + seed % 7)])
+        job.kill("server-1")
+        job.until(lambda _: lives(job, "server-1") > 1)
+        return job
+
+    _, _, wrong = run(tmp_path, seed, batches=1200, hurt=hurt, checkpoints=CheckpointRules(every_s=1.5))
+    assert not wrong, wrong
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(400, 406))
+def test_whoever_dies_while_another_is_brought_back_nothing_is_lost_or_repeated(tmp_path, seed):
+    """Another server, the same one again, a worker, the master: at any moment of the recovery."""
+    chance = random.Random(seed)
+
+    def hurt(job):
+        told = []
+        for _ in range(4):
+            before, saved = lives(job, "server-1"), job.status.checkpoint
+            job.kill("server-1")
+            second = chance.choice(["server-0", "server-1", "worker-0", "master"])
+            time.sleep(chance.uniform(0.0, 2.0))
+            told.append((second, job.kill(second)))
+            job.until(lambda _, before=before: lives(job, "server-1") > before)
+            job.until(lambda status, saved=saved: job.over or status.checkpoint > saved)
+        return told
+
+    _, done, wrong = run(tmp_path, seed, batches=2500, hurt=hurt)
+    print(f"seed {seed}: {done}")
+    assert not wrong, (done, wrong)

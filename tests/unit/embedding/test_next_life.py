@@ -1,0 +1,77 @@
+"""The next life of a server has the slots of the newest checkpoint that is whole, from wherever that can be read."""
+
+import shutil
+
+import pytest
+
+from springtide import errors
+from springtide.embedding import next_life
+from springtide.embedding.next_life import Source
+from springtide.rpc import messages
+from tests.unit.checkpoint import stores
+
+SLOTS = tuple(range(10, 40))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Two checkpoints of a store, and what was in it at each."""
+    store, folder, held = stores.store(), tmp_path / "local", {}
+    folder.mkdir()
+    for number in (1, 2):
+        stores.train(store, range(500 * number), batch=(0, number, 0, 4))
+        stores.publish(folder, number, stores.save(store, folder, number, life=f"server-0.{number}"))
+        held[number] = part(store)
+    return folder, held
+
+
+def part(store):
+    """Rows and identities of the slots in question."""
+    rows, applied = stores.contents(store)
+    slot_of = {key: int(store.slot_of(stores.TABLE.id, stores.np.array([key]))[0]) for key in rows}
+    return {key: row for key, row in rows.items() if slot_of[key] in SLOTS}, [applied[slot] for slot in SLOTS]
+
+
+def empty():
+    return stores._native.Store(slots=stores.SLOTS, seed=5)
+
+
+def spoil(path):
+    """Other bytes in the middle of every image."""
+    content = bytearray(path.read_bytes())
+    content[100::200] = bytes(value ^ 0xFF for value in content[100::200])
+    path.write_bytes(content)
+
+
+def test_slots_come_back_with_their_identities_and_no_others(saved):
+    folder, held = saved
+    store = empty()
+    assert next_life.bring_back(store, messages.Restore(str(folder), 2, SLOTS)) == Source(str(folder), 2)
+    assert part(store) == held[2]
+    assert all(store.applied(slot) == ([], []) for slot in range(stores.SLOTS) if slot not in SLOTS)
+
+
+def test_a_damaged_checkpoint_is_left_for_the_one_before_and_nothing_of_it_stays(saved, caplog):
+    folder, held = saved
+    spoil(folder / "server-0.2-000002.seg")
+    store = empty()
+    assert next_life.bring_back(store, messages.Restore(str(folder), 2, SLOTS)) == Source(str(folder), 1)
+    assert part(store) == held[1]
+    assert "checkpoint 2" in caplog.text and "damaged" in caplog.text
+
+
+def test_without_the_folder_storage_is_read(saved, tmp_path):
+    folder, held = saved
+    shutil.move(folder, tmp_path / "storage")
+    store = empty()
+    wanted = messages.Restore(str(folder), 2, SLOTS, fallback=f"file://{tmp_path / 'storage'}")
+    assert next_life.bring_back(store, wanted) == Source(wanted.fallback, 2)
+    assert part(store) == held[2]
+
+
+def test_where_nothing_is_whole_everything_that_was_tried_is_told(saved):
+    folder, _ = saved
+    for path in folder.glob("*.seg"):
+        path.unlink()
+    with pytest.raises(errors.JobFailed, match=r"no checkpoint has its slots: .*checkpoint 2.*checkpoint 1"):
+        next_life.bring_back(empty(), messages.Restore(str(folder), 2, SLOTS))

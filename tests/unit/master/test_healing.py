@@ -1,0 +1,221 @@
+"""The master and a lost server, without a socket: who is told what, and when the book goes back."""
+
+import asyncio
+import contextlib
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.job import JobSpec, Phase
+from springtide.domain.leases import Progress
+from springtide.domain.samples import DatasetCard
+from springtide.job import events
+from springtide.master import desk
+from springtide.master.main import rebuild
+from springtide.master.record import Record
+from springtide.rpc import messages
+from springtide.rpc.listener import Peer
+from springtide.telemetry.events import EventLog
+from tests.unit.checkpoint import stores
+
+CARD = DatasetCard(samples=60, batch_size=10, shard_batches=2)  # three shards
+SERVER = Role(RoleKind.SERVER, 1)
+
+
+class Kept:
+    """A journal in memory."""
+
+    def __init__(self):
+        self.entries, self.since_snapshot, self.idle = [], 0, True
+
+    def append(self, entry):
+        self.entries.append(entry)
+
+    async def committed(self):
+        pass
+
+
+class Job:
+    """A desk with two servers and a worker that has trained one shard, and a checkpoint from before that."""
+
+    def __init__(self, folder, **spec):
+        self.folder, self.now, self.journal = folder, 0.0, Kept()
+        self.spec = JobSpec(name="job", servers=2, slots=64, **spec)
+        self.story = EventLog(folder / "events.jsonl")
+        self.desk = desk.Desk(Record(self.spec), self.story, lambda: self.now, self.journal)
+        self.desk._healing._folder = str(folder)
+        self.peers = {name: Peer(address=name) for name in ("agent", "server-0", "server-1", "worker-0")}
+
+    async def ask(self, name, request):
+        return await self.desk.handle(self.peers[name], request)
+
+    async def begin(self):
+        await self.ask("agent", messages.JoinAgent(1))
+        joining = asyncio.create_task(self.ask("worker-0", messages.JoinWorker(0, 2)))
+        for rank in range(2):
+            await self.ask(f"server-{rank}", messages.JoinServer(rank, 3))
+        await asyncio.gather(*(self.ask(f"server-{n}", messages.ServerReady(f"host:{n}")) for n in range(2)))
+        await joining
+        self.save(1)
+        (grant,) = (await self.ask("worker-0", messages.LeaseRequest(CARD))).grants
+        await self.ask("worker-0", messages.Heartbeat(progress=(Progress(grant.shard, 0, grant.end, grant.end),)))
+        assert self.desk.record.book.samples_done == 20
+
+    def save(self, number):
+        """A checkpoint is complete."""
+        note = msgspec.msgpack.encode(self.desk.record.book.note())
+        stores.publish(self.folder, number, stores.save(stores.store(), self.folder, number), ledger=note)
+        self.desk._happen(events.Saved(number))
+
+    async def kill(self, incarnation=0):
+        ended = RoleExit(role=SERVER, pid=3, signal="SIGKILL", incarnation=incarnation)
+        await self.ask("agent", messages.Exited(ended))
+
+    async def come_back(self, incarnation=1, number=1, **said):
+        """The next life joins and says that it is ready; what it was welcomed with."""
+        self.peers["server-1"] = Peer(address="new")
+        welcome = await self.ask("server-1", messages.JoinServer(1, 9, incarnation))
+        ready = messages.ServerReady("host:9", number, str(self.folder))
+        await self.ask("server-1", msgspec.structs.replace(ready, **said))
+        return welcome
+
+
+def with_job(test, folder, **spec):
+    async def run():
+        job = Job(folder, **spec)
+        try:
+            await job.begin()
+            await test(job)
+        finally:
+            job.story.close()
+
+    asyncio.run(run())
+
+
+def test_the_next_life_is_told_what_to_bring_back_and_then_the_book_goes_back(tmp_path):
+    async def test(job):
+        await job.kill()
+        assert [each.incarnation for each in job.desk.state.wanted() if each.role == SERVER] == [1]
+        welcome = await job.come_back()
+        assert welcome.restore == messages.Restore(str(tmp_path), 1, tuple(range(32, 64)))
+        assert welcome.placement == job.desk.record.placement
+        book = job.desk.record.book
+        assert (book.samples_done, book.era) == (0, 1)
+        pulse = await job.ask("worker-0", messages.Heartbeat())
+        assert (pulse.era, pulse.servers) == (1, messages.Servers(("host:0", "host:9"), (0, 1)))
+        leased = await job.ask("worker-0", messages.LeaseRequest(CARD))
+        assert (leased.era, leased.servers) == (1, pulse.servers)
+        old = (Progress(0, 0, 20, 20),)
+        await job.ask("worker-0", messages.Heartbeat(progress=old, era=0))
+        assert book.samples_done == 0, "a word from before the return counts"
+        await job.ask("worker-0", messages.Heartbeat(progress=old, era=1))
+        assert book.samples_done == 20
+        again = rebuild(job.spec, None, job.journal.entries)
+        assert again.book.to_state() == book.to_state() and again.addresses == job.desk.record.addresses
+
+    with_job(test, tmp_path)
+
+
+def test_partial_recovery_leaves_the_book_as_it_is(tmp_path):
+    async def test(job):
+        await job.kill()
+        await job.come_back()
+        assert (job.desk.record.book.samples_done, job.desk.record.book.era) == (20, 0)
+
+    with_job(test, tmp_path, recovery="partial")
+
+
+def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_was_named(tmp_path):
+    async def test(job):
+        job.save(2)
+        await job.kill()
+        assert (await job.come_back(number=1)).restore.number == 2
+        assert job.desk.record.book.samples_done == 0
+
+    with_job(test, tmp_path)
+
+
+def test_said_twice_the_return_happens_once(tmp_path):
+    async def test(job):
+        await job.kill()
+        await job.come_back()
+        await job.ask("server-1", messages.ServerReady("host:9", 1, str(tmp_path)))  # to the next master, perhaps
+        assert job.desk.record.book.era == 1
+
+    with_job(test, tmp_path)
+
+
+def test_heartbeats_are_held_while_a_server_is_away_and_new_workers_wait_for_it(tmp_path):
+    async def test(job):
+        await job.kill()
+        assert (await job.ask("worker-0", messages.Heartbeat())).healing
+        beating = asyncio.create_task(job.ask("worker-0", messages.Heartbeat()))
+        again = Peer(address="worker-0 again")
+        joining = asyncio.create_task(job.desk.handle(again, messages.JoinWorker(0, 2)))
+        await asyncio.sleep(0)
+        await job.come_back()
+        pulse, welcome = await beating, await joining
+        assert not pulse.healing and pulse.era == 1
+        assert (welcome.servers, welcome.lives) == (("host:0", "host:9"), (0, 1))
+
+    with_job(test, tmp_path)
+
+
+def test_the_earlier_life_is_told_that_it_was_given_up(tmp_path):
+    async def test(job):
+        old = job.peers["server-1"]
+        await job.kill()
+        for words in (messages.Heartbeat(), messages.ServerReady("host:1")):
+            with pytest.raises(errors.Fenced, match="server-1 of incarnation 0 was given up"):
+                await job.desk.handle(old, words)
+
+    with_job(test, tmp_path)
+
+
+def test_where_nothing_can_be_brought_back_the_job_fails_with_the_servers_words(tmp_path):
+    async def test(job):
+        await job.kill()
+        with contextlib.suppress(errors.SpringtideError):
+            await job.come_back(number=0, address="", error="no checkpoint has its slots: checkpoint 1 is torn")
+        assert job.desk.state.phase is Phase.FAILED
+        assert job.desk.state.why == (
+            "server-1 could not be brought back: no checkpoint has its slots: checkpoint 1 is torn"
+        )
+
+    with_job(test, tmp_path)
+
+
+def test_where_the_ledger_cannot_be_read_the_job_fails_too(tmp_path):
+    async def test(job):
+        await job.kill()
+        await job.come_back(number=7)
+        assert job.desk.state.phase is Phase.FAILED
+        assert job.desk.state.why.startswith(f"the ledger of checkpoint 7 in {tmp_path} cannot be read")
+
+    with_job(test, tmp_path)
+
+
+def test_two_servers_may_come_back_from_different_checkpoints_and_the_older_one_counts(tmp_path):
+    async def test(job):
+        job.save(2)  # has the first shard
+        for rank in range(2):
+            ended = RoleExit(role=Role(RoleKind.SERVER, rank), pid=3, signal="SIGKILL")
+            await job.ask("agent", messages.Exited(ended))
+        await job.come_back(number=1)
+        first = Peer(address="server-0 again")
+        await job.desk.handle(first, messages.JoinServer(0, 8, 1))
+        await job.desk.handle(first, messages.ServerReady("host:8", 2, str(tmp_path)))
+        assert job.desk.record.book.samples_done == 0 and not job.desk.state.healing
+
+    with_job(test, tmp_path)
+
+
+def test_a_job_that_ends_meanwhile_is_not_healed(tmp_path):
+    async def test(job):
+        await job.kill()
+        job.desk._happen(events.Broken("the disk is full"))
+        assert not job.desk.state.healing
+
+    with_job(test, tmp_path)
