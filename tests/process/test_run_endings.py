@@ -61,9 +61,10 @@ def test_a_second_ctrl_c_kills(tmp_path):
     assert not any(running.alive(pid) for pid in pids.values())
 
 
-def test_a_killed_server_ends_the_job_and_is_named(tmp_path):
+def test_without_checkpoints_a_killed_server_ends_the_job_and_is_named(tmp_path):
     running.script(tmp_path, FOREVER)
-    with running.springtide("run", "train.py", "--servers", "2", "--workers", "2", folder=tmp_path) as job:
+    options = ("--servers", "2", "--workers", "2", "--checkpoint-every", "0")
+    with running.springtide("run", "train.py", *options, folder=tmp_path) as job:
         job.wait_for("training")
         pid = job.roles()["server-1"]
         running.kill(pid)

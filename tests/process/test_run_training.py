@@ -40,9 +40,10 @@ def write(folder, *, samples=4096, epochs=1, data="data"):
     running.script(folder, TRAIN.format(samples=samples, epochs=epochs, data=data))
 
 
-def test_a_server_killed_in_training_is_named_first(tmp_path):
+def test_without_checkpoints_a_server_killed_in_training_is_named_first(tmp_path):
     write(tmp_path, epochs=10**6)
-    with running.springtide("run", "train.py", "--servers", "2", "--workers", "2", folder=tmp_path) as job:
+    options = ("--servers", "2", "--workers", "2", "--checkpoint-every", "0")
+    with running.springtide("run", "train.py", *options, folder=tmp_path) as job:
         job.wait_for("training")
         pid = job.roles()["server-0"]
         running.kill(pid)
