@@ -102,6 +102,7 @@ class Remote:
         except ValueError as error:
             raise errors.BadInput(f"{url}: {error}") from error
         self._url = url.rstrip("/")
+        self._renames = "file" in self._files.protocol or "sftp" in self._files.protocol
 
     @property
     def where(self) -> str:
@@ -132,18 +133,16 @@ class Remote:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """In one piece; local files under another name first."""
+        """In one piece; files of a file system under another name first."""
         self._files.makedirs(self._root, exist_ok=True)
-        unfinished = self._path(f"{name}.part")
-        self._files.pipe_file(unfinished, content)
-        self._files.mv(unfinished, self._path(name))
+        self._files.pipe_file(self._unfinished(name), content)
+        self._finish(name)
 
     def put(self, source: pathlib.Path, name: str) -> None:
         """A local file, under its name only when it is whole."""
         self._files.makedirs(self._root, exist_ok=True)
-        unfinished = self._path(f"{name}.part")
-        self._files.put_file(str(source), unfinished)
-        self._files.mv(unfinished, self._path(name))
+        self._files.put_file(str(source), self._unfinished(name))
+        self._finish(name)
 
     def remove(self, name: str) -> None:
         """Delete."""
@@ -154,6 +153,14 @@ class Remote:
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
+
+    def _unfinished(self, name: str) -> str:
+        """Object stores show an object when it is whole; elsewhere it gets another name until then."""
+        return self._path(f"{name}.part" if self._renames else name)
+
+    def _finish(self, name: str) -> None:
+        if self._renames:
+            self._files.mv(self._path(f"{name}.part"), self._path(name))
 
 
 def place_of(where: str) -> Place:

@@ -32,6 +32,7 @@ def drop_unneeded(place: Place, kept: Collection[Manifest]) -> list[str]:
 
 def _number(name: str) -> int | None:
     """The checkpoint that a file belongs to, finished or not; None: it is not ours."""
-    if (number := number_of(name.removesuffix(".part"))) is not None:
+    whole = name.removesuffix(".part")
+    if (number := number_of(whole)) is not None:
         return number
-    return number_in(name.removesuffix(".part") + ".seg" if name.endswith(".part") else name)
+    return number_in(whole.removesuffix(".seg") + ".seg") if whole != name or name.endswith(".seg") else None

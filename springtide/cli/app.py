@@ -26,6 +26,7 @@ Examples:
   springtide status                            how the newest job is doing
   springtide explain train                     what happened to it, and why
   springtide scale train --workers 4           while it trains
+  springtide run train.py --resume .springtide/runs/train
   springtide doctor                            is everything here that is needed?
 
 \b
@@ -102,6 +103,8 @@ def run(
     grace: Annotated[float, typer.Option(min=0, help="Seconds that workers get to stop after Ctrl-C.")] = 30.0,
     checkpoint_every: Annotated[float | None, typer.Option(min=0, help="Seconds; 0: never.  [default: 30]")] = None,
     checkpoint_dir: Annotated[str, typer.Option(help="Folder for them.  [default: the run's]", metavar="DIR")] = "",
+    checkpoint_url: Annotated[str, typer.Option(help="Where they are copied to.", metavar="URL")] = "",
+    upload_every: Annotated[float, typer.Option(min=1, help="Seconds between two copies.")] = 600.0,
     resume: Annotated[str, typer.Option(help="Go on from a run's checkpoints.", metavar="RUN_OR_URL")] = "",
     as_json: Json = False,
     debug: Debug = False,
@@ -116,7 +119,8 @@ def run(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
         sync=sync, name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
         heartbeat_s=heartbeat, relaunches=relaunches, tries=tries, stragglers=tuple(straggler or ()),
-        grace_s=grace, checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir, resume=resume,
+        grace_s=grace, checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir,
+        checkpoint_url=checkpoint_url, upload_every_s=upload_every, resume=resume,
         as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)
@@ -168,6 +172,20 @@ def explain(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: 
     from springtide.cli import story as verb
 
     return verb.explain(job, folder=folder, as_json=as_json)
+
+
+@app.command(
+    short_help="The checkpoints of a job: when, how large, where.",
+    epilog="""\b
+Example:
+  springtide checkpoints train --json
+""",
+)
+def checkpoints(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:
+    """The checkpoints of a job: when each began, how large it is, what became of it, where it is."""
+    from springtide.cli import checkpoints as verb
+
+    return verb.checkpoints(job, folder=folder, as_json=as_json)
 
 
 @app.command(

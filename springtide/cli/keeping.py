@@ -14,10 +14,18 @@ from springtide.checkpoint.places import place_of
 from springtide.domain.checkpoints import CheckpointRules
 
 EVERY_S = 30.0
+UPLOAD_EVERY_S = 600.0
 
 
 def rules(
-    *, every_s: float | None, folder: str, sync: str, resume: str = "", resumed: Manifest | None = None
+    *,
+    every_s: float | None,
+    folder: str,
+    sync: str,
+    url: str = "",
+    upload_every_s: float = UPLOAD_EVERY_S,
+    resume: str = "",
+    resumed: Manifest | None = None,
 ) -> CheckpointRules:
     """How the job keeps checkpoints: every 30 s unless it is told otherwise, and none in bsp."""
     if sync == "bsp":
@@ -27,11 +35,18 @@ def rules(
                 "parameters are in the workers. Leave the option out, or use --sync async"
             )
         every_s = 0.0
+    if url and every_s == 0:
+        raise errors.BadInput("--checkpoint-url without checkpoints: give --checkpoint-every too, and no --sync bsp")
+    if url and "://" not in url:
+        url = f"file://{absolute(url)}"
     return CheckpointRules(
         every_s=EVERY_S if every_s is None else every_s,
         folder=str(pathlib.Path(folder).absolute()) if folder else "",
         resume=absolute(place_of(resume).where) if resumed else "",
         resume_number=resumed.number if resumed else 0,
+        numbers_after=max(reader.numbers(place_of(resume))) if resumed else 0,
+        url=url.rstrip("/"),
+        upload_every_s=upload_every_s,
     )
 
 

@@ -51,6 +51,8 @@ class RunOptions:
     grace_s: float = 30.0
     checkpoint_every_s: float | None = None
     checkpoint_dir: str = ""
+    checkpoint_url: str = ""
+    upload_every_s: float = keeping.UPLOAD_EVERY_S
     resume: str = ""
     as_json: bool = False
     debug: bool = False
@@ -92,7 +94,7 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
         heartbeat_s=options.heartbeat_s, relaunches=options.relaunches, tries=options.tries,
         checkpoints=keeping.rules(
             every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, sync=options.sync,
-            resume=options.resume, resumed=resumed,
+            url=options.checkpoint_url, upload_every_s=options.upload_every_s, resume=options.resume, resumed=resumed,
         ),
         stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
         worker_cpu=limits.cpu, worker_memory=limits.memory, server_cpu=limits.cpu, server_memory=limits.memory,

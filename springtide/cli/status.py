@@ -60,6 +60,8 @@ def text(run: Run, job: JobStatus) -> str:
     )
     if job.staleness is not None:
         lines += wrap(f"stale   {job.staleness_p50} pushes at the median, {job.staleness} at most")
+    if job.checkpoint or job.checkpoint_trouble:
+        lines += wrap(f"saved   {saved(job)}")
     if job.decision:
         lines += wrap(f"decided {decision_of(job)}")
     if not job.phase.over:
@@ -78,6 +80,14 @@ def shards(job: JobStatus) -> str:
     if job.epochs > 1:
         parts.append(f"epoch {job.epochs}")
     return ", ".join(parts)
+
+
+def saved(job: JobStatus) -> str:
+    """The last complete checkpoint and its age, or what went wrong with the newest."""
+    age = short_time(time.time() - job.checkpoint_at)
+    last = f"checkpoint {job.checkpoint}, begun {age} ago" if job.checkpoint else "no checkpoint yet"
+    copied = f", copied up to {job.uploaded}" if job.uploaded else ""
+    return last + copied + (f"; {job.checkpoint_trouble}" if job.checkpoint_trouble else "")
 
 
 def member_row(member: MemberView) -> str:

@@ -69,6 +69,12 @@ def sentence(event: Event) -> str:
             return "given up: " + "; ".join(event["shards"])
         case "master_replaced":
             return f"{event['why']}; a new master (term {event['term']}) listened {event['seconds']:.1f} s later"
+        case "checkpoint" if event["outcome"] != "complete":
+            return f"checkpoint {event['number']} {event['outcome']}: {event['why']}"
+        case "uploaded" if event["outcome"] != "complete":
+            return f"checkpoint {event['number']} was not copied to {event['url']}: {event['why']}"
+        case "resumed":
+            return f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']} samples trained"
         case "ended" | "joined" | "ready" | "placed" | "finished" | "exited":
             return ""
         case kind if event.get("why"):

@@ -55,6 +55,8 @@ class CheckpointRules:
     """Folder or URL of the checkpoints of another run that this one goes on from."""
     resume_number: int = 0
     """Which of them."""
+    numbers_after: int = 0
+    """Numbers up to this one are taken where the checkpoints of that run lie."""
 
     def __post_init__(self) -> None:
         if self.every_s < 0 or self.upload_every_s <= 0:

@@ -173,7 +173,7 @@ class Desk:
         now = self._clock()
         return standing.status_of(
             self.record, self._tally, self._usage, term=self.term, now=now, lag_s=self.lag.longest_s,
-            saving=self.rounds.saving,
+            rounds=self.rounds,
         )  # fmt: skip
 
     # ---- members ----

@@ -23,6 +23,7 @@ from springtide.job.nodes import ALIVE
 from springtide.master import entries, meetings
 from springtide.master.record import Record
 from springtide.master.saving import Saving
+from springtide.master.uploading import Uploading
 from springtide.rpc import messages
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Rounds:
 
     def __init__(self, saving: Saving, doors: Doors, clock: Callable[[], float]) -> None:
         self.saving, self._doors, self._clock = saving, doors, clock
+        self.uploading = Uploading(saving.rules, saving.folder, doors.tell)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -55,6 +57,11 @@ class Rounds:
         """Where servers write; empty: nowhere."""
         on = self.saving.rules.on and self._doors.record.state.spec.sync != "bsp"
         return str(self.saving.folder.absolute()) if on else ""
+
+    @property
+    def trouble(self) -> str:
+        """Why the newest one is not complete, or not copied; empty: all is well."""
+        return "; ".join(filter(None, (self.saving.trouble, self.uploading.trouble)))
 
     def resume(self) -> None:
         """The run is new; it may go on from a checkpoint of another."""
@@ -90,7 +97,10 @@ class Rounds:
         if not saving.rules.on:
             return
         lives = self._check_lives()
-        if record.state.saving_last and saving.round is None:
+        final = record.state.saving_last and saving.round is None and saving.covers(record)
+        on_its_way = self.uploading.look(saving.last, now, final=final, then=self.look)
+        saving.pinned = self.uploading.running
+        if record.state.saving_last and saving.round is None and not (final and on_its_way):
             self._last_one()
         begin, hurry = saving.wanted(record, now)
         if begin and len(lives) == len(record.state.of_kind(RoleKind.SERVER)):

@@ -16,7 +16,7 @@ import msgspec
 from springtide import errors
 from springtide.checkpoint import cover, reader, writer
 from springtide.checkpoint.manifest import Manifest, number_in
-from springtide.checkpoint.places import Folder
+from springtide.checkpoint.places import Folder, place_of
 from springtide.data.book import BookNote
 from springtide.domain.checkpoints import CheckpointRules, ShardRange, Written
 from springtide.domain.outline import SHARED_KEY
@@ -69,7 +69,9 @@ class Saving:
         self.last_note: BookNote | None = None
         self.trouble = ""
         """Why the newest one was not completed."""
-        self._number = 0
+        self.pinned: Manifest | None = None
+        """One whose files must stay whatever comes: it is being copied elsewhere."""
+        self._number = rules.numbers_after
         self._next_at = float("-inf")
         self._finished: tuple[ShardRange, ...] = ()
 
@@ -84,6 +86,12 @@ class Saving:
             raise errors.BadInput(
                 f"{self.folder} has checkpoints of another run; choose another place with --checkpoint-dir, "
                 f"or go on from them with --resume {self.folder}"
+            )
+        url = self.rules.url
+        if self.rules.on and url and url.rstrip("/") != self.rules.resume and reader.numbers(place_of(url)):
+            raise errors.BadInput(
+                f"{url} has checkpoints of another run; choose another place with --checkpoint-url, "
+                f"or go on from them with --resume {url}"
             )
 
     def take_over(self) -> int:
@@ -107,6 +115,8 @@ class Saving:
         if not self.rules.on or self.round is not None or record.placement is None or state.phase.over:
             return False, False
         if state.in_step or state.healing or record.leased_at is None:
+            return False, False
+        if state.saving_last and self.covers(record):
             return False, False
         if book.waits_to_end or state.saving_last:
             return at >= self._next_at or not self.trouble, True
@@ -153,7 +163,7 @@ class Saving:
         """Put it into the folder and drop what is not needed any more. Waits for the disk: call it in a thread."""
         writer.publish(self._place, manifest)
         keep = [*self.kept, manifest][-self.rules.keep :]
-        writer.drop_unneeded(self._place, keep)
+        writer.drop_unneeded(self._place, [*keep, *([self.pinned] if self.pinned else [])])
 
     def complete(self, manifest: Manifest) -> BookNote | None:
         """It is published; the note with which it began."""

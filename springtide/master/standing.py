@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.job.nodes import ALIVE, NodeState
 from springtide.master.record import Record
-from springtide.master.saving import Saving
+from springtide.master.rounds import Rounds
 from springtide.master.tally import Tally
 from springtide.rpc.messages import JobStatus, MemberView, Report
 
@@ -21,7 +21,7 @@ def status_of(
     term: int,
     now: float,
     lag_s: float = 0.0,
-    saving: Saving | None = None,
+    rounds: Rounds | None = None,
 ) -> JobStatus:
     """The whole job at this moment; after its end, as it was then."""
     state, book = record.state, record.book
@@ -30,7 +30,7 @@ def status_of(
     alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
     grew_at = max(tally.grew_at or 0.0, record.trained_at)
     began = record.leased_at
-    last = saving.last if saving else None
+    last = rounds.saving.last if rounds else None
     return JobStatus(
         name=state.spec.name,
         phase=state.phase,
@@ -60,7 +60,8 @@ def status_of(
         loop_lag_s=round(lag_s, 4),
         checkpoint=last.number if last else 0,
         checkpoint_at=last.begun_at if last else 0.0,
-        checkpoint_trouble=saving.trouble if saving else "",
+        checkpoint_trouble=rounds.trouble if rounds else "",
+        uploaded=rounds.uploading.done if rounds else 0,
         saving_last=state.saving_last,
         staleness=None if state.in_step else tally.staleness("max"),
         staleness_p50=None if state.in_step else tally.staleness("p50"),

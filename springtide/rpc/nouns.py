@@ -87,6 +87,8 @@ class JobStatus(Message, frozen=True):
     """Time of day at which that began."""
     checkpoint_trouble: str = ""
     """What became of the last one, if it was not completed."""
+    uploaded: int = 0
+    """The last one that is at the checkpoint URL too; 0: none."""
     saving_last: bool = False
     """All workers have ended, and the last checkpoint is being written."""
     staleness: int | None = None

@@ -270,6 +270,40 @@ def test_a_last_one_that_fails_does_not_keep_the_job_from_ending(tmp_path):
     with_job(test, tmp_path)
 
 
+def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
+    url = f"file://{tmp_path}/copy"
+
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.Finish())
+        assert job.master.state.phase is Phase.DRAINING
+        await job.master.rounds.uploading._task
+        assert job.master.state.phase is Phase.STOPPED
+        assert job.master.status().uploaded == 1
+        assert reader.latest(url).manifest.samples == 10
+
+    with_job(test, tmp_path, rules=CheckpointRules(every_s=30, url=url))
+
+
+def test_copies_are_made_now_and_then_and_a_failure_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        assert job.master.rounds.uploading._task is None
+        job.tick(101)
+        await job.master.rounds.uploading._task
+        assert "could not be copied" in job.master.status().checkpoint_trouble
+        assert job.master.state.phase is Phase.RUNNING
+
+    with_job(test, tmp_path, rules=CheckpointRules(every_s=1000, url=f"file://{tmp_path}/file", upload_every_s=100))
+
+
 def test_only_the_last_few_are_kept(tmp_path):
     async def test(job):
         for _ in range(4):

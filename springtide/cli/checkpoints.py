@@ -1,0 +1,76 @@
+"""`springtide checkpoints`: every checkpoint of a job, a line each: when, how large, what became of it, where it is.
+
+In: the story of a run, and what lies in its folder now. Out: a table of at most 80 columns, `--json` for scripts.
+"""
+
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from springtide.checkpoint.manifest import name_of
+from springtide.cli import jobs
+from springtide.cli.picture import wrap
+from springtide.domain.resources import show_memory
+from springtide.telemetry import events as stories
+
+Event = dict[str, Any]
+
+
+def checkpoints(name: str | None, *, folder: str, as_json: bool) -> int:
+    """Print the checkpoints of a job, the oldest first."""
+    run = jobs.pick(name, folder)
+    found = listed(stories.read(run.files.events))
+    print("\n".join(text(run.job, found)))
+    if as_json:
+        print(msgspec.json.encode({"job": run.job, "checkpoints": found}).decode())
+    return 0
+
+
+def listed(story: Sequence[Event]) -> list[dict[str, Any]]:
+    """What the story tells of each checkpoint, and whether it is still there."""
+    found: dict[int, dict[str, Any]] = {}
+    for event in story:
+        if event["event"] == "checkpoint" and event["outcome"] != "skipped":
+            found[event["number"]] = {
+                "number": event["number"],
+                "at": event.get("begun_at", event["at"]),
+                "outcome": event["outcome"],
+                "kind": "" if "full" not in event else "full" if event["full"] else "incremental",
+                "bytes": event.get("bytes", 0),
+                "seconds": event.get("seconds", 0.0),
+                "samples": event.get("samples", 0),
+                "where": event.get("where", ""),
+                "kept": (pathlib.Path(event.get("where", "")) / name_of(event["number"])).is_file(),
+                "uploaded": "",
+                "why": event.get("why", ""),
+            }
+        elif event["event"] == "uploaded" and event["number"] in found:
+            one = found[event["number"]]
+            one["uploaded"] = event["url"] if event["outcome"] == "complete" else ""
+            if event["outcome"] != "complete":
+                one["why"] = f"not copied to {event['url']}: {event['why']}"
+    return [found[number] for number in sorted(found)]
+
+
+def text(job: str, found: Sequence[dict[str, Any]]) -> list[str]:
+    """The table."""
+    if not found:
+        return [f"job {job} has no checkpoints"]
+    lines = [
+        f"{'NUMBER':>6}  {'WHEN':<8}  {'SIZE':>8}  {'TOOK':>7}  {'KIND':<11}  {'OUTCOME':<9}  {'THERE':<5}  COPIED"
+    ]
+    for one in found:
+        when = time.strftime("%H:%M:%S", time.localtime(one["at"]))
+        size = show_memory(one["bytes"]) if one["bytes"] else "-"
+        took = f"{one['seconds']:.2f} s" if one["seconds"] else "-"
+        there, copied = "yes" if one["kept"] else "no", "yes" if one["uploaded"] else "no"
+        lines.append(
+            f"{one['number']:>6}  {when:<8}  {size:>8}  {took:>7}  {one['kind'] or '-':<11}  {one['outcome']:<9}  "
+            f"{there:<5}  {copied}"
+        )
+        lines += wrap(f"        {one['why']}", " " * 8) if one["why"] else []
+    places = sorted({one["where"] for one in found if one["kept"]} | {one["uploaded"] for one in found} - {""})
+    return [*lines, *(line for place in places for line in wrap(f"in      {place}"))]
