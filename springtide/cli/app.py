@@ -95,7 +95,10 @@ def run(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until every role must have joined.")] = 300.0,
     silence: Annotated[float, typer.Option(min=1, help="Seconds after which a silent role counts as lost.")] = 30.0,
     heartbeat: Annotated[float, typer.Option(min=0.05, help="Seconds between two heartbeats of a role.")] = 1.0,
-    relaunches: Annotated[int, typer.Option(min=0, help="How often a worker that fails is started again.")] = 5,
+    relaunches: Annotated[int, typer.Option(min=0, help="How often a role that fails is started again.")] = 5,
+    recovery: Annotated[
+        str, typer.Option(help="A server is lost: train its part again (exact), or not (partial).")
+    ] = "exact",
     tries: Annotated[int, typer.Option(min=1, help="How often data that cannot be read is tried.")] = 3,
     straggler: Annotated[
         list[str] | None, typer.Option(help="When a worker counts as slow, such as window=20.", metavar="NAME=VALUE")
@@ -118,7 +121,7 @@ def run(
     options = verb.RunOptions(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
         sync=sync, name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
-        heartbeat_s=heartbeat, relaunches=relaunches, tries=tries, stragglers=tuple(straggler or ()),
+        heartbeat_s=heartbeat, relaunches=relaunches, recovery=recovery, tries=tries, stragglers=tuple(straggler or ()),
         grace_s=grace, checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir,
         checkpoint_url=checkpoint_url, upload_every_s=upload_every, resume=resume,
         as_json=as_json, debug=debug,
@@ -286,14 +289,14 @@ def demo(
     servers: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
     workers: Annotated[int, typer.Option(min=1, help="Workers.")] = 2,
     samples: Annotated[int, typer.Option(min=1000, help="Events to generate; a tenth is for the test.")] = 500_000,
-    kill: Annotated[bool, typer.Option(help="Kill a worker and the master on the way.")] = True,
+    kill: Annotated[bool, typer.Option(help="Kill a worker, a server and the master on the way.")] = True,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Train WideDeep on a generated click log whose best possible AUC is known.
 
-    Midway a worker and the master are killed (kill -9); a table beside the model counts whether any sample was lost or
-    repeated. Takes a minute or two.
+    Midway a worker, a server and the master are killed (kill -9); a table beside the model counts whether any sample
+    was lost or repeated. Takes a minute or two.
     """
     from springtide.cli import demo as verb
 

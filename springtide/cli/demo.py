@@ -1,8 +1,8 @@
 """`springtide demo`: a job on a generated click log, whose best possible AUC is known. Nothing to download.
 
-In: how many of what. Out: the live view of `springtide run`, a worker and the master killed on the way (`saboteur.py`),
-then whether any sample was lost or repeated, how near the model came, how fast, and what to try next. The script that
-is run, `widedeep_demo.py`, is there to be read and copied.
+In: how many of what. Out: the live view of `springtide run`, a worker, a server and the master killed on the way
+(`saboteur.py`), then whether any sample was lost or repeated, how near the model came, how fast, and what to try next.
+The script that is run, `widedeep_demo.py`, is there to be read and copied.
 """
 
 import os
@@ -18,6 +18,7 @@ from springtide.rpc.messages import JobStatus
 from springtide.telemetry.logs import RunFiles
 
 DATA = ".springtide/demo-data"
+CHECKPOINT_EVERY_S = 3.0  # a job of minutes: so that not all of it is trained again when a server dies
 SCRIPT = pathlib.Path(__file__).with_name("widedeep_demo.py")
 
 
@@ -30,9 +31,11 @@ def demo(*, servers: int, workers: int, samples: int, kill: bool, as_json: bool,
         servers=servers,
         workers=workers,
         name="demo",
+        checkpoint_every_s=CHECKPOINT_EVERY_S,
         debug=debug,
     )
-    saboteur = Saboteur(samples=samples - samples // 10, worker=f"worker-{workers - 1}") if kill else None
+    trained, worker, server = samples - samples // 10, f"worker-{workers - 1}", f"server-{servers - 1}"
+    saboteur = Saboteur(samples=trained, worker=worker, server=server) if kill else None
     status, files = running.execute(options, saboteur)
     print(
         text(status, files, script, saboteur)

@@ -46,6 +46,7 @@ class RunOptions:
     silence_s: float = 30.0
     heartbeat_s: float = 1.0
     relaunches: int = 5
+    recovery: str = "exact"
     tries: int = 3
     stragglers: tuple[str, ...] = ()
     grace_s: float = 30.0
@@ -92,6 +93,7 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
         slots=resumed.slots if resumed else options.slots, seed=resumed.seed if resumed else options.seed,
         join_s=options.timeout_s, silence_s=options.silence_s,
         heartbeat_s=options.heartbeat_s, relaunches=options.relaunches, tries=options.tries,
+        recovery=recovery_of(options.recovery),
         checkpoints=keeping.rules(
             every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, sync=options.sync,
             url=options.checkpoint_url, upload_every_s=options.upload_every_s, resume=options.resume, resumed=resumed,
@@ -166,6 +168,14 @@ def name_of(script: pathlib.Path) -> str:
     """A job name made from the script's."""
     name = re.sub(r"[^a-z0-9._-]+", "-", script.stem.lower()).strip("._-")[:63].strip("._-")
     return name or "job"
+
+
+def recovery_of(text: str) -> job.Recovery:
+    """What the loss of a server means."""
+    for known in job.RECOVERIES:
+        if text == known:
+            return known
+    raise errors.UnknownName("recovery", text, job.RECOVERIES)
 
 
 def sync_mode(text: str) -> job.SyncMode:
