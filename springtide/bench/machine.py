@@ -141,3 +141,11 @@ def _cpu_name() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     return platform.machine()
+
+
+def available_bytes() -> int:
+    """Memory that programs could take now, as the kernel estimates it."""
+    for entry in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if entry.startswith("MemAvailable:"):
+            return int(entry.split()[1]) * 1024
+    return 0

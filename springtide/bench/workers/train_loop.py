@@ -2,7 +2,7 @@
 
 Options: kind (pytorch, springtide), model, rows, dim, batch, batches, threads, lr, addresses (of servers), history
 (ranges that slots remember at the start). A round: seconds, identities (on or off) -> samples/s, steps, CPU seconds,
-and for springtide where the time went.
+for springtide where the time went, and with `times` when each step ended.
 """
 
 import dataclasses
@@ -78,14 +78,17 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
         if job:
             step.named = request.get("identities", True)
         before, used = job.meter.collect() if job else None, cpu_s()
-        began, steps = time.perf_counter(), 0
+        began, steps, times = time.perf_counter(), 0, []
         while (took := time.perf_counter() - began) < request["seconds"] or not steps:
             x, y = next(feed)
             optimizer.zero_grad()
             zoo.loss(model(x), y).backward()
             optimizer.step()
             steps += 1
+            times.append(time.perf_counter())
         answer: dict[str, Any] = {"figure": steps * data.size / took, "steps": steps, "cpu_s": cpu_s() - used}
+        if request.get("times"):
+            answer["times"] = times
         if job and before:
             spent = dataclasses.asdict(job.meter.collect())
             answer["spent"] = {name: value - getattr(before, name) for name, value in spent.items()}
