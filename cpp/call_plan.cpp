@@ -39,12 +39,17 @@ void CallPlan::name_tables(std::span<const TableId> tables, std::span<const Key>
   if (keys.size() > UINT32_MAX) {
     throw BadInput("one call takes at most 2^32 keys, got " + std::to_string(keys.size()));
   }
-  floats_ = 0;
+  const TableUse* const* known = use_by_id_.data();
+  size_t floats = 0, ids = use_by_id_.size();  // locals: a member would be written back at every key
   for (TableId id : tables) {
-    if (id >= use_by_id_.size() || use_by_id_[id] == nullptr) [[unlikely]]
+    if (id >= ids || known[id] == nullptr) [[unlikely]] {
       use(id, missing_use(id));
-    floats_ += use_by_id_[id]->dim;
+      known = use_by_id_.data();
+      ids = use_by_id_.size();
+    }
+    floats += known[id]->dim;
   }
+  floats_ = floats;
 }
 
 bool CallPlan::seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const {

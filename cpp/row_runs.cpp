@@ -48,19 +48,24 @@ uint32_t Dims::learn(TableId table) {
 }
 
 uint64_t Dims::floats(std::span<const TableId> tables) {
-  uint64_t sum = 0;
-  for (const TableId table : tables) sum += of(table);
-  return sum;
+  uint32_t common = 0;
+  return floats(tables, common);
 }
 
 uint64_t Dims::floats(std::span<const TableId> tables, uint32_t& common) {
   const uint32_t first = tables.empty() ? 0 : of(tables[0]);
+  const uint32_t* known = known_.data();
+  size_t ids = known_.size();  // locals: learn() might change the members at every key
   uint64_t sum = 0;
   uint32_t differ = 0;
   for (const TableId table : tables) {
-    const uint32_t dim = of(table);
-    sum += dim;
-    differ |= dim ^ first;
+    if (table >= ids || known[table] == 0) [[unlikely]] {
+      learn(table);
+      known = known_.data();
+      ids = known_.size();
+    }
+    sum += known[table];
+    differ |= known[table] ^ first;
   }
   common = differ == 0 ? first : 0;
   return sum;

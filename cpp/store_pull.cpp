@@ -3,6 +3,11 @@
 #include "store_impl.h"
 
 namespace springtide {
+namespace {
+
+constexpr uint32_t kSharesAThread = 4;
+
+}  // namespace
 
 void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out) {
   check_process();
@@ -10,8 +15,9 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
   plan.begin();
   plan.name_tables(tables, keys, [this](TableId id) { return TableUse(table(id)); });
   if (plan.seems_ordered(tables, keys)) {
+    // More shares than threads: one whose core is taken from it for a while holds nobody up for long.
     const std::vector<KeyRange> ranges =
-        plan.cut(tables, keys, worth_sharing(keys.size()) ? crew_.threads() : 1);
+        plan.cut(tables, keys, worth_sharing(keys.size()) ? kSharesAThread * crew_.threads() : 1);
     crew_.run(static_cast<uint32_t>(ranges.size()), [&](uint32_t i) {
       const KeyRange& range = ranges[i];
       StreamedItems source{tables.data(),   keys.data(), range.first, range.end, out + range.floats_before,
