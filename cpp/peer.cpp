@@ -10,8 +10,6 @@
 namespace springtide {
 namespace {
 
-constexpr uint64_t kReplyBytes = 1ULL << 34;  // a reply larger than this is not one
-
 double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
@@ -155,6 +153,7 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   }
   std::unique_lock lock(mutex_);
   const auto may_go = [&] { return !failed_.empty() || has_credit(*call); };
+  if (!may_go()) receive_eagerly();
   const Clock::time_point due = Clock::now() + seconds_of(call->timeout_s);
   const auto deadline = [&] { return broken_.empty() ? due : std::max(due, reopen_until_ + seconds_of(2)); };
   for (auto until = deadline(); !may_go() && until > Clock::now(); until = deadline()) {
@@ -215,64 +214,6 @@ void Peer::send_loop() {
     handed_over_ = sending_ = false;
     moved_.notify_all();
   }
-}
-
-void Peer::receive_loop() {
-  while (true) {
-    FrameHeader answer;
-    const Io io = receive_all(fd_.get(), &answer, sizeof answer);
-    std::string why = io == Io::ok ? fault_in(answer, kReplyBytes) : describe(io);
-    std::unique_lock lock(mutex_);
-    if (closing_ || !failed_.empty()) return;
-    if (why.empty() && (awaiting_.empty() || awaiting_.front()->header.request != answer.request)) {
-      why = "it answered what nobody asked";
-    }
-    if (!why.empty()) {
-      why = name() + " went away " + seconds(since(connected_)) + " after it was connected (" + why + "); " +
-            advice();
-      if (io == Io::ok) return fail(why);
-      broke(why);
-      if (!reopen(lock)) return;
-      continue;
-    }
-    const std::shared_ptr<Call> call = awaiting_.front();
-    ++call->busy;
-    lock.unlock();
-    const bool whole = receive_reply(*call, answer, why);
-    lock.lock();
-    --call->busy;
-    if (!failed_.empty()) return moved_.notify_all();
-    if (!whole) {
-      broke(name() + " went away in the middle of a reply (" + why + "); " + advice());
-      if (!reopen(lock)) return;
-      continue;
-    }
-    awaiting_.pop_front();
-    finish(*call);
-  }
-}
-
-bool Peer::receive_reply(Call& call, const FrameHeader& answer, std::string& why) {
-  call.answer = answer;
-  const bool rows = answer.status == static_cast<uint16_t>(Status::ok) && call.in_bytes != 0;
-  Io io = Io::ok;
-  if (rows && (answer.flags & kInWindow) != 0) {
-    for (const Call::Copy& copy : call.copies) std::memcpy(copy.to, copy.from, copy.bytes);
-  } else if (rows) {
-    if (answer.body_bytes != call.in_bytes + sizeof call.answer.server_ns || (answer.flags & kTimed) == 0) {
-      why = std::to_string(answer.body_bytes) + " bytes for " + std::to_string(call.in_bytes) +
-            " bytes of rows";
-      return false;
-    }
-    std::vector<iovec> in = call.in;
-    in.push_back({&call.answer.server_ns, sizeof call.answer.server_ns});
-    io = receive_all(fd_.get(), in);
-  } else if (answer.body_bytes != 0) {
-    call.reply.resize(answer.body_bytes);
-    io = receive_all(fd_.get(), call.reply.data(), call.reply.size());
-  }
-  if (io != Io::ok) why = describe(io);
-  return io == Io::ok;
 }
 
 void Peer::finish(Call& call) {
@@ -338,22 +279,26 @@ void Peer::fail(const std::string& why) {
   }
   moved_.notify_all();
   to_send_.notify_all();
+  to_receive_.notify_all();
+}
+
+void Peer::fail_late(const Call& call) {
+  fail(name() + " has not answered a " + name_of(static_cast<Kind>(call.header.kind)) + " of " +
+       std::to_string(call.header.keys) + " keys for " + seconds(call.timeout_s) + "; " + advice());
+}
+
+Clock::time_point Peer::due(const Call& call) const {
+  const auto due = call.sent + seconds_of(call.timeout_s);
+  return broken_.empty() ? due : std::max(due, reopen_until_ + seconds_of(2));
 }
 
 bool Peer::wait_done(std::unique_lock<std::mutex>& lock, Call& call) {
   const auto settled = [&] { return call.done && call.busy == 0; };
-  const auto deadline = [&] {
-    const auto due = call.sent + seconds_of(call.timeout_s);
-    return broken_.empty() ? due : std::max(due, reopen_until_ + seconds_of(2));
-  };
   if (settled()) return true;
-  for (auto until = deadline(); until > Clock::now(); until = deadline()) {  // moved on by a new connection
+  for (auto until = due(call); until > Clock::now(); until = due(call)) {  // moved on by a new connection
     if (moved_.wait_until(lock, until, settled)) return true;
   }
-  if (!call.done) {
-    fail(name() + " has not answered a " + name_of(static_cast<Kind>(call.header.kind)) + " of " +
-         std::to_string(call.header.keys) + " keys for " + seconds(call.timeout_s) + "; " + advice());
-  }
+  if (!call.done) fail_late(call);
   moved_.wait(lock, settled);  // the socket is shut: whoever used the caller's memory lets go now
   return false;
 }
@@ -361,6 +306,7 @@ bool Peer::wait_done(std::unique_lock<std::mutex>& lock, Call& call) {
 void Peer::wait(Call& call) {
   std::unique_lock lock(mutex_);
   const Clock::time_point start = Clock::now();
+  receive_for(lock, call);
   wait_done(lock, call);
   stats_.wait_ns += ns_between(start, Clock::now());
   if (call.error) std::rethrow_exception(call.error);
@@ -383,7 +329,7 @@ void Peer::add_to(RemoteStats& stats) const {
   stats.bytes_in += stats_.bytes_in, stats.bytes_out += stats_.bytes_out;
   stats.lookup_ns += stats_.lookup_ns, stats.update_ns += stats_.update_ns;
   stats.sync_ns += stats_.sync_ns, stats.wait_ns += stats_.wait_ns, stats.step_wait_ns += stats_.step_wait_ns;
-  stats.reconnects += stats_.reconnects;
+  stats.reconnects += stats_.reconnects, stats.read_by_caller += stats_.read_by_caller;
   stats.transports.push_back(shared_ ? "shm" : "tcp");
 }
 

@@ -1,7 +1,8 @@
 // A client's connection to one server: calls go out in order, replies come back in order, both while others
 // compute. A connection over TCP that breaks is opened again, one to a server that was lost is opened to its
-// next life, and what had no answer is sent again, in order (peer_reopen.cpp). In: calls (call.h). Out: their
-// replies, or PeerLost for all of them at once. Next: remote_backend.h.
+// next life, and what had no answer is sent again, in order (peer_reopen.cpp). Who takes the replies:
+// peer_receive.cpp. In: calls (call.h). Out: their replies, or PeerLost for all of them at once. Next:
+// remote_backend.h.
 #pragma once
 
 #include <condition_variable>
@@ -50,8 +51,14 @@ class Peer {
   void check_terms(const Welcome& terms) const;
   void send_loop();
   void receive_loop();
-  bool receive_reply(Call& call, const FrameHeader& answer, std::string& why);
+  static bool receive_reply(int fd, Call& call, const FrameHeader& answer, std::string& why);
   // These with the lock held.
+  void receive_next(std::unique_lock<std::mutex>& lock);
+  void stand_by(std::unique_lock<std::mutex>& lock);
+  void receive_for(std::unique_lock<std::mutex>& lock, Call& call);
+  void receive_eagerly();  // the receiving thread takes replies, whether anyone waits or not
+  void fail_late(const Call& call);
+  Clock::time_point due(const Call& call) const;
   void finish(Call& call);
   void fail(const std::string& why);   // for good
   void broke(const std::string& why);  // for good only where it cannot be opened again
@@ -80,12 +87,16 @@ class Peer {
   mutable std::mutex mutex_;
   std::condition_variable moved_;               // a call is done, or credit came back
   std::condition_variable to_send_;             // the sender has work
+  std::condition_variable to_receive_;          // the receiver stands by no longer
   std::deque<std::shared_ptr<Call>> queue_;     // not sent yet, or only in part
   std::deque<std::shared_ptr<Call>> awaiting_;  // no reply yet, in order
   uint64_t bytes_under_way_ = 0;
   uint64_t next_request_ = 1;
   bool sending_ = false;      // someone has the right to write
   bool handed_over_ = false;  // the sender thread has it
+  uint32_t prompt_ = 0;       // waits in a row that began before their reply came
+  bool standing_by_ = false;  // the receiver leaves replies to those who wait for them
+  bool reading_ = false;      // one who waits reads the socket
   bool closing_ = false;
   std::string failed_;
   std::string broken_;       // why the connection is being opened again

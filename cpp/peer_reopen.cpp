@@ -26,6 +26,7 @@ void Peer::broke(const std::string& why) {
   shut_both(fd_.get());  // whoever sends or receives lets go
   queue_.clear();
   moved_.notify_all();
+  to_receive_.notify_all();
 }
 
 void Peer::move_to(uint32_t life, const std::string& host, uint16_t port) {

@@ -38,6 +38,7 @@ class Proxy {
   void cut_replies_after(int64_t bytes) { left_ = bytes; }
   void send_to(uint16_t port) { to_ = port; }
   void refuse(bool refuse) { refusing_ = refuse; }
+  void hold_replies() { holding_ = true; }  // from now on they get no further than here
   int cuts() const { return cuts_; }
 
  private:
@@ -60,6 +61,7 @@ class Proxy {
     while (true) {
       const ssize_t count = recv(from, bytes.data(), bytes.size(), 0);
       if (count <= 0) break;
+      if (replies && holding_) continue;
       if (replies && left_ >= 0 && (left_ -= count) < 0) {
         left_ = -1;
         cut();
@@ -74,7 +76,7 @@ class Proxy {
   std::atomic<uint16_t> to_;
   uint16_t port_ = 0;
   Fd listener_;
-  std::atomic<bool> closing_{false}, refusing_{false};
+  std::atomic<bool> closing_{false}, refusing_{false}, holding_{false};
   std::atomic<int64_t> left_{-1};
   std::atomic<int> cuts_{0};
   std::mutex mutex_;

@@ -37,12 +37,13 @@ struct RemoteStats {
   uint64_t pulls = 0, pushes = 0;  // requests, one a server
   uint64_t pulled_keys = 0, pushed_keys = 0;
   uint64_t bytes_in = 0, bytes_out = 0;
-  uint64_t lookup_ns = 0;     // servers' own time in pulls, as they report it
-  uint64_t update_ns = 0;     // and in pushes
-  uint64_t sync_ns = 0;       // from a request's first byte to its reply's last, less the server's own time
-  uint64_t step_wait_ns = 0;  // bsp: pulls that waited on servers for the step before
-  uint64_t wait_ns = 0;       // callers blocked in Pending::wait
-  uint64_t reconnects = 0;    // connections that broke and were opened again
+  uint64_t lookup_ns = 0;       // servers' own time in pulls, as they report it
+  uint64_t update_ns = 0;       // and in pushes
+  uint64_t sync_ns = 0;         // from a request's first byte to its reply's last, less the server's own time
+  uint64_t step_wait_ns = 0;    // bsp: pulls that waited on servers for the step before
+  uint64_t wait_ns = 0;         // callers blocked in Pending::wait
+  uint64_t reconnects = 0;      // connections that broke and were opened again
+  uint64_t read_by_caller = 0;  // replies that the one who waited for them took off the socket
   std::vector<std::string> transports;  // "tcp" or "shm", server by server
 };
 

@@ -119,6 +119,7 @@ nb::dict remote_stats(const st::RemoteBackend& backend) {
   out["step_wait_ns"] = stats.step_wait_ns;
   out["wait_ns"] = stats.wait_ns;
   out["reconnects"] = stats.reconnects;
+  out["read_by_caller"] = stats.read_by_caller;
   out["transports"] = stats.transports;
   return out;
 }
