@@ -28,7 +28,7 @@ def bench(options: Options) -> report.Result:
     with contextlib.ExitStack() as stack:
         (server,) = served.start(stack)
         loop = {
-            **sizes, "kind": "springtide", "model": "widedeep", "threads": train.OUR_THREADS,
+            **sizes, "kind": "springtide", "model": "widedeep", "threads": 1,
             "addresses": [server.ask("round")["address"]], "history": HISTORY,
         }  # fmt: skip
         worker = stack.enter_context(peers.Worker("train_loop", options=loop))

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import pathlib
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 from springtide.bench import Options, harness, ids, peers, progress, pull, report, served
@@ -16,8 +17,7 @@ from springtide.bench import Options, harness, ids, peers, progress, pull, repor
 TABLES, BATCH = 26, 512
 SIZES: dict[str, Any] = {"rows": 100_000, "dim": 16, "batch": BATCH, "batches": 256, "lr": 0.01}
 LAYERS = {"bottom": [128, 64], "top": [256, 128]}  # the zoo's own widths, for the model that TorchRec cannot take over
-OUR_THREADS = 1  # the server has the other core
-THEIR_THREADS = (1, 2)  # a second thread does not always help them: the better one counts
+THREADS = (1, 2)  # a second thread does not always help, us or a peer: for each the better one counts
 PARTS = ("data", "pull_wait", "forward", "backward", "push_wait", "update", "synchronization", "lookup")
 
 Spent = dict[str, float]
@@ -27,31 +27,37 @@ def bench(options: Options) -> report.Result:
     """Both models in turn."""
     sizes = SIZES | ({"rows": 2_000, "batches": 8} if options.quick else {})
     seconds, rounds = (0.3, 2) if options.quick else (3.0, 9)
+    widths = THREADS[:1] if options.quick else THREADS
     measured: dict[str, harness.Rounds] = {}
-    spent: dict[str, list[Spent]] = {}
+    spent: dict[tuple[str, int], list[Spent]] = {}
     notes: list[str] = []
     versions: dict[str, str] = {}
     for model in ("widedeep", "dlrm"):
         with contextlib.ExitStack() as stack:
             contestants = [
-                ours(stack, model, sizes, seconds, spent.setdefault(model, [])),
-                *(plain(stack, model, sizes, seconds, threads) for threads in THEIR_THREADS),
+                contestant
+                for threads in widths
+                for contestant in (
+                    ours(stack, model, sizes, seconds, threads, spent.setdefault((model, threads), [])),
+                    plain(stack, model, sizes, seconds, threads),
+                )
             ]
             if model == "dlrm":
-                contestants += torchrec(stack, sizes, seconds, notes, versions)
+                contestants += torchrec(stack, sizes, seconds, widths, notes, versions)
             measured[model] = harness.alternate(contestants, rounds=rounds, label=model)
     return judge(measured, spent, notes, versions)
 
 
 def ours(
-    stack: contextlib.ExitStack, model: str, sizes: dict[str, Any], seconds: float, spent: list[Spent]
+    stack: contextlib.ExitStack, model: str, sizes: dict[str, Any], seconds: float, threads: int, spent: list[Spent]
 ) -> harness.Contestant:
-    """A server process and a worker process."""
+    """A server process and a worker process; the server's threads are those it takes by itself."""
     (server,) = served.start(stack)
     address = server.ask("round", what="address")["address"]
-    loop = {**sizes, "kind": "springtide", "model": model, "threads": OUR_THREADS, "addresses": [address]}
+    loop = {**sizes, "kind": "springtide", "model": model, "threads": threads, "addresses": [address]}
     worker = stack.enter_context(peers.Worker("train_loop", options=loop))
-    return harness.Contestant(name="springtide", measure=functools.partial(one_round, worker, seconds, spent))
+    measure = functools.partial(one_round, worker, seconds, spent)
+    return harness.Contestant(name=named("springtide", threads), measure=measure)
 
 
 def one_round(worker: peers.Worker, seconds: float, spent: list[Spent]) -> float:
@@ -72,19 +78,30 @@ def plain(
     return worker.contestant(named("pytorch", threads), seconds=seconds)
 
 
-def named(peer: str, threads: int) -> str:
+def named(side: str, threads: int) -> str:
     """A contestant's name."""
-    return f"{peer}, {threads} thread{'s' if threads > 1 else ''}"
+    return f"{side}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def our_best(rounds: harness.Rounds) -> int:
+    """The thread count that suits our worker best, as `against` finds a peer's."""
+    measured = [threads for threads in THREADS if named("springtide", threads) in rounds.figures]
+    return max(measured, key=lambda threads: rounds.median(named("springtide", threads)))
 
 
 def against(rounds: harness.Rounds, peer: str) -> harness.Ratio | None:
-    """Ours over a peer at the thread count that suits it best; None when it was not measured."""
-    names = [named(peer, threads) for threads in THEIR_THREADS]
-    return report.worst([rounds.ratio("springtide", name) for name in names if name in rounds.figures])
+    """Ours over a peer, each at the thread count that suits it best; None when it was not measured."""
+    ours, names = named("springtide", our_best(rounds)), [named(peer, threads) for threads in THREADS]
+    return report.worst([rounds.ratio(ours, name) for name in names if name in rounds.figures])
 
 
 def torchrec(
-    stack: contextlib.ExitStack, sizes: dict[str, Any], seconds: float, notes: list[str], versions: dict[str, str]
+    stack: contextlib.ExitStack,
+    sizes: dict[str, Any],
+    seconds: float,
+    widths: Sequence[int],
+    notes: list[str],
+    versions: dict[str, str],
 ) -> list[harness.Contestant]:
     """TorchRec's loop, when it can be had."""
     drawn = ids.batches(7, batches=sizes["batches"], tables=TABLES, rows=sizes["rows"], batch=BATCH)
@@ -94,7 +111,7 @@ def torchrec(
     found = []
     try:
         python = peers.environment()
-        for threads in THEIR_THREADS:
+        for threads in widths:
             options = {**loop, "threads": threads, "port": pull.free_port()}
             worker = stack.enter_context(peers.Worker("train_torchrec", python=python, options=options))
             versions.update(worker.versions)
@@ -106,12 +123,18 @@ def torchrec(
 
 
 def judge(
-    measured: dict[str, harness.Rounds], spent: dict[str, list[Spent]], notes: list[str], versions: dict[str, str]
+    measured: dict[str, harness.Rounds],
+    spent: dict[tuple[str, int], list[Spent]],
+    notes: list[str],
+    versions: dict[str, str],
 ) -> report.Result:
-    """Goals, rates, and the parts of a step."""
+    """Goals, rates, and the parts of a step of ours at the thread count that counts."""
     steps = {
-        model: {part: harness.spread([one[part] for one in rounds]).value for part in (*PARTS, "step")}
-        for model, rounds in spent.items()
+        model: {
+            part: harness.spread([one[part] for one in spent[model, our_best(rounds)]]).value
+            for part in (*PARTS, "step")
+        }
+        for model, rounds in measured.items()
     }
     waits = [(parts["pull_wait"] + parts["push_wait"]) / parts["step"] for parts in steps.values()]
     dlrm = measured["dlrm"]
@@ -127,6 +150,6 @@ def judge(
         rows += [(f"{model}: {part.replace('_', ' ')}, ms", 1e3 * steps[model][part]) for part in ("step", *PARTS)]
     return report.Result(
         goals=goals, rounds=dlrm.count, columns=("what", "median"), rows=tuple(rows), versions=versions,
-        notes=(*notes, f"our worker has {OUR_THREADS} thread beside its server; a peer counts with what suits it best"),
+        notes=(*notes, "each side has 1 or 2 threads, what suits it best; ours has a server beside it"),
         details={"seconds_a_step": steps},
     )  # fmt: skip

@@ -39,7 +39,7 @@ def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
         recovery_s=settings.recovery_s,
         lives=list(welcome.lives),
     )
-    return TableClient(backend)
+    return TableClient(backend, threads=torch.get_num_threads())
 
 
 def split_address(address: str) -> tuple[str, int]:
