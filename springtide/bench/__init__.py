@@ -25,6 +25,7 @@ BENCHES = {
     "dispatch": "springtide.bench.dispatch",
     "master-load": "springtide.bench.master_load",
     "recovery": "springtide.bench.recovery",
+    "restore": "springtide.bench.restore",
     "exactly-once": "springtide.bench.exactly_once",
     "checkpoint": "springtide.bench.checkpoint",
 }

