@@ -27,27 +27,51 @@ StepPart joined(const std::map<uint32_t, StepPart>& parts) {
 
 }  // namespace
 
-uint64_t BspSteps::add(uint64_t step, uint32_t rank, StepPart part) {
+void BspSteps::add(uint64_t step, uint32_t rank, StepPart part) {
   const std::lock_guard lock(mutex_);
   if (!stopped_.empty()) throw StepMissing(stopped_);
   if (rank >= workers_) {
     throw BadInput("rank " + std::to_string(rank) + " pushed a bsp part, but the group has " +
                    std::to_string(workers_) + " workers (ranks from 0)");
   }
-  if (step <= applied_) return 0;
+  if (step <= applied_) return;
   if (step > applied_ + kAhead) {
     throw BadInput("rank " + std::to_string(rank) + " pushed step " + std::to_string(step) + " while step " +
                    std::to_string(applied_ + 1) + " is not applied yet" + missing(applied_ + 1));
   }
   parts_[step].try_emplace(rank, std::move(part));
-  return apply_ready();
+  if (is_complete(step)) moved_.notify_all();
 }
 
-uint64_t BspSteps::apply_ready() {
+bool BspSteps::is_complete(uint64_t step) const {
+  if (step <= applied_) return true;
+  const auto there = parts_.find(step);
+  return there != parts_.end() && there->second.size() == workers_;
+}
+
+bool BspSteps::await_complete(uint64_t step, double timeout_s) {
+  std::unique_lock lock(mutex_);
+  const uint64_t resets = resets_;
+  const auto ready = [&] { return is_complete(step) || !stopped_.empty() || resets_ != resets; };
+  const bool came = moved_.wait_for(lock, std::chrono::duration<double>(timeout_s), ready);
+  if (!stopped_.empty()) throw StepMissing(stopped_);
+  return came && is_complete(step);
+}
+
+uint64_t BspSteps::apply(uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  if (!stopped_.empty()) throw StepMissing(stopped_);
+  return apply_up_to(step);
+}
+
+uint64_t BspSteps::apply_up_to(uint64_t step) {
   const auto start = std::chrono::steady_clock::now();
   bool any = false;
-  for (auto next = parts_.find(applied_ + 1); next != parts_.end() && next->second.size() == workers_;
-       next = parts_.find(applied_ + 1)) {
+  while (applied_ < step) {
+    if (!is_complete(applied_ + 1)) {
+      throw StepMissing("step " + std::to_string(applied_ + 1) + " is to be applied" + missing(applied_ + 1));
+    }
+    const auto next = parts_.find(applied_ + 1);
     const StepPart all = joined(next->second);
     parts_.erase(next);
     any = true;
@@ -69,19 +93,40 @@ uint64_t BspSteps::apply_ready() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count());
 }
 
+uint64_t BspSteps::complete() const {
+  const std::lock_guard lock(mutex_);
+  uint64_t step = applied_;
+  while (is_complete(step + 1)) ++step;
+  return step;
+}
+
+uint64_t BspSteps::settle(uint64_t step, uint32_t workers) {
+  const std::lock_guard lock(mutex_);
+  if (!stopped_.empty()) throw StepMissing(stopped_);
+  const uint64_t spent = apply_up_to(step);
+  workers_ = workers;
+  parts_.clear();
+  ++resets_;
+  moved_.notify_all();
+  return spent;
+}
+
 void BspSteps::wait(uint64_t step, double timeout_s) {
   std::unique_lock lock(mutex_);
   const uint64_t resets = resets_;
-  const auto ready = [&] { return applied_ >= step || !stopped_.empty() || resets_ != resets; };
+  const auto ready = [&] {
+    return applied_ >= step || is_complete(step) || !stopped_.empty() || resets_ != resets;
+  };
   const bool came = moved_.wait_for(lock, std::chrono::duration<double>(timeout_s), ready);
-  if (resets_ != resets) throw StepMissing("the group went back to a checkpoint while this pull waited");
   if (applied_ >= step) return;
+  if (resets_ != resets) throw StepMissing("the group was formed anew while this pull waited");
   if (!stopped_.empty()) throw StepMissing(stopped_);
   if (!came) {
     throw StepMissing("step " + std::to_string(applied_ + 1) + " was not complete after " +
                       std::to_string(static_cast<int64_t>(timeout_s)) + " s" + missing(applied_ + 1) +
                       "; are these workers running? see their logs");
   }
+  apply_up_to(step);  // who asks for what comes after it knows that it is complete everywhere
 }
 
 std::string BspSteps::missing(uint64_t step) const {

@@ -1,6 +1,7 @@
-// Bulk-synchronous steps on one server: parts of a step wait here until every rank's is there, then are
-// applied once, the gradients of a key summed in rank order. In: parts of pushes. Out: one Store::push a
-// step.
+// Bulk-synchronous steps on one server: parts of a step wait here until every rank's is there. Then the step
+// is complete; it is applied once somebody who knows that it is complete on all servers says so, the
+// gradients of a key summed in rank order. So a step that is complete on some servers only, because a rank
+// was lost, can still be dropped by all. In: parts of pushes, words of ranks. Out: one Store::push a step.
 #pragma once
 
 #include <condition_variable>
@@ -33,11 +34,20 @@ class BspSteps {
  public:
   BspSteps(Store& store, uint32_t workers) : store_(store), workers_(workers) {}
 
-  // Keeps the part; the one that completes a step applies it. A part that is there already, or of a step
-  // applied already, is skipped. Returns the nanoseconds spent in the store. BadInput for a rank outside the
-  // group.
-  uint64_t add(uint64_t step, uint32_t rank, StepPart part);
-  // Blocks until `step` is applied; StepMissing after `timeout_s`, naming the ranks that are missing.
+  // Keeps the part. One that is there already, or of a step applied already, is skipped. BadInput for a rank
+  // outside the group.
+  void add(uint64_t step, uint32_t rank, StepPart part);
+  // Whether every rank's part of `step` comes within `timeout_s`; false also when the group is formed anew.
+  bool await_complete(uint64_t step, double timeout_s);
+  // Applies all steps up to this one; the caller knows that they are complete on every server. Returns the
+  // nanoseconds spent in the store. StepMissing when they are not complete even here.
+  uint64_t apply(uint64_t step);
+  // The last step up to which all are complete here.
+  uint64_t complete() const;
+  // The group is formed anew: steps up to `step` are applied, later parts dropped.
+  uint64_t settle(uint64_t step, uint32_t workers);
+  // Blocks until `step` is complete and applies it; StepMissing after `timeout_s`, naming the ranks that are
+  // missing.
   void wait(uint64_t step, double timeout_s);
   // The group went back: what is buffered is dropped, those who wait are told.
   void reset(uint64_t applied, uint32_t workers);
@@ -45,7 +55,9 @@ class BspSteps {
   uint64_t applied() const;
 
  private:
-  uint64_t apply_ready();  // with the lock held
+  // These with the lock held.
+  bool is_complete(uint64_t step) const;
+  uint64_t apply_up_to(uint64_t step);
   std::string missing(uint64_t step) const;
 
   // A rank can run ahead only on a server that none of its keys touch; this many steps of memory at most.

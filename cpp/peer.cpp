@@ -27,7 +27,11 @@ std::string seconds(double s) {
 }
 
 Peer::Peer(const RemoteOptions& options, uint16_t index, const std::shared_ptr<SharedWindow>& shared)
-    : options_(options), index_(index), host_(options.hosts[index]), port_(options.ports[index]) {
+    : options_(options),
+      index_(index),
+      generation_(options.generation),
+      host_(options.hosts[index]),
+      port_(options.ports[index]) {
   if (index < options.lives.size()) life_ = options.lives[index];
   const Clock::time_point start = Clock::now();
   std::string last = "no answer";
@@ -131,7 +135,7 @@ Fd Peer::connect_window(const Welcome& terms, SharedWindow& shared) const {
 FrameHeader Peer::header(Kind kind) const {
   FrameHeader header;
   header.kind = static_cast<uint8_t>(kind);
-  header.generation = options_.generation;
+  header.generation = generation_;
   header.epoch = options_.placement.epoch;
   header.rank = options_.rank;
   header.incarnation = options_.incarnation;
@@ -247,6 +251,8 @@ std::exception_ptr Peer::failure_of(const Call& call) const {
       return std::make_exception_ptr(NonFinite(said));
     case Status::partly_applied:
       return std::make_exception_ptr(PartlyApplied(name() + ": " + said));
+    case Status::stale_generation:
+      return std::make_exception_ptr(GroupChanged(name() + ": " + said));
     case Status::bad_input:
       return std::make_exception_ptr(BadInput(name() + ": " + said));
     case Status::wrong_owner: {

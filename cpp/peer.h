@@ -5,6 +5,7 @@
 // remote_backend.h.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -40,6 +41,7 @@ class Peer {
   FrameHeader header(Kind kind) const;                                  // with this client's identity
 
   uint16_t index() const { return index_; }
+  void set_generation(uint32_t generation) { generation_ = generation; }
   const Welcome& terms() const { return terms_; }
   const std::shared_ptr<SharedWindow>& shared() const { return shared_; }
   void add_to(RemoteStats& stats) const;
@@ -76,6 +78,7 @@ class Peer {
 
   const RemoteOptions& options_;
   const uint16_t index_;
+  std::atomic<uint32_t> generation_{0};
   mutable std::mutex where_mutex_;  // of the next two
   std::string host_;
   uint16_t port_;

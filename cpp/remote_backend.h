@@ -69,6 +69,18 @@ class RemoteBackend final : public Backend {
   // News of an earlier life, or of the same, change nothing.
   void readdress(size_t server, uint32_t life, const std::string& host, uint16_t port);
 
+  // bsp, on every server that has slots. GroupChanged when the group was formed anew meanwhile.
+  // Whether all ranks' parts of the step are there; false after `wait_s`.
+  bool step_complete(uint64_t step, double wait_s);
+  // It is complete on all servers: what this client asks for from now on sees it applied.
+  std::unique_ptr<Pending> apply_step(uint64_t step);
+  // Takes this client to a newer generation.
+  void set_generation(uint32_t generation);
+  // Refuses older generations from now on; the last step that is complete on all servers.
+  uint64_t regroup();
+  // After regroup(): steps up to this one are applied, others dropped, `workers` ranks go on.
+  void settle_group(uint64_t step, uint32_t workers);
+
   RemoteStats stats() const;
   // Float memory that same-host servers read and write in place, so that a pull or push of it is not copied;
   // plain memory when no server is on this host. Any other memory works too, at one copy more.

@@ -89,6 +89,10 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
       return scan(header, body);
     case Kind::stats:
       return stats(header);
+    case Kind::step:
+      return step(header);
+    case Kind::regroup:
+      return regroup(header);
     default:
       ++state_.count.bad_frames;
       fail(header, Status::bad_frame,
@@ -278,7 +282,8 @@ uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, 
     part.hyper = std::move(hyper);
     part.clock = header.clock;
     part.unique = unique;
-    return state_.steps.add(header.step, header.rank, std::move(part));
+    state_.steps.add(header.step, header.rank, std::move(part));
+    return 0;
   }
   const auto count = [&](const PushStats& stats) {
     state_.count.created += stats.created;

@@ -44,6 +44,8 @@ class RequestHandler {
   bool declare(const FrameHeader& header, std::span<const uint8_t> body);
   bool scan(const FrameHeader& header, std::span<const uint8_t> body);
   bool stats(const FrameHeader& header);
+  bool step(const FrameHeader& header);     // group_requests.cpp
+  bool regroup(const FrameHeader& header);  // group_requests.cpp
 
   bool reply(const FrameHeader& reply, std::span<const uint8_t> body);
   bool fail(const FrameHeader& request, Status status, const std::string& why);

@@ -42,6 +42,11 @@ struct ServerState {
     return owned;
   }
   ServerStats stats() const;
+  // Frames of older ones are refused from now on.
+  void raise_generation(uint32_t to) {
+    for (uint32_t now = generation; now < to && !generation.compare_exchange_weak(now, to);) {
+    }
+  }
 
   Store& store;
   const ServerOptions options;

@@ -84,6 +84,10 @@ struct PartlyApplied : std::runtime_error {
 struct PeerLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+// The bsp group was formed anew without this frame's sender knowing. springtide.errors.GroupChanged.
+struct GroupChanged : PeerLost {
+  using PeerLost::PeerLost;
+};
 // A slot that the addressed server does not own. springtide.errors.WrongOwner.
 struct WrongOwner : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -32,7 +32,10 @@ enum class Kind : uint8_t {
   assign,
   scan,
   stats,
-  last = stats,
+  step,     // bsp: wait until every rank's part of `step` is here, `clock` ms at most; with kBsp: apply it
+  regroup,  // bsp: from now on `generation`; the reply's step: complete here. With kBsp: a group of `keys`
+            // ranks goes on after `step`
+  last = regroup,
 };
 
 enum class Status : uint16_t {
@@ -41,7 +44,7 @@ enum class Status : uint16_t {
   non_finite,        // NaN or infinity in a push, nothing applied; a sentence
   wrong_owner,       // a body of slots (u16) that the server does not own; a push was applied to the others
   stale_generation,  // the group has gone back to a checkpoint since; a sentence
-  step_missing,      // bsp: not every rank's part came in time; a sentence that names them
+  step_missing,      // bsp: not every rank's part came in time; a sentence
   refused,           // handshake: version, secret, too many connections; a sentence, then the connection ends
   bad_frame,         // nonsense; a sentence, then the connection ends
   internal,          // the server failed at it; a sentence

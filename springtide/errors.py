@@ -12,6 +12,7 @@ SpringtideError
 │   ├── DiskFull           no room to write
 │   └── UserCodeFailed     the training script raised
 ├── TemporaryError         worth retrying after `delay_s`
+│   ├── GroupChanged       a bsp group that was formed anew meanwhile
 │   ├── WrongOwner         a slot that the addressed server does not own (any more)
 │   └── PartlyApplied      a push of several batches of which some were applied before; a sum cannot be split
 └── JobFailed              the job cannot go on
@@ -83,6 +84,10 @@ class TemporaryError(SpringtideError):
     def __init__(self, message: str, *, delay_s: float = 1.0) -> None:
         super().__init__(message)
         self.delay_s = delay_s
+
+
+class GroupChanged(TemporaryError):
+    """A member of the bsp group is lost, or the group was formed anew: the step under way goes on in the next one."""
 
 
 class WrongOwner(TemporaryError):

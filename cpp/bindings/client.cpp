@@ -124,6 +124,13 @@ nb::dict remote_stats(const st::RemoteBackend& backend) {
   return out;
 }
 
+PyPending apply_step(st::RemoteBackend& backend, uint64_t step) {
+  nb::gil_scoped_release release;
+  PyPending pending;
+  pending.pending = backend.apply_step(step);
+  return pending;
+}
+
 void bind_remote(nb::module_& m) {
   nb::class_<st::RemoteBackend, st::Backend>(m, "RemoteBackend")
       .def("__init__", &make_remote, nb::kw_only(), nb::arg("hosts"), nb::arg("ports"), nb::arg("secret"),
@@ -146,6 +153,13 @@ void bind_remote(nb::module_& m) {
             backend.reroute({epoch, std::move(server_of_slot), servers});
           },
           nb::arg("epoch"), nb::arg("server_of_slot"))
+      .def("step_complete", &st::RemoteBackend::step_complete, nb::arg("step"), nb::arg("wait_s"),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("apply_step", &apply_step, nb::arg("step"))
+      .def("set_generation", &st::RemoteBackend::set_generation, nb::arg("generation"))
+      .def("regroup", &st::RemoteBackend::regroup, nb::call_guard<nb::gil_scoped_release>())
+      .def("settle_group", &st::RemoteBackend::settle_group, nb::arg("step"), nb::arg("workers"),
+           nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &remote_stats);
 }
 

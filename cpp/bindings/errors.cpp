@@ -25,6 +25,8 @@ void bind_errors(nb::module_&) {
           raise("BadInput", e.what());
         } catch (const springtide::PortTaken& e) {
           raise("PortTaken", e.what());
+        } catch (const springtide::GroupChanged& e) {
+          raise("GroupChanged", e.what());
         } catch (const springtide::PeerLost& e) {
           raise("ServerUnreachable", e.what());
         } catch (const springtide::WrongOwner& e) {

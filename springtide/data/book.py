@@ -31,20 +31,9 @@ from springtide.domain.leases import (
 from springtide.domain.samples import DatasetCard
 
 CALLS = (
-    "lease",
-    "report",
-    "end",
-    "fail",
-    "fence",
-    "take_back",
-    "resize",
-    "wish",
-    "expect",
-    "close",
-    "restore",
-    "keep",
-    "resume",
-)
+    "lease", "report", "end", "fail", "fence", "take_back", "resize", "wish", "expect", "halt", "regroup", "close",
+    "restore", "keep", "resume",
+)  # fmt: skip
 MOST_GRANTS = 16  # of one call: a reply stays small, and no caller runs away with the data
 LEASE_S = 30.0  # a lease that its holder has not named for so long goes back: the answer that granted it was lost
 HALVINGS = 2  # full, half and quarter size
@@ -75,6 +64,8 @@ class BookState:
     saves: bool = False
     era: int = 0
     kept: tuple[int, ...] = ()
+    group: int = 0
+    halted: bool = False
 
 
 @dataclass(slots=True)
@@ -103,6 +94,10 @@ class Book:
     """How often the book has gone back."""
     kept: set[int] = field(default_factory=set)
     """Passes, by the number of their first shard, that a complete checkpoint has as trained."""
+    group: int = 0
+    """Ranks of the bsp group, once it is formed."""
+    halted: bool = False
+    """The bsp group is to change before the next shard."""
     changes: int = 0
     """Raised by whatever changes more than a deadline: a call that raised it is worth a line in a journal."""
 
@@ -221,6 +216,25 @@ class Book:
         """So many workers share what is left."""
         self.workers = max(1, workers)
         self.changes += 1
+
+    def halt(self) -> None:
+        """Ranks of the bsp group come to a halt before the first shard that none of them has begun."""
+        self.halted = True
+        self.changes += 1
+        for lockstep in self._locksteps():
+            lockstep.halt()
+
+    def regroup(self, workers: int) -> None:
+        """The bsp group has so many ranks from now on."""
+        self.halted, self.group = False, workers
+        self.changes += 1
+        for lockstep in self._locksteps():
+            lockstep.regroup(workers)
+
+    def check_group(self, workers: int) -> None:
+        """BadInput where a batch of some pass could not be shared by so many ranks."""
+        for lockstep in self._locksteps():
+            lockstep.check_group(workers)
 
     def close(self) -> None:
         """The job is to stop: what is leased may be finished, nothing more is handed out."""
@@ -341,6 +355,8 @@ class Book:
             saves=self.saves,
             era=self.era,
             kept=tuple(sorted(self.kept)),
+            group=self.group,
+            halted=self.halted,
         )
 
     @staticmethod
@@ -352,7 +368,7 @@ class Book:
         return Book(
             state.workers, state.lease_s, state.max_failures, passes, dict(state.shown), dict(state.living),
             dict(state.fenced), dict(state.halvings), dict(state.trained), state.closed, state.saves, state.era,
-            set(state.kept),
+            set(state.kept), state.group, state.halted,
         )  # fmt: skip
 
     # ---- inside ----
@@ -363,6 +379,9 @@ class Book:
     def _may_return(self, ledger: Ledger) -> bool:
         """Whether the loss of a server could bring work of this pass back: somebody must be left to do it then."""
         return self.saves and not ledger.closed and ledger.base not in self.kept
+
+    def _locksteps(self) -> list[Lockstep]:
+        return [ledger for ledger in self.passes if isinstance(ledger, Lockstep)]
 
     def _speaks(self, holder: Holder) -> bool:
         """Whether the holder's words count; a new life of a rank ends the one before."""
@@ -375,6 +394,8 @@ class Book:
             self.changes += 1
             self.living[rank] = incarnation
             self.shown.pop(rank, None)
+            for lockstep in self._locksteps():
+                lockstep.rejoin(rank)
         return True
 
     def _give_up(self, rank: int, incarnation: int) -> int:
@@ -405,8 +426,12 @@ class Book:
             _check_same(rank, card, self.passes[turn].card)
             return
         base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
-        opened = Lockstep(card, base, self.workers) if card.in_step else Ledger(card, base, self.max_failures)
+        opened = (
+            Lockstep(card, base, self.group or self.workers) if card.in_step else Ledger(card, base, self.max_failures)
+        )
         self.passes.append(opened)
+        if self.halted and isinstance(opened, Lockstep):
+            opened.halt()
         if self.closed:
             opened.close()
 

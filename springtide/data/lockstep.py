@@ -1,7 +1,7 @@
 """Pure. One pass over one data set for a bsp group: every rank is given the same shards in the same order.
 
 In: data/book.py. Out: grants. Nobody's part can be trained by another rank, so nothing comes back from a lost member:
-what the group does about it is decided in `job.state`.
+its next life begins with a shard that the group has not finished, and learns from the others where in it they are.
 """
 
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ class LockstepState:
     total: int
     leased_to: tuple[int, ...]
     done_by: tuple[int, ...]
+    boundary: int | None = None
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class Lockstep:
     total: int = field(init=False)
     leased_to: list[int] = field(init=False)
     done_by: list[int] = field(init=False)
+    boundary: int | None = None
+    """The first shard that is not handed out before the group is formed anew."""
 
     def __post_init__(self) -> None:
         self.total = self.card.epochs * self.card.shards
@@ -49,13 +52,41 @@ class Lockstep:
         """Hand out no new shard; ranks that are behind still get what another has begun, or it would wait for ever."""
         self.total = max(self.leased_to)
 
+    def halt(self) -> None:
+        """Hand out no shard that nobody has begun: the group is to change before it."""
+        self.boundary = max(self.leased_to)
+
+    def regroup(self, workers: int) -> None:
+        """The group goes on with so many ranks; new ones begin with what the others have not all finished."""
+        self.boundary, self.workers = None, workers
+        for each in (self.leased_to, self.done_by):
+            each[:] = (each + [min(self.done_by)] * workers)[:workers]
+
+    def check_group(self, workers: int) -> None:
+        """BadInput where so many ranks could not share every batch; the rest of a shard joins the batch before it."""
+        card = self.card
+        smallest = min(card.batch_size, card.samples_used % card.shard_size or card.shard_size)
+        if workers > smallest:
+            raise errors.BadInput(
+                f"{workers} workers cannot share a batch of {smallest} samples, which is the smallest that the bsp "
+                "group has to train"
+            )
+
+    def rejoin(self, rank: int) -> None:
+        """A new life of this rank: it has done what all others have done."""
+        others = [done for other, done in enumerate(self.done_by) if other != rank]
+        if others and rank < self.workers:
+            self.leased_to[rank] = self.done_by[rank] = min(others)
+
     def lease(self, rank: int) -> tuple[Grant, ...] | Nothing:
         """The rank's next shard: one at a time, so that a group that is to stop does not have far to go."""
         if not 0 <= rank < self.workers:
-            raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}, which is fixed")
+            raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
         running = self.leased_to[rank]
         if running == self.total:
             return Nothing.END
+        if self.boundary is not None and running >= self.boundary:
+            return Nothing.REGROUP
         self.leased_to[rank] += 1
         epoch, index = divmod(running, self.card.shards)
         size = shards.size(self.card, index)
@@ -97,14 +128,14 @@ class Lockstep:
         """Everything, as plain data."""
         return LockstepState(
             card=self.card, base=self.base, workers=self.workers, total=self.total,
-            leased_to=tuple(self.leased_to), done_by=tuple(self.done_by),
+            leased_to=tuple(self.leased_to), done_by=tuple(self.done_by), boundary=self.boundary,
         )  # fmt: skip
 
     @staticmethod
     def from_state(state: LockstepState) -> "Lockstep":
         """A pass that goes on where that one was."""
         lockstep = Lockstep(state.card, state.base, state.workers)
-        lockstep.total = state.total
+        lockstep.total, lockstep.boundary = state.total, state.boundary
         lockstep.leased_to, lockstep.done_by = list(state.leased_to), list(state.done_by)
         return lockstep
 

@@ -90,6 +90,7 @@ class Nothing(Enum):
 
     WAIT = "others still hold shards, which may come back"
     END = "all shards of the pass are done, given up, or held by the asker itself"
+    REGROUP = "the bsp group is formed anew before the next shard"
     FENCED = "this incarnation was given up: another one has its work"
 
 

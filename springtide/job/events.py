@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from springtide.domain.cluster import Role, RoleExit
 from springtide.domain.job import Blame
+from springtide.domain.leases import Holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,20 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class InStep:
-    """The workers have formed a bsp group: none can be replaced without the others."""
+    """The workers form a bsp group: none can be replaced without the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """These workers are the bsp group from now on; those that waited with them and are not in it may go."""
+
+    members: tuple[Holder, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLost:
+    """Nobody is left who has the bsp group's dense parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +176,8 @@ Event = (
     | Saved
     | Scaled
     | InStep
+    | Formed
+    | GroupLost
     | StopAsked
     | Broken
     | Recovered

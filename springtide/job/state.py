@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
-from springtide.job import actions, events, recovery, scaling, servers
+from springtide.domain.leases import Holder
+from springtide.job import actions, events, groups, invariants, recovery, scaling, servers
 from springtide.job.nodes import ALIVE, Node, NodeState
 
 LEGAL: dict[Phase, frozenset[Phase]] = {
@@ -50,6 +51,10 @@ class JobState:
     workers: int = 0
     """How many the job should have; `Scaled` changes it."""
     in_step: bool = False
+    generation: int = 0
+    """How often a bsp group was formed."""
+    group: dict[int, int] = field(default_factory=dict)
+    """The incarnation of each rank that was formed last."""
     suspicion: Suspicion | None = None
     untrained: int = 0
     """Shards left when a script ended last."""
@@ -97,6 +102,10 @@ class JobState:
             case events.InStep():
                 self.in_step = True
                 return []
+            case events.Formed(members, why):
+                return self._formed(members, why, at)
+            case events.GroupLost():
+                return self._fail(groups.ALL_LOST, Blame.INFRASTRUCTURE)
             case events.StopAsked(why):
                 return self._stop_asked(why, at)
             case events.Broken(error):
@@ -157,28 +166,14 @@ class JobState:
         """Whether only the last checkpoint is missing for the job to be over."""
         return self.last_save == "" and not self.phase.over
 
+    @property
+    def group_lost(self) -> bool:
+        """Whether a member of the bsp group is: then the others must form a new one."""
+        return groups.lost(self.nodes, self.group)
+
     def check(self) -> None:
         """Every invariant; tests call it after each event."""
-        workers = self.of_kind(RoleKind.WORKER)
-        if self.phase is Phase.FINISHED:
-            done = (NodeState.FINISHED, NodeState.GONE)
-            assert all(node.state in done for node in workers), "finished too early"
-            assert any(node.finished and not node.removed for node in workers), "finished without anyone's having ended"
-        if self.phase is Phase.FAILED:
-            assert self.blame is not Blame.NONE and self.why, "a failure without a reason"
-        if not self.phase.over:
-            lost = [node for node in self.of_kind(RoleKind.SERVER) if node.state is NodeState.GONE]
-            assert not lost, "a job goes on without one of its servers"
-        if self.phase in (Phase.STARTING, Phase.RUNNING):
-            working = sum(node.active or (node.finished and not node.removed) for node in workers)
-            assert working >= self.workers, f"{working} workers work or have finished, {self.workers} are wanted"
-        for node in self.nodes.values():
-            assert node.failures <= self.spec.relaunches, f"{node.role} was relaunched too often"
-            restored = node.role.kind is RoleKind.SERVER and node.incarnation and self.phase is not Phase.STARTING
-            known = self.safety.saved is not None or self.safety.lost.get(node.role.rank) == 0
-            assert not restored or known, "a server lives again, but what it held is nowhere"
-        ranks = [node.role.rank for node in workers]
-        assert ranks == list(range(len(ranks))), "ranks have a gap"
+        invariants.check(self)
 
     # ---- coming ----
 
@@ -280,9 +275,6 @@ class JobState:
                 return self._fail(verdict.error, verdict.blame)
             self.suspicion = self.suspicion or Suspicion(at, verdict.error, node.trace)
             return []  # the exit of another role may explain it: that would be the error to show
-        if self.in_step:
-            error = f"{verdict.why}; the ranks of a bsp group go in step, and the group does not form anew without it"
-            return self._fail(error, Blame.INFRASTRUCTURE)
         fence = actions.Fence(node.role, node.incarnation, verdict.why)
         after_s = max(verdict.after_s, EXPLANATION_S) if node.said else verdict.after_s
         self._begin_again(node, verdict, after_s, at)
@@ -338,9 +330,8 @@ class JobState:
     def _scaled(self, workers: int, why: str, at: float) -> list[actions.Action]:
         if self.phase is Phase.DRAINING:
             raise errors.BadInput(f"job {self.spec.name} is draining: {self.why}")
-        if self.in_step:
-            raise errors.BadInput(f"job {self.spec.name} trains in step (bsp): such a group does not change its size")
         change = scaling.change(self.nodes, workers)
+        change = groups.later(change, self.group) if self.in_step else change
         fences: list[actions.Action] = []
         for node in change.drain:
             node.move(NodeState.DRAINING, at=at, why=why)
@@ -350,8 +341,16 @@ class JobState:
         for role in change.add:
             scaling.add(self.nodes, role, self.spec, at=at)
         before, self.workers = self.workers, workers
-        what = f"scale from {before} to {workers} workers: {change}"
+        when = ", and form the bsp group anew before its next shard" if self.group else ""
+        what = f"scale from {before} to {workers} workers: {change}{when}"
         return [*fences, self._decide(what, why), *self._settle()]
+
+    def _formed(self, members: tuple[Holder, ...], why: str, at: float) -> list[actions.Action]:
+        self.in_step, self.generation = True, self.generation + 1
+        self.group = {holder.rank: holder.incarnation for holder in members}
+        if self.phase is Phase.RUNNING:
+            groups.let_go(self.nodes, self.group, at=at)
+        return [self._decide(f"{groups.words(self.group)}, number {self.generation}", why)]
 
     def _stop_asked(self, why: str, at: float) -> list[actions.Action]:
         if self.phase is Phase.DRAINING:

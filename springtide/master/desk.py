@@ -17,11 +17,10 @@ from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
-from springtide.job import events
-from springtide.job.gate import Gate
+from springtide.job import actions, events
 from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
-from springtide.master import balance, entries, meetings, standing, tally, telling
+from springtide.master import balance, entries, forming, meetings, standing, tally, telling
 from springtide.master.agreeing import Agreeing
 from springtide.master.healing import Healing
 from springtide.master.journal import Journal
@@ -64,7 +63,8 @@ class Desk:
         self._changed = meetings.Turnstile()
         self._balance = balance.Balance(record.state.spec.stragglers)
         self._tally = tally.Tally()
-        self._gate = Gate()
+        self._gate = meetings.Doorway(self._changed)
+        self._forming = forming.Forming(record, self._changed, self._happen, self._kept)
         self._usage: dict[Role, RoleUsage] = {}
         self._agents: set[Peer] = set()
         self._agent_left_at: float | None = None
@@ -118,6 +118,7 @@ class Desk:
                 self._happen(events.StopAsked(request.why))
                 return messages.Ok()
             case messages.Scale():
+                self.record.book.check_group(request.workers)
                 self._happen(events.Scaled(request.workers, request.why))
                 return messages.Ok()
             case messages.Fail():
@@ -201,6 +202,7 @@ class Desk:
             job=spec.name, rank=request.rank, workers=spec.workers, servers=self.record.addresses, placement=placed,
             slots=spec.slots, seed=spec.seed, sync=spec.sync, heartbeat_s=spec.heartbeat_s,
             incarnation=request.incarnation, lives=tuple(node.incarnation for node in servers),
+            generation=self.state.generation,
         )  # fmt: skip
 
     def _join(self, peer: Peer, role: Role, request: messages.JoinServer | messages.JoinWorker) -> None:
@@ -262,10 +264,12 @@ class Desk:
                 messages.BarrierRequest() | messages.Share() | messages.Lookup() | messages.Claim() | messages.Settle()
             ):
                 return await self._agreeing.answer(holder, request)
+            case messages.Form():
+                return await self._forming.join(holder, request)
             case messages.Enter():
-                await self._enter(holder, request.bound)
+                await self._gate.enter(holder, request.bound)
             case messages.Leave():
-                self._leave(holder)
+                self._gate.leave(holder)
             case messages.Finish():
                 self._finish(role, holder, request)
             case _:
@@ -284,24 +288,11 @@ class Desk:
         self._happen(events.Finished(role, holder.incarnation, untrained, given_up))
         self.rounds.look()
 
-    async def _enter(self, holder: Holder, bound: int) -> None:
-        self._leave(holder)  # asked again: the answer was lost
-        try:
-            await self._changed.until(lambda: self._gate.admit(holder, bound))
-        except asyncio.CancelledError:
-            self._leave(holder)
-            raise
-        self._changed.turn()  # the next in turn may fit in beside it
-
-    def _leave(self, holder: Holder) -> None:
-        if self._gate.leave(holder):
-            self._changed.turn()
-
     # ---- shards and reports ----
 
     async def _lease(
         self, holder: Holder, request: messages.LeaseRequest
-    ) -> messages.Leased | messages.Wait | messages.End:
+    ) -> messages.Leased | messages.Regroup | messages.Wait | messages.End:
         if request.card.in_step and not self.state.in_step:
             self._happen(events.InStep())
         if request.ends is not None:
@@ -326,6 +317,8 @@ class Desk:
             return messages.Wait()
         if answer is Nothing.FENCED:
             raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
+        if answer is Nothing.REGROUP:
+            return messages.Regroup()
         return messages.End() if isinstance(answer, Nothing) else self._healing.leased(answer)
 
     def _take_words(
@@ -362,7 +355,7 @@ class Desk:
             drain=self.state.draining(role), stop=self.state.phase.over, fenced=verdict.fenced,
             revoked=verdict.revoked, truncate=verdict.wishes,
             hurry=self.record.book.came_back, era=self.record.book.era, servers=self._healing.servers(),
-            healing=self.state.healing,
+            healing=self.state.healing, group_lost=self.state.generation if self.state.group_lost else 0,
         )  # fmt: skip
 
     def _level(self, now: float) -> None:
@@ -396,7 +389,11 @@ class Desk:
             told = telling.told(action)
             if told is not None:
                 self._tell(told.kind, **told.fields)
+            if isinstance(action, actions.Fence):
+                self._gate.leave(Holder(action.role.rank, action.incarnation))
+                self._forming.leave(Holder(action.role.rank, action.incarnation))
         if done:
             self._changed.turn()
+            self._forming.gather()
         if self.state.phase is not before:
             self._tell("phase", phase=self.state.phase, why=self.state.why, samples=self._tally.samples)

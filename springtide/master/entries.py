@@ -86,6 +86,10 @@ class Resume(Entry, frozen=True):
     claims: tuple[str, ...]
 
 
+class Halt(Entry, frozen=True):
+    """The bsp group is to change before the next shard."""
+
+
 class Resize(Entry, frozen=True):
     """A rank's leases have another size from now on."""
 
@@ -128,8 +132,8 @@ class Open(Entry, frozen=True):
 
 
 AnyEntry = (
-    Happened | Lease | Report | End | Fail | TakeBack | Restore | Keep | Resume | Resize | Shorten | Share | Claim
-    | Settle | Open
+    Happened | Lease | Report | End | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize | Shorten | Share
+    | Claim | Settle | Open
 )  # fmt: skip
 
 _EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}

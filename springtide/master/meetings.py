@@ -1,10 +1,13 @@
-"""Where requests wait: for one another at a barrier, for a change at the turnstile.
+"""Where requests wait: for one another at a barrier, for a change at the turnstile, for their turn at the doorway.
 
 In: `master.desk`. Out: the moment everyone is there, or the moment a condition holds.
 """
 
 import asyncio
 from collections.abc import Callable
+
+from springtide.domain.leases import Holder
+from springtide.job.gate import Gate
 
 
 class Arrivals:
@@ -39,3 +42,25 @@ class Turnstile:
         """Look now and after every change, until it is so."""
         while not true():
             await self._turned.wait()
+
+
+class Doorway:
+    """Workers of a job with bounded staleness, one after the other, as `job.gate` lets them in."""
+
+    def __init__(self, changed: Turnstile) -> None:
+        self._gate, self._changed = Gate(), changed
+
+    async def enter(self, holder: Holder, bound: int) -> None:
+        """Wait for the holder's turn."""
+        self.leave(holder)  # asked again: the answer was lost
+        try:
+            await self._changed.until(lambda: self._gate.admit(holder, bound))
+        except asyncio.CancelledError:
+            self.leave(holder)
+            raise
+        self._changed.turn()  # the next in turn may fit in beside it
+
+    def leave(self, holder: Holder) -> None:
+        """Its push is applied, or it is gone."""
+        if self._gate.leave(holder):
+            self._changed.turn()

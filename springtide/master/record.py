@@ -91,6 +91,8 @@ class Record:
                     self.book.close()
                 case actions.Conclude():
                     self.ended_at = at
+        if isinstance(event, events.Formed):
+            self.book.regroup(len(event.members))
         if isinstance(event, events.Scaled):
             self.book.expect(self.state.workers)
         return done
@@ -174,6 +176,8 @@ class Record:
                 self.book.keep(entry.note)
             case entries.Resume():
                 self.resume(entry)
+            case entries.Halt():
+                self.book.halt()
             case entries.Resize():
                 self.book.resize(entry.rank, entry.halvings)
             case entries.Shorten():

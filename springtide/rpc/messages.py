@@ -1,4 +1,4 @@
-"""Every message of the control plane, in one place; what they are made of is in `rpc.nouns`.
+"""Every message of the control plane, in one place; what they are made of is in `rpc.nouns`, more in `rpc.together`.
 
 A member sends a `Request` and gets one `Reply` with the same number; msgspec checks types on both sides, so nothing
 malformed gets past `rpc.frames`. Before the first request both sides prove that they know the secret (`rpc.auth`).
@@ -18,6 +18,11 @@ from springtide.rpc.nouns import Message as Message
 from springtide.rpc.nouns import Report as Report
 from springtide.rpc.nouns import Restore as Restore
 from springtide.rpc.nouns import Servers as Servers
+from springtide.rpc.together import Enter as Enter
+from springtide.rpc.together import Form as Form
+from springtide.rpc.together import Formed as Formed
+from springtide.rpc.together import Leave as Leave
+from springtide.rpc.together import Regroup as Regroup
 
 VERSION = 2
 """Raised when a message changes meaning; both sides must have the same."""
@@ -152,16 +157,6 @@ class Settle(Message, frozen=True):
     key: str
 
 
-class Enter(Message, frozen=True):
-    """Values are to be read now, and no push may be staler than `bound`. Answered when it is this worker's turn."""
-
-    bound: int
-
-
-class Leave(Message, frozen=True):
-    """The push that was computed from these values is applied."""
-
-
 class Finish(Message, frozen=True):
     """The worker's script has ended well."""
 
@@ -255,6 +250,8 @@ class Pulse(Message, frozen=True):
     """Leases that are not the worker's any more: drop them."""
     hurry: bool = False
     """What another has left unfinished waits to be trained: ask for a lease now, whatever is in hand."""
+    group_lost: int = 0
+    """The generation of a bsp group that has lost a member: 0 when it has not."""
     truncate: tuple[Wish, ...] = ()
     """Leases that should end early, so that others can take their tails."""
     era: int = 0
@@ -304,6 +301,8 @@ class Welcome(Message, frozen=True):
     incarnation: int = 0
     lives: tuple[int, ...] = ()
     """Incarnations of the servers."""
+    generation: int = 0
+    """Of the bsp group as it is now."""
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
 
@@ -380,6 +379,7 @@ Request = (
     | Lookup
     | Claim
     | Settle
+    | Form
     | Enter
     | Leave
     | Finish
@@ -400,6 +400,8 @@ Reply = (
     | Placed
     | Welcome
     | Leased
+    | Formed
+    | Regroup
     | Wait
     | End
     | Found

@@ -12,15 +12,40 @@ from torch import distributed, nn
 
 from springtide import errors
 
+MEETING = datetime.timedelta(seconds=60)  # a rank that does not connect within this has died on the way
 TIMEOUT = datetime.timedelta(minutes=5)  # a rank that is later than this has died: its step takes a fraction of it
 
 
 def form_group(store: Any, *, rank: int, workers: int, host: str) -> Any:
-    """Connect all ranks over `store`. It is no default group: the user's own torch.distributed stays untouched."""
+    """Connect all ranks over `store`. It is no default group: the user's own torch.distributed stays untouched.
+
+    None for a group of one; `GroupChanged` when the others cannot be reached.
+    """
+    if workers == 1:
+        return None
     options = distributed.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=host)]
-    options._timeout = TIMEOUT
-    return distributed.ProcessGroupGloo(store, rank, workers, options)
+    options._timeout = MEETING
+    try:
+        group = distributed.ProcessGroupGloo(store, rank, workers, options)
+        group._set_default_timeout(TIMEOUT)
+    except RuntimeError as error:
+        raise errors.GroupChanged(f"the group could not meet: {said(error)}") from None
+    return group
+
+
+def said(error: RuntimeError) -> str:
+    """What gloo says, without its place in the source and its advice."""
+    return (str(error).partition("] ")[2] or str(error)).partition(". This")[0]
+
+
+def broadcast(group: Any, tensor: torch.Tensor, root: int) -> None:
+    """Give every rank the root's values; `GroupChanged` when one of them is lost."""
+    if group is not None and tensor.numel():
+        try:
+            group.broadcast(tensor, root).wait()
+        except RuntimeError as error:
+            raise errors.GroupChanged(f"a member of the group is lost: {said(error)}") from None
 
 
 class Reducer:
@@ -29,21 +54,20 @@ class Reducer:
     def __init__(self, params: Sequence[nn.Parameter], group: Any) -> None:
         self.params = list(params)
         self.group = group
+        self.elder: int | None = None
+        """The rank whose hyperparameters are everyone's: a newcomer's schedules have not come so far."""
         by_dtype: dict[torch.dtype, list[int]] = {torch.float32: []}
         for index, param in enumerate(self.params):
             if not param.is_floating_point():
                 raise errors.BadInput(f"a parameter of dtype {param.dtype} cannot be trained: wanted a float")
             by_dtype.setdefault(param.dtype, []).append(index)
+        self._skip = False
         self._members = list(by_dtype.values())
         self._buckets = [self._bucket(dtype, members) for dtype, members in by_dtype.items()]
 
-    def reduce(self, *, share: float, skip: bool) -> bool:
-        """Replace each `p.grad` by the group's. Returns whether any rank wants this step skipped.
-
-        A parameter that has a gradient on no rank has none afterwards either; on some, the others count as zero.
-        """
-        if self.group is None:
-            return skip
+    def load(self, *, share: float, skip: bool) -> None:
+        """Take this rank's gradients as they are now: `reduce` may have to be done again with another group."""
+        self._skip = skip
         grads = [param.grad for param in self.params]
         for members, bucket in zip(self._members, self._buckets, strict=True):
             bucket.flat.zero_()
@@ -53,7 +77,22 @@ class Reducer:
                     view.copy_(grad.to_dense() if grad.is_sparse else grad)
             bucket.flat.mul_(share)
             bucket.flags.copy_(torch.tensor([skip, *(grads[index] is not None for index in members)]))
-            self.group.allreduce([bucket.flat]).wait()
+            bucket.own.copy_(bucket.flat)
+
+    def reduce(self) -> bool:
+        """Replace each `p.grad` by the group's. Returns whether any rank wants this step skipped.
+
+        A parameter that has a gradient on no rank has none afterwards either; on some, the others count as zero.
+        `GroupChanged` when a member is lost.
+        """
+        if self.group is None:
+            return self._skip
+        for bucket in self._buckets:
+            bucket.flat.copy_(bucket.own)
+            try:
+                self.group.allreduce([bucket.flat]).wait()
+            except RuntimeError as error:
+                raise errors.GroupChanged(f"a member of the group is lost: {said(error)}") from None
         if self._buckets[0].flags[0]:
             return True
         for members, bucket in zip(self._members, self._buckets, strict=True):
@@ -63,27 +102,36 @@ class Reducer:
                     self.params[index].grad = view.clone()  # a copy: the bucket is used again
         return False
 
-    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give every rank rank 0's values."""
-        if self.group is not None:
-            for tensor in tensors:
-                with torch.no_grad():
-                    held = tensor.detach().clone().contiguous()
-                    self.group.broadcast(held, 0).wait()
-                    tensor.copy_(held)
+    def follow(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Once a rank has joined late: learning rates and weight decays are the elder's, as its schedules set them."""
+        if self.group is None or self.elder is None:
+            return
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        known = [(group, name) for group in groups for name in ("lr", "weight_decay") if name in group]
+        numbers = torch.tensor([float(group[name]) for group, name in known], dtype=torch.float64)
+        broadcast(self.group, numbers, self.elder)
+        for (group, name), number in zip(known, numbers.tolist(), strict=True):
+            if isinstance(group[name], torch.Tensor):
+                group[name].fill_(number)
+            elif group[name] != number:
+                group[name] = number
 
     def _bucket(self, dtype: torch.dtype, members: list[int]) -> "Bucket":
         sizes = [self.params[index].numel() for index in members]
         flat = torch.zeros(sum(sizes) + 1 + len(members), dtype=dtype)
         *parts, flags = torch.split(flat, [*sizes, 1 + len(members)])
         shapes = (self.params[index].shape for index in members)
-        return Bucket(flat, [part.view(shape) for part, shape in zip(parts, shapes, strict=True)], flags)
+        return Bucket(
+            flat, torch.zeros_like(flat), [part.view(shape) for part, shape in zip(parts, shapes, strict=True)], flags
+        )
 
 
 class Bucket(NamedTuple):
     """Gradients of one data type, one after the other; then the flags."""
 
     flat: torch.Tensor
+    own: torch.Tensor
+    """This rank's part of it."""
     views: list[torch.Tensor]
     flags: torch.Tensor
     """How many ranks want to skip; then, per parameter, how many have a gradient for it."""

@@ -44,6 +44,10 @@ class Follower(Protocol):
         """There is no batch to be had just now."""
         ...
 
+    def regroup(self, generation: int) -> None:
+        """The bsp group of this generation is formed anew before the next batch."""
+        ...
+
     def close_pass(self, *, early: bool) -> None:
         """The loop has had its last batch, or was left early."""
 
@@ -98,6 +102,8 @@ class Batches:
                 following = next(feed, None) if self._ahead else None
                 if now is PAUSED:
                     self._follower.pause()
+                elif now.order.regroups is not None:
+                    self._follower.regroup(now.order.regroups)
                 else:
                     self.epoch = now.order.epoch
                     self._follower.hand_out(now, None if following is PAUSED else following)
@@ -154,7 +160,7 @@ def read(source: Source, orders: Iterable[Order], hands: Hands | None = None) ->
             log.warning("cannot read samples %s; others may try: %s", order.ranges[0], collated.error)
             hands.fail(order.claim, collated.error)
         elif not order.ranges:
-            yield PAUSED
+            yield PAUSED if order.regroups is None else Handed(order, None)
         elif hands is None or order.claim is None or hands.wanted(order.claim):
             yield Handed(order, as_batch(collated))
 

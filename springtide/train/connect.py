@@ -1,6 +1,6 @@
 """Reach the others: the servers that hold the tables, and in a bsp group the other ranks.
 
-In: what the master said in its Welcome. Out: a TableClient, a gloo group, and a reader of the client's own clock.
+In: what the master said in its Welcome. Out: a TableClient, a place to meet, and a reader of the client's own clock.
 """
 
 import socket
@@ -12,7 +12,7 @@ import torch
 from springtide import _native, config, errors
 from springtide.embedding.client import TableClient
 from springtide.rpc.messages import Welcome
-from springtide.train import allreduce, link
+from springtide.train.allreduce import MEETING
 from springtide.train.meter import NOTHING, Spent
 
 NANO = 1e-9
@@ -31,7 +31,7 @@ def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
         epoch=welcome.placement.epoch,
         rank=welcome.rank,
         incarnation=welcome.incarnation,
-        generation=0,
+        generation=welcome.generation,
         connect_timeout_s=settings.connect_timeout_s,
         request_timeout_s=settings.request_timeout_s,
         reconnect_s=settings.reconnect_s,
@@ -66,18 +66,20 @@ def spending(client: TableClient) -> Callable[[], Spent]:
     return read
 
 
-def gloo(to_master: link.Link, welcome: Welcome) -> Any:
-    """The group of all ranks: rank 0 opens a store at a free port and tells the others where."""
+def open_meeting(host: str) -> Any:
+    """A store at a free port, where the ranks of a group can meet."""
     tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
-    host = own_host(welcome)
-    key = "springtide: gloo store"
-    if welcome.rank == 0:
-        store = tcp_store(host, 0, welcome.workers, is_master=True, wait_for_workers=False)
-        to_master.share(key, f"{host}:{store.port}".encode())
-    else:
-        at, port = split_address(to_master.lookup(key).decode())
-        store = tcp_store(at, port, welcome.workers, is_master=False, wait_for_workers=False)
-    return allreduce.form_group(store, rank=welcome.rank, workers=welcome.workers, host=host)
+    return tcp_store(host, 0, None, is_master=True, wait_for_workers=False, use_libuv=False)
+
+
+def reach_meeting(address: str) -> Any:
+    """The store that another rank has opened; `GroupChanged` when it is gone."""
+    tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
+    host, port = split_address(address)
+    try:
+        return tcp_store(host, port, None, is_master=False, wait_for_workers=False, timeout=MEETING, use_libuv=False)
+    except RuntimeError as error:
+        raise errors.GroupChanged(f"who leads the group cannot be reached at {address}: {error}") from None
 
 
 def own_host(welcome: Welcome) -> str:

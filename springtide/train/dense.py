@@ -159,7 +159,7 @@ class ServedDense:
             self._all.take_values()
             self._client.backend.assign([self._all.rows])
 
-    def agree(self, *, share: float, skip: bool) -> bool:
+    def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
         """Each worker steps by itself."""
         return skip
 

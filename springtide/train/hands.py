@@ -64,6 +64,7 @@ class Hands:
         self._held: dict[LeaseKey, Held] = {}
         self._unclaimed: deque[Held] = deque()
         self._failures: list[Failure] = []
+        self._begin = LeaseKey(0, 0)
         self.era = 0
         """How often the master's book has gone back, as far as is known here: all leases are of this era."""
         self.ends: int | None = None
@@ -139,6 +140,11 @@ class Hands:
             for held in self._held.values():
                 held.end = held.claimed = held.offset
 
+    def skip_to(self, shard: int, first: int) -> None:
+        """What lies before this sample is trained: leases of it, given to a rank that joins, are through."""
+        with self._lock:
+            self._begin = LeaseKey(shard, first)
+
     def __len__(self) -> int:
         """How many leases there are."""
         return len(self._held)
@@ -169,7 +175,8 @@ class Hands:
                 if key in self._held:
                     continue
                 wanted = card == self._card
-                held = Held(grant, grant.end if wanted else grant.first, grant.first, grant.first)
+                first = min(grant.end, self._first_of(grant))
+                held = Held(grant, grant.end if wanted else first, first, first)
                 self._held[key] = held
                 if wanted:
                     new.append(held)
@@ -222,6 +229,12 @@ class Hands:
         return granted
 
     # ---- inside, with the lock held ----
+
+    def _first_of(self, grant: Grant) -> int:
+        """Where to begin with a lease: behind what was trained before this worker came."""
+        if grant.shard < self._begin.shard:
+            return grant.end
+        return max(grant.first, self._begin.first if grant.shard == self._begin.shard else 0)
 
     def _of(self, claim: Claim) -> Held | None:
         """The lease that a batch was claimed of, if it is still ours."""

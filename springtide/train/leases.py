@@ -14,7 +14,7 @@ from springtide.domain.samples import DatasetCard
 from springtide.rpc import messages
 from springtide.train.hands import Hands
 
-Answer = messages.Leased | messages.Wait | messages.End
+Answer = messages.Leased | messages.Regroup | messages.Wait | messages.End
 Ask = Callable[[DatasetCard, int], Answer]
 PATIENCE_S = 0.02  # how long a reader waits for an answer before it turns to what it has in hand
 LEAD_S = 12.0  # work to hold, at the pace of late: more than the ten seconds that a master may take to come back

@@ -18,7 +18,7 @@ from springtide.domain.job import Blame
 from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import channel, messages
-from springtide.rpc.messages import End, Leased, Report, Servers, Wait, Welcome
+from springtide.rpc.messages import End, Form, Formed, Leased, Regroup, Report, Servers, Wait, Welcome
 from springtide.train.hands import Hands, Words
 
 ALONE = Holder(rank=0)
@@ -59,7 +59,7 @@ class Link(Protocol):
     hands: Hands
     """The leases that this worker has: the master is told of them with every heartbeat."""
 
-    def lease(self, card: DatasetCard, most: int) -> Leased | Wait | End:
+    def lease(self, card: DatasetCard, most: int) -> Leased | Regroup | Wait | End:
         """Put up to `most` more leases into `hands`. `Wait`: ask again (the call itself has waited a while).
 
         `End`: nothing of this pass is left but what this worker holds itself.
@@ -88,6 +88,19 @@ class Link(Protocol):
 
     def settle(self, key: str) -> None:
         """What was claimed is done."""
+        ...
+
+    def form(self, asked: Form) -> Formed:
+        """Wait until the bsp group, the first or another one, is formed."""
+        ...
+
+    @property
+    def group_lost(self) -> int:
+        """Generation of a bsp group that has lost a member, as far as is known here; 0: none."""
+        ...
+
+    def dismiss(self) -> None:
+        """The job goes on without this worker: `draining` from now on."""
         ...
 
     def enter(self, bound: int) -> None:
@@ -134,6 +147,7 @@ class MasterLink:
         self._draining = False
         self._fenced = False
         self._turns: dict[str, int] = {}
+        self.group_lost = 0
         self._over = False
         self._before_finish: list[Callable[[], None]] = []
         self._servers: Servers | None = None
@@ -150,7 +164,7 @@ class MasterLink:
             self._channel.start_heartbeat(welcome.heartbeat_s, self._beat, self._take_pulse)
         return self._welcome
 
-    def lease(self, card: DatasetCard, most: int) -> Leased | Wait | End:
+    def lease(self, card: DatasetCard, most: int) -> Leased | Regroup | Wait | End:
         """Leases to train; see `Link.lease`."""
         if self.draining:
             return End()
@@ -158,7 +172,7 @@ class MasterLink:
         reply = self._channel.ask(
             messages.LeaseRequest(card, words.progress, words.failures, most, self.hands.ends, words.era)
         )
-        assert isinstance(reply, Leased | Wait | End)
+        assert isinstance(reply, Leased | Regroup | Wait | End)
         self.hands.told(words)
         if isinstance(reply, Leased):
             self._reach(reply.servers)
@@ -194,6 +208,16 @@ class MasterLink:
     def settle(self, key: str) -> None:
         """What was claimed is done."""
         self._channel.ask(messages.Settle(key))
+
+    def form(self, asked: Form) -> Formed:
+        """Wait until the bsp group is formed."""
+        reply = self._channel.ask(asked)
+        assert isinstance(reply, Formed)
+        return reply
+
+    def dismiss(self) -> None:
+        """The job goes on without this worker."""
+        self._draining = True
 
     def enter(self, bound: int) -> None:
         """Wait until values may be read."""
@@ -249,6 +273,7 @@ class MasterLink:
     def _take_pulse(self, pulse: messages.Pulse) -> bool:
         self._draining = self._draining or pulse.drain
         self._fenced = self._fenced or pulse.fenced
+        self.group_lost = max(self.group_lost, pulse.group_lost)
         self.hands.told(self._told)
         self._reach(pulse.servers)
         return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era) or pulse.healing
@@ -278,6 +303,7 @@ class AloneLink:
         self._shared: dict[str, bytes] = {}
         self.latest = Report()
         self.draining = False
+        self.group_lost = 0
         self._before_finish: list[Callable[[], None]] = []
 
     def join(self) -> Welcome:
@@ -331,6 +357,13 @@ class AloneLink:
 
     def settle(self, key: str) -> None:
         """No one waits for it."""
+
+    def form(self, asked: Form) -> Formed:
+        """A group of one, until its script has ended."""
+        return Formed(asked.generation + 1, (0,), 0, asked.address, first=asked.fresh, over=asked.resting)
+
+    def dismiss(self) -> None:
+        """There is no one to leave."""
 
     def enter(self, bound: int) -> None:
         """Nobody else pushes."""

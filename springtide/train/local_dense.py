@@ -6,6 +6,7 @@ In: step.py, when the loop has stepped. Used alone and in bsp mode; in async mod
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from springtide.train.allreduce import Reducer
@@ -16,14 +17,25 @@ from springtide.train.optimizer import JobOptimizer
 class LocalDense:
     """Runs the user's optimizers on what is not a table."""
 
-    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], reducer: Reducer | None) -> None:
+    def __init__(
+        self,
+        named: Sequence[tuple[str, nn.Parameter]],
+        reducer: Reducer | None,
+        own: Sequence[torch.optim.Optimizer] = (),
+    ) -> None:
         self._named = [(f"parameter {name!r}", param) for name, param in named]
-        self._reducer = reducer
+        self._reducer, self._own = reducer, list(own)
 
-    def agree(self, *, share: float, skip: bool) -> bool:
-        """Sum gradients over the group; returns whether the step is to be skipped. Not-a-number is refused here."""
+    def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
+        """Sum gradients over the group; returns whether the step is to be skipped. Not-a-number is refused here.
+
+        `again`: the gradients are those of the call before, whose group has lost a member.
+        """
         if self._reducer is not None:
-            skip = self._reducer.reduce(share=share, skip=skip)
+            if not again:
+                self._reducer.load(share=share, skip=skip)
+            skip = self._reducer.reduce()
+            self._reducer.follow(self._own)
         if not skip:
             check_finite(self._named)
         return skip

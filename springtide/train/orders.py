@@ -32,6 +32,8 @@ class Order:
     """Part of the group's batch that this is: a bsp gradient counts by it."""
     claim: Claim | None = None
     """What of a lease it is, the other ranks' parts included."""
+    regroups: int | None = None
+    """No batch: the bsp group of this generation is formed anew here."""
 
     @property
     def samples(self) -> int:
@@ -54,20 +56,25 @@ def leased(
     *,
     rank: int = 0,
     group: int = 1,
+    place: Callable[[], tuple[int, int, int]] | None = None,
     draining: Callable[[], bool] = lambda: False,
 ) -> Iterator[Order]:
     """Batches of shards as the master leases them, until the pass is over for all workers.
 
-    In a bsp group of `group` ranks every rank is leased the same shards, and takes its part of each batch.
+    In a bsp group of `group` ranks every rank is leased the same shards, and takes its part of each batch. Where the
+    group may change, `place` gives rank, group and generation as they are now.
 
     A PAUSE comes when nothing can be leased now: what others hold may come back, or our own last batches must be
     reported trained first, since only then is it known that none of them comes back. So a reader that runs ahead never
     waits for a batch that it still keeps in its hand. Once the job is `draining` no more are read.
     """
     hands.open(card)
+    generation = 0
     read: tuple[Grant, Indices] | None = None
     try:
         while not draining():
+            if place is not None:
+                rank, group, generation = place()
             claimed = hands.claim(card.batch_size, group=group)
             if claimed is not None:
                 grant, claim = claimed
@@ -82,7 +89,9 @@ def leased(
             answer = leases.more(card)
             if isinstance(answer, messages.End) and (card.in_step or not hands.busy):
                 return
-            if not isinstance(answer, messages.Leased):
+            if isinstance(answer, messages.Regroup):
+                yield Order(indices=PAUSE.indices, regroups=generation)
+            elif not isinstance(answer, messages.Leased):
                 yield PAUSE
     finally:
         leases.close()

@@ -76,6 +76,15 @@ class Rates:
                     return optimizer, index
         return None
 
+    @property
+    def steps(self) -> list[int]:
+        """How often each optimizer has stepped."""
+        return [self._steps[id(one)] for one in self.optimizers]
+
+    @steps.setter
+    def steps(self, counts: Sequence[int]) -> None:
+        self._steps = {id(one): count for one, count in zip(self.optimizers, counts, strict=True)}
+
     def now(self, stepped: Sequence[JobOptimizer]) -> list[Hyper]:
         """What rides on this push for every table that these optimizers train; counts their steps."""
         told: list[Hyper] = []

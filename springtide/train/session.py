@@ -116,6 +116,7 @@ class Job:
         own: list[Any] = [given] if one else list(given)
         wired = wiring.wire(model, own, mode, self._link, self._settings, self.meter, self._reports.step, max_staleness)
         self._prepared = True
+        self._link.before_finish(wired.step.retire)
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed)
         loop = self._batches(opened, card, mode, wired)
         back: Any = wired.optimizers[0] if one else type(given)(wired.optimizers)
@@ -165,7 +166,9 @@ class Job:
         self, opened: sources.Source, card: DatasetCard, mode: wiring.Mode, wired: wiring.Wired
     ) -> batches.Batches:
         in_step = mode == "bsp"
-        rank, group = (self.rank, self.workers) if in_step else (0, 1)
+        group = self.workers if in_step else 1
+        together = wired.step.group
+        place = None if together is None else lambda: together.place
         if opened.samples is not None:
             card = orders.fit_to_group(card, group)
 
@@ -181,7 +184,7 @@ class Job:
             direct = in_step or self.alone
             source = leases.Direct(ask) if direct else leases.Ahead(ask, hands)
             draining = lambda: self._link.draining  # noqa: E731
-            wanted = orders.leased(source, hands, this_pass, rank=rank, group=group, draining=draining)
+            wanted = orders.leased(source, hands, this_pass, place=place, draining=draining)
             return batches.read(opened, wanted, None if direct else hands)
 
         fixed = opened.samples is not None and (in_step or self.workers == 1)

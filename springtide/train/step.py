@@ -5,6 +5,8 @@ new values back. Next: dense.py or local_dense.py (dense), embedding/lookup.py (
 """
 
 import contextlib
+import functools
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,23 +15,26 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from springtide import _native
+from springtide import _native, errors
 from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Handle, Lookups
 from springtide.embedding.tables import ServedTable
 from springtide.train import link as links
 from springtide.train.batches import Handed
 from springtide.train.finite import check_finite
+from springtide.train.group import Group, Spot
 from springtide.train.hands import Claim
 from springtide.train.meter import Meter
 from springtide.train.optimizer import JobOptimizer
-from springtide.train.rates import Rates
+from springtide.train.rates import Hyper, Rates
+
+log = logging.getLogger(__name__)
 
 
 class Dense(Protocol):
     """Where dense parameters are updated."""
 
-    def agree(self, *, share: float, skip: bool) -> bool:
+    def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
         """Before anything is applied: the group's gradient, and whether the step is skipped."""
         ...
 
@@ -82,7 +87,7 @@ class Step:
         link: links.Link,
         meter: Meter,
         *,
-        group: int,
+        group: Group | None,
         ahead: bool,
         bound: int | None = None,
         named: bool = True,
@@ -99,7 +104,7 @@ class Step:
         self._rates = rates
         self._link = link
         self._meter = meter
-        self._bsp, self._group = group > 0, group
+        self.group, self._bsp = group, group is not None
         self._ahead = ahead
         self._bound = bound
         """How many pushes the values behind a push may lack; None: any."""
@@ -113,6 +118,11 @@ class Step:
         self._expected: tuple[Any, Handle] | None = None
         self._pending: _native.Pending | None = None
         self._under_way: list[Claim] = []
+        self._applying: _native.Pending | None = None
+        self._finish: Callable[[], None] | None = None
+        """bsp: what is left to do for the step in hand once it is complete on all servers."""
+        self._spot = Spot()
+        self._counted: set[int] = set()
 
     # ---- what batches.py tells ----
 
@@ -155,8 +165,6 @@ class Step:
         self._finish_batches()
         self._expected = None
         self._leave()
-        if self._group > 1 and not early:
-            self._link.barrier("springtide: every rank's last step of this pass is applied")
         self._dense.settle()
         self._link.hands.give_back()
 
@@ -203,31 +211,119 @@ class Step:
     def _send_for(self, stepped: list[JobOptimizer]) -> None:
         skip, self._skip = self._skip, False
         trained = self._trained
-        skip = self._dense.agree(share=trained.share, skip=skip) or not stepped
-        self._await_push()
-        rows = [] if skip else self._table_parts(stepped, trained.share)
-        parts = rows if skip else [*rows, *self._dense.parts(stepped)]
-        self._pending = self._client.push(
-            parts,
-            step=self.count + 1,
-            hyper=[] if skip else self._rates.now(stepped),
-            bsp=self._bsp,
-            batches=trained.ranges if self.named else (),
-            clock=self.count + 1,
-        )
-        self.count += 1
-        self._trained = Trained()
-        self._under_way = trained.claims
-        if self._bsp:
-            self._lookups.after_step = self.count
-        if not skip:
-            self._dense.update(stepped, self._weights)
+        if self.group is not None:
+            self._step_together(self.group, stepped, trained, skip)
+        else:
+            skip = self._dense.agree(share=trained.share, skip=skip) or not stepped
+            self._await_push()
+            rows = [] if skip else self._table_parts(stepped, trained.share)
+            self._push(stepped, trained, rows, [] if skip else self._rates.now(stepped), skip)
+            self._trained, self._under_way = Trained(), trained.claims
+            self.count += 1
+            if not skip:
+                self._dense.update(stepped, self._weights)
         if self._inside:
             self._await_push()
             self._leave()
         self._lookups.clear()
         self._meter.step_done(samples=trained.samples)
         self._on_step()
+
+    def _push(
+        self, stepped: list[JobOptimizer], trained: Trained, rows: Sequence[Any], hyper: Sequence[Hyper], skip: bool
+    ) -> None:
+        self._pending = self._client.push(
+            [] if skip else [*rows, *self._dense.parts(stepped)],
+            step=self.count + 1,
+            hyper=hyper,
+            bsp=self._bsp,
+            batches=trained.ranges if self.named else (),
+            clock=self.count + 1,
+        )
+
+    # ---- bsp ----
+
+    def _step_together(self, group: Group, stepped: list[JobOptimizer], trained: Trained, wants_skip: bool) -> None:
+        """All-reduce, push, and once the step is complete on all servers apply it; if a member is lost before that,
+        the same again with the group that forms then.
+        """
+        number, again, rows = self.count + 1, False, None
+        hyper: list[Hyper] = []
+        while self.count < number:
+            try:
+                skip = self._dense.agree(share=trained.share, skip=wants_skip, again=again) or not stepped
+                if rows is None and not skip:  # once: shares and counts are worked into them
+                    rows, hyper = self._table_parts(stepped, trained.share), self._rates.now(stepped)
+                    self._counted = {id(one.own) for one in stepped}
+                self._finish = functools.partial(self._count_step, number, stepped, trained, skip)
+                self._push(stepped, trained, [] if skip else rows or [], [] if skip else hyper, skip)
+                assert self._pending is not None
+                self._pending.wait()
+                group.await_complete(number)
+                self.catch_up(number)
+            except errors.GroupChanged as changed:
+                log.warning("step %d is interrupted: %s", number, changed)
+                self._pending = None
+                if trained.ranges and not trained.claims:
+                    raise errors.JobFailed(
+                        "a member of the bsp group is lost, and a group over an IterableDataset does not form anew: "
+                        "nobody could tell where in the data it was"
+                    ) from None
+                if group.form(self) < 0:  # the job stops, and the step stays undone on all ranks
+                    self._finish, self._trained = None, Trained()
+                    return
+            again = True
+        self._applying = self._client.backend.apply_step(number)  # type: ignore[attr-defined]
+
+    def _count_step(self, number: int, stepped: list[JobOptimizer], trained: Trained, skip: bool) -> None:
+        self.count = self._lookups.after_step = number
+        self._trained, self._pending, self._counted = Trained(), None, set()
+        if trained.claims:
+            self._spot = Spot(trained.claims[-1].shard, trained.claims[-1].end)
+        self._link.hands.acknowledge(trained.claims)
+        if not skip:
+            self._dense.update(stepped, self._weights)
+
+    @property
+    def idle(self) -> bool:
+        """No step is in hand."""
+        return self._finish is None and not self._trained.ranges
+
+    def catch_up(self, step: int) -> None:
+        """This step is complete on all servers: if it is the one in hand, it counts, and its dense part is applied."""
+        finish = self._finish
+        if finish is not None and step > self.count:
+            self._finish = None
+            finish()
+
+    def spot(self) -> Spot:
+        """Where the data of the next step begins."""
+        claims = self._trained.claims
+        return Spot(claims[0].shard, claims[0].begin) if claims else self._spot
+
+    def counts(self) -> list[int]:
+        """Steps of each optimizer before the one in hand."""
+        return [
+            count - (id(one) in self._counted)
+            for one, count in zip(self._rates.optimizers, self._rates.steps, strict=True)
+        ]
+
+    def begin_at(self, step: int, spot: Spot, counts: list[int]) -> None:
+        """Go on after this step, with the sample of that spot: a newcomer to a group."""
+        self._rates.steps = counts
+        self.count = self._lookups.after_step = step
+        self._spot = spot
+        self._link.hands.skip_to(spot.shard, spot.first)
+
+    def regroup(self, generation: int) -> None:
+        """The group changes here, where no step is in hand."""
+        if self.group is not None and self.group.place.generation == generation:
+            self.group.form(self)
+
+    def retire(self) -> None:
+        """The script has ended well."""
+        if self.group is not None:
+            self.group.rest(self)
 
     def _table_parts(self, stepped: Sequence[JobOptimizer], share: float) -> list[_native.StepRows]:
         for weight in self._rates.idle_weights(stepped):

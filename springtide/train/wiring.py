@@ -3,6 +3,7 @@
 In: session.py with the user's model and optimizers. Out: Wired, what a loop runs on. Next: step.py.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,10 +17,10 @@ from springtide.embedding import convert
 from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.tables import ServedTable
-from springtide.rpc.messages import Welcome
 from springtide.train import connect, dense, link, outlining
 from springtide.train.allreduce import Reducer
 from springtide.train.dense import DenseGroup
+from springtide.train.group import Group, Model
 from springtide.train.local_dense import LocalDense
 from springtide.train.meter import Meter
 from springtide.train.optimizer import JobOptimizer
@@ -60,20 +61,31 @@ def wire(
     rates = Rates(own, served)
     groups = dense_groups(model, own, [table.weight for table in served])
     client.declare([table.spec for table in served])
-    place = serve_dense if mode == "async" else keep_dense
-    placed = place(client, model, groups, rates, to_master, welcome, max_staleness)
+    assign = functools.partial(assign_tables, client, served)
+    group: Group | None = None
+    if mode == "async":
+        placed: Dense = serve_dense(client, model, groups, rates, to_master, max_staleness)
+        once(to_master, "springtide: first weights of tables", assign)
+    else:
+        named = [member for each in groups for member in each.members]
+        reducer = Reducer([param for _, param in named], None) if mode == "bsp" else None
+        placed = LocalDense(named, reducer, own)
+        if reducer is None:
+            assign()
+        else:
+            held = Model(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
+            group = Group(to_master, client, held, reducer)
     outlining.tell(to_master, outlining.outline(model, served, placed))
-    begin = once if mode == "async" else by_rank_0
-    begin(to_master, "springtide: first weights of tables", lambda: assign_tables(client, served))
     bound = max_staleness if mode == "async" else None
     ahead = mode == "async" and bound is None
     lookups = client.lookups or Lookups(client)
-    group = welcome.workers if mode == "bsp" else 0
     step = Step(
         lookups, served, placed, rates, to_master, meter,
         group=group, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
     )  # fmt: skip
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
+    if group is not None:
+        group.form(step)
     model.register_forward_hook(_forward_mark(meter))
     return Wired(model, step.optimizers, step, ahead)
 
@@ -131,7 +143,6 @@ def serve_dense(
     groups: Sequence[DenseGroup],
     rates: Rates,
     to_master: link.Link,
-    welcome: Welcome,
     max_staleness: int | None,
 ) -> Dense:
     """Async: dense parameters live on servers, from the first worker's values on.
@@ -162,33 +173,6 @@ def once(to_master: link.Link, what: str, do: Callable[[], None]) -> bool:
         do()
         to_master.settle(what)
     return mine
-
-
-def by_rank_0(to_master: link.Link, what: str, do: Callable[[], None]) -> None:
-    """Rank 0 does it, others wait until it is done: a group's model is that of rank 0."""
-    if to_master.join().rank == 0:
-        do()
-        to_master.share(what, b"")
-    else:
-        to_master.lookup(what)
-
-
-def keep_dense(
-    client: TableClient,
-    model: nn.Module,
-    groups: Sequence[DenseGroup],
-    rates: Rates,
-    to_master: link.Link,
-    welcome: Welcome,
-    max_staleness: int | None,
-) -> Dense:
-    """Alone and bsp: dense parameters stay in the model; a group begins with rank 0's values."""
-    named = [member for group in groups for member in group.members]
-    if welcome.workers == 1:
-        return LocalDense(named, None)
-    reducer = Reducer([param for _, param in named], connect.gloo(to_master, welcome))
-    reducer.broadcast([tensor for _, tensor in state_tensors(model)])
-    return LocalDense(named, reducer)
 
 
 def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -111,7 +111,7 @@ def test_requests_of_an_older_generation_are_refused():
         client = connect(server.address)
         client.declare([TableSpec(id=0, name="items", dim=1)])
         server.restart_group(generation=2, applied_step=7, workers=2)
-        with pytest.raises(errors.ServerUnreachable, match="generation 0 is over"):
+        with pytest.raises(errors.GroupChanged, match="generation 0 is over"):
             client.read("items", np.arange(3))
         again = connect(server.address, generation=2)
         again.declare([TableSpec(id=0, name="items", dim=1)])

@@ -7,6 +7,7 @@ import pytest
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import Blame, JobSpec, Phase
+from springtide.domain.leases import Holder
 from springtide.job import actions, events
 from springtide.job.nodes import IllegalMove, Node, NodeState
 from springtide.job.state import EXPLANATION_S, JobState
@@ -203,12 +204,34 @@ def test_without_relaunches_a_lost_worker_fails_the_job(event, why, blame):
     assert end.blame is blame
 
 
-def test_a_bsp_group_does_not_go_on_without_a_member():
+def test_a_bsp_group_forms_anew_with_the_next_life_of_a_lost_member():
     state = started(sync="bsp")
-    end = conclusion(state.handle(killed(WORKERS[0]), at=2))
-    assert end.why.startswith("worker-0 (pid 7) was killed by SIGKILL") and "bsp group" in end.why
-    with pytest.raises(errors.BadInput, match="does not change its size"):
-        started(sync="bsp").handle(events.Scaled(3, "why"), at=2)
+    state.handle(events.Formed((Holder(0), Holder(1)), "all are here"), at=2)
+    assert state.generation == 1 and not state.group_lost
+    done = state.handle(killed(WORKERS[0]), at=3)
+    assert any(isinstance(action, actions.Fence) for action in done)
+    assert state.group_lost and state.node(WORKERS[0]).incarnation == 1
+    state.handle(events.Joined(WORKERS[0], 1, pid=9), at=4)
+    assert state.group_lost
+    state.handle(events.Formed((Holder(0, 1), Holder(1)), "all are here"), at=5)
+    assert state.generation == 2 and not state.group_lost
+    state.check()
+
+
+def test_a_bsp_group_lets_go_whom_it_has_too_many_when_it_forms_anew():
+    state = started(sync="bsp")
+    state.handle(events.Formed((Holder(0), Holder(1)), "all are here"), at=2)
+    state.handle(events.Scaled(1, "why"), at=3)
+    assert state.node(WORKERS[1]).state is NodeState.JOINED and not state.draining(WORKERS[1])
+    state.handle(events.Formed((Holder(0),), "between two shards"), at=4)
+    assert state.node(WORKERS[1]).state is NodeState.DRAINING and state.draining(WORKERS[1])
+    assert not state.group_lost
+    state.check()
+
+
+def test_a_bsp_group_whose_ranks_are_all_lost_fails_the_job():
+    end = conclusion(started(sync="bsp").handle(events.GroupLost(), at=2))
+    assert "all ranks of the bsp group were lost" in end.why
 
 
 def test_a_script_that_never_joins_is_told_what_to_do():

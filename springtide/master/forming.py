@@ -1,0 +1,102 @@
+"""Where the workers of a bsp group wait for one another, and what each is told when the group is formed.
+
+In: `master.desk`, with `Form` requests and after whatever may have changed who is needed. Out: answers by holder. Not
+journaled: a worker whose master is replaced asks again; only that a group was formed is kept (`job.events.Formed`).
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from springtide.domain.cluster import RoleKind
+from springtide.domain.leases import Holder
+from springtide.job import events, rendezvous
+from springtide.job.rendezvous import Arrival, Formation
+from springtide.job.state import JobState
+from springtide.master import entries
+from springtide.master.meetings import Turnstile
+from springtide.master.record import Record
+from springtide.rpc import messages
+
+
+class Forming:
+    """Who is here, and the answers that have not been fetched. `happen` and `kept` are the desk's."""
+
+    def __init__(
+        self,
+        record: Record,
+        changed: Turnstile,
+        happen: Callable[[events.Event], None],
+        kept: Callable[[entries.AnyEntry], AbstractContextManager[None]],
+    ) -> None:
+        self._record, self._changed, self._happen, self._kept = record, changed, happen, kept
+        self._arrived: dict[Holder, Arrival] = {}
+        self._answers: dict[Holder, messages.Formed] = {}
+        self._last: dict[Holder, messages.Formed] = {}
+
+    async def join(self, holder: Holder, request: messages.Form) -> messages.Formed:
+        """A worker waits for a group. One whose answer was lost is told the same once more."""
+        state, last = self._record.state, self._last.get(holder)
+        if not state.in_step:
+            self._happen(events.InStep())
+        if last is not None and request.generation < last.generation == state.generation and not state.group_lost:
+            return last
+        self._answers.pop(holder, None)
+        self._arrived[holder] = Arrival(request.fresh, request.idle, request.resting, request.address)
+        self.gather()
+        try:
+            await self._changed.until(lambda: holder in self._answers)
+        except asyncio.CancelledError:
+            self.leave(holder)
+            raise
+        return self._answers.pop(holder)
+
+    def leave(self, holder: Holder) -> None:
+        """It waits no more: lost, or its connection."""
+        self._arrived.pop(holder, None)
+        self._answers.pop(holder, None)
+
+    def gather(self) -> None:
+        """Form the group once all who are needed are here; stop its shards where it is to change."""
+        state, active = self._record.state, _active(self._record.state)
+        if state.phase.over or not state.in_step:
+            return
+        if self._stop_shards(state, active):
+            with self._kept(entries.Halt()):
+                self._record.book.halt()
+        if not self._arrived:
+            return
+        formed = rendezvous.form(self._arrived, ranks=tuple(state.group), active=active, workers=state.workers)
+        if formed is None:
+            return
+        if not formed.known and self._record.leased_at is not None:
+            self._happen(events.GroupLost())
+        elif formed.over:
+            self._answer(formed, state.generation)
+            self._changed.turn()
+        else:
+            self._answer(formed, state.generation + 1)
+            self._happen(events.Formed(formed.members, "all who belong to it are here"))
+
+    def _stop_shards(self, state: JobState, active: list[Holder]) -> bool:
+        """Whether the group is to change, and all who come are here: then it pauses before the next shard."""
+        chosen = {holder.rank for holder in active[: state.workers]}
+        coming = [holder for holder in active if holder.rank not in state.group]
+        changes = bool(state.group) and chosen != set(state.group)
+        return changes and not self._record.book.halted and all(holder in self._arrived for holder in coming)
+
+    def _answer(self, formed: Formation, generation: int) -> None:
+        """Tell everyone who waited. Those that the group goes on without are told that it is over for them."""
+        address = self._arrived[formed.leader].address
+        ranks = tuple(holder.rank for holder in formed.members)
+        for holder in list(self._arrived):
+            member = holder in formed.members
+            self._answers[holder] = self._last[holder] = messages.Formed(
+                generation, ranks, formed.leader.rank, address, first=not formed.known, resting=formed.resting,
+                over=formed.over or not member,
+            )  # fmt: skip
+        self._arrived.clear()
+
+
+def _active(state: JobState) -> list[Holder]:
+    return [Holder(node.role.rank, node.incarnation) for node in state.of_kind(RoleKind.WORKER) if node.active]

@@ -1,0 +1,52 @@
+"""Messages of workers that depend on one another: bsp groups, and pushes of bounded staleness.
+
+In: `train.group` and `train.step`. Next: `master.forming` and `master.meetings` let them wait for each other. All
+of them are part of `rpc.messages`.
+"""
+
+from springtide.rpc.nouns import Message
+
+
+class Form(Message, frozen=True):
+    """A worker of a bsp job waits for its group, the first or the next one. Answered with `Formed`."""
+
+    fresh: bool
+    """Its dense parameters are no one's: it takes those of the group."""
+    idle: bool
+    """It has no step in hand."""
+    resting: bool = False
+    """Its script has ended: it only hands its parameters on, should another need them."""
+    address: str = ""
+    """Where the others meet it if it leads."""
+    generation: int = 0
+    """The last one it knows of."""
+
+
+class Formed(Message, frozen=True):
+    """The bsp group from now on."""
+
+    generation: int
+    ranks: tuple[int, ...]
+    leader: int
+    """Its dense parameters are the group's."""
+    address: str = ""
+    first: bool = False
+    """Nobody has trained anything yet: the leader's parameters and weights are as its script made them."""
+    resting: tuple[int, ...] = ()
+    """Ranks whose scripts have ended: they take no step any more."""
+    over: bool = False
+    """The receiver takes part no more: the group goes on without it, or not at all."""
+
+
+class Regroup(Message, frozen=True):
+    """Before the next shard the bsp group is formed anew: ask for that when nothing is in hand."""
+
+
+class Enter(Message, frozen=True):
+    """Values are to be read now, and no push may be staler than `bound`. Answered when it is this worker's turn."""
+
+    bound: int
+
+
+class Leave(Message, frozen=True):
+    """The push that was computed from these values is applied."""

@@ -1,0 +1,154 @@
+"""This worker in its bsp group: forming it, and forming it anew when a member is lost or their number changes.
+
+In: step.py, when the group does not answer any more or is told to change; wiring.py at the beginning. Out: the same
+step, model and place in the data on every rank. Next: allreduce.py (gloo), model_state.py (what a newcomer is given).
+
+The order of a step makes it exact: gradients are all-reduced, each rank's part of the tables' goes to the servers, and
+once it is complete on all of them the step counts: servers apply it, then ranks apply the dense part. So when a member
+is lost, either all servers have all parts of a step and everyone applies it, or none does, and it is done again by the
+same ranks, the lost one in its next life: it gets model and place from a rank that has them. Design:
+docs/design/training.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.embedding.client import TableClient
+from springtide.rpc import messages
+from springtide.train import allreduce, connect, link, model_state
+from springtide.train.allreduce import Reducer
+
+LOOK_S = 0.5  # how long a server is asked to wait for other ranks' parts before this one looks whether they live
+
+
+class Place(NamedTuple):
+    """Which part of each batch is this worker's."""
+
+    rank: int
+    workers: int
+    generation: int
+
+
+class Spot(NamedTuple):
+    """Where in the data the group is: the first sample that it has not trained."""
+
+    shard: int = 0
+    first: int = 0
+
+
+class Stepper(Protocol):
+    """What a group needs of the step under way."""
+
+    @property
+    def idle(self) -> bool:
+        """No step is in hand."""
+        ...
+
+    def catch_up(self, step: int) -> None:
+        """All steps up to this one are complete on all servers: apply what is not applied here."""
+        ...
+
+    def spot(self) -> Spot:
+        """Where the next step begins."""
+        ...
+
+    def counts(self) -> list[int]:
+        """Steps of each optimizer before the one in hand."""
+        ...
+
+    def begin_at(self, step: int, spot: Spot, counts: list[int]) -> None:
+        """A newcomer goes on after this step, from there."""
+        ...
+
+
+@dataclass(slots=True)
+class Model:
+    """What ranks must have alike, beside the tables."""
+
+    module: nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    tensors: Callable[[], list[torch.Tensor]]
+    assign_tables: Callable[[], None]
+    """The weights that the tables begin with: done once, by whoever leads the first group."""
+
+
+class Group:
+    """The group as this worker knows it."""
+
+    def __init__(self, to_master: link.Link, client: TableClient, model: Model, reducer: Reducer) -> None:
+        welcome = to_master.join()
+        self._link, self._model, self._reducer = to_master, model, reducer
+        self._backend: Any = client.backend
+        self._welcome = welcome
+        self._fresh = self._in = True
+        self.place = Place(welcome.rank, welcome.workers, welcome.generation)
+
+    def form(self, stepper: Stepper, *, resting: bool = False) -> int:
+        """Wait for the group and join it, as often as it takes; the last step that is complete on all servers.
+
+        When it is over for this worker, its loop is to end, and -1 comes back.
+        """
+        while self._in:
+            self._reducer.group = None  # hangs up, so that the others notice too
+            host = connect.own_host(self._welcome)
+            meeting = connect.open_meeting(host)
+            address = f"{host}:{meeting.port}"
+            asked = messages.Form(self._fresh, stepper.idle, resting, address, self.place.generation)
+            formed = self._link.form(asked)
+            if formed.over:
+                self._in = False
+                self._link.dismiss()
+                return -1
+            if formed.resting and not stepper.idle:
+                raise errors.JobFailed(
+                    f"worker-{formed.resting[0]} has left its loop while others still train: "
+                    "in a bsp group every rank must take the same steps"
+                )
+            try:
+                return self._meet(formed, meeting, stepper)
+            except errors.GroupChanged:
+                continue
+        return -1
+
+    def rest(self, stepper: Stepper) -> None:
+        """The script has ended: stay until nobody can need this model any more."""
+        while self._in:
+            self.form(stepper, resting=True)
+
+    def await_complete(self, step: int) -> None:
+        """Until every rank's part of the step is on every server. `GroupChanged` when a member is lost instead."""
+        while not self._backend.step_complete(step, LOOK_S):
+            if self._link.group_lost >= self.place.generation:
+                raise errors.GroupChanged(f"a member of group {self.place.generation} is lost")
+
+    def _meet(self, formed: messages.Formed, meeting: Any, stepper: Stepper) -> int:
+        rank, leads = self._welcome.rank, formed.leader == self._welcome.rank
+        self._backend.set_generation(formed.generation)
+        store = meeting if leads else connect.reach_meeting(formed.address)
+        index, leader = formed.ranks.index(rank), formed.ranks.index(formed.leader)
+        gloo = allreduce.form_group(store, rank=index, workers=len(formed.ranks), host=connect.own_host(self._welcome))
+        news = torch.zeros(3 + len(self._model.optimizers), dtype=torch.int64)
+        if leads:
+            if formed.first:
+                self._model.assign_tables()
+            complete = self._backend.regroup()
+            self._backend.settle_group(complete, len(formed.ranks))
+            stepper.catch_up(complete)
+            news = torch.tensor([complete, *stepper.spot(), *stepper.counts()], dtype=torch.int64)
+        allreduce.broadcast(gloo, news, leader)
+        complete = int(news[0])
+        if not leads and not self._fresh:
+            stepper.catch_up(complete)
+        model_state.share(gloo, leader, self._model, give=leads, take=self._fresh and not leads)
+        if self._fresh:
+            self._fresh = False
+            stepper.begin_at(complete, Spot(*news[1:3].tolist()), news[3:].tolist())
+        self.place = Place(index, len(formed.ranks), formed.generation)
+        self._reducer.group = gloo
+        self._reducer.elder = leader if formed.generation > 1 else None
+        return complete

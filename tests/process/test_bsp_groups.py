@@ -1,0 +1,136 @@
+"""A bsp group that loses members and changes its size: nothing is lost or repeated, and the model stays the same."""
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from tests.process import counting, running
+
+pytestmark = pytest.mark.process
+
+BATCH = 32
+
+COUNTING = counting.SCRIPT.replace(
+    "(-model(x[:, :1] % 50, x)).backward()",
+    "(-(model(x[:, :1] % 50, x) - model.steps.sum()) / len(x) - model.steps.sum()).backward()",
+)
+"""In a group gradients are means: each occurrence counts 1 / BATCH, and the dense parameter one a step as ever."""
+
+MODEL = """
+import time
+
+import numpy as np
+import torch
+
+import springtide as st
+from springtide import zoo
+from springtide.zoo.clickdata import ClickLog
+
+data = ClickLog(12_000)
+job = st.join()
+torch.manual_seed(job.rank)  # ranks begin with different weights: rank 0's are the ones that count
+model = zoo.model("deepfm", tables=data.tables, dim=4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+model, optimizer, batches = job.prepare(model, optimizer, data, batch_size=100, sync="bsp", num_workers=0)
+for x, y in batches:
+    time.sleep(0.02 if not job.alone else 0)
+    optimizer.zero_grad()
+    zoo.loss(model(x), y).backward()
+    optimizer.step()
+    schedule.step()
+if job.rank == 0:
+    np.savez("state.npz", **{name: value.numpy() for name, value in model.state_dict().items()})
+"""
+
+
+def spec(**more):
+    given = dict(workers=2, servers=2, sync="bsp", heartbeat_s=0.2, silence_s=5.0, relaunches=1000, backoff_s=0.0)
+    return JobSpec(name="group", **(given | more))
+
+
+def count(folder, seed, *, batches, hurt, pause_s=0.01, **more):
+    """Count under faults; the last status, and what the counts are off by."""
+    assert COUNTING != counting.SCRIPT
+    ids = counting.draw(np.random.default_rng(seed), batches * BATCH)
+    script = counting.write(folder, ids, COUNTING)
+    with LocalCluster(script, [folder, 1, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder / "runs") as job:
+        job.until(lambda status: status.samples > 0)
+        hurt(job)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert status.samples == len(ids)
+    counts = dict(np.load(folder / "counts.npz"))
+    np.savez(folder / "counts.npz", **{**counts, "small": counts["small"] * BATCH, "rows": counts["rows"] * BATCH})
+    return status, counting.differences(folder, ids, epochs=1, batch=BATCH)
+
+
+def until_formed(job, workers, number=None):
+    """Until a group of so many is at work."""
+    wanted = f"form a bsp group of {workers} worker" if number is None else f", number {number}"
+    seen = job.until(lambda status: wanted in status.decision)
+    job.until(lambda status: status.samples > seen.samples)
+
+
+@pytest.mark.timeout(240)
+def test_a_group_that_loses_a_rank_grows_and_shrinks_counts_every_occurrence_once(tmp_path):
+    def hurt(job):
+        assert job.kill("worker-0")
+        until_formed(job, 2, number=2)
+        job.scale(3)
+        until_formed(job, 3)
+        job.scale(2)
+        until_formed(job, 2)
+
+    status, wrong = count(tmp_path, 1, batches=1500, hurt=hurt, pause_s=0.02)
+    assert not wrong, wrong
+    assert status.relaunches == 1
+
+
+@pytest.mark.timeout(240)
+def test_a_group_that_loses_a_rank_makes_the_model_that_one_process_makes(tmp_path):
+    script = tmp_path / running.script(tmp_path, MODEL)
+    subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path, check=True, timeout=600, env={"PYTHONPATH": str(running.ROOT), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    expected = dict(np.load(tmp_path / "state.npz"))
+    (tmp_path / "state.npz").unlink()
+    script.write_text(MODEL.replace('"state.npz"', repr(str(tmp_path / "state.npz"))))
+    with LocalCluster(script, spec=spec(), folder=tmp_path / "runs") as job:
+        job.until(lambda status: status.samples > 0)
+        assert job.kill("worker-0")  # the one whose weights all began with
+        until_formed(job, 2, number=2)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    found = dict(np.load(tmp_path / "state.npz"))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(200, 210))
+def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
+    chance = random.Random(seed)
+    print("seed", seed)
+
+    def hurt(job):
+        for _ in range(8):
+            group = int(job.status.decision.rpartition("number ")[2] or 1) if "number" in job.status.decision else 0
+            before = job.status.samples
+            if chance.random() < 0.3:
+                job.scale(chance.randint(2, 4))
+            else:
+                alive = sorted(role for role in job.pids() if role.startswith("worker-"))
+                for role in chance.sample(alive, chance.randint(1, len(alive) - 1)):  # one has the model
+                    print(group, "kill", role, job.kill(role))
+            job.until(lambda status, before=before: job.over or status.samples > before + chance.randint(200, 2000))
+
+    _, wrong = count(tmp_path, seed, batches=6000, hurt=hurt, workers=3)
+    assert not wrong, wrong
