@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "half.h"
 #include "hash.h"
@@ -36,25 +37,6 @@ struct TableHead {
 };
 #pragma pack(pop)
 
-class Writer {
- public:
-  template <class T>
-  void put(const T& value) {
-    append(&value, sizeof value);
-  }
-  template <class T>
-  void put_all(const std::vector<T>& values) {
-    append(values.data(), values.size() * sizeof(T));
-  }
-  std::vector<uint8_t> out;
-
- private:
-  void append(const void* from, size_t bytes) {
-    auto* first = static_cast<const uint8_t*>(from);
-    out.insert(out.end(), first, first + bytes);
-  }
-};
-
 class Reader {
  public:
   explicit Reader(std::span<const uint8_t> bytes) : rest_(bytes) {}
@@ -87,19 +69,6 @@ class Reader {
   std::span<const uint8_t> rest_;
 };
 
-void write_table(Writer& w, const TableImage& t) {
-  w.put(TableHead{t.id, t.dim, static_cast<uint8_t>(t.dtype), static_cast<uint8_t>(t.optimizer),
-                  t.state_floats, t.rows.size(), t.waiting.size(), t.gone.size()});
-  w.put_all(t.rows);
-  w.put_all(t.row_ages);
-  w.put_all(t.weights);
-  w.put_all(t.state);
-  w.put_all(t.waiting);
-  w.put_all(t.waiting_ages);
-  w.put_all(t.waiting_counts);
-  w.put_all(t.gone);
-}
-
 TableImage read_table(Reader& r) {
   auto head = r.get<TableHead>();
   if (head.dtype > 2 || head.optimizer > 5) Reader::torn();
@@ -129,17 +98,6 @@ size_t bytes_in(const std::vector<T>& values) {
   return values.size() * sizeof(T);
 }
 
-size_t size_of(const SlotImage& image) {
-  size_t sum = sizeof(Head) + sizeof(SlotHead) + bytes_in(image.identities.spans()) +
-               bytes_in(image.identities.finished());
-  for (const TableImage& t : image.tables) {
-    sum += sizeof(TableHead) + bytes_in(t.rows) + bytes_in(t.row_ages) + bytes_in(t.weights) +
-           bytes_in(t.state) + bytes_in(t.waiting) + bytes_in(t.waiting_ages) + bytes_in(t.waiting_counts) +
-           bytes_in(t.gone);
-  }
-  return sum;
-}
-
 void check_home(const SlotImage& image, const std::vector<uint64_t>& hashes) {
   for (uint64_t hash : hashes) {
     if (slot_of(hash, image.slots) != image.slot) Reader::torn();
@@ -165,20 +123,58 @@ uint64_t checksum(std::span<const uint8_t> bytes) {
   return sum;
 }
 
-std::vector<uint8_t> encode(const SlotImage& image) {
-  Writer w;
-  w.out.reserve(size_of(image));
-  w.put(Head{kMagic, kVersion, 0, 0});
-  w.put(SlotHead{image.slot, image.slots, image.seed, image.clock, image.full,
-                 static_cast<uint32_t>(image.tables.size()), image.identities.spans().size(),
-                 image.identities.finished().size()});
-  w.put_all(image.identities.spans());
-  w.put_all(image.identities.finished());
-  for (const TableImage& table : image.tables) write_table(w, table);
-  std::span<const uint8_t> body = std::span(w.out).subspan(sizeof(Head));
+void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shapes) {
+  const std::vector<SampleSpan>& spans = about.identities.spans();
+  const std::vector<ShardRun>& finished = about.identities.finished();
+  size_ = sizeof(Head) + sizeof(SlotHead) + bytes_in(spans) + bytes_in(finished);
+  for (const TableShape& t : shapes) {
+    uint64_t row_bytes = 16 + uint64_t{t.dim} * bytes_of(t.dtype) + uint64_t{t.state_floats} * 4;
+    size_ += sizeof(TableHead) + t.rows * row_bytes + t.waiting * 20 + t.gone * 8;
+  }
+  if (size_ > capacity_) {
+    capacity_ = size_ + size_ / 4;
+    buffer_ = std::make_unique_for_overwrite<uint8_t[]>(capacity_);
+  }
+  uint8_t* at = buffer_.get() + sizeof(Head);
+  auto put = [&](const void* from, size_t bytes) {
+    if (bytes != 0) std::memcpy(at, from, bytes);
+    at += bytes;
+  };
+  auto leave = [&](size_t bytes) { return std::exchange(at, at + bytes); };
+  SlotHead head{about.slot,   about.slots,    about.seed,
+                about.clock,  about.full,     static_cast<uint32_t>(shapes.size()),
+                spans.size(), finished.size()};
+  put(&head, sizeof head);
+  put(spans.data(), bytes_in(spans));
+  put(finished.data(), bytes_in(finished));
+  columns_.clear();
+  for (const TableShape& t : shapes) {
+    TableHead table{t.id,
+                    t.dim,
+                    static_cast<uint8_t>(t.dtype),
+                    static_cast<uint8_t>(t.optimizer),
+                    t.state_floats,
+                    t.rows,
+                    t.waiting,
+                    t.gone};
+    put(&table, sizeof table);
+    TableColumns c{};
+    c.rows = leave(t.rows * 8);
+    c.row_ages = leave(t.rows * 8);
+    c.weights = leave(t.rows * t.dim * bytes_of(t.dtype));
+    c.state = leave(t.rows * t.state_floats * 4);
+    c.waiting = leave(t.waiting * 8);
+    c.waiting_ages = leave(t.waiting * 8);
+    c.waiting_counts = leave(t.waiting * 4);
+    c.gone = leave(t.gone * 8);
+    columns_.push_back(c);
+  }
+}
+
+void ImageWriter::finish() {
+  std::span<const uint8_t> body = bytes().subspan(sizeof(Head));
   Head head{kMagic, kVersion, body.size(), checksum(body)};
-  std::memcpy(w.out.data(), &head, sizeof head);
-  return std::move(w.out);
+  std::memcpy(buffer_.get(), &head, sizeof head);
 }
 
 ImageFacts facts_of(std::span<const uint8_t> bytes) {

@@ -1,8 +1,10 @@
 // One slot as bytes: what moves between servers and what checkpoints hold. Versioned, checksummed, sizes
-// checked. In: a SlotImage (store_slots.cpp). Out: bytes, and back; BadInput on anything torn or foreign.
+// checked. In: a slot (store_export.cpp). Out: bytes, and back as a SlotImage (store_slots.cpp); BadInput on
+// anything torn or foreign.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,7 +37,36 @@ struct SlotImage {
   IdentitySet identities;  // batches that these rows have had
 };
 
-std::vector<uint8_t> encode(const SlotImage& image);
+// How much of one table an image has.
+struct TableShape {
+  TableId id = 0;
+  uint32_t dim = 0;
+  DType dtype = DType::f32;
+  OptimKind optimizer = OptimKind::sgd;
+  uint32_t state_floats = 0;
+  uint64_t rows = 0, waiting = 0, gone = 0;
+};
+
+// Where the next entry of each column of a table goes; nothing there is aligned.
+struct TableColumns {
+  uint8_t *rows, *row_ages, *weights, *state, *waiting, *waiting_ages, *waiting_counts, *gone;
+};
+
+// An image written in place: how much there is first, then each row straight to where it belongs. One that
+// is used again keeps its memory.
+class ImageWriter {
+ public:
+  // `about` has everything but tables.
+  void begin(const SlotImage& about, std::span<const TableShape> shapes);
+  TableColumns& columns(size_t table) { return columns_[table]; }
+  void finish();  // when all columns are full
+  std::span<const uint8_t> bytes() const { return {buffer_.get(), size_}; }
+
+ private:
+  std::unique_ptr<uint8_t[]> buffer_;
+  size_t capacity_ = 0, size_ = 0;
+  std::vector<TableColumns> columns_;
+};
 SlotImage decode(std::span<const uint8_t> bytes);
 
 uint64_t checksum(std::span<const uint8_t> bytes);

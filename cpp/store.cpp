@@ -185,7 +185,13 @@ void Store::scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vect
 }
 
 std::vector<uint8_t> Store::export_slot(uint32_t slot, uint64_t since_cut) {
-  return encode(impl_->copy_slot(slot, since_cut));
+  ImageWriter image;
+  impl_->write_image(slot, since_cut, image);
+  return {image.bytes().begin(), image.bytes().end()};
+}
+
+void Store::export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to) {
+  impl_->write_image(slot, since_cut, to);
 }
 
 void Store::import_slot(std::span<const uint8_t> image) { impl_->import_image(decode(image)); }

@@ -13,6 +13,7 @@
 
 namespace springtide {
 
+class ImageWriter;
 class StoreImpl;
 
 struct StoreOptions {
@@ -117,6 +118,7 @@ class Store {
   // One slot, all tables, bit for bit: keys, weights as stored, state, ages, admission counts; versioned and
   // checksummed. With since_cut != 0 only what changed after that cut, with tombstones for what went.
   std::vector<uint8_t> export_slot(uint32_t slot, uint64_t since_cut = 0);
+  void export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to);  // into memory that is used again
   // A full image replaces what the slot held, one since a cut is laid over it. BadInput on a torn or foreign
   // image, nothing changed then.
   void import_slot(std::span<const uint8_t> image);

@@ -65,7 +65,7 @@ class StoreImpl {
   uint64_t evict(uint64_t clock);
 
   void scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows);
-  SlotImage copy_slot(uint32_t slot, uint64_t since_cut);
+  void write_image(uint32_t slot, uint64_t since_cut, ImageWriter& to);
   void import_image(const SlotImage& image);
   void clear_slot(uint32_t slot);
   uint64_t dirty_rows(uint32_t slot, uint64_t since_cut);
@@ -76,7 +76,7 @@ class StoreImpl {
   AgeClock clock;
 
  private:
-  friend class SlotCopier;
+  friend class SlotExport;
 
   uint32_t slot_number(uint64_t hash) const { return static_cast<uint32_t>(hash >> slot_shift_); }
   Stripe& stripe_of_slot(uint32_t slot) { return stripes_[slot / (options.slots / kStripes)]; }

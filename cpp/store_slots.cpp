@@ -1,5 +1,4 @@
-// Whole slots: scanning, accounting, what changed since a cut, copying out and in.
-#include <map>
+// Whole slots: scanning, accounting, copying in. Copying out: store_export.cpp.
 #include <string>
 
 #include "hash.h"
@@ -8,12 +7,6 @@
 namespace springtide {
 
 namespace {
-
-template <class T>
-void append(std::vector<uint8_t>& to, const T* from, size_t bytes) {
-  auto* first = reinterpret_cast<const uint8_t*>(from);
-  to.insert(to.end(), first, first + bytes);
-}
 
 std::string of(const TableSpec& spec) {
   return "slot image: table " + std::to_string(spec.id) + " ('" + spec.name + "')";
@@ -35,50 +28,6 @@ void check_table(const TableImage& image, const Table& table) {
 
 }  // namespace
 
-// Gathers the cells of one slot into columns by table.
-class SlotCopier {
- public:
-  SlotCopier(StoreImpl& store, SlotImage& image) : store_(store), image_(image) {}
-
-  void add(const Cell& cell) {
-    Table& table = store_.table(store_.index_.table_of(cell.meta));
-    if (store_.expired(cell.meta, table)) return;
-    TableImage& to = of(table);
-    uint64_t age = store_.clock.age_at(stamp_of(cell.meta));
-    if (is_candidate(cell.meta)) {
-      to.waiting.push_back(cell.hash);
-      to.waiting_ages.push_back(age);
-      to.waiting_counts.push_back(candidate_count(cell.meta));
-      return;
-    }
-    to.rows.push_back(cell.hash);
-    to.row_ages.push_back(age);
-    append(to.weights, table.rows.weights(handle_of(cell.meta)), table.weight_bytes);
-    append(to.state, table.rows.vectors(handle_of(cell.meta)), table.vector_bytes);
-    append(to.state, table.rows.number(handle_of(cell.meta)), table.number_bytes);
-  }
-  void add_gone(const Gone& gone) { of(store_.table(gone.table)).gone.push_back(gone.hash); }
-
- private:
-  TableImage& of(const Table& table) {
-    auto [at, fresh] = place_.emplace(table.spec.id, image_.tables.size());
-    if (fresh) {
-      TableImage image;
-      image.id = table.spec.id;
-      image.dim = table.dim;
-      image.dtype = table.spec.dtype;
-      image.optimizer = table.spec.optim.kind;
-      image.state_floats = table.optimizer.state_floats();
-      image_.tables.push_back(std::move(image));
-    }
-    return image_.tables[at->second];
-  }
-
-  StoreImpl& store_;
-  SlotImage& image_;
-  std::map<TableId, size_t> place_;
-};
-
 void StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::vector<float>& rows) {
   check_slot(number);
   Table& wanted = table(id);
@@ -90,36 +39,6 @@ void StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::v
     read_row(wanted.spec.dtype, wanted.rows.weights(handle_of(cell.meta)),
              rows.data() + rows.size() - wanted.dim, wanted.dim);
   });
-}
-
-SlotImage StoreImpl::copy_slot(uint32_t number, uint64_t since_cut) {
-  check_slot(number);
-  std::lock_guard hold(stripe_of_slot(number).lock);
-  uint32_t boundary = since_cut == 0 ? 0 : clock.boundary(since_cut);
-  const SlotHistory& history = histories_[number];
-  SlotImage image{number,
-                  options.slots,
-                  options.seed,
-                  clock.now(),
-                  since_cut == 0 || boundary < history.complete_from,
-                  {},
-                  identities_of(number)};
-  SlotCopier copier(*this, image);
-  index_.for_each(index_.slot(number), [&](const Cell& cell) {
-    if (image.full || stamp_of(cell.meta) > boundary) copier.add(cell);
-  });
-  for (const Gone& gone : history.gone) {
-    if (!image.full && gone.tick > boundary) copier.add_gone(gone);
-  }
-  return image;
-}
-
-uint64_t StoreImpl::dirty_rows(uint32_t number, uint64_t since_cut) {
-  SlotImage image = copy_slot(number, since_cut);
-  uint64_t sum = 0;
-  for (const TableImage& table : image.tables)
-    sum += table.rows.size() + table.waiting.size() + table.gone.size();
-  return sum;
 }
 
 // Everything is checked before the slot is touched.

@@ -101,20 +101,20 @@ void import_array(Store& store, const ByteArray& image) {
 
 // Copies a slot out and writes it at `offset` of an open file, all without the GIL: (bytes, checksum, full).
 nb::tuple write_slot(Store& store, uint32_t slot, uint64_t since_cut, int file, uint64_t offset) {
-  std::vector<uint8_t> image;
+  thread_local ImageWriter writer;
   int failed = 0;
   {
     nb::gil_scoped_release release;
-    image = store.export_slot(slot, since_cut);
-    failed = write_at(file, offset, image);
+    store.export_slot(slot, since_cut, writer);
+    failed = write_at(file, offset, writer.bytes());
   }
   if (failed != 0) {
     errno = failed;
     PyErr_SetFromErrno(PyExc_OSError);
     throw nb::python_error();
   }
-  ImageFacts facts = facts_of(image);
-  return nb::make_tuple(image.size(), facts.checksum, facts.full);
+  ImageFacts facts = facts_of(writer.bytes());
+  return nb::make_tuple(writer.bytes().size(), facts.checksum, facts.full);
 }
 
 nb::list tables_of(const Store& store) {
