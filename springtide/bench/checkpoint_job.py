@@ -89,7 +89,7 @@ def started(options: Options, megabytes: int) -> Any:
             peers.Worker("saving_server", options={"folder": folder, "megabytes": megabytes})
         )  # fmt: skip
         loop = {
-            **sizes, "kind": "springtide", "model": "widedeep", "threads": train.OUR_THREADS,
+            **sizes, "kind": "springtide", "model": "widedeep", "threads": 1,
             "addresses": [server.ask("round")["address"]],
         }  # fmt: skip
         worker = stack.enter_context(peers.Worker("train_loop", options=loop))

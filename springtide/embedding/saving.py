@@ -30,6 +30,8 @@ class Slots(Protocol):
     """A server as this sees it: `embedding.serve.ServerRole`."""
 
     store: _native.Store
+    hurried: bool
+    """Somebody waits for the checkpoint that is being written."""
 
     def owns(self, slot: int) -> bool:
         """Whether the slot is this server's to save."""
@@ -86,7 +88,7 @@ class Saver:
     def _write(self, order: messages.Save, file: SegmentWriter) -> None:
         """All slots that are ours, those that come to us meanwhile too."""
         store, cut = self._role.store, self._role.store.cut()
-        pace = Pace(1.0 if order.hurry else BUSY_SHARE, self._rest)
+        pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         while left := [slot for slot in range(store.slots) if slot not in self._pending and self._role.owns(slot)]:
             for slot in left:
                 if not self._role.owns(slot):
@@ -129,11 +131,11 @@ def grown(since: Chain | None, piece: Piece, number: int, cut: int) -> Chain:
 
 
 class Pace:
-    """Rests between pieces of work, so that they take no more than a share of the time."""
+    """Rests between pieces of work, so that they take no more than a share of the time; not while waited for."""
 
-    def __init__(self, share: float, rest: Callable[[float], object]) -> None:
+    def __init__(self, share: float, rest: Callable[[float], object], *, waited_for: Callable[[], bool]) -> None:
         self._rest, self._owed, self._factor = rest, 0.0, (1 - share) / share
-        self._began = 0.0
+        self._began, self._waited_for = 0.0, waited_for
 
     def __enter__(self) -> None:
         """Work begins."""
@@ -142,6 +144,8 @@ class Pace:
     def __exit__(self, *_: object) -> None:
         """Work ends: rest, if there is enough to rest for."""
         self._owed += (time.monotonic() - self._began) * self._factor
+        if self._waited_for():
+            self._owed = 0.0
         if self._owed > REST_S:
             began = time.monotonic()
             self._rest(self._owed)

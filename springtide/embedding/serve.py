@@ -41,6 +41,8 @@ class ServerRole:
     ) -> None:
         """Settings of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes` may be given as `limits`."""
         self.index = index
+        self.hurried = False
+        """Somebody waits for the checkpoint that is being written."""
         self.address = ""
         threads = threads or min(LOOKUP_THREADS, os.cpu_count() or 1)
         self.store = _native.Store(slots=slots, seed=seed, threads=threads)

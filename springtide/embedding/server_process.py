@@ -67,6 +67,7 @@ def serve_job(
     """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
 
     def take_pulse(pulse: messages.Pulse) -> None:
+        role.hurried = pulse.hurry
         if pulse.stop or pulse.fenced:
             over.set()
 

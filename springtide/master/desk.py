@@ -240,7 +240,7 @@ class Desk:
             case messages.Heartbeat():
                 self._happen(events.Heard(role, incarnation))
                 self._take_report(role, incarnation, request.report)
-                return messages.Pulse(stop=self.state.phase.over)
+                return messages.Pulse(stop=self.state.phase.over, hurry=self.rounds.waited_for)
             case messages.SaveRequest():
                 return await self.rounds.order_for(request)
             case messages.Saved():

@@ -59,6 +59,12 @@ class Rounds:
         return str(self.saving.folder.absolute()) if on else ""
 
     @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for a checkpoint: the end of data, or of the job."""
+        record = self._doors.record
+        return self.saving.round is not None and (record.book.waits_to_end or record.state.saving_last)
+
+    @property
     def trouble(self) -> str:
         """Why the newest one is not complete, or not copied; empty: all is well."""
         return "; ".join(filter(None, (self.saving.trouble, self.uploading.trouble)))

@@ -249,7 +249,8 @@ class Pulse(Message, frozen=True):
     revoked: tuple[LeaseKey, ...] = ()
     """Leases that are not the worker's any more: drop them."""
     hurry: bool = False
-    """What another has left unfinished waits to be trained: ask for a lease now, whatever is in hand."""
+    """What another has left unfinished waits to be trained: ask for a lease now, whatever is in hand. To a server: the
+    checkpoint it may be writing is waited for."""
     group_lost: int = 0
     """The generation of a bsp group that has lost a member: 0 when it has not."""
     truncate: tuple[Wish, ...] = ()

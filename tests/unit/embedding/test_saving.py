@@ -15,7 +15,7 @@ class Role:
     """A server that owns some slots."""
 
     def __init__(self, slots=range(stores.SLOTS)):
-        self.store, self.mine, self.asked = stores.store(), set(slots), []
+        self.store, self.mine, self.asked, self.hurried = stores.store(), set(slots), [], False
 
     def owns(self, slot):
         self.asked.append(slot)
@@ -179,6 +179,10 @@ def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
     assert not rests
     said = saver.save(order(2))
     assert sum(rests) > said.seconds
+    role.hurried = True
+    rests.clear()
+    saver.save(order(3))
+    assert not rests
 
 
 def test_the_reader_takes_what_the_saver_writes(server, tmp_path):

@@ -32,7 +32,7 @@ class Server:
     """A server with a real store that saves as its process would."""
 
     def __init__(self, rank, servers, folder, life):
-        self.store = stores.store()
+        self.store, self.hurried = stores.store(), False
         owners = even(stores.SLOTS, servers).server_of_slot
         self.owns = lambda slot: owners[slot] == rank
         self.saver = saving.Saver(self, folder, life, rest=lambda _: None)
