@@ -75,7 +75,10 @@ def sentence(event: Event) -> str:
             return f"checkpoint {event['number']} was not copied to {event['url']}: {event['why']}"
         case "resumed":
             return f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']} samples trained"
-        case "ended" | "joined" | "ready" | "placed" | "finished" | "exited":
+        case "ready" if event.get("checkpoint"):
+            back = f"{event['role']} is back with its slots of checkpoint {event['checkpoint']} in {event['where']}"
+            return f"{back}; {event['samples_again']} samples are trained again"
+        case "ended" | "joined" | "ready" | "placed" | "finished" | "exited" | "lost":
             return ""
         case kind if event.get("why"):
             what = event.get("what") or " ".join([kind, str(event.get("role", ""))]).strip()

@@ -75,7 +75,9 @@ class Desk:
         doors = Doors(record=record, changed=self._changed, happen=self._happen, kept=self._kept, tell=self._tell)
         self.rounds = Rounds(saving, doors, clock)
         folder = str(saving.folder.absolute())
-        self._healing = Healing(record, folder, kept=self._kept, tell=self._tell, happen=self._happen)
+        self._healing = Healing(
+            record, folder, kept=self._kept, tell=self._tell, happen=self._happen, went_back=self.rounds.went_back
+        )  # fmt: skip
 
     @property
     def spec(self) -> JobSpec:

@@ -23,7 +23,10 @@ from springtide.rpc import messages
 
 
 class Healing:
-    """The master's part in the next life of a server. `kept`, `tell` and `happen` are the desk's."""
+    """The master's part in the next life of a server. `kept`, `tell` and `happen` are the desk's.
+
+    `went_back` hears from which checkpoint slots were restored.
+    """
 
     def __init__(
         self,
@@ -33,9 +36,10 @@ class Healing:
         kept: Callable[[entries.AnyEntry | None], AbstractContextManager[None]],
         tell: Callable[..., None],
         happen: Callable[[events.Event], None],
+        went_back: Callable[[int], None],
     ) -> None:
         self._record, self._folder = record, folder
-        self._kept, self._tell, self._happen = kept, tell, happen
+        self._kept, self._tell, self._happen, self._went_back = kept, tell, happen, went_back
 
     def to_bring_back(self, role: Role) -> messages.Restore | None:
         """The slots of a server and the newest checkpoint; none for a first life, or where nothing was trained yet."""
@@ -56,7 +60,7 @@ class Healing:
         if said.error:
             return self._happen(events.Broken(f"{role} could not be brought back: {said.error}"))
         try:
-            note = await noted(said.source, said.restored) if said.restored and incarnation else None
+            note = await self._note_of(said) if said.restored and incarnation else None
         except errors.JobFailed as error:
             return self._happen(events.Broken(str(error)))
         if state.fenced(role, incarnation):
@@ -65,9 +69,24 @@ class Healing:
         if note is not None and new and state.spec.recovery == "exact":
             with self._kept(entries.Restore(note)):
                 again = book.restore(note)
+        if note is not None and new:
+            self._went_back(said.restored)
         told = {"checkpoint": said.restored, "where": said.source, "samples_again": again} if said.restored else {}
         self._tell("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
         self._happen(events.Ready(role, said.address, incarnation))
+
+    async def _note_of(self, said: messages.ServerReady) -> BookNote:
+        """How far the job was by the checkpoint that a server has read; it may be that it is gone by now.
+
+        Then another server has had to take an older one, and the note of that is good for both.
+        """
+        try:
+            return await noted(said.source, said.restored)
+        except errors.JobFailed:
+            saved = self._record.state.safety.saved
+            if saved is None or saved >= said.restored:
+                raise
+            return await noted(self._folder, saved)
 
     def servers(self) -> messages.Servers | None:
         """Where the servers are, if any of them lives again; else everyone knows."""

@@ -97,6 +97,13 @@ class Rounds:
         if (last := self.saving.last) is not None and last.number != self._doors.record.state.safety.saved:
             self._doors.happen(events.Saved(last.number))
 
+    def went_back(self, number: int) -> None:
+        """A server's slots come from this checkpoint; the book has gone back to it. Was there a newer one?"""
+        record, last = self._doors.record, self.saving.last
+        if last is None or last.number != number:
+            self.saving.go_back(number, record.book.note())
+            self._doors.happen(events.Saved(number))
+
     def look(self) -> None:
         """Begin a checkpoint if it is time, give up the one whose server is lost."""
         saving, record, now = self.saving, self._doors.record, self._clock()

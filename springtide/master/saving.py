@@ -15,7 +15,7 @@ import msgspec
 
 from springtide import errors
 from springtide.checkpoint import cover, reader, writer
-from springtide.checkpoint.manifest import Manifest, number_in
+from springtide.checkpoint.manifest import Manifest, name_of, number_in
 from springtide.checkpoint.places import Folder, place_of
 from springtide.data.book import BookNote
 from springtide.domain.checkpoints import CheckpointRules, ShardRange, Written
@@ -181,6 +181,20 @@ class Saving:
         self.trouble = f"checkpoint {now.order.number} was not completed: {why}"
         self._next_at = min(self._next_at, at + min(AGAIN_S, self.rules.every_s))
         return now.order.number
+
+    def go_back(self, number: int, note: BookNote) -> None:
+        """Slots were restored from this one, though there are newer ones: these do not count any more.
+
+        What servers may forget is what is finished in `note`, the ledger after its return: a slot from an older
+        checkpoint would take a shard for finished of which it lacks rows.
+        """
+        for newer in [found for found in reader.numbers(self._place) if found > number]:
+            self._number = max(self._number, newer)
+            self._place.remove(name_of(newer))
+        self.kept = [manifest for manifest in self.kept if manifest.number <= number]
+        self.last = self.kept[-1] if self.kept and self.kept[-1].number == number else None
+        self.last_note = msgspec.msgpack.decode(self.last.ledger, type=BookNote) if self.last is not None else None
+        self._finished = finished(note)
 
     def _complete(self, manifest: Manifest) -> None:
         self.last, self.trouble = manifest, ""

@@ -3,7 +3,9 @@
 In: what the master said in its Welcome. Out: a TableClient, a place to meet, and a reader of the client's own clock.
 """
 
+import dataclasses
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +14,28 @@ import torch
 from springtide import _native, config, errors
 from springtide.embedding.client import TableClient
 from springtide.rpc.messages import Welcome
+from springtide.train import link
 from springtide.train.allreduce import MEETING
 from springtide.train.meter import NOTHING, Spent
 
 NANO = 1e-9
+ATTEMPT_S = 5.0  # between two looks at where servers are now: one that was lost comes back elsewhere
+
+
+def to_tables(to_master: link.Link, settings: config.Settings) -> TableClient:
+    """The tables of the job, on servers of which some may be lost and come back at another address meanwhile."""
+    deadline = time.monotonic() + settings.connect_timeout_s
+    while True:
+        welcome = to_master.join()
+        try:
+            left = max(0.1, min(ATTEMPT_S, deadline - time.monotonic()))
+            return tables(welcome, dataclasses.replace(settings, connect_timeout_s=left))
+        except errors.ServerUnreachable:
+            known = to_master.join().lives
+            if known == welcome.lives and time.monotonic() > deadline:
+                raise
+            if known != welcome.lives:
+                deadline = time.monotonic() + settings.connect_timeout_s
 
 
 def tables(welcome: Welcome, settings: config.Settings) -> TableClient:

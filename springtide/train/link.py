@@ -53,7 +53,7 @@ class Link(Protocol):
     """What a worker asks of its master."""
 
     def join(self) -> Welcome:
-        """Enter the job; waits until all servers are there. Called again it returns the same."""
+        """Enter the job; waits until all servers are there. Called again: the same, with where servers are now."""
         ...
 
     hands: Hands
@@ -162,6 +162,10 @@ class MasterLink:
             self._channel.introduce(hello)
             self._welcome = msgspec.structs.replace(welcome, secret=self._secret)
             self._channel.start_heartbeat(welcome.heartbeat_s, self._beat, self._take_pulse)
+        if self._servers is not None and all(self._servers.addresses):
+            return msgspec.structs.replace(
+                self._welcome, servers=self._servers.addresses, lives=self._servers.lives
+            )  # fmt: skip
         return self._welcome
 
     def lease(self, card: DatasetCard, most: int) -> Leased | Regroup | Wait | End:

@@ -53,8 +53,7 @@ def wire(
 ) -> Wired:
     """Serve the model's tables, everything else staying what it is."""
     refuse(model, own, max_staleness)
-    welcome = to_master.join()
-    client = connect.tables(welcome, settings)
+    client = connect.to_tables(to_master, settings)
     to_master.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
     meter.spent = connect.spending(client)
     served = convert.convert(model, client)

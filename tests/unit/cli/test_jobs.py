@@ -104,11 +104,13 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
         ("unreadable", {"role": "worker-0", "shard": 3, "first": 0, "offset": 20, "error": "OSError: gone"}),
         ("poisoned", {"shards": ["samples 20 to 30 of shard 3"]}),
         ("master_replaced", {"why": "master (pid 7) was killed by SIGKILL", "term": 2, "seconds": 0.61}),
+        ("lost", {"role": "server-0", "incarnation": 0, "why": "killed"}),
+        ("ready", {"role": "server-0", "checkpoint": 3, "where": "ckpt", "samples_again": 64}),
         ("exited", {"role": "worker-0", "how": "worker-0 (pid 8) exited with status 0"}),
     ]
     past(folder, "train", began_at=100.0, told=told, status=FAILED)
     lines = output(capsys, "events", "--json")
-    assert len(json.loads(lines[-1])["events"]) == 10 and any("pid=9" in line for line in lines)
+    assert len(json.loads(lines[-1])["events"]) == 12 and any("pid=9" in line for line in lines)
     lines = output(capsys, "explain", "--json")
     story = [each["what"] for each in json.loads(lines[-1])["story"]]
     assert story == [
@@ -119,6 +121,7 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
         "worker-0 could not read shard 3 from 20 on: OSError: gone",
         "given up: samples 20 to 30 of shard 3",
         "master (pid 7) was killed by SIGKILL; a new master (term 2) listened 0.6 s later",
+        "server-0 is back with its slots of checkpoint 3 in ckpt; 64 samples are trained again",
     ]
 
 

@@ -7,14 +7,18 @@ import msgspec
 import pytest
 
 from springtide import errors
+from springtide.checkpoint.manifest import name_of
+from springtide.data.book import Book
+from springtide.domain.checkpoints import CheckpointRules, ShardRange
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import JobSpec, Phase
-from springtide.domain.leases import Progress
+from springtide.domain.leases import Holder, Progress
 from springtide.domain.samples import DatasetCard
 from springtide.job import events
 from springtide.master import desk
 from springtide.master.main import rebuild
 from springtide.master.record import Record
+from springtide.master.saving import Saving
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
 from springtide.telemetry.events import EventLog
@@ -133,8 +137,31 @@ def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_w
         await job.kill()
         assert (await job.come_back(number=1)).restore.number == 2
         assert job.desk.record.book.samples_done == 0
+        assert job.desk.state.safety.saved == 1, "the next loss would be told of the damaged one again"
 
     with_job(test, tmp_path)
+
+
+def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_or_may_be_forgotten(tmp_path):
+    """Else restored slots would take shards for finished of which they lack rows."""
+    book, saving = Book(workers=1), Saving(CheckpointRules(every_s=1.0), tmp_path)
+    notes = {}
+    for number in (1, 2):
+        (grant,) = book.lease(Holder(0), CARD, 1, 0.0)
+        book.report(Holder(0), [Progress(grant.shard, 0, grant.end, grant.end)], 0.0)
+        notes[number] = book.note()
+        written = stores.save(stores.store(), tmp_path, number, life=f"server-0.{number}")
+        made = stores.publish(tmp_path, number, written, ledger=msgspec.msgpack.encode(notes[number]))
+        saving.complete(made)
+    record = Record(JobSpec(name="job", slots=64))
+    record.book = book
+    assert saving.begin(record, {}, hurry=False, at=0.0).forget == (ShardRange(0, 2),)
+    saving.abandon("a server was lost", 0.0)
+    book.restore(notes[1])
+    saving.go_back(1, book.note())
+    order = saving.begin(record, {}, hurry=False, at=0.0)
+    assert (order.forget, order.base) == ((ShardRange(0, 1),), 1)
+    assert order.number > 2 and not (tmp_path / name_of(2)).exists()
 
 
 def test_said_twice_the_return_happens_once(tmp_path):
@@ -190,9 +217,10 @@ def test_where_nothing_can_be_brought_back_the_job_fails_with_the_servers_words(
 def test_where_the_ledger_cannot_be_read_the_job_fails_too(tmp_path):
     async def test(job):
         await job.kill()
-        await job.come_back(number=7)
+        (tmp_path / name_of(1)).unlink()
+        await job.come_back(number=1)
         assert job.desk.state.phase is Phase.FAILED
-        assert job.desk.state.why.startswith(f"the ledger of checkpoint 7 in {tmp_path} cannot be read")
+        assert job.desk.state.why.startswith(f"the ledger of checkpoint 1 in {tmp_path} cannot be read")
 
     with_job(test, tmp_path)
 

@@ -12,7 +12,7 @@ from springtide.domain.job import JobSpec, Phase
 from springtide.domain.leases import Failure, Holder, Progress
 from springtide.domain.samples import DatasetCard
 from springtide.job import events
-from springtide.master import desk, main
+from springtide.master import desk, healing, main
 from springtide.master.journal import Journal
 from springtide.master.record import DONE, Record
 from springtide.rpc import messages
@@ -36,6 +36,8 @@ class Members:
     def __init__(self, master, clock, seed):
         self.master, self.clock, self.chance = master, clock, random.Random(seed)
         self.agent, self.peers, self.held = Peer(address="agent"), {}, {}
+        self.notes = {}
+        """Of checkpoints, by number."""
 
     async def begin(self):
         await self.master.handle(self.agent, messages.JoinAgent(1))
@@ -43,15 +45,37 @@ class Members:
         await self.master.handle(server, messages.JoinServer(0, 2))
         await self.master.handle(server, messages.ServerReady("host:1"))
 
+    async def noted(self, where, number):
+        """In place of the checkpoint's manifest."""
+        return self.notes[number]
+
     async def act(self):
         """One thing; refusals are part of life."""
         self.clock.now += self.chance.uniform(0, 0.2)
         wanted = [each for each in self.master.state.wanted() if each.role.kind is RoleKind.WORKER]
         if not wanted:
             return
+        if self.chance.random() < 0.03:
+            self.notes[len(self.notes) + 1] = self.master.record.book.note()
+            self.master._happen(events.Saved(len(self.notes)))
+        if self.notes and self.chance.random() < 0.03:
+            await self.lose_server()
         each = self.chance.choice(wanted)
         with contextlib.suppress(errors.SpringtideError):
             await self.do(each.role, each.incarnation)
+
+    async def lose_server(self):
+        """It dies; its next life brings back any of the checkpoints, or dies at it."""
+        role = Role(RoleKind.SERVER, 0)
+        life = self.master.state.node(role).incarnation
+        await self.master.handle(self.agent, messages.Exited(RoleExit(role=role, pid=2, code=1, incarnation=life)))
+        server = Peer(address="server")
+        await self.master.handle(server, messages.JoinServer(0, 3 + life, life + 1))
+        if self.chance.random() < 0.2:
+            await self.lose_server()
+        else:
+            number = self.chance.choice(list(self.notes))
+            await self.master.handle(server, messages.ServerReady(f"host:{2 + life}", number, "a folder"))
 
     async def do(self, role, incarnation):
         holder = Holder(role.rank, incarnation)
@@ -65,7 +89,8 @@ class Members:
             case "lease":
                 words = tuple(mine.values())
                 reply = await self.master.handle(
-                    peer, messages.LeaseRequest(CARD, words, (), self.chance.randint(1, 4))
+                    peer,
+                    messages.LeaseRequest(CARD, words, (), self.chance.randint(1, 4), era=self.master.record.book.era),
                 )
                 for grant in getattr(reply, "grants", ()):
                     mine[grant.shard, grant.first] = Progress(grant.shard, grant.first, grant.first, grant.end)
@@ -73,7 +98,8 @@ class Members:
                 for key, word in list(mine.items()):
                     offset = min(word.end, word.offset + self.chance.choice([0, 10, 20, 40]))
                     mine[key] = word._replace(offset=offset)
-                await self.master.handle(peer, messages.Heartbeat(None, tuple(mine.values())))
+                era = self.master.record.book.era - (self.chance.random() < 0.1)
+                await self.master.handle(peer, messages.Heartbeat(None, tuple(mine.values()), era=era))
                 self.held[holder] = {key: word for key, word in mine.items() if word.offset < word.end}
             case "exit":
                 how = self.chance.choice([{"signal": "SIGKILL"}, {"signal": "SIGKILL", "oom": True}, {"code": 0}])
@@ -110,28 +136,30 @@ def settled(record):
 
 
 @pytest.mark.parametrize("snapshots", [0, 40])
-def test_the_journal_gives_the_record_back(tmp_path, seed, snapshots):
+def test_the_journal_gives_the_record_back(tmp_path, seed, snapshots, monkeypatch):
     async def test():
         story = EventLog(tmp_path / "events.jsonl")
-        kinds = set()
+        kinds, returns = set(), 0
         for history in range(15):
             clock, path = Clock(), tmp_path / f"{history}.db"
             journal = Journal(path, term=1, now=0.0)
             master = desk.Desk(Record(SPEC), story, clock, journal)
             members = Members(master, clock, seed + history)
+            monkeypatch.setattr(healing, "noted", members.noted)
             await members.begin()
             for turn in range(190):
                 await members.act()
                 if snapshots and turn % snapshots == snapshots - 1:
                     journal.save(master.record.to_bytes())
             kinds |= {type(each).__name__ for each in master.record.book.passes}
+            returns += master.record.book.era
             journal.close()
             again = Journal(path, term=2, now=0.0)
             snapshot, kept = again.read()
             assert kept and bool(snapshot) == bool(snapshots)
             assert settled(main.rebuild(SPEC, snapshot, kept)) == settled(master.record), f"history {history}"
             again.close()
-        assert kinds
+        assert kinds and returns > 10
         story.close()
 
     asyncio.run(test())
