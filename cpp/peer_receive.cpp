@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kReplyBytes = 1ULL << 34;            // a reply larger than this is not one
 constexpr uint32_t kPrompt = 8;                         // prompt waits in a row after which more are expected
-constexpr auto kLookUp = std::chrono::milliseconds(1);  // between two looks of the thread that stands by
+constexpr auto kLookUp = std::chrono::milliseconds(5);  // between two looks of the thread that stands by
 constexpr auto kQuiet = std::chrono::milliseconds(50);  // without a call it listens for the connection's end
 
 }  // namespace
