@@ -201,6 +201,7 @@ Example:
 def scale(
     workers: Annotated[int, typer.Option(min=1, help="So many from now on.")],
     job: Job = None,
+    sure: Annotated[bool, typer.Option("--yes", help="Also far more than there are cores.")] = False,
     folder: Runs = RUNS,
     as_json: Json = False,
     debug: Debug = False,
@@ -208,7 +209,7 @@ def scale(
     """Change how many workers a running job has. New ones join and surplus ones drain; the others train on."""
     from springtide.cli import steer as verb
 
-    return verb.scale(job, workers=workers, folder=folder, as_json=as_json)
+    return verb.scale(job, workers=workers, folder=folder, as_json=as_json, sure=sure)
 
 
 @app.command(

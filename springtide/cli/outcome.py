@@ -57,7 +57,7 @@ def numbers(status: JobStatus) -> str:
 def measures(status: JobStatus) -> list[str]:
     """Loss and metrics, on lines of at most 80 columns."""
     parts = [] if status.loss is None else [f"loss {status.loss:.4f}"]
-    parts += [f"{name} {show(value)}" for name, value in sorted(status.metrics.items())]
+    parts += [f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())]
     if status.staleness:
         parts.append(f"staleness {status.staleness_p50} (at most {status.staleness})")
     return wrap(", ".join(parts)) if parts else []

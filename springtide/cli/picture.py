@@ -10,14 +10,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from springtide.domain.cluster import RoleKind
+from springtide.domain.job import Phase
 from springtide.rpc.messages import JobStatus
 
 WIDTH = 80
+MEASURED = frozenset(
+    ("auc", "loss", "accuracy", "acc", "rate", "error", "ratio", "share", "precision", "recall", "f1", "lr")
+)
+"""Words in the names of metrics that are no counts, though they may be 0 or 1."""
 
 
 def line_of(status: JobStatus) -> str:
     """A status on one line of at most 80 columns."""
-    metrics = {f"metric {name}": f"{name} {show(value)}" for name, value in sorted(status.metrics.items())}
+    metrics = {f"metric {name}": f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())}
     workers = alive(status, RoleKind.WORKER)
     shown = {
         "shards": f"shards {status.shards_done}/{status.shards_total}" if status.shards_total else "",
@@ -25,9 +30,11 @@ def line_of(status: JobStatus) -> str:
         "rate": f"{short(status.samples_per_s)}/s",
         "loss": "" if status.loss is None else f"loss {status.loss:.4f}",
         **metrics,
+        "ending": ending(status),
         "workers": f"workers {workers[0]}/{workers[1]}" if workers[0] != workers[1] and not status.phase.over else "",
     }
     important = [
+        "ending",
         "shards",
         "rate",
         "loss",
@@ -71,11 +78,21 @@ def picture(status: JobStatus) -> Group:
     notes = Table.grid(padding=(0, 2))
     notes.add_column(style="dim", min_width=8)
     notes.add_column(max_width=WIDTH - 12)
+    if ending(status):
+        notes.add_row("draining", ending(status))
     if status.decision:
         notes.add_row("decided", decision_of(status))
     if status.poisoned:
         notes.add_row("given up", f"{len(status.poisoned)} shards; the first: {status.poisoned[0]}")
     return Group(facts, bar, notes) if notes.row_count else Group(facts, bar)
+
+
+def ending(status: JobStatus) -> str:
+    """What a job that drains waits for once no data is in work: scripts that still measure or save something."""
+    still = [str(each.role) for each in status.members if each.role.kind is RoleKind.WORKER and each.state == "joined"]
+    if status.phase is not Phase.DRAINING or status.shards_leased or not still:
+        return ""
+    return f"{still[0]}'s script still runs" if len(still) == 1 else f"{len(still)} scripts still run"
 
 
 def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
@@ -101,12 +118,13 @@ def decision_of(status: JobStatus) -> str:
 
 def metric_cells(status: JobStatus) -> list[tuple[str, str]]:
     """The user's metrics, as pairs of cells."""
-    return [(name, show(value)) for name, value in sorted(status.metrics.items())]
+    return [(name, show(name, value)) for name, value in sorted(status.metrics.items())]
 
 
-def show(value: float) -> str:
-    """A metric: a count as a whole number, anything else with four places."""
-    return f"{value:,.0f}" if value.is_integer() and abs(value) > 1 else f"{value:.4f}"
+def show(name: str, value: float) -> str:
+    """A metric: a count as a whole number, anything else with four places. A name tells whether 0 and 1 are counts."""
+    measured = abs(value) <= 1 and not MEASURED.isdisjoint(name.lower().split("_"))
+    return f"{value:,.0f}" if value.is_integer() and not measured else f"{value:.4f}"
 
 
 def short(number: float) -> str:

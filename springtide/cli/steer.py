@@ -3,18 +3,31 @@
 In: a job's name. Out: what its master said. Both are safe to repeat.
 """
 
+import os
 import time
 
 import msgspec
 
+from springtide import errors
 from springtide.cli import jobs
 from springtide.rpc import messages
 
 LOOK_S = 0.2
+WORKERS_A_CORE = 8  # more than that is taken for a typing mistake
 
 
-def scale(name: str | None, *, workers: int, folder: str, as_json: bool) -> int:
+def most_workers() -> int:
+    """How many workers may be asked for without being asked back."""
+    return WORKERS_A_CORE * (os.cpu_count() or 1)
+
+
+def scale(name: str | None, *, workers: int, folder: str, as_json: bool, sure: bool = False) -> int:
     """Ask for so many workers; new ones join and surplus ones drain while the others train on."""
+    if workers > (most := most_workers()) and not sure:
+        raise errors.BadInput(
+            f"{workers} workers: this machine has {os.cpu_count()} cores, and more than {most} workers would mostly "
+            "wait for each other. Nothing was changed; if it is what you want, say --yes"
+        )
     run = jobs.pick(name, folder)
     jobs.ask(run, messages.Scale(workers))
     print(f"job {run.job}: {workers} worker{'' if workers == 1 else 's'} wanted; see `springtide status {run.job}`")

@@ -45,7 +45,7 @@ def main() -> None:
         progress.update(y, logits.detach())
         if step % 10 == 0:
             job.report(loss=loss.item(), auc=progress.value())  # <- what the live view shows
-    if job.rank == 0:
+    if job.rank == 0 and not job.leaving:
         auc, best = measure(model, test), test.best_auc()
         count = demo.compare(model.state_dict()["seen.weight"], train)  #
         job.report(test_auc=auc, best_auc=best, counted=count.counted, lost=count.lost, repeated=count.repeated)

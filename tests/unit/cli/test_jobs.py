@@ -141,3 +141,12 @@ def test_a_story_that_is_being_written_is_read_up_to_its_last_whole_line(tmp_pat
     path.write_text('{"at":1.0,"event":"a"}\n{"at":2.0,"ev')
     assert [event["event"] for event in events.read(path)] == ["a"]
     assert events.read(tmp_path / "none.jsonl") == []
+
+
+def test_far_more_workers_than_cores_are_refused_unless_one_is_sure(folder, capsys, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert app.main(["scale", "--workers", "1000"]) != 0
+    said = capsys.readouterr().err
+    assert "1000 workers: this machine has 2 cores" in said and "--yes" in said
+    assert app.main(["scale", "--workers", "1000", "--yes"]) != 0
+    assert "no job" in capsys.readouterr().err.lower(), "there is none to scale, but the number is taken"

@@ -46,6 +46,22 @@ def test_a_short_line_says_more():
     assert picture.line_of(quiet) == "  12.3 s  running  shards 1/2  1.2M samples  9/s  workers 1/2"
 
 
+def test_counts_are_whole_numbers_and_measures_have_places():
+    shown = {name: picture.show(name, value) for name, value in {"lost": 0.0, "counted": 1.0, "test_auc": 1.0}.items()}
+    assert shown == {"lost": "0", "counted": "1", "test_auc": "1.0000"}
+    assert (picture.show("repeated", 12345.0), picture.show("ctr", 0.25)) == ("12,345", "0.2500")
+
+
+def test_a_job_that_drains_says_whose_script_still_runs():
+    workers = [MemberView(Role(RoleKind.WORKER, rank), True, True, state="joined") for rank in range(2)]
+    draining = msgspec.structs.replace(STATUS, phase=Phase.DRAINING, members=tuple(workers[:1]), metrics={})
+    assert "script" not in picture.line_of(draining), "leases are still being trained"
+    ending = msgspec.structs.replace(draining, shards_leased=0)
+    assert "worker-0's script still runs" in picture.line_of(ending)
+    both = msgspec.structs.replace(ending, members=tuple(workers))
+    assert "2 scripts still run" in picture.line_of(both)
+
+
 @given(
     st.dictionaries(st.text("abc_", min_size=1, max_size=12), st.floats(0, 1), max_size=6),
     st.integers(0, 10**12), st.integers(0, 10**7), st.floats(0, 1e6), st.sampled_from(Phase),
