@@ -1,9 +1,9 @@
 #include "row_runs.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 
+#include "finite.h"
 #include "hash.h"
 
 namespace springtide {
@@ -27,15 +27,6 @@ std::vector<Run> window_runs(const BodyView& body, const Window& window, Dims& d
     throw BadInput("rows of " + std::to_string(body.tables.size() - key) + " keys are missing");
   }
   return runs;
-}
-
-// True when every float is finite: the exponent is all ones for no other.
-bool all_finite(const float* values, uint64_t count) {
-  uint32_t bad = 0;
-  for (uint64_t i = 0; i < count; ++i) {
-    bad |= static_cast<uint32_t>((std::bit_cast<uint32_t>(values[i]) & 0x7f800000u) == 0x7f800000u);
-  }
-  return bad == 0;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "finite.h"
 #include "hash.h"
 
 namespace springtide {
@@ -195,9 +196,7 @@ void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& na
     if (!touched_[run.group]) continue;
     for (uint32_t i = run.begin; i < run.end; ++i) {
       const float* row = grads_.data() + user_offset_[i];
-      float poison = 0;
-      for (uint32_t d = 0; d < run.dim; ++d) poison += row[d] * 0.0f;
-      if (poison == 0) continue;
+      if (all_finite(row, run.dim)) continue;
       std::string name = std::to_string(run.table);
       for (const auto& [table, known] : names)
         if (table == run.table) name = "'" + known + "'";
