@@ -95,7 +95,7 @@ class Checkpointer:
             save = Save(step, self._sequence, image, plan.head.image_bytes)
             saving.submit(save)
         if first:
-            threading.Thread(target=self._touch_other, args=(plan.head.image_bytes,), daemon=True).start()
+            threading.Thread(target=self._touch_other, args=(save,), daemon=True).start()
         return save
 
     def load(self, step: int | None = None) -> Loaded | None:
@@ -195,13 +195,13 @@ class Checkpointer:
             raise errors.BadInput(f"{manifest.stem}.state has another checksum than its manifest: torn, or changed")
         return state
 
-    def _touch_other(self, size: int) -> None:
+    def _touch_other(self, first: Save) -> None:
         """Make the second image ready, so that only the first save pays for new pages."""
         with self._turn:
-            if self._closed:
-                return
-            other = next(name for name in state_folder.NAMES if name != self._newest)
+            if self._closed or self._sequence != first.sequence:
+                return  # the next save was quicker, and both images may be on their way to storage
+            other = next(name for name in state_folder.NAMES if name != first.image)
             try:
-                self._images[other].touch(size)
+                self._images[other].touch(first.bytes)
             except errors.DiskFull as error:
                 log.warning("%s", error)

@@ -165,3 +165,14 @@ def test_the_saver_refuses_an_image_that_holds_another_save(tmp_path: pathlib.Pa
     saver = state_saver.Saver(str(tmp_path / "saves"), tmp_path, 3)
 
     assert "does not hold this save" in saver.save(state_saver.Request("a.image", 1)).error
+
+
+def test_memory_is_made_ready_only_while_nothing_else_was_saved(checkpointer: Checkpointer) -> None:
+    first = checkpointer.save(1, {"x": torch.ones(1000)})
+    second = checkpointer.save(2, {"x": torch.full((1000,), 2.0)})
+    checkpointer._touch_other(first)  # as the thread of the first save would, had it been late
+
+    found = checkpointer.load()
+    assert found and found.step == 2 and [first.wait(), second.wait()] == [Outcome.PERSISTED] * 2
+    checkpointer._touch_other(first)
+    assert checkpointer.load(1)
