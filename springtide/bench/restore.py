@@ -116,7 +116,10 @@ def uploaded(folder: pathlib.Path) -> int:
 def forget_pages(folder: pathlib.Path) -> None:
     """What is read from these files next is read from the disk."""
     for path in folder.iterdir():
-        handle = os.open(path, os.O_RDONLY)
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # an old one, dropped by the upload just now
+            continue
         try:
             os.fsync(handle)
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
