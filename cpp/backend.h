@@ -18,6 +18,7 @@ struct Placement {
   uint32_t epoch = 0;
   std::vector<uint16_t> server_of_slot;  // size: slots of the job, a power of two, 64 at least
   uint16_t servers = 1;
+  uint64_t version = 0;  // of this map in this process: rises with every change, also between two epochs
 };
 
 // Unique (table, key) pairs ordered by (server, slot). Row i starts at float row_offset[i]; rows of one
@@ -27,6 +28,7 @@ struct Routed {
   std::vector<Key> keys;
   std::vector<uint32_t> row_offset;    // size keys.size() + 1
   std::vector<uint32_t> server_begin;  // size servers + 1, indices into keys
+  uint64_t version = 0;                // of the placement it was made by
 };
 
 // Several of these travel in one frame to each server: e.g. embedding rows and dense chunks.
@@ -63,8 +65,8 @@ class Pending {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual const Placement& placement() const = 0;
-  virtual void declare(std::span<const TableSpec> tables) = 0;  // on every server; BadInput on a mismatch
+  virtual std::shared_ptr<const Placement> placement() const = 0;  // as it is now
+  virtual void declare(std::span<const TableSpec> tables) = 0;     // on every server; BadInput on a mismatch
   // Parts, routed plans and buffers must live until the Pending is done. Requests of one backend to one
   // server are served in the order they were made, so a pull after a push sees it.
   virtual std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) = 0;

@@ -53,6 +53,8 @@ struct Call {
   // The rest belongs to the peer's lock.
   int busy = 0;  // threads that use the caller's memory right now
   bool done = false;
+  bool answered = false;    // the server is through with it, well or not
+  bool slots_left = false;  // pull: rows that mean nothing, their slots moved away
   std::exception_ptr error;
 };
 

@@ -82,6 +82,7 @@ inline Routed plan(const Placement& placement, std::vector<std::pair<TableId, Ke
   };
   std::sort(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
   Routed routed;
+  routed.version = placement.version;
   routed.row_offset.push_back(0);
   routed.server_begin.assign(placement.servers + size_t{1}, 0);
   for (const auto& pair : pairs) {

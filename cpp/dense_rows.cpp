@@ -19,6 +19,7 @@ DenseRows::DenseRows(RowSource& source, std::span<const TableId> tables, std::sp
       unique.add(unique.runs.back(), keys[i], hash_key(tables[i], keys[i]));
   }
   set_->route(source, 2);
+  set_->follow(source.weak_from_this());
 }
 
 Part DenseRows::push_part() {

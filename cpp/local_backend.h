@@ -17,7 +17,9 @@ class LocalBackend final : public Backend {
   LocalBackend(const LocalBackend&) = delete;
   LocalBackend& operator=(const LocalBackend&) = delete;
 
-  const Placement& placement() const override { return placement_; }
+  std::shared_ptr<const Placement> placement() const override {
+    return std::make_shared<const Placement>(placement_);
+  }
   void declare(std::span<const TableSpec> tables) override;
   std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
   std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;

@@ -6,6 +6,7 @@
 
 #include "fork_guard.h"
 #include "frame_io.h"
+#include "refusal.h"
 
 namespace springtide {
 namespace {
@@ -26,12 +27,9 @@ std::string seconds(double s) {
   return text.str();
 }
 
-Peer::Peer(const RemoteOptions& options, uint16_t index, const std::shared_ptr<SharedWindow>& shared)
-    : options_(options),
-      index_(index),
-      generation_(options.generation),
-      host_(options.hosts[index]),
-      port_(options.ports[index]) {
+Peer::Peer(const RemoteOptions& options, uint16_t index, std::string host, uint16_t port,
+           const std::shared_ptr<SharedWindow>& shared)
+    : options_(options), index_(index), generation_(options.generation), host_(std::move(host)), port_(port) {
   if (index < options.lives.size()) life_ = options.lives[index];
   const Clock::time_point start = Clock::now();
   std::string last = "no answer";
@@ -239,7 +237,16 @@ void Peer::finish(Call& call) {
     stats_.pushed_keys += call.header.keys;
     stats_.update_ns += call.answer.server_ns;
   }
-  if (call.answer.status != static_cast<uint16_t>(Status::ok)) call.error = failure_of(call);
+  if (call.answer.status != static_cast<uint16_t>(Status::ok)) {
+    try {
+      call.error = failure_of(call);
+    } catch (const PeerLost&) {
+      call.error = std::current_exception();  // a refusal that is none
+    }
+  }
+  if (call.slots_left)
+    call.error = std::make_exception_ptr(WrongOwner(name() + " gave slots away meanwhile"));
+  call.answered = true;
   call.done = true;
   moved_.notify_all();
 }
@@ -256,16 +263,16 @@ std::exception_ptr Peer::failure_of(const Call& call) const {
     case Status::bad_input:
       return std::make_exception_ptr(BadInput(name() + ": " + said));
     case Status::wrong_owner: {
+      const Refusal refusal = decode_refusal(call.reply);
       std::string slots;
-      for (size_t at = 0; at + 1 < call.reply.size() && at < 16; at += 2) {
-        uint16_t slot = 0;
-        std::memcpy(&slot, call.reply.data() + at, sizeof slot);
-        slots += (at == 0 ? "" : ", ") + std::to_string(slot);
+      for (size_t i = 0; i < refusal.slots.size() && i < 8; ++i) {
+        slots += (i == 0 ? "" : ", ") + std::to_string(refusal.slots[i]);
       }
-      return std::make_exception_ptr(WrongOwner(
-          name() + " does not own " + std::to_string(call.reply.size() / 2) + " of the slots asked for (" +
-          slots + (call.reply.size() > 16 ? ", ..." : "") + "); its placement is of epoch " +
-          std::to_string(call.answer.epoch) + ", ours of " + std::to_string(options_.placement.epoch)));
+      const std::string why =
+          name() + " does not own " + std::to_string(refusal.slots.size()) + " of the slots asked for (" +
+          slots + (refusal.slots.size() > 8 ? ", ..." : "") + "); its placement is of epoch " +
+          std::to_string(call.answer.epoch) + ", ours of " + std::to_string(call.header.epoch);
+      return std::make_exception_ptr(Refused(why, refusal));
     }
     default:
       return std::make_exception_ptr(PeerLost(name() + ": " + said));

@@ -30,7 +30,8 @@ class Peer {
  public:
   // Connects, retrying until the deadline. `shared` moves it to shared memory when the server is on this
   // host.
-  Peer(const RemoteOptions& options, uint16_t index, const std::shared_ptr<SharedWindow>& shared);
+  Peer(const RemoteOptions& options, uint16_t index, std::string host, uint16_t port,
+       const std::shared_ptr<SharedWindow>& shared);
   ~Peer();  // calls that are still under way fail
 
   void submit(const std::shared_ptr<Call>& call);  // blocks only while the server's credits are used up

@@ -74,6 +74,8 @@ bool Peer::receive_reply(int fd, Call& call, const FrameHeader& answer, std::str
     std::vector<iovec> in = call.in;
     in.push_back({&call.answer.server_ns, sizeof call.answer.server_ns});
     io = receive_all(fd, in);
+    call.slots_left = (call.answer.server_ns & kSlotsLeft) != 0;
+    call.answer.server_ns &= ~kSlotsLeft;
   } else if (answer.body_bytes != 0) {
     call.reply.resize(answer.body_bytes);
     io = receive_all(fd, call.reply.data(), call.reply.size());

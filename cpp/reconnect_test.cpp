@@ -189,15 +189,17 @@ TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_onl
   }
 }
 
-TEST(without_a_newer_placement_a_refusal_is_told) {
+TEST(a_slot_that_nobody_has_is_looked_for_in_vain_and_that_is_told) {
   Cluster cluster(2);
   RemoteOptions options = cluster.options(false);
   options.reconnect_s = 0.1;
   RemoteBackend backend(options);
   declare(backend);
   std::vector<uint16_t> moved = cluster.placement.server_of_slot;
-  moved[slot_of(hash_key(0, 1), kSlots)] ^= 1;
-  for (size_t s = 0; s < 2; ++s) cluster[s].set_placement(4, moved);
+  for (uint16_t s = 0; s < 2; ++s) {  // each takes it for the other's
+    moved[slot_of(hash_key(0, 1), kSlots)] = s ^ 1;
+    cluster[s].set_placement(4, moved);
+  }
   const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}}, 4, 9);
   std::vector<float> ones(routed.row_offset.back(), 1.0f);
   const Part part{&routed, ones.data()};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,16 +55,17 @@ class RemoteBackend final : public Backend {
   explicit RemoteBackend(const RemoteOptions& options);
   ~RemoteBackend() override;  // waits for what is under way, then closes
 
-  const Placement& placement() const override;
+  std::shared_ptr<const Placement> placement() const override;
   void declare(std::span<const TableSpec> tables) override;
   std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
   std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;
   void assign(std::span<const Part> parts) override;
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
 
-  // Where parts that a server refuses go from now on: a placement newer than that which requests are routed
-  // by. A push that names its batches waits for one, for `reconnect_s`, before it fails with WrongOwner.
-  void reroute(Placement placement);
+  // Slots have moved, says the master. Mostly the client knows already: a server that refuses a slot names
+  // the new owner, and requests follow it, for `reconnect_s` before they fail with WrongOwner. Servers that
+  // the placement names and the client does not know need an address (host:port).
+  void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses = {});
 
   // A server was lost, and this is its next life, with its slots restored: what had no answer goes there.
   // News of an earlier life, or of the same, change nothing.

@@ -16,13 +16,12 @@ template <class Fill>
 std::vector<Asked> ask_all(RemoteLinks& links, Kind kind, const Fill& fill) {
   links.check_process();
   std::vector<Asked> asked;
-  for (size_t s = 0; s < links.peers.size(); ++s) {
-    if (links.owns_any[s] == 0) continue;
-    auto call = links.call_for(*links.peers[s], kind);
+  for (Peer* peer : links.peers()) {
+    auto call = links.call_for(*peer, kind);
     fill(*call);
     compose_small(*call, {});
-    links.peers[s]->submit(call);
-    asked.push_back({links.peers[s].get(), std::move(call)});
+    peer->submit(call);
+    asked.push_back({peer, std::move(call)});
   }
   return asked;
 }
@@ -53,21 +52,20 @@ bool RemoteBackend::step_complete(uint64_t step, double wait_s) {
 }
 
 std::unique_ptr<Pending> RemoteBackend::apply_step(uint64_t step) {
-  auto pending = std::make_unique<RemotePending>(links_);
+  auto pending = std::make_unique<RemotePending>(links_, Kind::step);
   links_->check_process();
-  for (size_t s = 0; s < links_->peers.size(); ++s) {
-    if (links_->owns_any[s] == 0) continue;
-    auto call = links_->call_for(*links_->peers[s], Kind::step);
+  for (Peer* peer : links_->peers()) {
+    auto call = links_->call_for(*peer, Kind::step);
     call->header.step = step;
     call->header.flags = kBsp;
     compose_small(*call, {});
-    pending->submit(*links_->peers[s], std::move(call));
+    pending->submit(*peer, std::move(call));
   }
   return pending;
 }
 
 void RemoteBackend::set_generation(uint32_t generation) {
-  for (const auto& peer : links_->peers) peer->set_generation(generation);
+  for (Peer* peer : links_->peers()) peer->set_generation(generation);
 }
 
 uint64_t RemoteBackend::regroup() {

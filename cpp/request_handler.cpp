@@ -7,6 +7,7 @@
 
 #include "frame_io.h"
 #include "hash.h"
+#include "refusal.h"
 #include "spoken_slots.h"
 #include "wire_tables.h"
 
@@ -93,6 +94,10 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
       return step(header);
     case Kind::regroup:
       return regroup(header);
+    case Kind::take:
+      return take(header, body);
+    case Kind::own:
+      return own(header, body);
     default:
       ++state_.count.bad_frames;
       fail(header, Status::bad_frame,
@@ -113,7 +118,7 @@ bool RequestHandler::pull(const FrameHeader& header, const BodyView& body) {
   const auto owned = state_.ownership();
   const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
   state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
-  if (!foreign.empty()) return refuse_slots(header, foreign, owned->epoch, 0);
+  if (!foreign.empty()) return refuse_slots(header, foreign, 0);
   ++state_.count.pulls;
   state_.count.pulled_keys += body.keys.size();
   return runs.empty() ? stream(header, body, waited) : fill_window(header, body, runs, waited);
@@ -125,6 +130,7 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   answer.clock = waited_ns;
   answer.step = state_.staleness.applied();
   uint64_t spent = 0;
+  std::vector<uint16_t> left;  // slots that moved away after they were looked at
   uint32_t common = 0;
   answer.body_bytes = sizeof(float) * dims_.floats(body.tables, common) + sizeof spent;
   seal(answer);
@@ -139,8 +145,10 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
     const size_t end = chunk_end(body.tables, at, least, common, bytes);
     if (rows_.size() * sizeof(float) < bytes) rows_.resize(bytes / sizeof(float));
     const uint64_t start = now_ns();
-    state_.store.pull(body.tables.subspan(at, end - at), body.keys.subspan(at, end - at), rows_.data());
+    state_.store.pull(body.tables.subspan(at, end - at), body.keys.subspan(at, end - at), rows_.data(),
+                      &left);
     spent += now_ns() - start;
+    if (!left.empty() && !mid_reply_) return refuse_slots(header, left, spent);
     out.push_back({rows_.data(), bytes});
     at = end;
     if (at == total) break;  // the last chunk goes with the trailer
@@ -148,8 +156,9 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
     if (send_all(fd_, out) != Io::ok) return false;
   }
   mid_reply_ = false;
-  out.push_back({&spent, sizeof spent});
   state_.count.lookup_ns += spent;
+  if (!left.empty()) spent |= kSlotsLeft;
+  out.push_back({&spent, sizeof spent});
   state_.count.bytes_out += sizeof answer + answer.body_bytes;
   return send_all(fd_, out) == Io::ok;
 }
@@ -177,10 +186,12 @@ bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body
   const uint64_t start = now_ns();
   const uint64_t applied = state_.staleness.applied();
   uint64_t bytes = 0;
+  std::vector<uint16_t> left;
   for (const Run& run : runs) {
     const auto tables = body.tables.subspan(run.first, run.keys);
-    state_.store.pull(tables, body.keys.subspan(run.first, run.keys), run.floats);
+    state_.store.pull(tables, body.keys.subspan(run.first, run.keys), run.floats, &left);
   }
+  if (!left.empty()) return refuse_slots(header, left, now_ns() - start);
   for (const FloatSpan& span : body.spans) bytes += span.bytes;
   FrameHeader answer = reply_to(header);
   answer.flags |= kInWindow;
@@ -222,15 +233,15 @@ bool RequestHandler::push(const FrameHeader& header, const BodyView& body) {
   check_finite(body, runs, dims_, state_.store);
   const auto owned = state_.ownership();
   if (!body.batches.empty() && (header.flags & kBsp) == 0) return push_once(header, body, runs, *owned);
-  const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
+  auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
   state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
-  const uint64_t spent = apply(header, body, runs, keep_);
+  const uint64_t spent = apply(header, body, runs, keep_, foreign);
   note_applied(header, body.keys.size());
   ++state_.count.pushes;
   state_.count.pushed_keys += body.keys.size();
   state_.count.update_ns += spent;
   for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
-  if (!foreign.empty()) return refuse_slots(header, foreign, owned->epoch, spent);
+  if (!foreign.empty()) return refuse_slots(header, foreign, spent);
   FrameHeader answer = reply_to(header);
   answer.server_ns = spent;
   return reply(answer, {});
@@ -256,7 +267,7 @@ bool RequestHandler::push_once(const FrameHeader& header, const BodyView& body, 
   note_applied(header, body.keys.size() - stats.had_keys - stats.foreign_keys);
   for (const FloatSpan& span : body.spans) state_.count.bytes_in += span.bytes;
   if (!stats.torn.empty()) throw PartlyApplied(describe_torn(state_.store, body.batches, stats.torn));
-  if (!stats.foreign.empty()) return refuse_slots(header, stats.foreign, owned.epoch, spent);
+  if (!stats.foreign.empty()) return refuse_slots(header, stats.foreign, spent);
   FrameHeader answer = reply_to(header);
   answer.server_ns = spent;
   return reply(answer, {});
@@ -273,7 +284,7 @@ void RequestHandler::note_applied(const FrameHeader& header, uint64_t keys) {
 }
 
 uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
-                               std::span<const uint8_t> keep) {
+                               std::span<const uint8_t> keep, std::vector<uint16_t>& refused) {
   auto [tables, hyper] = hyper_of(body);
   const bool unique = (header.flags & kUnique) != 0;
   if ((header.flags & kBsp) != 0) {
@@ -294,28 +305,26 @@ uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, 
     for (const Run& run : runs) {
       count(state_.store.push(body.tables.subspan(run.first, run.keys),
                               body.keys.subspan(run.first, run.keys), run.floats, tables, hyper, header.clock,
-                              unique, false));
+                              unique, false, &refused));
     }
   } else {
     const StepPart part = gathered(body, runs, keep, dims_);
     count(state_.store.push(part.tables, part.keys, part.grads.data(), tables, hyper, header.clock, unique,
-                            false));
+                            false, &refused));
   }
   return now_ns() - start;
 }
 
 bool RequestHandler::assign(const FrameHeader& header, const BodyView& body) {
   const std::vector<Run> runs = runs_of(header, body, window_, dims_);
-  const auto owned = state_.ownership();
-  const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
-  state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
-  if (!foreign.empty()) return refuse_slots(header, foreign, owned->epoch, 0);
   const uint64_t start = now_ns();
+  std::vector<uint16_t> foreign;
   for (const Run& run : runs) {
     state_.store.assign(body.tables.subspan(run.first, run.keys), body.keys.subspan(run.first, run.keys),
-                        run.floats);
+                        run.floats, &foreign);
   }
   ++state_.count.assigns;
+  if (!foreign.empty()) return refuse_slots(header, foreign, now_ns() - start);
   FrameHeader answer = reply_to(header);
   answer.server_ns = now_ns() - start;
   return reply(answer, {});
@@ -329,23 +338,26 @@ bool RequestHandler::declare(const FrameHeader& header, std::span<const uint8_t>
 
 bool RequestHandler::scan(const FrameHeader& header, std::span<const uint8_t> body) {
   TableId table = 0;
-  if (body.size() != sizeof table) throw BadInput("a scan names one table");
+  if (body.size() < sizeof table || body.size() % sizeof(uint16_t) != 0)
+    throw BadInput("a scan names one table, and slots");
   std::memcpy(&table, body.data(), sizeof table);
-  const uint32_t dim = dims_.of(table), slots = state_.store.slots();
-  const auto owned = state_.ownership();
+  std::vector<uint16_t> slots(body.size() / sizeof(uint16_t) - 1);
+  if (!slots.empty()) std::memcpy(slots.data(), body.data() + sizeof table, body.size() - sizeof table);
+  const uint32_t dim = dims_.of(table);
   std::vector<Key> keys;
   std::vector<float> rows;
-  uint64_t slot = header.step;
-  for (; slot < slots && keys.size() * (sizeof(Key) + dim * sizeof(float)) < kScanBytes; ++slot) {
-    if (owned->all || owned->mine[slot] != 0)
-      state_.store.scan(table, static_cast<uint32_t>(slot), keys, rows);
+  uint64_t done = 0;
+  while (done < slots.size() && keys.size() * (sizeof(Key) + dim * sizeof(float)) < kScanBytes) {
+    if (!state_.store.scan(table, slots[done], keys, rows)) break;
+    ++done;
   }
+  if (done == 0 && !slots.empty()) return refuse_slots(header, {slots.front()}, 0);
   if (keys.size() > UINT32_MAX || rows.size() != keys.size() * dim)
     throw std::runtime_error("a slot read badly");
   ++state_.count.scans;
   FrameHeader answer = reply_to(header);
   answer.keys = static_cast<uint32_t>(keys.size());
-  answer.step = slot;
+  answer.step = done;
   answer.body_bytes = keys.size() * sizeof(Key) + rows.size() * sizeof(float);
   seal(answer);
   std::vector<iovec> out = {{&answer, sizeof answer},
@@ -360,6 +372,35 @@ bool RequestHandler::stats(const FrameHeader& header) {
   return reply(reply_to(header), {reinterpret_cast<const uint8_t*>(&figures), sizeof figures});
 }
 
+uint32_t RequestHandler::handed_slot(const FrameHeader& header) const {
+  if (state_.ownership()->mine.empty()) {
+    throw BadInput("this server does not know its own slots yet; try again");
+  }
+  if (header.step >= state_.store.slots())
+    throw BadInput("slot " + std::to_string(header.step) + " there is not");
+  return static_cast<uint32_t>(header.step);
+}
+
+// The image is laid into a slot that stays closed: nobody reads or writes it until it is owned.
+bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
+  const uint32_t slot = handed_slot(header);
+  FrameHeader answer = reply_to(header);
+  if (state_.store.is_open(slot)) {
+    answer.step = 1;
+    return reply(answer, {});
+  }
+  state_.expects(slot);
+  state_.store.import_closed(slot, body, false);
+  return reply(answer, {});
+}
+
+bool RequestHandler::own(const FrameHeader& header, std::span<const uint8_t> body) {
+  const uint32_t slot = handed_slot(header);
+  state_.store.import_closed(slot, body, true);
+  state_.got(slot);
+  return reply(reply_to(header), {});
+}
+
 bool RequestHandler::reply(const FrameHeader& reply, std::span<const uint8_t> body) {
   state_.count.bytes_out += sizeof reply + body.size();
   return send_frame(fd_, reply, body) == Io::ok;
@@ -371,13 +412,24 @@ bool RequestHandler::fail(const FrameHeader& request, Status status, const std::
   return send_failure(fd_, request, status, why) == Io::ok;
 }
 
-bool RequestHandler::refuse_slots(const FrameHeader& request, std::span<const uint16_t> slots, uint32_t epoch,
+bool RequestHandler::refuse_slots(const FrameHeader& request, std::vector<uint16_t> slots,
                                   uint64_t server_ns) {
+  std::sort(slots.begin(), slots.end());
+  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+  const auto owned = state_.ownership();
+  Refusal refusal{std::move(slots), {}, {}};
+  for (const uint16_t slot : refusal.slots) {
+    const uint16_t owner = owned->owner.empty() ? kNobody : owned->owner[slot];
+    const bool leaving = owner == state_.options.index && owned->mine[slot] == 0;
+    refusal.owners.push_back(leaving ? kNobody : owner);
+    const auto known = owned->addresses.find(refusal.owners.back());
+    if (known != owned->addresses.end()) refusal.addresses.insert(*known);
+  }
   FrameHeader answer = reply_to(request);
   answer.status = static_cast<uint16_t>(Status::wrong_owner);
-  answer.epoch = epoch;
+  answer.epoch = owned->epoch;
   answer.server_ns = server_ns;
-  return reply(answer, {reinterpret_cast<const uint8_t*>(slots.data()), slots.size_bytes()});
+  return reply(answer, encode(refusal));
 }
 
 }  // namespace springtide

@@ -1,4 +1,4 @@
-// One connection's requests, served: pull, push, assign, declare, scan, stats.
+// One connection's requests, served: pull, push, assign, declare, scan, stats; a peer's slots: take, own.
 // In: frames whose headers were checked (connection.h). Out: the store read and written, a reply on the
 // socket.
 #pragma once
@@ -37,8 +37,9 @@ class RequestHandler {
   bool push(const FrameHeader& header, const BodyView& body);
   bool push_once(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                  const Owned& owned);
+  // Adds to `refused` what was left out: slots that are another's by now.
   uint64_t apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
-                 std::span<const uint8_t> keep);
+                 std::span<const uint8_t> keep, std::vector<uint16_t>& refused);
   void note_applied(const FrameHeader& header, uint64_t keys);
   bool assign(const FrameHeader& header, const BodyView& body);
   bool declare(const FrameHeader& header, std::span<const uint8_t> body);
@@ -46,11 +47,13 @@ class RequestHandler {
   bool stats(const FrameHeader& header);
   bool step(const FrameHeader& header);     // group_requests.cpp
   bool regroup(const FrameHeader& header);  // group_requests.cpp
+  uint32_t handed_slot(const FrameHeader& header) const;
+  bool take(const FrameHeader& header, std::span<const uint8_t> body);
+  bool own(const FrameHeader& header, std::span<const uint8_t> body);
 
   bool reply(const FrameHeader& reply, std::span<const uint8_t> body);
   bool fail(const FrameHeader& request, Status status, const std::string& why);
-  bool refuse_slots(const FrameHeader& request, std::span<const uint16_t> slots, uint32_t epoch,
-                    uint64_t server_ns);
+  bool refuse_slots(const FrameHeader& request, std::vector<uint16_t> slots, uint64_t server_ns);
   void check_push(const FrameHeader& header, const BodyView& body);
 
   ServerState& state_;

@@ -21,15 +21,23 @@ void copy_row(float* to, const float* from, uint32_t dim) { std::memcpy(to, from
 }  // namespace
 
 RowSource::RowSource(std::shared_ptr<Backend> backend, uint32_t threads)
-    : backend_(std::move(backend)), crew_(std::make_shared<WorkCrew>(threads)) {
-  const Placement& placement = backend_->placement();
-  bucket_of_slot_.resize(placement.server_of_slot.size());
-  server_bucket_.assign(placement.servers + 1u, 0);
-  for (uint16_t server : placement.server_of_slot) server_bucket_.at(server + 1u) += 1;
-  for (size_t s = 0; s < placement.servers; ++s) server_bucket_[s + 1] += server_bucket_[s];
-  std::vector<uint32_t> next(server_bucket_.begin(), server_bucket_.end());
-  for (size_t slot = 0; slot < bucket_of_slot_.size(); ++slot)
-    bucket_of_slot_[slot] = next[placement.server_of_slot[slot]]++;
+    : backend_(std::move(backend)), crew_(std::make_shared<WorkCrew>(threads)) {}
+
+std::shared_ptr<const RowSource::Buckets> RowSource::buckets() const {
+  const std::shared_ptr<const Placement> placement = backend_->placement();
+  std::lock_guard lock(mutex_);
+  if (buckets_ && buckets_->version == placement->version) return buckets_;
+  auto fresh = std::make_shared<Buckets>();
+  fresh->version = placement->version;
+  fresh->bucket_of_slot.resize(placement->server_of_slot.size());
+  fresh->server_bucket.assign(placement->servers + 1u, 0);
+  for (uint16_t server : placement->server_of_slot) fresh->server_bucket.at(server + 1u) += 1;
+  for (size_t s = 0; s < placement->servers; ++s) fresh->server_bucket[s + 1] += fresh->server_bucket[s];
+  std::vector<uint32_t> next(fresh->server_bucket.begin(), fresh->server_bucket.end());
+  for (size_t slot = 0; slot < fresh->bucket_of_slot.size(); ++slot)
+    fresh->bucket_of_slot[slot] = next[placement->server_of_slot[slot]]++;
+  buckets_ = std::move(fresh);
+  return buckets_;
 }
 
 std::shared_ptr<RowSet> RowSource::take() {
@@ -72,6 +80,7 @@ void RowSet::reset() {
   grads_ready_ = suspect_ = holds_basis_ = false;
   seen_.clear();
   basis_.clear();
+  followed_.reset();
 }
 
 void RowSet::hold_basis() {
@@ -84,10 +93,21 @@ void RowSet::join_basis(const RowSet& other) {
   for (size_t s = 0; s < other.basis_.size(); ++s) basis_[s] = std::min(basis_[s], other.basis_[s]);
 }
 
+// Only sets whose rows the caller sees in an order of its own may be laid out anew on the wire.
+void RowSet::catch_up() {
+  const auto source = followed_.lock();
+  if (!source || source->buckets()->version == routed_.version) return;
+  const std::vector<uint8_t> touched = touched_;
+  route(*source, group_begin_.size() - 1);
+  touched_ = touched;
+}
+
 void RowSet::route(const RowSource& source, size_t groups) {
   const size_t n = unique_.count();
-  const uint32_t* bucket_of_slot = source.bucket_of_slot().data();
-  const uint32_t slots = source.slots();
+  const auto where = source.buckets();
+  const uint32_t* bucket_of_slot = where->bucket_of_slot.data();
+  const auto slots = static_cast<uint32_t>(where->bucket_of_slot.size());
+  routed_.version = where->version;
   buckets_.assign(slots + 1, 0);
   position_.resize(unique_.room);
   for (const auto& run : unique_.runs)
@@ -96,7 +116,7 @@ void RowSet::route(const RowSource& source, size_t groups) {
       buckets_[position_[i] + 1] += 1;
     }
   for (size_t b = 0; b < slots; ++b) buckets_[b + 1] += buckets_[b];
-  const auto server_bucket = source.server_bucket();
+  const std::span<const uint32_t> server_bucket = where->server_bucket;
   routed_.server_begin.resize(server_bucket.size());
   for (size_t s = 0; s < server_bucket.size(); ++s) routed_.server_begin[s] = buckets_[server_bucket[s]];
 
@@ -155,6 +175,7 @@ void RowSet::pull(std::span<const std::shared_ptr<RowSet>> sets, const PullMeta&
   std::vector<Part> parts;
   for (const auto& set : sets) {
     set->wait();
+    set->catch_up();
     float* target = set->same_layout() ? set->rows_.data() : set->wire_.get(*set->backend_, set->floats());
     parts.push_back({&set->routed_, target});
   }
@@ -166,7 +187,7 @@ void RowSet::wait() {
   if (!pulling_) return;
   auto pulling = std::move(pulling_);
   pulling->wait();
-  seen_.assign(backend_->placement().servers, kNotSeen);
+  seen_.assign(backend_->placement()->servers, kNotSeen);
   pulling->lower_seen(seen_);
   if (!holds_basis_) basis_ = seen_;
   if (same_layout()) return;
@@ -217,6 +238,7 @@ void RowSet::select_touched() {
       unique_at[position_[i]] = i;
       dim_at[position_[i]] = run.dim;
     }
+  selected_.version = routed_.version;
   selected_.tables.clear();
   selected_.keys.clear();
   selected_.row_offset.assign(1, 0);

@@ -25,10 +25,13 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
   explicit RowSource(std::shared_ptr<Backend> backend, uint32_t threads = 1);
 
   const std::shared_ptr<Backend>& backend() const { return backend_; }
-  uint32_t slots() const { return static_cast<uint32_t>(bucket_of_slot_.size()); }
-  // Slots in (server, slot) order: the bucket of each slot, and each server's first bucket (servers + 1).
-  std::span<const uint32_t> bucket_of_slot() const { return bucket_of_slot_; }
-  std::span<const uint32_t> server_bucket() const { return server_bucket_; }
+  // Slots in (server, slot) order, by the placement of now.
+  struct Buckets {
+    uint64_t version = 0;                  // of the placement
+    std::vector<uint32_t> bucket_of_slot;  // the bucket of each slot
+    std::vector<uint32_t> server_bucket;   // each server's first bucket, servers + 1
+  };
+  std::shared_ptr<const Buckets> buckets() const;
 
   const std::shared_ptr<WorkCrew>& crew() const { return crew_; }
 
@@ -39,9 +42,8 @@ class RowSource : public std::enable_shared_from_this<RowSource> {
 
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<WorkCrew> crew_;
-  std::vector<uint32_t> bucket_of_slot_;
-  std::vector<uint32_t> server_bucket_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Buckets> buckets_;
   std::vector<std::unique_ptr<RowSet>> free_;
 };
 
@@ -111,6 +113,8 @@ class RowSet {
 
   // Orders unique() by (server, slot) and lays the rows out. `groups` is how many there are.
   void route(const RowSource& source, size_t groups);
+  // The same keys are asked for again and again: they follow slots that move, before each pull.
+  void follow(std::weak_ptr<RowSource> source) { followed_ = std::move(source); }
   UniqueKeys& unique() { return unique_; }
   const UniqueKeys& unique() const { return unique_; }
   const Routed& routed() const { return routed_; }
@@ -156,6 +160,7 @@ class RowSet {
   void lay_out(size_t groups);
   void copy_to_wire(const float* from);
   void select_touched();
+  void catch_up();
 
   std::shared_ptr<Backend> backend_;  // first: buffers may belong to it
   UniqueKeys unique_;
@@ -168,6 +173,7 @@ class RowSet {
   std::vector<uint32_t> buckets_;  // scratch of the counting sort
   Routed selected_;                // what push_part() sends when some groups are left out
   FloatBuffer rows_, grads_, wire_;
+  std::weak_ptr<RowSource> followed_;
   std::shared_ptr<Pending> pulling_;
   std::vector<uint64_t> seen_, basis_;  // of the rows that are here; of those in use
   bool holds_basis_ = false;

@@ -16,6 +16,7 @@
 
 #include "connection.h"
 #include "frame_io.h"
+#include "handover.h"
 #include "server_state.h"
 
 namespace springtide {
@@ -187,6 +188,7 @@ void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) 
   auto owned = std::make_shared<Owned>();
   owned->epoch = epoch;
   owned->slots = state.store.slots();
+  owned->owner = owners;
   for (const uint16_t owner : owners) owned->mine.push_back(owner == state.options.index ? 1 : 0);
   owned->all = std::all_of(owned->mine.begin(), owned->mine.end(), [](uint8_t mine) { return mine != 0; });
   const std::lock_guard lock(state.mutex);
@@ -200,7 +202,48 @@ void Server::set_placement(uint32_t epoch, const std::vector<uint16_t>& owners) 
     owned->since.push_back(kept ? before.since[slot] : epoch);
     if (owned->mine[slot] != 0) owned->newest = std::max(owned->newest, owned->since.back());
   }
+  owned->addresses = before.addresses;
+  for (uint32_t slot = 0; slot < owners.size(); ++slot) {
+    owned->mine[slot] != 0 ? state.store.open_slot(slot) : state.store.close_slot(slot);
+  }
   state.owned = std::move(owned);
+}
+
+void Server::learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners,
+                             const std::map<uint16_t, std::string>& addresses) {
+  ServerState& state = impl_->state;
+  if (owners.size() != state.store.slots()) throw BadInput("a placement of another number of slots");
+  state.change_ownership([&](Owned& now) {
+    if (now.mine.empty() || epoch < now.epoch) return;
+    now.epoch = epoch;
+    for (const auto& [server, address] : addresses) now.addresses[server] = address;
+    for (size_t slot = 0; slot < owners.size(); ++slot) {
+      const bool mine = owners[slot] == state.options.index;  // the master may not know yet that it has left
+      if (now.mine[slot] == 0 && !mine) now.owner[slot] = owners[slot];
+    }
+  });
+}
+
+HandoverOutcome Server::hand_over(const HandoverOptions& to, std::span<const uint16_t> slots) {
+  return springtide::hand_over(impl_->state, to, slots);
+}
+
+bool Server::take_back(uint32_t slot) {
+  ServerState& state = impl_->state;
+  const std::lock_guard one(state.handing);
+  if (state.in_doubt.erase(static_cast<uint16_t>(slot)) == 0) return false;
+  state.store.open_slot(slot);
+  state.got(slot);
+  return true;
+}
+
+std::vector<uint16_t> Server::owned() const {
+  const auto owned = impl_->state.ownership();
+  std::vector<uint16_t> mine;
+  for (uint32_t slot = 0; slot < owned->slots; ++slot) {
+    if (owned->mine.empty() || owned->mine[slot] != 0) mine.push_back(static_cast<uint16_t>(slot));
+  }
+  return mine;
 }
 
 void Server::set_generation(uint32_t generation, uint64_t applied_step, uint32_t workers) {

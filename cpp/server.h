@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +51,22 @@ struct ServerStats {
   uint64_t staleness_p50 = 0, staleness_max = 0;
 };
 
+struct HandoverOptions {
+  std::string host;
+  uint16_t port = 0;
+  uint16_t server = 0;  // its index
+  double timeout_s = 30;
+};
+
+struct HandoverOutcome {
+  std::vector<uint16_t> moved;
+  std::vector<uint16_t> kept;      // the target would not have them: they are served here as before
+  std::vector<uint16_t> in_doubt;  // closed here, and no answer came: ask again, or take them back
+  std::string why;                 // of those not moved
+  uint64_t bytes = 0;
+  double seconds = 0, longest_freeze_s = 0;
+};
+
 class Server {
  public:
   Server(Store& store, const ServerOptions& options);  // the store must outlive it
@@ -63,6 +81,13 @@ class Server {
   // call it takes every slot for its own. BadInput for another number of slots, or an epoch lower than the
   // last.
   void set_placement(uint32_t epoch, const std::vector<uint16_t>& owners);
+  // Who has the slots that are not this server's, for those it refuses. Its own slots stay as they are.
+  void learn_placement(uint32_t epoch, const std::vector<uint16_t>& owners,
+                       const std::map<uint16_t, std::string>& addresses);
+  // Gives slots to another server while both serve (handover.h).
+  HandoverOutcome hand_over(const HandoverOptions& to, std::span<const uint16_t> slots);
+  bool take_back(uint32_t slot);  // after a hand-over in doubt, whose target is known to be lost
+  std::vector<uint16_t> owned() const;
   // bsp: the group went back to `applied_step`; frames of an older generation are refused from now on.
   void set_generation(uint32_t generation, uint64_t applied_step, uint32_t workers);
   ServerStats stats() const;

@@ -3,8 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "bsp_steps.h"
@@ -20,8 +23,11 @@ struct Owned {
   bool all = true;
   uint32_t newest = 0;               // epoch since which the slot that came last is owned
   std::vector<uint8_t> mine = {};    // by slot; empty: all
-  std::vector<uint32_t> since = {};  // by slot: the epoch since which it is owned
+  std::vector<uint32_t> since = {};  // by slot: the epoch since which it is owned; kByName: handed over
+  std::vector<uint16_t> owner = {};  // by slot: who has it as far as is known here; kNobody: not known
+  std::map<uint16_t, std::string> addresses = {};  // host:port of servers that slots went to
 };
+constexpr uint32_t kByName = UINT32_MAX;  // only a push that names the slot speaks for it
 
 struct ServerCounters {
   std::atomic<uint64_t> pulls{0}, pushes{0}, assigns{0}, scans{0}, declares{0}, pulled_keys{0},
@@ -41,6 +47,10 @@ struct ServerState {
     const std::lock_guard lock(mutex);
     return owned;
   }
+  void change_ownership(const std::function<void(Owned&)>& how);
+  void gave(uint32_t slot, uint16_t to, const std::string& address);  // its gate is closed already
+  void got(uint32_t slot);                                            // its gate is open already
+  void expects(uint32_t slot);  // an image has come: whose it is now is decided between two others
   ServerStats stats() const;
   // Frames of older ones are refused from now on.
   void raise_generation(uint32_t to) {
@@ -55,8 +65,10 @@ struct ServerState {
   Staleness staleness;
   std::atomic<uint32_t> generation{0};
   std::atomic<bool> stopping{false};
-  std::atomic<uint32_t> serving{0};  // requests at this moment
-  mutable std::mutex mutex;          // of what follows
+  std::atomic<uint32_t> serving{0};       // requests at this moment
+  std::mutex handing;                     // one hand-over at a time; also of:
+  std::map<uint16_t, uint16_t> in_doubt;  // slots closed for a server whose answer never came
+  mutable std::mutex mutex;               // of what follows
   std::shared_ptr<const Owned> owned;
 };
 

@@ -148,10 +148,15 @@ TEST(mistakes_are_told_and_nothing_breaks) {
   CHECK_THROWS(BadInput, backend.push(std::span(&part, 1), nothing)->wait());
 
   std::vector<uint16_t> moved = cluster.placement.server_of_slot;
-  moved[slot_of(hash_key(0, 1), kSlots)] ^= 1;
-  for (size_t s = 0; s < 2; ++s) cluster[s].set_placement(4, moved);
-  CHECK_THROWS(WrongOwner, pulled(backend, routed));
-  CHECK_THROWS(WrongOwner, backend.push(std::span(&part, 1), sgd())->wait());
+  for (uint16_t s = 0; s < 2; ++s) {  // each takes it for the other's
+    moved[slot_of(hash_key(0, 1), kSlots)] = s ^ 1;
+    cluster[s].set_placement(4, moved);
+  }
+  RemoteOptions hasty = cluster.options(false);
+  hasty.reconnect_s = 0.1;
+  RemoteBackend follower(hasty);
+  CHECK_THROWS(WrongOwner, pulled(follower, routed));
+  CHECK_THROWS(WrongOwner, follower.push(std::span(&part, 1), sgd())->wait());
   CHECK_THROWS(BadInput, cluster[0].set_placement(3, moved));
   RemoteOptions wrong = cluster.options(false);
   wrong.secret = "another";

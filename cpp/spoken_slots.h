@@ -10,9 +10,10 @@
 
 namespace springtide {
 
-// A push speaks for all slots this server had at its epoch, or for those it names. The server answers for
-// those that it has owned ever since: a slot that came later is not recorded, because the sender's keys of
-// it went elsewhere, and keys of a slot that came back meanwhile are refused. Empty: all slots.
+// A push speaks for the slots it names, or for all that this server had at its epoch. Of the latter the
+// server answers for those that it has owned ever since: a slot that came later is not recorded, because the
+// sender's keys of it went elsewhere, and keys of a slot that came back meanwhile are refused. Whether a slot
+// is the server's at the moment of applying is for the store's gates to say. Empty: all slots.
 std::vector<uint8_t> spoken_slots(const FrameHeader& header, const BodyView& body, const Owned& owned);
 
 }  // namespace springtide

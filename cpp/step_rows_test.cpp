@@ -79,7 +79,7 @@ TEST(unique_keys_are_routed_by_server_and_slot) {
     uint32_t last = 0;
     for (uint32_t r = routed.server_begin[s]; r < routed.server_begin[s + 1]; ++r) {
       const uint32_t slot = slot_of(hash_key(routed.tables[r], routed.keys[r]), kSlots);
-      CHECK(world.backend->placement().server_of_slot[slot] == s);
+      CHECK(world.backend->placement()->server_of_slot[slot] == s);
       CHECK(slot >= last);
       last = slot;
       CHECK(routed.row_offset[r + 1] - routed.row_offset[r] == 4u * (routed.tables[r] + 1u));

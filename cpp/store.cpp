@@ -98,6 +98,7 @@ StoreImpl::StoreImpl(const StoreOptions& wanted)
       extents_(reserve(options)),
       index_(options.slots, reserve(options), extents_.tables()),
       histories_(options.slots),
+      closed_(options.slots, 0),
       tables_(new std::atomic<Table*>[size_t{kNoTable} + 1]()),
       crew_(options.threads),
       process_(this_process()) {
@@ -154,14 +155,15 @@ uint64_t Store::row_floats(std::span<const TableId> tables) const {
   return floats;
 }
 
-void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out) {
-  impl_->pull(tables, keys, out);
+void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
+                 std::vector<uint16_t>* refused) {
+  impl_->pull(tables, keys, out, refused);
 }
 
 PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                       std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
-                      bool unique, bool check_finite) {
-  return impl_->push(tables, keys, grads, hyper_tables, hyper, clock, unique, check_finite);
+                      bool unique, bool check_finite, std::vector<uint16_t>* refused) {
+  return impl_->push(tables, keys, grads, hyper_tables, hyper, clock, unique, check_finite, refused);
 }
 
 OnceStats Store::push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
@@ -174,14 +176,15 @@ void Store::forget(std::span<const uint32_t> shards) { impl_->forget(shards); }
 IdentityStats Store::identity_stats() const { return impl_->identity_stats(); }
 IdentitySet Store::applied(uint32_t slot) const { return impl_->applied(slot); }
 
-void Store::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows) {
-  impl_->assign(tables, keys, rows);
+void Store::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
+                   std::vector<uint16_t>* refused) {
+  impl_->assign(tables, keys, rows, refused);
 }
 
 uint64_t Store::evict(uint64_t clock) { return impl_->evict(clock); }
 
-void Store::scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows) {
-  impl_->scan(table, slot, keys, rows);
+bool Store::scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows) {
+  return impl_->scan(table, slot, keys, rows);
 }
 
 std::vector<uint8_t> Store::export_slot(uint32_t slot, uint64_t since_cut) {
@@ -194,8 +197,29 @@ void Store::export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to) {
   impl_->write_image(slot, since_cut, to);
 }
 
-void Store::import_slot(std::span<const uint8_t> image) { impl_->import_image(decode(image)); }
+void Store::import_slot(std::span<const uint8_t> image) {
+  impl_->import_image(decode(image), StoreImpl::Into::any);
+}
 void Store::clear_slot(uint32_t slot) { impl_->clear_slot(slot); }
+void Store::close_slot(uint32_t slot) { impl_->set_closed(slot, true); }
+void Store::open_slot(uint32_t slot) { impl_->set_closed(slot, false); }
+bool Store::is_open(uint32_t slot) const { return impl_->is_open(slot); }
+
+std::vector<uint8_t> Store::close_and_export(uint32_t slot, uint64_t since_cut) {
+  ImageWriter image;
+  impl_->write_image(slot, since_cut, image, true);
+  return {image.bytes().begin(), image.bytes().end()};
+}
+
+void Store::import_closed(uint32_t slot, std::span<const uint8_t> image, bool open) {
+  const SlotImage decoded = decode(image);
+  if (decoded.slot != slot) {
+    throw BadInput("an image of slot " + std::to_string(decoded.slot) + " came as that of slot " +
+                   std::to_string(slot));
+  }
+  impl_->import_image(decoded, open ? StoreImpl::Into::closed_then_open : StoreImpl::Into::closed);
+}
+std::vector<TableSpec> Store::tables() const { return impl_->specs(); }
 
 uint64_t Store::cut() {
   impl_->check_process();

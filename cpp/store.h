@@ -55,8 +55,8 @@ struct PushIdentity {
 
 struct OnceStats : PushStats {
   uint64_t had_keys = 0;          // skipped: their slots had these batches already
-  uint64_t foreign_keys = 0;      // not applied: the push does not speak for their slots
-  std::vector<uint16_t> foreign;  // these slots, ascending
+  uint64_t foreign_keys = 0;      // not applied: the push does not speak for their slots, or they are closed
+  std::vector<uint16_t> foreign;  // these slots, and closed ones that it speaks for without keys; ascending
   std::vector<uint16_t> torn;     // slots, keys or not, that have a part of the batches: nothing was applied
 };
 
@@ -83,14 +83,18 @@ class Store {
   // Rows of keys[i] in tables[i], one after the other in `out` (float32 whatever the storage). Never writes
   // to a table: a missing row reads as its init. Any order; fastest when keys come in slot order, since a
   // stripe is locked once a run.
-  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out);
+  // `refused`: slots among them that are closed are added here; what `out` then holds for these means
+  // nothing.
+  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
+            std::vector<uint16_t>* refused = nullptr);
 
   // Applies gradients laid out like pull's output. hyper[k] belongs to table hyper_tables[k]; every table
   // pushed to must be named. `unique` promises that no (table, key) comes twice; else duplicates are summed
-  // first, in order. `check_finite` scans first and throws NonFinite with nothing applied.
+  // first, in order. `check_finite` scans first and throws NonFinite with nothing applied. Keys of closed
+  // slots are left out, and their slots added to `refused`.
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                  std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
-                 bool unique, bool check_finite);
+                 bool unique, bool check_finite, std::vector<uint16_t>* refused = nullptr);
 
   // The same for a push that names its batches: each slot it speaks for applies it unless it has these
   // batches, and remembers them, in one critical section, so that a copy of the slot has both or neither.
@@ -105,15 +109,17 @@ class Store {
   IdentitySet applied(uint32_t slot) const;
   IdentityStats identity_stats() const;
 
-  // Sets weights and resets optimizer state; creates rows without admission.
-  void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows);
+  // Sets weights and resets optimizer state; creates rows without admission. Closed slots as with push.
+  void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
+              std::vector<uint16_t>* refused = nullptr);
 
   // Frees the memory of rows older than their table's ttl at `clock`; push does a bounded share of this
   // itself. To pull, scan and export such a row is gone as soon as the clock has passed it, freed or not.
   uint64_t evict(uint64_t clock);
 
   // All existing rows of one table in the given slot, weights as float32. Order: unspecified but repeatable.
-  void scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows);
+  // False, and nothing added, when the slot is closed.
+  bool scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows);
 
   // One slot, all tables, bit for bit: keys, weights as stored, state, ages, admission counts; versioned and
   // checksummed. With since_cut != 0 only what changed after that cut, with tombstones for what went.
@@ -123,6 +129,18 @@ class Store {
   // image, nothing changed then.
   void import_slot(std::span<const uint8_t> image);
   void clear_slot(uint32_t slot);
+
+  // A closed slot is not changed by pushes and assignments, and pulls are told that it is: it belongs to
+  // another store, or is about to. All slots are open at first. Each is one critical section with the rows.
+  void close_slot(uint32_t slot);
+  void open_slot(uint32_t slot);
+  bool is_open(uint32_t slot) const;
+  // Closes the slot and copies what changed since the cut: nothing can come after that copy.
+  std::vector<uint8_t> close_and_export(uint32_t slot, uint64_t since_cut);
+  // Imports into `slot`, and opens it then if asked to. BadInput when the image is of another slot, or this
+  // one is open: a slot has one owner.
+  void import_closed(uint32_t slot, std::span<const uint8_t> image, bool open);
+  std::vector<TableSpec> tables() const;  // in the order they were declared
 
   // Marks a moment: rows changed later are dirty with respect to it.
   uint64_t cut();

@@ -112,11 +112,12 @@ class SlotExport {
   std::vector<Gone> gone_;
 };
 
-void StoreImpl::write_image(uint32_t number, uint64_t since_cut, ImageWriter& to) {
+void StoreImpl::write_image(uint32_t number, uint64_t since_cut, ImageWriter& to, bool close) {
   check_slot(number);
   thread_local SlotExport slot;
   {
     std::lock_guard hold(stripe_of_slot(number).lock);
+    if (close) mark_closed(number, true);
     slot.pick(*this, number, since_cut);
     slot.write(*this,
                {number, options.slots, options.seed, clock.now(), slot.full, {}, identities_of(number)}, to);

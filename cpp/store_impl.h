@@ -37,6 +37,7 @@ struct alignas(64) Stripe {
   std::mutex lock;
   uint64_t sweep_credit = 0;
   uint32_t sweep_slot = 0, sweep_entry = 0;
+  uint32_t closed = 0;  // of its slots
   SlotIdentities identities;
 };
 
@@ -51,22 +52,28 @@ class StoreImpl {
   void check_slot(uint32_t slot) const;
   void check_process() const;  // a forked child has no tables
 
-  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out);
+  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
+            std::vector<uint16_t>* refused);
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                  std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
-                 bool unique, bool check_finite);
+                 bool unique, bool check_finite, std::vector<uint16_t>* refused);
   OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
                       std::span<const Hyper> hyper, uint64_t clock, bool unique,
                       const PushIdentity& identity);
   void forget(std::span<const uint32_t> shards);
   IdentityStats identity_stats();
   IdentitySet applied(uint32_t slot);
-  void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows);
+  void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
+              std::vector<uint16_t>* refused);
   uint64_t evict(uint64_t clock);
 
-  void scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows);
-  void write_image(uint32_t slot, uint64_t since_cut, ImageWriter& to);
-  void import_image(const SlotImage& image);
+  bool scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows);
+  void set_closed(uint32_t slot, bool closed);
+  bool is_open(uint32_t slot);
+  std::vector<TableSpec> specs();
+  void write_image(uint32_t slot, uint64_t since_cut, ImageWriter& to, bool close = false);
+  enum class Into : uint8_t { any, closed, closed_then_open };
+  void import_image(const SlotImage& image, Into into);
   void clear_slot(uint32_t slot);
   uint64_t dirty_rows(uint32_t slot, uint64_t since_cut);
   SlotLoad load(uint32_t slot);
@@ -95,7 +102,7 @@ class StoreImpl {
                       std::span<const TableId> hyper_tables, std::span<const Hyper> hyper);
   void begin_push(uint64_t at);
   template <class Source>
-  void push_stripe(uint32_t number, Source& source, PushStats& stats);
+  void push_stripe(uint32_t number, Source& source, PushStats& stats, std::vector<uint16_t>& refused);
   // `piece(p)`: the items of this stripe in the p-th of the push's pieces.
   void push_stripe_once(uint32_t number, size_t pieces,
                         const std::function<std::span<const Item>(size_t)>& piece,
@@ -104,6 +111,10 @@ class StoreImpl {
   uint32_t slots_a_stripe() const { return options.slots / kStripes; }
 
   // Each is under the stripe's lock.
+  void mark_closed(uint32_t slot, bool closed);
+  // What of the source lies in open slots; the others' slots are noted.
+  template <class Source>
+  std::span<const Item> open_items(Source& source, std::vector<uint16_t>& refused);
   template <class Source>
   void push_rows(uint32_t number, Source& source, PushStats& stats);
   void push_items(uint32_t number, std::span<const Item> items, PushStats& stats);
@@ -135,6 +146,7 @@ class StoreImpl {
   SlotIndex index_;
   std::array<Stripe, kStripes> stripes_;
   std::vector<SlotHistory> histories_;
+  std::vector<uint8_t> closed_;  // by slot, each under its stripe's lock
   std::unique_ptr<std::atomic<Table*>[]> tables_;
   std::mutex declare_lock_;
   std::vector<std::unique_ptr<Table>> owned_;

@@ -108,10 +108,21 @@ void StoreImpl::push_stripe_once(uint32_t number, size_t pieces,
                                  OnceStats& stats) {
   thread_local std::vector<Verdict> verdicts;
   thread_local std::vector<Item> mine;
+  thread_local std::vector<uint8_t> open;
   const uint32_t slots = slots_a_stripe(), first = number * slots;
   Stripe& stripe = stripes_[number];
   std::lock_guard hold(stripe.lock);
-  const auto spoken = speaks_for.empty() ? speaks_for : speaks_for.subspan(first, slots);
+  auto spoken = speaks_for.empty() ? speaks_for : speaks_for.subspan(first, slots);
+  if (stripe.closed != 0) {  // these are another's by now: the sender is told, keys or not
+    open.assign(slots, 1);
+    for (uint32_t slot = 0; slot < slots; ++slot) {
+      if (!spoken.empty()) open[slot] = spoken[slot];
+      if (closed_[first + slot] == 0 || open[slot] == 0) continue;
+      open[slot] = 0;
+      stats.foreign.push_back(static_cast<uint16_t>(first + slot));
+    }
+    spoken = open;
+  }
   const bool alike = stripe.identities.admit(spans, spoken, verdicts);
   if (alike && verdicts[0] == Verdict::apply) {
     for (size_t p = 0; p < pieces; ++p)

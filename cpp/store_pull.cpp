@@ -1,4 +1,5 @@
 // Reading rows: row_pipeline.h finds them, here they are copied out. Nothing is written but request counts.
+#include "hash.h"
 #include "row_pipeline.h"
 #include "store_impl.h"
 
@@ -9,7 +10,15 @@ constexpr uint32_t kSharesAThread = 4;
 
 }  // namespace
 
-void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out) {
+void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
+                     std::vector<uint16_t>* refused) {
+  std::mutex noting;
+  const auto note = [&](uint64_t hash) {  // under the stripe's lock
+    const uint32_t slot = slot_number(hash);
+    if (closed_[slot] == 0) return;
+    const std::lock_guard hold(noting);
+    refused->push_back(static_cast<uint16_t>(slot));
+  };
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
@@ -24,8 +33,12 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
                            plan.use_by_id()};
       while (source.at < source.count) {
         source.stripe = source.stripe_ahead();
-        std::lock_guard hold(stripes_[source.stripe].lock);
+        Stripe& stripe = stripes_[source.stripe];
+        std::lock_guard hold(stripe.lock);
+        const size_t before = source.at;
         pull_rows(source);
+        if (stripe.closed == 0 || refused == nullptr) continue;
+        for (size_t k = before; k < source.at; ++k) note(hash_key(tables[k], keys[k]));
       }
     });
     return;
@@ -36,6 +49,8 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
     if (source.items.empty()) return;
     std::lock_guard hold(stripes_[number].lock);
     pull_rows(source);
+    if (stripes_[number].closed == 0 || refused == nullptr) return;
+    for (const Item& item : plan.stripe(number)) note(item.hash);
   });
 }
 

@@ -44,21 +44,23 @@ PushStats& operator+=(PushStats& a, const PushStats& b) {
 
 PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                           std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t at,
-                          bool unique, bool check_finite) {
+                          bool unique, bool check_finite, std::vector<uint16_t>* refused) {
   CallPlan& plan = plan_push(tables, keys, hyper_tables, hyper);
   if (check_finite && !all_finite(grads, plan.floats())) {
     plan.group(tables, keys, const_cast<float*>(grads));
     say_where(plan.items());
   }
   PushStats sum;
+  std::vector<uint16_t> left;
   if (unique && crew_.threads() < 2 && plan.seems_ordered(tables, keys)) {
     begin_push(at);
     StreamedItems source{tables.data(),   keys.data(), 0, keys.size(), const_cast<float*>(grads),
                          plan.use_by_id()};
     while (source.at < source.count) {
       source.stripe = source.stripe_ahead();
-      push_stripe(source.stripe, source, sum);
+      push_stripe(source.stripe, source, sum, left);
     }
+    if (refused != nullptr) refused->insert(refused->end(), left.begin(), left.end());
     return sum;
   }
   plan.group(tables, keys, const_cast<float*>(grads));
@@ -70,11 +72,15 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
   }
   begin_push(at);
   std::array<PushStats, kStripes> parts{};
+  std::array<std::vector<uint16_t>, kStripes> lefts;
   for_stripes(keys.size(), [&](uint32_t number) {
     GroupedItems source{plan.stripe(number)};
-    if (!source.items.empty()) push_stripe(number, source, parts[number]);
+    if (!source.items.empty()) push_stripe(number, source, parts[number], lefts[number]);
   });
   for (const PushStats& part : parts) sum += part;
+  for (const auto& some : lefts) {
+    if (refused != nullptr) refused->insert(refused->end(), some.begin(), some.end());
+  }
   return sum;
 }
 
@@ -100,9 +106,29 @@ void StoreImpl::begin_push(uint64_t at) {
 }
 
 template <class Source>
-void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats) {
+void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats,
+                            std::vector<uint16_t>& refused) {
   std::lock_guard hold(stripes_[number].lock);
-  push_rows(number, source, stats);
+  if (stripes_[number].closed == 0) return push_rows(number, source, stats);
+  push_items(number, open_items(source, refused), stats);
+}
+
+template <class Source>
+std::span<const Item> StoreImpl::open_items(Source& source, std::vector<uint16_t>& refused) {
+  thread_local std::vector<Item> mine;
+  mine.clear();
+  InFlight keys[kGroup];
+  while (const size_t n = source.fill(keys)) {
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t slot = slot_number(keys[i].item.hash);
+      if (closed_[slot] == 0) {
+        mine.push_back(keys[i].item);
+      } else if (refused.empty() || refused.back() != slot) {
+        refused.push_back(static_cast<uint16_t>(slot));
+      }
+    }
+  }
+  return mine;
 }
 
 void StoreImpl::push_items(uint32_t number, std::span<const Item> items, PushStats& stats) {
@@ -200,19 +226,24 @@ void StoreImpl::update(const Item& item, RowHandle row) {
   item.use->step(item.use->weights(row), item.use->vectors(row), item.use->number(row), item.data);
 }
 
-void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows) {
+void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
+                       std::vector<uint16_t>* refused) {
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
   plan.name_tables(tables, keys, [this](TableId id) { return TableUse(table(id)); });
   plan.group(tables, keys, const_cast<float*>(rows));
+  std::array<std::vector<uint16_t>, kStripes> lefts;
   for_stripes(keys.size(), [&](uint32_t number) {
-    std::span<const Item> items = plan.stripe(number);
-    if (items.empty()) return;
+    GroupedItems source{plan.stripe(number)};
+    if (source.items.empty()) return;
     std::lock_guard hold(stripes_[number].lock);
     uint32_t tick = clock.tick();
-    for (const Item& item : items) assign_one(item, tick);
+    for (const Item& item : open_items(source, lefts[number])) assign_one(item, tick);
   });
+  for (const auto& some : lefts) {
+    if (refused != nullptr) refused->insert(refused->end(), some.begin(), some.end());
+  }
 }
 
 void StoreImpl::assign_one(const Item& item, uint32_t tick) {

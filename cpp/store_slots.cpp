@@ -28,10 +28,11 @@ void check_table(const TableImage& image, const Table& table) {
 
 }  // namespace
 
-void StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::vector<float>& rows) {
+bool StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::vector<float>& rows) {
   check_slot(number);
   Table& wanted = table(id);
   std::lock_guard hold(stripe_of_slot(number).lock);
+  if (closed_[number] != 0) return false;
   index_.for_each(index_.slot(number), [&](const Cell& cell) {
     if (is_candidate(cell.meta) || !index_.belongs(cell.meta, id) || expired(cell.meta, wanted)) return;
     keys.push_back(key_of(id, cell.hash));
@@ -39,10 +40,11 @@ void StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::v
     read_row(wanted.spec.dtype, wanted.rows.weights(handle_of(cell.meta)),
              rows.data() + rows.size() - wanted.dim, wanted.dim);
   });
+  return true;
 }
 
 // Everything is checked before the slot is touched.
-void StoreImpl::import_image(const SlotImage& image) {
+void StoreImpl::import_image(const SlotImage& image, Into into) {
   check_process();
   if (image.slots != options.slots) {
     throw BadInput("slot image: made with " + std::to_string(image.slots) + " slots, this store has " +
@@ -55,9 +57,13 @@ void StoreImpl::import_image(const SlotImage& image) {
   for (const TableImage& part : image.tables) check_table(part, table(part.id));
   clock.advance(image.clock);
   std::lock_guard hold(stripe_of_slot(image.slot).lock);
+  if (into != Into::any && closed_[image.slot] == 0) {
+    throw BadInput("slot " + std::to_string(image.slot) + " is open here already: it has one owner");
+  }
   if (image.full) forget_rows(image.slot);
   remember(image.slot, image.identities);
   for (const TableImage& part : image.tables) import_table(image.slot, part);
+  if (into == Into::closed_then_open) mark_closed(image.slot, false);
 }
 
 void StoreImpl::import_table(uint32_t number, const TableImage& part) {

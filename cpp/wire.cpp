@@ -105,7 +105,7 @@ const char* name_of(Kind kind) {
   constexpr std::array names = {"nothing", "hello",      "challenge",   "proof",
                                 "welcome", "window",     "declaration", "pull",
                                 "push",    "assignment", "scan",        "request for figures",
-                                "step",    "regrouping"};
+                                "step",    "regrouping", "take",        "own"};
   const auto at = static_cast<size_t>(kind);
   return at < names.size() ? names[at] : "unknown request";
 }

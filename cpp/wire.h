@@ -35,14 +35,18 @@ enum class Kind : uint8_t {
   step,     // bsp: wait until every rank's part of `step` is here, `clock` ms at most; with kBsp: apply it
   regroup,  // bsp: from now on `generation`; the reply's step: complete here. With kBsp: a group of `keys`
             // ranks goes on after `step`
-  last = regroup,
+  take,  // handover.h: an image of slot `step`, which stays closed; reply: `step` 1 when it is the server's
+         // already
+  own,   // handover.h: the last image of slot `step`, which is the server's from now on
+  last = own,
 };
 
 enum class Status : uint16_t {
   ok = 0,
   bad_input,         // the caller's mistake; the body is a sentence, the connection lives on
   non_finite,        // NaN or infinity in a push, nothing applied; a sentence
-  wrong_owner,       // a body of slots (u16) that the server does not own; a push was applied to the others
+  wrong_owner,       // refusal.h: slots that are not the server's, and whose they are; pushes and assignments
+                     // were applied to the others
   stale_generation,  // the group has gone back to a checkpoint since; a sentence
   step_missing,      // bsp: not every rank's part came in time; a sentence
   refused,           // handshake: version, secret, too many connections; a sentence, then the connection ends
@@ -58,8 +62,9 @@ enum Flag : uint8_t {
   kUnique = 4,       // push: no key twice
   kInWindow = 8,     // keys, tables and the rest lie at window_offset; floats where the spans say
   kNamesSlots = 16,  // push: speaks only for the slots in its body, else for all this server has at its epoch
-  kTimed = 32,       // reply: the last 8 bytes of the body are server_ns, known only after the rows were sent
-  kSeen = 64,        // push: server_ns is the count that came with the oldest rows it was computed from
+  kTimed = 32,  // reply: the last 8 bytes of the body are server_ns, known only after the rows were sent;
+                // kSlotsLeft in it: slots moved away meanwhile, the rows mean nothing, ask again
+  kSeen = 64,   // push: server_ns is the count that came with the oldest rows it was computed from
 };
 
 // Every field of "exactly once, by identity" has its place from the start, used by this version or not.
@@ -89,6 +94,8 @@ struct FrameHeader {
   uint32_t check = 0;  // of all bytes before it
 };
 static_assert(sizeof(FrameHeader) == 96);
+
+constexpr uint64_t kSlotsLeft = 1ULL << 63;
 
 struct HyperRecord {
   uint16_t table = 0;

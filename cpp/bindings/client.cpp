@@ -1,4 +1,5 @@
 // Backends and the word that a request is done. Rows of a step: step.cpp.
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
@@ -76,9 +77,9 @@ void bind_backend(nb::module_& m) {
            nb::arg("clock"), nb::arg("batches"), nb::arg("hyper"))
       .def("assign", &assign, nb::arg("parts"))
       .def("scan", &scan, nb::arg("table"))
-      .def_prop_ro("servers", [](const st::Backend& backend) { return backend.placement().servers; })
+      .def_prop_ro("servers", [](const st::Backend& backend) { return backend.placement()->servers; })
       .def_prop_ro("slots",
-                   [](const st::Backend& backend) { return backend.placement().server_of_slot.size(); });
+                   [](const st::Backend& backend) { return backend.placement()->server_of_slot.size(); });
 }
 
 void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::vector<uint16_t> ports,
@@ -148,11 +149,15 @@ void bind_remote(nb::module_& m) {
           nb::arg("server"), nb::arg("life"), nb::arg("host"), nb::arg("port"))
       .def(
           "reroute",
-          [](st::RemoteBackend& backend, uint32_t epoch, std::vector<uint16_t> server_of_slot) {
-            const uint16_t servers = backend.placement().servers;
-            backend.reroute({epoch, std::move(server_of_slot), servers});
+          [](st::RemoteBackend& backend, uint32_t epoch, std::vector<uint16_t> server_of_slot,
+             const std::map<uint16_t, std::string>& addresses) {
+            nb::gil_scoped_release release;
+            backend.reroute({epoch, std::move(server_of_slot), 0}, addresses);
           },
-          nb::arg("epoch"), nb::arg("server_of_slot"))
+          nb::arg("epoch"), nb::arg("server_of_slot"),
+          nb::arg("addresses") = std::map<uint16_t, std::string>())
+      .def_prop_ro("epoch", [](const st::RemoteBackend& backend) { return backend.placement()->epoch; })
+      .def("owners", [](const st::RemoteBackend& backend) { return backend.placement()->server_of_slot; })
       .def("step_complete", &st::RemoteBackend::step_complete, nb::arg("step"), nb::arg("wait_s"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("apply_step", &apply_step, nb::arg("step"))

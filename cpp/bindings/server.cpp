@@ -1,7 +1,9 @@
 // Server: the native data plane, started, watched and stopped from Python.
 #include "server.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings.h"
 #include "sha256.h"
@@ -23,6 +25,19 @@ nb::dict stats_of(const st::Server& server) {
   d["wrong_owner_keys"] = s.wrong_owner_keys, d["repeated_keys"] = s.repeated_keys;
   d["applied_step"] = s.applied_step;
   d["staleness_p50"] = s.staleness_p50, d["staleness_max"] = s.staleness_max;
+  return d;
+}
+
+nb::dict hand_over(st::Server& server, const std::string& host, uint16_t port, uint16_t index,
+                   const std::vector<uint16_t>& slots, double timeout_s) {
+  st::HandoverOutcome o;
+  {
+    nb::gil_scoped_release release;
+    o = server.hand_over({host, port, index, timeout_s}, slots);
+  }
+  nb::dict d;
+  d["moved"] = o.moved, d["kept"] = o.kept, d["in_doubt"] = o.in_doubt, d["why"] = o.why;
+  d["bytes"] = o.bytes, d["seconds"] = o.seconds, d["longest_freeze_s"] = o.longest_freeze_s;
   return d;
 }
 
@@ -71,6 +86,17 @@ void bind_server(nb::module_& m) {
             server.set_placement(epoch, {owners.data(), owners.data() + owners.size()});
           },
           nb::arg("epoch"), nb::arg("owners").noconvert())
+      .def(
+          "learn_placement",
+          [](st::Server& server, uint32_t epoch, TableArray owners,
+             const std::map<uint16_t, std::string>& addresses) {
+            server.learn_placement(epoch, {owners.data(), owners.data() + owners.size()}, addresses);
+          },
+          nb::arg("epoch"), nb::arg("owners").noconvert(), nb::arg("addresses"))
+      .def("hand_over", &hand_over, nb::arg("host"), nb::arg("port"), nb::arg("server"), nb::arg("slots"),
+           nb::arg("timeout_s") = 30.0)
+      .def("take_back", &st::Server::take_back, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
+      .def("owned", &st::Server::owned, nb::call_guard<nb::gil_scoped_release>())
       .def("set_generation", &st::Server::set_generation, nb::arg("generation"), nb::arg("applied_step"),
            nb::arg("workers"))
       .def("stats", &stats_of)

@@ -298,6 +298,7 @@ void bind_store(nb::module_& m) {
       .def("import_slot", import_array, "image"_a)
       .def("write_slot", write_slot, "slot"_a, "since_cut"_a, "file"_a, "offset"_a)
       .def("tables", tables_of)
+      .def("is_open", &Store::is_open, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("clear_slot", &Store::clear_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("cut", &Store::cut)
       .def("dirty_rows", &Store::dirty_rows, "slot"_a, "since_cut"_a = 0,

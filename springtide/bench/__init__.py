@@ -26,6 +26,8 @@ BENCHES = {
     "master-load": "springtide.bench.master_load",
     "recovery": "springtide.bench.recovery",
     "restore": "springtide.bench.restore",
+    "migrate": "springtide.bench.migrate",
+    "rescale": "springtide.bench.rescale",
     "exactly-once": "springtide.bench.exactly_once",
     "checkpoint": "springtide.bench.checkpoint",
 }

@@ -192,24 +192,25 @@ def checkpoints(job: Job = None, folder: Runs = RUNS, as_json: Json = False, deb
 
 
 @app.command(
-    short_help="Change how many workers a running job has.",
+    short_help="Change how many workers or servers a running job has.",
     epilog="""\b
 Example:
-  springtide scale train --workers 4
+  springtide scale train --workers 4 --servers 2
 """,
 )
 def scale(
-    workers: Annotated[int, typer.Option(min=1, help="So many from now on.")],
+    workers: Annotated[int | None, typer.Option(min=1, help="So many workers from now on.")] = None,
+    servers: Annotated[int | None, typer.Option(min=1, help="So many servers; slots move while they serve.")] = None,
     job: Job = None,
     sure: Annotated[bool, typer.Option("--yes", help="Also far more than there are cores.")] = False,
     folder: Runs = RUNS,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Change how many workers a running job has. New ones join and surplus ones drain; the others train on."""
+    """Change how many workers or servers a running job has. New ones join, surplus ones drain; the others train on."""
     from springtide.cli import steer as verb
 
-    return verb.scale(job, workers=workers, folder=folder, as_json=as_json, sure=sure)
+    return verb.scale(job, workers=workers, servers=servers, folder=folder, as_json=as_json, sure=sure)
 
 
 @app.command(

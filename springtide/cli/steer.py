@@ -21,18 +21,32 @@ def most_workers() -> int:
     return WORKERS_A_CORE * (os.cpu_count() or 1)
 
 
-def scale(name: str | None, *, workers: int, folder: str, as_json: bool, sure: bool = False) -> int:
-    """Ask for so many workers; new ones join and surplus ones drain while the others train on."""
-    if workers > (most := most_workers()) and not sure:
+def scale(
+    name: str | None,
+    *,
+    workers: int | None = None,
+    servers: int | None = None,
+    folder: str,
+    as_json: bool,
+    sure: bool = False,
+) -> int:
+    """Ask for so many workers or servers; new ones join and surplus ones drain while the others train on."""
+    if workers is None and servers is None:
+        raise errors.BadInput("say how many: --workers N, --servers N, or both")
+    if max(workers or 0, servers or 0) > (most := most_workers()) and not sure:
+        wanted = f"{workers} workers" if (workers or 0) > most else f"{servers} servers"
         raise errors.BadInput(
-            f"{workers} workers: this machine has {os.cpu_count()} cores, and more than {most} workers would mostly "
+            f"{wanted}: this machine has {os.cpu_count()} cores, and more than {most} of them would mostly "
             "wait for each other. Nothing was changed; if it is what you want, say --yes"
         )
     run = jobs.pick(name, folder)
-    jobs.ask(run, messages.Scale(workers))
-    print(f"job {run.job}: {workers} worker{'' if workers == 1 else 's'} wanted; see `springtide status {run.job}`")
+    jobs.ask(run, messages.Scale(workers, servers))
+    counts = {"worker": workers, "server": servers}
+    text = " and ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items() if n is not None)
+    print(f"job {run.job}: {text} wanted; see `springtide status {run.job}`")
     if as_json:
-        print(msgspec.json.encode({"job": run.job, "workers": workers}).decode())
+        said = {f"{kind}s": n for kind, n in counts.items() if n is not None}
+        print(msgspec.json.encode({"job": run.job, **said}).decode())
     return 0
 
 

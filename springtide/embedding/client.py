@@ -161,10 +161,14 @@ class TableClient:
         """
         return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
 
-    def reroute(self, placement: Placement) -> None:
-        """Slots have moved: parts of pushes that their old servers refuse go to the new ones from now on."""
-        if isinstance(self.backend, _native.RemoteBackend):
-            self.backend.reroute(placement.epoch, list(placement.server_of_slot))
+    def reroute(self, placement: Placement, addresses: Sequence[str] = ()) -> None:
+        """Slots have moved, says the master; `addresses` (by rank) name servers that may be new.
+
+        Mostly the client knows already: a server that refuses a slot names its new owner, and requests follow.
+        """
+        if isinstance(self.backend, _native.RemoteBackend) and placement.epoch >= self.backend.epoch:
+            known = {rank: address for rank, address in enumerate(addresses) if address}
+            self.backend.reroute(placement.epoch, list(placement.server_of_slot), known)
 
     def readdress(self, addresses: Sequence[str], lives: Sequence[int]) -> None:
         """Servers that were lost live again: what they have not answered goes to their new addresses (host:port).
@@ -172,7 +176,7 @@ class TableClient:
         News of lives that are known change nothing; an empty address is that of a server which is away.
         """
         if isinstance(self.backend, _native.RemoteBackend):
-            for server, (address, life) in enumerate(zip(addresses, lives, strict=True)):
+            for server, (address, life) in enumerate(zip(addresses, lives, strict=False)):
                 if address and life:
                     host, _, port = address.rpartition(":")
                     self.backend.readdress(server, life, host, int(port))

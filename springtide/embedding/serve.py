@@ -7,6 +7,7 @@ Next: cpp/server.h. The process around it: embedding/server_process.py. What tra
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,34 @@ import numpy.typing as npt
 
 from springtide import _native, errors
 from springtide.domain.cluster import Placement
+from springtide.embedding.slot_loads import SlotCount
 
 DRAIN_S = 10.0
 """How long requests that have arrived may take to be answered when a server stops."""
 
 LOOKUP_THREADS = 4
 """Threads that share one large request, where there are as many cores; a busy core is not waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """What became of slots that were to go to another server."""
+
+    moved: tuple[int, ...]
+    server: int
+    bytes: int
+    seconds: float
+    longest_freeze_s: float
+    """The longest that any of them had no owner."""
+    why: str = ""
+    """Of those that did not move."""
+
+    def __str__(self) -> str:
+        rate = self.bytes / self.seconds / 1e6 if self.seconds else 0.0
+        return (
+            f"{len(self.moved)} slots to server-{self.server}: {self.bytes / 1e6:.1f} MB in {self.seconds:.3f} s "
+            f"({rate:.0f} MB/s), none without an owner for longer than {self.longest_freeze_s * 1e3:.2f} ms"
+        )
 
 
 class ServerRole:
@@ -44,6 +67,8 @@ class ServerRole:
         self.hurried = False
         """Somebody waits for the checkpoint that is being written."""
         self.address = ""
+        self.in_doubt: dict[int, int] = {}
+        """Slots closed here for a server whose answer never came, and which server that is."""
         threads = threads or min(LOOKUP_THREADS, os.cpu_count() or 1)
         self.store = _native.Store(slots=slots, seed=seed, threads=threads)
         options = _native.ServerOptions()
@@ -54,7 +79,7 @@ class ServerRole:
                 raise errors.UnknownName("setting of a server", name, known)
             setattr(options, name, value)
         self._server = _native.Server(self.store, options)
-        self._owned = np.zeros(slots, dtype=np.bool_)
+        self._placed = False
         self._stopped = threading.Event()
 
     def start(self) -> str:
@@ -67,15 +92,46 @@ class ServerRole:
         """From now on serve the slots that are this server's in `placement`, and refuse the others."""
         self.set_owners(placement.epoch, placement.server_of_slot)
 
-    def owns(self, slot: int) -> bool:
-        """Whether this server has the slot: none before it was placed."""
-        return bool(self._owned[slot])
-
     def set_owners(self, epoch: int, server_of_slot: Sequence[int] | npt.NDArray[np.uint16]) -> None:
         """`place`, with the server of each slot as numbers."""
         owners = np.ascontiguousarray(server_of_slot, dtype=np.uint16)
         self._server.set_placement(epoch, owners)
-        self._owned = owners == self.index
+        self._placed = True
+
+    def learn(self, placement: Placement, addresses: Sequence[str]) -> None:
+        """Who has the slots that are not this server's, for those it refuses. Its own stay its own."""
+        known = {rank: address for rank, address in enumerate(addresses) if address and rank != self.index}
+        owners = np.ascontiguousarray(placement.server_of_slot, dtype=np.uint16)
+        self._server.learn_placement(placement.epoch, owners, known)
+
+    def owned(self) -> tuple[int, ...]:
+        """The slots that this server has at this moment."""
+        return tuple(self._server.owned()) if self._placed else ()
+
+    def owns(self, slot: int) -> bool:
+        """Whether it has this one: true until a hand-over of it begins to be final, and none before it was placed."""
+        return self._placed and bool(self.store.is_open(slot))
+
+    def slot_counts(self) -> list[SlotCount]:
+        """What each of its slots weighs."""
+        loads = ((slot, self.store.load(slot)) for slot in self.owned())
+        return [SlotCount(slot, load.bytes, load.requests) for slot, load in loads]
+
+    def hand_over(self, slots: Sequence[int], server: int, address: str, *, timeout_s: float = 30.0) -> HandedOver:
+        """Give slots to another server while both serve; from then on this one names it to whoever asks here."""
+        host, _, port = address.rpartition(":")
+        done = self._server.hand_over(host, int(port), server, list(slots), timeout_s)
+        doubtful = set(done["in_doubt"])
+        self.in_doubt = {slot: self.in_doubt.get(slot, server) for slot in doubtful}
+        return HandedOver(
+            moved=tuple(done["moved"]), server=server, bytes=done["bytes"], seconds=done["seconds"],
+            longest_freeze_s=done["longest_freeze_s"], why=done["why"],
+        )  # fmt: skip
+
+    def take_back(self, slot: int) -> bool:
+        """Serve a slot again that was closed for a server which is lost, and never answered."""
+        self.in_doubt.pop(slot, None)
+        return bool(self._server.take_back(slot))
 
     def restart_group(self, *, generation: int, applied_step: int, workers: int) -> None:
         """bsp: the group went back to `applied_step`; requests of older generations are refused."""

@@ -12,7 +12,8 @@ import sys
 import threading
 
 from springtide import config, errors
-from springtide.embedding import next_life, saving
+from springtide.embedding import next_life, saving, slot_loads
+from springtide.embedding.handover import Handing
 from springtide.embedding.serve import ServerRole
 from springtide.rpc import channel, messages
 from springtide.telemetry import logs
@@ -66,12 +67,17 @@ def serve_job(
 ) -> None:  # fmt: skip
     """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
 
+    handing = Handing(role, link.ask)
+
     def take_pulse(pulse: messages.Pulse) -> None:
         role.hurried = pulse.hurry
         if pulse.stop or pulse.fenced:
             over.set()
+        if pulse.goal is not None:
+            handing.heed(pulse.goal)
 
-    link.start_heartbeat(welcome.heartbeat_s, lambda: beat(role), take_pulse, over.set)
+    placed_at = threading.Event()
+    link.start_heartbeat(welcome.heartbeat_s, lambda: beat(role, placed=placed_at.is_set()), take_pulse, over.set)
     source = next_life.Source("", 0)
     if welcome.restore is not None:
         try:
@@ -86,13 +92,16 @@ def serve_job(
     placed = link.ask(messages.ServerReady(address, source.number, source.where))
     assert isinstance(placed, messages.Placed)
     role.place(placed.placement)
+    placed_at.set()
     log.info("serving %d of %d slots", len(placed.placement.slots_of(role.index)), len(placed.placement.server_of_slot))
     over.wait()
+    handing.stop()
 
 
-def beat(role: ServerRole) -> messages.Heartbeat:
-    """A heartbeat with the server's counters."""
-    return messages.Heartbeat(messages.Report(counters=role.counters()))
+def beat(role: ServerRole, *, placed: bool = True) -> messages.Heartbeat:
+    """A heartbeat with the server's counters and, once it knows them, its slots."""
+    counts = slot_loads.pack(role.slot_counts()) if placed else b""
+    return messages.Heartbeat(messages.Report(counters=role.counters()), slots=counts)
 
 
 def rank_of(member: str) -> int:

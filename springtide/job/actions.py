@@ -41,6 +41,13 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """A server has nothing any more, and goes."""
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     """Something was decided that the story and the status should tell."""
 
@@ -64,4 +71,4 @@ class Conclude:
     blame: Blame
 
 
-Action = PlaceSlots | Lost | Returned | Fence | Decided | Drain | Conclude
+Action = PlaceSlots | Lost | Returned | Fence | Left | Decided | Drain | Conclude

@@ -82,6 +82,21 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True)
+class ServersScaled:
+    """The job is to have so many servers from now on."""
+
+    servers: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A server that drains has no slots left, and every worker knows."""
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
 class InStep:
     """The workers form a bsp group: none can be replaced without the others."""
 
@@ -175,6 +190,8 @@ Event = (
     | Gone
     | Saved
     | Scaled
+    | ServersScaled
+    | Emptied
     | InStep
     | Formed
     | GroupLost

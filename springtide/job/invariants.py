@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from springtide.domain.cluster import RoleKind
 from springtide.domain.job import Blame, Phase
+from springtide.job import rollout
 from springtide.job.nodes import NodeState
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ def check(state: "JobState") -> None:
     if state.phase is Phase.FAILED:
         assert state.blame is not Blame.NONE and state.why, "a failure without a reason"
     if not state.phase.over:
-        lost = [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.GONE]
-        assert not lost, "a job goes on without one of its servers"
+        rollout.check(state)
     if state.phase in (Phase.STARTING, Phase.RUNNING):
         working = sum(node.active or (node.finished and not node.removed) for node in workers)
         assert working >= state.workers, f"{working} workers work or have finished, {state.workers} are wanted"

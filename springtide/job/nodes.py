@@ -19,7 +19,7 @@ class NodeState(StrEnum):
     JOINED = "joined"
     """Has called in."""
     DRAINING = "draining"
-    """A worker that scaling removes: it finishes the batch in hand."""
+    """Scaling removes it: a worker finishes the batch in hand, a server hands its slots over."""
     FINISHED = "finished"
     """A worker whose script has ended well."""
     GONE = "gone"
@@ -45,7 +45,8 @@ LEGAL: dict[NodeState, frozenset[NodeState]] = {
     NodeState.DRAINING: frozenset(
         {
             NodeState.FINISHED,  # its script ends, as it should
-            NodeState.GONE,  # lost, or too slow
+            NodeState.GONE,  # lost, or too slow; a server whose last slot has moved
+            NodeState.EXPECTED,  # a server, lost before its last slot had moved: relaunched
         }
     ),
     NodeState.FINISHED: frozenset(
@@ -84,6 +85,8 @@ class Node:
     address: str = ""
     finished: bool = False
     """Its script has ended well, in this life."""
+    coming: bool = False
+    """A server that was added while the job trains, and is not ready yet."""
     removed: bool = False
     """Scaling has removed it, in this life."""
     drain_since: float = 0.0

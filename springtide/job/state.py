@@ -11,7 +11,7 @@ from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.domain.leases import Holder
-from springtide.job import actions, events, groups, invariants, recovery, scaling, servers
+from springtide.job import actions, events, groups, invariants, recovery, rollout, scaling, servers
 from springtide.job.nodes import ALIVE, Node, NodeState
 
 LEGAL: dict[Phase, frozenset[Phase]] = {
@@ -50,6 +50,8 @@ class JobState:
     """By the name of their role, such as worker-0."""
     workers: int = 0
     """How many the job should have; `Scaled` changes it."""
+    servers_wanted: int = 0
+    """How many servers the job should have; `ServersScaled` changes it."""
     in_step: bool = False
     generation: int = 0
     """How often a bsp group was formed."""
@@ -67,6 +69,7 @@ class JobState:
 
     def __post_init__(self) -> None:
         self.workers = self.workers or self.spec.workers
+        self.servers_wanted = self.servers_wanted or self.spec.servers
         self.in_step = self.in_step or self.spec.sync == "bsp"
         if not self.nodes:
             for kind, count in ((RoleKind.SERVER, self.spec.servers), (RoleKind.WORKER, self.spec.workers)):
@@ -97,6 +100,11 @@ class JobState:
                 return []
             case events.Scaled(workers, why):
                 return self._scaled(workers, why, at)
+            case events.ServersScaled():
+                return [self._decide(*rollout.scale(self, event, at))]
+            case events.Emptied(role):
+                left = rollout.leave(self.node(role), at)
+                return [actions.Left(role), self._decide(*left)] if left else []
             case events.Judged(what, why):
                 return [self._decide(what, why)]
             case events.InStep():
@@ -132,7 +140,7 @@ class JobState:
         if str(role) not in self.nodes:
             raise errors.BadInput(
                 f"{role} is not part of job {self.spec.name}, "
-                f"which has {self.spec.servers} servers and {self.workers} workers"
+                f"which has {self.servers_wanted} servers and {self.workers} workers"
             )
         return self.nodes[str(role)]
 
@@ -144,7 +152,7 @@ class JobState:
     @property
     def healing(self) -> bool:
         """Whether a server is away: lost, and its next life not ready yet."""
-        return self.phase is not Phase.STARTING and not self.phase.over and not self._all_ready()
+        return self.phase is not Phase.STARTING and not self.phase.over and not rollout.all_ready(self.nodes)
 
     def wanted(self) -> tuple[WantedRole, ...]:
         """The processes that must exist now; servers first."""
@@ -199,23 +207,21 @@ class JobState:
             return []
         if node.address:
             raise errors.BadInput(f"{node.role} is ready at {node.address} already, and now says {address}")
-        node.address = address
-        if not self._all_ready() and not self.safety.placed:
+        node.address, node.coming = address, False
+        if not rollout.all_ready(self.nodes) and not self.safety.placed:
             return []
         self._run_if_ready(at)
         if self.safety.placed:
+            rollout.drain_surplus(self.nodes, self.servers_wanted, at)
             return [actions.Returned(node.role, node.incarnation, address)]
         self.safety.placed = True
         return [actions.PlaceSlots(tuple(server.address for server in self.of_kind(RoleKind.SERVER)))]
-
-    def _all_ready(self) -> bool:
-        return all(server.address for server in self.of_kind(RoleKind.SERVER))
 
     def _run_if_ready(self, at: float) -> None:
         if self.phase is not Phase.STARTING:
             return
         joined = any(node.state is NodeState.JOINED for node in self.of_kind(RoleKind.WORKER))
-        if joined and self._all_ready():
+        if joined and rollout.all_ready(self.nodes):
             self._move(Phase.RUNNING, "all servers are ready and a worker has joined")
             for node in self.nodes.values():
                 node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
@@ -284,7 +290,9 @@ class JobState:
 
     def _lost_server(self, node: Node, verdict: recovery.Relaunch | recovery.GiveUp, at: float) -> list[actions.Action]:
         """A server's next life, if what it held can be restored."""
-        trained = self.phase is not Phase.STARTING
+        trained = self.phase is not Phase.STARTING and not node.coming
+        if node.coming and isinstance(verdict, recovery.GiveUp):
+            return [self._decide(*rollout.give_up(self, node, verdict.error, at))]
         verdict = servers.after_loss(node, verdict, self.safety, in_step=self.in_step, trained=trained)
         if isinstance(verdict, recovery.GiveUp):
             node.move(NodeState.GONE, at=at, why=verdict.error)
@@ -377,7 +385,8 @@ class JobState:
                 found.append(events.Late(node.role, node.incarnation, silent_s))
             if node.state not in ALIVE or self.phase is Phase.STARTING:
                 continue
-            if node.state is NodeState.DRAINING and at - node.drain_since > self.spec.drain_s:
+            worker = node.role.kind is RoleKind.WORKER
+            if worker and node.state is NodeState.DRAINING and at - node.drain_since > self.spec.drain_s:
                 found.append(events.Undrained(node.role, node.incarnation))
             elif silent_s > self._patience_s(node):
                 found.append(events.Silent(node.role, node.incarnation, silent_s))
@@ -400,6 +409,8 @@ class JobState:
             return []
         if isinstance(event, events.Undrained):
             return [*self._let_go(node, f"not drained within {self.spec.drain_s:g} s", at), *self._settle()]
+        if isinstance(event, events.Late) and node.coming:
+            return [self._decide(*rollout.give_up(self, node, f"silent for {event.silent_s:.0f} s", at))]
         if isinstance(event, events.Late):
             return self._never_joined(node, event.silent_s)
         verdict = recovery.after_silence(node, event.silent_s, self._patience_s(node), self.spec, at=at)

@@ -27,6 +27,7 @@ from springtide.master.journal import Journal
 from springtide.master.lag import Lag
 from springtide.master.pen import Pen
 from springtide.master.record import Record
+from springtide.master.rollout import Rollout
 from springtide.master.rounds import Doors, Rounds
 from springtide.master.saving import Saving
 from springtide.rpc import messages
@@ -78,6 +79,7 @@ class Desk:
         self._healing = Healing(
             record, folder, kept=self._kept, tell=self._tell, happen=self._happen, went_back=self.rounds.went_back
         )  # fmt: skip
+        self._rollout = Rollout(record, kept=self._kept, tell=self._tell, happen=self._happen)
 
     @property
     def spec(self) -> JobSpec:
@@ -120,8 +122,11 @@ class Desk:
                 self._happen(events.StopAsked(request.why))
                 return messages.Ok()
             case messages.Scale():
-                self.record.book.check_group(request.workers)
-                self._happen(events.Scaled(request.workers, request.why))
+                if request.servers is not None:
+                    self._happen(events.ServersScaled(request.servers, request.why))
+                if request.workers is not None:
+                    self.record.book.check_group(request.workers)
+                    self._happen(events.Scaled(request.workers, request.why))
                 return messages.Ok()
             case messages.Fail():
                 role = Role(RoleKind.WORKER, request.rank)
@@ -167,6 +172,7 @@ class Desk:
             self._changed.turn()
         self._level(now)
         self.rounds.look()
+        self._rollout.tick()
         journal = self._journal
         if journal is not None and journal.since_snapshot >= SNAPSHOT_ENTRIES and journal.idle:
             journal.save(self.record.to_bytes())
@@ -177,6 +183,7 @@ class Desk:
         return standing.status_of(
             self.record, self._tally, self._usage, term=self.term, now=now, lag_s=self.lag.longest_s,
             rounds=self.rounds,
+            moving=self._rollout.moving,
         )  # fmt: skip
 
     # ---- members ----
@@ -195,7 +202,7 @@ class Desk:
     async def _join_worker(self, peer: Peer, request: messages.JoinWorker) -> messages.Welcome:
         role = Role(RoleKind.WORKER, request.rank)
         self._join(peer, role, request)
-        await self._changed.until(lambda: bool(self.record.addresses) and all(self.record.addresses))
+        await self._changed.until(lambda: self.record.reachable)
         placed, servers = self.record.placement, self.state.of_kind(RoleKind.SERVER)
         assert placed is not None
         self._happen(events.Heard(role, request.incarnation))  # it could send no heartbeat while it waited
@@ -242,7 +249,13 @@ class Desk:
             case messages.Heartbeat():
                 self._happen(events.Heard(role, incarnation))
                 self._take_report(role, incarnation, request.report)
-                return messages.Pulse(stop=self.state.phase.over, hurry=self.rounds.waited_for)
+                self._rollout.heard(role, request.slots)
+                return messages.Pulse(
+                    stop=self.state.phase.over, goal=self._rollout.goal_for(role), hurry=self.rounds.waited_for
+                )
+            case messages.SlotsMoved():
+                self._rollout.moved(role, request)
+                return messages.Ok()
             case messages.SaveRequest():
                 return await self.rounds.order_for(request)
             case messages.Saved():
@@ -353,11 +366,13 @@ class Desk:
                     await self._changed.until(lambda: not self.state.healing)
         verdict = self._take_words(holder, request.progress, request.failures, request.era)
         self._take_report(role, holder.incarnation, request.report)
+        self._rollout.worker_goes_by(holder.rank, holder.incarnation, request.epoch)
         return messages.Pulse(
             drain=self.state.draining(role), stop=self.state.phase.over, fenced=verdict.fenced,
             revoked=verdict.revoked, truncate=verdict.wishes,
             hurry=self.record.book.came_back, era=self.record.book.era, servers=self._healing.servers(),
             healing=self.state.healing, group_lost=self.state.generation if self.state.group_lost else 0,
+            goal=self._rollout.news_for(request.epoch),
         )  # fmt: skip
 
     def _level(self, now: float) -> None:

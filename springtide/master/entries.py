@@ -124,6 +124,13 @@ class Settle(Entry, frozen=True):
     holder: Holder
 
 
+class Moved(Entry, frozen=True):
+    """Slots are another server's."""
+
+    slots: tuple[int, ...]
+    server: int
+
+
 class Open(Entry, frozen=True):
     """Every worker has come to a barrier for the `turn`-th time."""
 
@@ -133,7 +140,7 @@ class Open(Entry, frozen=True):
 
 AnyEntry = (
     Happened | Lease | Report | End | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize | Shorten | Share
-    | Claim | Settle | Open
+    | Claim | Settle | Open | Moved
 )  # fmt: skip
 
 _EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}

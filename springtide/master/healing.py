@@ -47,8 +47,8 @@ class Healing:
         saved = state.safety.saved
         if not state.node(role).incarnation or saved is None or placed is None:
             return None
-        url = state.spec.checkpoints.url
-        return messages.Restore(where=self._folder, number=saved, slots=placed.slots_of(role.rank), fallback=url)
+        url, slots = state.spec.checkpoints.url, placed.slots_of(role.rank)
+        return messages.Restore(where=self._folder, number=saved, slots=slots, fallback=url) if slots else None
 
     def placement_for(self, role: Role) -> Placement | None:
         """A next life knows its slots from the begin; others learn them when all servers are there."""

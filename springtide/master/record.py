@@ -31,6 +31,8 @@ class RecordState(msgspec.Struct, frozen=True, kw_only=True):
     shared: dict[str, bytes]
     once: dict[str, Holder]
     gates: dict[str, int]
+    owners: tuple[int, ...]
+    epoch: int
     leased_at: float | None
     trained_at: float
     ended_at: float | None
@@ -44,7 +46,10 @@ class Record:
         self.state = JobState(spec)
         self.book = Book(workers=spec.workers, max_failures=spec.tries, saves=spec.checkpoints.on)
         self.addresses: tuple[str, ...] = ()
-        """Where the servers listen, by rank; empty until all do."""
+        """Where the servers listen, by rank; empty until all do, and "" for one that has left or is away."""
+        self.owners: tuple[int, ...] = ()
+        """By slot, the server that has it, as far as servers have told."""
+        self.epoch = 0
         self.shared: dict[str, bytes] = {}
         self.once: dict[str, Holder] = {}
         self.gates: dict[str, int] = {}
@@ -66,8 +71,14 @@ class Record:
     @property
     def placement(self) -> Placement | None:
         """Which slots are whose, once all servers listen."""
-        spec = self.state.spec
-        return placement.even(spec.slots, spec.servers) if self.addresses else None
+        if not self.owners:
+            return None
+        return Placement(epoch=self.epoch, servers=len(self.addresses), server_of_slot=self.owners)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether every server that has slots is there."""
+        return bool(self.owners) and all(self.addresses[rank] for rank in set(self.owners))
 
     # ---- changes ----
 
@@ -80,6 +91,10 @@ class Record:
             match action:
                 case actions.PlaceSlots(addresses):
                     self.addresses = addresses
+                    first = placement.even(self.state.spec.slots, len(addresses))
+                    self.owners, self.epoch = first.server_of_slot, first.epoch
+                case actions.Left(role):
+                    self._readdress(role.rank, "")
                 case actions.Lost(role):
                     self._readdress(role.rank, "")
                 case actions.Returned(role, _, address):
@@ -149,6 +164,17 @@ class Record:
         self.gates[name] = max(turn, self.gates.get(name, 0))
         self._changes += 1
 
+    def moved(self, slots: tuple[int, ...], server: int) -> int:
+        """These slots are that server's now; how many of them were another's."""
+        owners = list(self.owners)
+        for slot in slots:
+            owners[slot] = server
+        changed = sum(a != b for a, b in zip(owners, self.owners, strict=True))
+        if changed:
+            self.owners, self.epoch = tuple(owners), self.epoch + 1
+            self._changes += 1
+        return changed
+
     def apply(self, entry: entries.AnyEntry) -> None:
         """An entry of a journal once more; one that was refused is refused again."""
         try:
@@ -188,13 +214,17 @@ class Record:
                 self.claim(entry.key, entry.holder)
             case entries.Settle():
                 self.settle(entry.key, entry.holder)
+            case entries.Moved():
+                self.moved(entry.slots, entry.server)
             case entries.Open():
                 self.open_gate(entry.name, entry.turn)
 
     def _readdress(self, rank: int, address: str) -> None:
         """A server is elsewhere now, or nowhere."""
         if self.addresses:
-            self.addresses = (*self.addresses[:rank], address, *self.addresses[rank + 1 :])
+            known = [*self.addresses, *[""] * (rank + 1 - len(self.addresses))]
+            known[rank] = address
+            self.addresses = tuple(known)
 
     def _release(self, holder: Holder) -> None:
         """What a lost worker had begun to do once, another must do."""
@@ -208,7 +238,8 @@ class Record:
         return msgspec.msgpack.encode(
             RecordState(
                 job=self.state, book=self.book.to_state(), addresses=self.addresses, shared=self.shared,
-                once=self.once, gates=self.gates, leased_at=self.leased_at, trained_at=self.trained_at,
+                once=self.once, gates=self.gates, owners=self.owners, epoch=self.epoch,
+                leased_at=self.leased_at, trained_at=self.trained_at,
                 ended_at=self.ended_at, last_at=self.last_at,
             )
         )  # fmt: skip
@@ -221,6 +252,7 @@ class Record:
         record.state, record.book = state.job, Book.from_state(state.book)
         record.addresses, record.shared = state.addresses, state.shared
         record.once, record.gates = state.once, state.gates
+        record.owners, record.epoch = state.owners, state.epoch
         record.leased_at, record.trained_at = state.leased_at, state.trained_at
         record.ended_at, record.last_at = state.ended_at, state.last_at
         return record

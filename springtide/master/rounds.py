@@ -15,10 +15,10 @@ import msgspec
 from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import Manifest
 from springtide.data.book import BookNote
-from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.cluster import Role
 from springtide.domain.job import Phase
 from springtide.embedding import placement
-from springtide.job import events
+from springtide.job import events, rollout
 from springtide.job.nodes import ALIVE
 from springtide.master import entries, meetings
 from springtide.master.record import Record
@@ -116,7 +116,7 @@ class Rounds:
         if record.state.saving_last and saving.round is None and not (final and on_its_way):
             self._last_one()
         begin, hurry = saving.wanted(record, now)
-        if begin and len(lives) == len(record.state.of_kind(RoleKind.SERVER)):
+        if begin and len(lives) == len(rollout.needed(record.state.nodes)):
             order = saving.begin(record, lives, hurry=hurry, at=now)
             log.info("checkpoint %d begins, after %d", order.number, order.base)
             self._doors.changed.turn()
@@ -204,7 +204,7 @@ class Rounds:
 
     def _check_lives(self) -> Mapping[int, str]:
         """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""
-        servers, now = self._doors.record.state.of_kind(RoleKind.SERVER), self.saving.round
+        servers, now = rollout.needed(self._doors.record.state.nodes), self.saving.round
         lives = {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers if node.state in ALIVE}
         if now is not None and (lost := sorted(now.lives - set(lives.values()))):
             self._give_up(f"{', '.join(lost)} was lost meanwhile", "abandoned")

@@ -22,6 +22,7 @@ def status_of(
     now: float,
     lag_s: float = 0.0,
     rounds: Rounds | None = None,
+    moving: int = 0,
 ) -> JobStatus:
     """The whole job at this moment; after its end, as it was then."""
     state, book = record.state, record.book
@@ -52,7 +53,7 @@ def status_of(
         workers_alive=alive[RoleKind.WORKER],
         workers_wanted=state.workers,
         servers_alive=alive[RoleKind.SERVER],
-        servers_wanted=state.spec.servers,
+        servers_wanted=state.servers_wanted,
         decision=state.decision.what,
         decision_why=state.decision.why,
         relaunches=state.relaunches,
@@ -63,6 +64,7 @@ def status_of(
         checkpoint_trouble=rounds.trouble if rounds else "",
         uploaded=rounds.uploading.done if rounds else 0,
         saving_last=state.saving_last,
+        slots_moving=moving,
         staleness=None if state.in_step else tally.staleness("max"),
         staleness_p50=None if state.in_step else tally.staleness("p50"),
     )

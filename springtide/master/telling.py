@@ -27,6 +27,8 @@ def told(action: actions.Action) -> Told | None:
             return Told("lost", {"role": str(role), "incarnation": incarnation, "why": why})
         case actions.Fence(role, incarnation, why):
             return Told("fenced", {"role": str(role), "incarnation": incarnation, "why": why})
+        case actions.Left(role):
+            return Told("left", {"role": str(role)})
         case actions.Decided(what, why):
             log.info("%s: %s", what, why)
             return Told("decision", {"what": what, "why": why})

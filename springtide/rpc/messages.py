@@ -12,9 +12,11 @@ from springtide.domain.job import Blame, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.domain.tables import TableSpec
+from springtide.rpc.nouns import Goal as Goal
 from springtide.rpc.nouns import JobStatus as JobStatus
 from springtide.rpc.nouns import MemberView as MemberView
 from springtide.rpc.nouns import Message as Message
+from springtide.rpc.nouns import Parcel as Parcel
 from springtide.rpc.nouns import Report as Report
 from springtide.rpc.nouns import Restore as Restore
 from springtide.rpc.nouns import Servers as Servers
@@ -24,7 +26,7 @@ from springtide.rpc.together import Formed as Formed
 from springtide.rpc.together import Leave as Leave
 from springtide.rpc.together import Regroup as Regroup
 
-VERSION = 2
+VERSION = 3
 """Raised when a message changes meaning; both sides must have the same."""
 
 
@@ -104,6 +106,10 @@ class Heartbeat(Message, frozen=True):
     """Samples that it could not read."""
     era: int = 0
     """Of the leases it speaks of: how often the book had gone back when they were granted."""
+    epoch: int = 0
+    """Of the placement that the member goes by."""
+    slots: bytes = b""
+    """Of a server: the slots it owns, with the load of each (`embedding.slot_loads`)."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -189,9 +195,10 @@ class Look(Message, frozen=True):
 
 
 class Scale(Message, frozen=True):
-    """Run the job with so many workers from now on. New ones get the next ranks, the highest ones drain."""
+    """Run the job with so many workers and servers from now on; None leaves them. The highest ranks drain."""
 
-    workers: int
+    workers: int | None = None
+    servers: int | None = None
     why: str = "asked by the user"
 
 
@@ -214,6 +221,17 @@ class Saved(Message, frozen=True):
     seconds: float = 0.0
     cpu_s: float = 0.0
     """Processor seconds of the thread that wrote it."""
+
+
+class SlotsMoved(Message, frozen=True):
+    """A server has handed slots to another, which has acknowledged that they are its own."""
+
+    slots: tuple[int, ...]
+    server: int
+    bytes: int = 0
+    seconds: float = 0.0
+    longest_freeze_s: float = 0.0
+    """The longest that any of them had no owner."""
 
 
 class StatusRequest(Message, frozen=True):
@@ -261,6 +279,8 @@ class Pulse(Message, frozen=True):
     """Where servers are, once one has been lost. To be heeded before a new era is."""
     healing: bool = False
     """A server is away: ask again at once, the answer is held until there is news."""
+    goal: Goal | None = None
+    """To a server: whose slots are whose, and which to hand over. To a worker: where slots are, when it lags."""
 
 
 class ServerWelcome(Message, frozen=True):
@@ -390,6 +410,7 @@ Request = (
     | Scale
     | SaveRequest
     | Saved
+    | SlotsMoved
     | StatusRequest
     | Stop
     | Shutdown

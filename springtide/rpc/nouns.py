@@ -5,7 +5,7 @@ In: `domain`. Out: how members report, how a job is shown, what a server is to b
 
 import msgspec
 
-from springtide.domain.cluster import Role, RoleUsage
+from springtide.domain.cluster import Placement, Role, RoleUsage
 from springtide.domain.job import Blame, Phase
 from springtide.domain.leases import Poisoned
 
@@ -79,6 +79,8 @@ class JobStatus(Message, frozen=True):
     """Shards that no worker could train."""
     loop_lag_s: float = 0.0
     """The longest that the master has let anyone wait in the last ten seconds before it looked at what came."""
+    slots_moving: int = 0
+    """Slots on their way to another server."""
     term: int = 0
     """Which master this is: 1 for the first, one more after each restart."""
     checkpoint: int = 0
@@ -106,6 +108,23 @@ class Restore(Message, frozen=True):
     slots: tuple[int, ...]
     fallback: str = ""
     """Folder or URL to look at when that one is not whole; older ones at both places are tried too."""
+
+
+class Parcel(Message, frozen=True):
+    """Slots that a server is to hand to another."""
+
+    server: int
+    address: str
+    slots: tuple[int, ...]
+
+
+class Goal(Message, frozen=True):
+    """What a server should know of the others' slots, and do about its own."""
+
+    placement: Placement
+    addresses: tuple[str, ...]
+    """By rank; empty for one that has left or is away."""
+    parcels: tuple[Parcel, ...] = ()
 
 
 class Servers(Message, frozen=True):

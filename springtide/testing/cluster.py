@@ -126,9 +126,9 @@ class LocalCluster:
 
         return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()
 
-    def scale(self, workers: int) -> None:
+    def scale(self, workers: int | None = None, *, servers: int | None = None) -> None:
         """`springtide scale`."""
-        work = self._ask(messages.Scale(workers, "asked by a test"))
+        work = self._ask(messages.Scale(workers, servers, "asked by a test"))
         try:
             asked = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # the agent's loop is closed

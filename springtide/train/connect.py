@@ -42,7 +42,9 @@ def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
     """The tables of the job: on its servers, or in this process when there are none."""
     if not welcome.servers:
         return TableClient.local(slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads())
-    hosts, ports = zip(*(split_address(address) for address in welcome.servers), strict=True)
+    nowhere = ("", 0)  # of a server that has left, or is away
+    where = [split_address(address) if address else nowhere for address in welcome.servers]
+    hosts, ports = zip(*where, strict=True)
     backend = _native.RemoteBackend(
         hosts=list(hosts),
         ports=list(ports),
@@ -104,7 +106,7 @@ def reach_meeting(address: str) -> Any:
 
 def own_host(welcome: Welcome) -> str:
     """The address of this host on the network that the servers are on."""
-    server, port = split_address(welcome.servers[0])
+    server, port = split_address(next(address for address in welcome.servers if address))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((server, port))  # sends nothing: it only asks the routing table
         host: str = probe.getsockname()[0]

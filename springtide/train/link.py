@@ -19,6 +19,7 @@ from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import channel, messages
 from springtide.rpc.messages import End, Form, Formed, Leased, Regroup, Report, Servers, Wait, Welcome
+from springtide.train.following import SlotsFollower
 from springtide.train.hands import Hands, Words
 
 ALONE = Holder(rank=0)
@@ -115,6 +116,10 @@ class Link(Protocol):
         """Hear where servers are when some of them live again. Called in the link's thread, and must not wait."""
         ...
 
+    def follow_slots(self, call: Callable[[Placement, tuple[str, ...]], None]) -> None:
+        """Hear where slots are when some have moved, with all servers' addresses. Called in a thread of its own."""
+        ...
+
     @property
     def draining(self) -> bool:
         """The job was asked to stop: push the batch in hand, then end the loop."""
@@ -152,6 +157,7 @@ class MasterLink:
         self._before_finish: list[Callable[[], None]] = []
         self._servers: Servers | None = None
         self._follow: Callable[[Servers], None] = lambda _: None
+        self._slots = SlotsFollower()
 
     def join(self) -> Welcome:
         """Enter the job; see `Link.join`."""
@@ -161,8 +167,14 @@ class MasterLink:
             assert isinstance(welcome, Welcome)
             self._channel.introduce(hello)
             self._welcome = msgspec.structs.replace(welcome, secret=self._secret)
+            self._slots.begin(welcome.placement.epoch)
             self._channel.start_heartbeat(welcome.heartbeat_s, self._beat, self._take_pulse)
-        if self._servers is not None and all(self._servers.addresses):
+        if (news := self._slots.newest) is not None:
+            self._welcome = msgspec.structs.replace(
+                self._welcome, placement=news.placement, servers=news.addresses
+            )  # fmt: skip
+        known = len(self._servers.addresses) if self._servers is not None else 0
+        if self._servers is not None and all(self._servers.addresses) and known >= len(self._welcome.servers):
             return msgspec.structs.replace(
                 self._welcome, servers=self._servers.addresses, lives=self._servers.lives
             )  # fmt: skip
@@ -237,6 +249,10 @@ class MasterLink:
         if self._servers is not None:
             call(self._servers)
 
+    def follow_slots(self, call: Callable[[Placement, tuple[str, ...]], None]) -> None:
+        """Hear where slots are, and at once what was heard before."""
+        self._slots.follow(call)
+
     @property
     def draining(self) -> bool:
         """The job was asked to stop, or goes on without this worker. `Fenced`: another has its work already."""
@@ -272,7 +288,9 @@ class MasterLink:
 
     def _beat(self) -> messages.Heartbeat:
         self._told = self.hands.words()
-        return messages.Heartbeat(self._take_report(), self._told.progress, self._told.failures, self._told.era)
+        return messages.Heartbeat(
+            self._take_report(), self._told.progress, self._told.failures, self._told.era, self._slots.epoch
+        )
 
     def _take_pulse(self, pulse: messages.Pulse) -> bool:
         self._draining = self._draining or pulse.drain
@@ -280,6 +298,8 @@ class MasterLink:
         self.group_lost = max(self.group_lost, pulse.group_lost)
         self.hands.told(self._told)
         self._reach(pulse.servers)
+        if pulse.goal is not None:
+            self._slots.take(pulse.goal)
         return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era) or pulse.healing
 
     def _reach(self, servers: Servers | None) -> None:
@@ -377,6 +397,9 @@ class AloneLink:
 
     def follow_servers(self, call: Callable[[Servers], None]) -> None:
         """There are none."""
+
+    def follow_slots(self, call: Callable[[Placement, tuple[str, ...]], None]) -> None:
+        """They stay."""
 
     def before_finish(self, call: Callable[[], None]) -> None:
         """Something to do before the end."""

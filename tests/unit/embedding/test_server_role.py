@@ -77,7 +77,7 @@ def test_stopping_twice_is_fine_and_waiting_ends():
 def test_keys_of_foreign_slots_are_refused_and_the_rest_is_applied():
     with role() as server:
         server.place(placement.even(SLOTS, 2))  # server 0 has the first half
-        client = connect(server.address)
+        client = connect(server.address, reconnect_s=0.05)
         client.declare([TableSpec(id=0, name="items", dim=1)])
         keys = np.arange(100, dtype=np.int64)
         owned = np.asarray(server.store.slot_of(0, keys)) < SLOTS // 2
@@ -88,7 +88,7 @@ def test_keys_of_foreign_slots_are_refused_and_the_rest_is_applied():
         part.grads()[:] = -1.0
         with pytest.raises(errors.WrongOwner, match="epoch 1, ours of 0"):
             client.push([part], step=1, hyper=[(0, 1.0, 0.0, 0)]).wait()
-        assert server.counters()["wrong_owner_keys"] == 2 * (~owned).sum()
+        assert server.counters()["wrong_owner_keys"] >= 2 * (~owned).sum()  # tried for a while
         assert np.array_equal(client.read("items", keys[owned]), np.ones((owned.sum(), 1), dtype=np.float32))
         del part
 

@@ -1,0 +1,40 @@
+// What a server says about slots that are not its own. In: placements and hand-overs. Out: snapshots that
+// requests read. The truth about a server's own slots are its store's gates: these snapshots follow them.
+#include <algorithm>
+
+#include "refusal.h"
+#include "server_state.h"
+
+namespace springtide {
+
+void ServerState::change_ownership(const std::function<void(Owned&)>& how) {
+  const std::lock_guard lock(mutex);
+  auto changed = std::make_shared<Owned>(*owned);
+  how(*changed);
+  changed->all =
+      std::all_of(changed->mine.begin(), changed->mine.end(), [](uint8_t mine) { return mine != 0; });
+  owned = std::move(changed);
+}
+
+void ServerState::gave(uint32_t slot, uint16_t to, const std::string& address) {
+  change_ownership([&](Owned& now) {
+    now.mine[slot] = 0;
+    now.owner[slot] = to;
+    now.addresses[to] = address;
+  });
+}
+
+void ServerState::got(uint32_t slot) {
+  change_ownership([&](Owned& now) {
+    now.mine[slot] = 1;
+    now.since[slot] = now.newest = kByName;
+    now.owner[slot] = static_cast<uint16_t>(options.index);
+  });
+}
+
+void ServerState::expects(uint32_t slot) {
+  if (ownership()->owner[slot] == kNobody) return;
+  change_ownership([&](Owned& now) { now.owner[slot] = kNobody; });
+}
+
+}  // namespace springtide

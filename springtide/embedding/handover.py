@@ -1,0 +1,89 @@
+"""A server's own part in a migration: it hands over the slots that the goal gives to others, and tells the master.
+
+In: goals, as they come with the pulse. Out: slots at their new owners, `SlotsMoved` to the master. The native core
+moves them while both servers serve (cpp/handover.h); here is only the order of things: docs/design/migration.md.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from springtide import errors
+from springtide.embedding.serve import ServerRole
+from springtide.rpc import messages
+
+log = logging.getLogger(__name__)
+
+CHUNK_SLOTS = 64  # handed over between two words to the master
+STOP_S = 5.0  # for a chunk under way; the process ends then, and what was not acknowledged stays where it is
+AGAIN_S = 0.5  # after a target that would not have them, or could not be reached
+
+
+class Handing:
+    """A thread that does what the newest goal says. Asking for the same twice is harmless."""
+
+    def __init__(self, role: ServerRole, tell: Callable[[messages.SlotsMoved], object]) -> None:
+        self._role, self._tell = role, tell
+        self._goal: messages.Goal | None = None
+        self._news, self._over = threading.Condition(), False
+        self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)
+        self._thread.start()
+
+    def heed(self, goal: messages.Goal) -> None:
+        """Take the newest goal; never waits."""
+        self._role.learn(goal.placement, goal.addresses)
+        with self._news:
+            if goal != self._goal:
+                self._goal = goal
+                self._news.notify_all()
+
+    def stop(self) -> None:
+        """No more slots; what is under way ends by itself."""
+        with self._news:
+            self._over = True
+            self._news.notify_all()
+        self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        goal: messages.Goal | None = None
+        whole = True
+        while not self._over:
+            with self._news:
+                if self._goal is goal and not self._over:
+                    self._news.wait(None if whole else AGAIN_S)
+                goal = self._goal
+            if goal is None or self._over:
+                continue
+            try:
+                whole = self._work_off(goal)
+            except errors.SpringtideError as error:
+                log.warning("slots stay for now: %s", error)
+                whole = False
+
+    def _work_off(self, goal: messages.Goal) -> bool:
+        """Hand over all parcels, in turn; whether all of it is done. A newer goal is looked at after each chunk."""
+        self._take_back(goal)
+        for parcel in goal.parcels:
+            for first in range(0, len(parcel.slots), CHUNK_SLOTS):
+                if self._goal is not goal or self._over:
+                    return False
+                handed = self._role.hand_over(parcel.slots[first : first + CHUNK_SLOTS], parcel.server, parcel.address)
+                if handed.moved:
+                    log.info("%s", handed)
+                    self._tell(
+                        messages.SlotsMoved(
+                            handed.moved, parcel.server, handed.bytes, handed.seconds, handed.longest_freeze_s
+                        )
+                    )
+                if handed.why:
+                    log.warning("some slots stay for now: %s", handed.why)
+                    return False
+        return True
+
+    def _take_back(self, goal: messages.Goal) -> None:
+        """Slots that were closed for a server which has gone for good without an answer are served here again."""
+        for slot, server in self._role.in_doubt.items():
+            gone = server >= len(goal.addresses) or not goal.addresses[server]
+            wanted = any(slot in parcel.slots for parcel in goal.parcels)
+            if gone and not wanted and goal.placement.server_of_slot[slot] == self._role.index:
+                self._role.take_back(slot)

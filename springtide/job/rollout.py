@@ -1,0 +1,119 @@
+"""Pure. Servers that come and go while a job trains: who is added, who drains, and when a drained one may leave.
+
+In: `job.state` with the nodes. Out: a `scaling.Change`, or the next thing that is due. A rank is one server for the
+whole of a job: a server that is added gets a new one, so that no client takes it for one that has left. Which slots
+move is not decided here (`embedding.placement`), only who may hold some. Next: `master.rollout`.
+"""
+
+from typing import TYPE_CHECKING
+
+from springtide import errors
+from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.job import JobSpec, Phase
+from springtide.job import events, scaling
+from springtide.job.nodes import Node, NodeState
+
+if TYPE_CHECKING:
+    from springtide.job.state import JobState
+
+Reasoned = tuple[str, str]
+"""What was decided, and why."""
+
+
+def scale(state: "JobState", wanted: events.ServersScaled, at: float) -> Reasoned:
+    """Want another number of servers."""
+    name = state.spec.name
+    if state.phase is Phase.DRAINING:
+        raise errors.BadInput(f"job {name} is draining: {state.why}")
+    if state.in_step:
+        raise errors.BadInput(f"job {name} trains in step (bsp): its servers stay as they are")
+    if not state.safety.placed:
+        raise errors.BadInput(f"job {name} is starting: its servers are not ready yet; try again")
+    what = change(state.nodes, wanted.servers, state.spec)
+    for node in what.drain:
+        node.move(NodeState.DRAINING, at=at, why=wanted.why)
+    for node in what.drop:
+        _remove(node, wanted.why, at)
+    for role in what.add:
+        add(state.nodes, role, state.spec, at=at)
+    before, state.servers_wanted = state.servers_wanted, wanted.servers
+    return f"scale from {before} to {wanted.servers} servers: {what}", wanted.why
+
+
+def leave(node: Node, at: float) -> Reasoned | None:
+    """A drained server goes, if it still is to."""
+    if node.state is not NodeState.DRAINING:
+        return None
+    node.move(NodeState.GONE, at=at, why="its last slot has moved")
+    return f"let {node.role} go", "its last slot has moved, and every worker knows"
+
+
+def give_up(state: "JobState", node: Node, why: str, at: float) -> Reasoned:
+    """A server that never came up is not worth a job that trains."""
+    _remove(node, why, at)
+    state.servers_wanted -= 1
+    return f"go on with {state.servers_wanted} servers, without {node.role}", why
+
+
+def check(state: "JobState") -> None:
+    """What must hold while a job goes on."""
+    gone = [node for node in of(state.nodes) if node.state is NodeState.GONE]
+    assert all(node.removed for node in gone), "a job goes on without one of its servers"
+    active = sum(node.active for node in of(state.nodes))
+    assert state.servers_wanted <= active, f"{active} servers where {state.servers_wanted} are wanted"
+
+
+def needed(nodes: dict[str, Node]) -> list[Node]:
+    """Servers that have slots, or may have some."""
+    return [node for node in of(nodes) if node.state is not NodeState.GONE and not node.coming]
+
+
+def all_ready(nodes: dict[str, Node]) -> bool:
+    """Whether every server is there that anyone needs."""
+    return all(node.address for node in needed(nodes))
+
+
+def _remove(node: Node, why: str, at: float) -> None:
+    node.removed = True
+    node.move(NodeState.GONE, at=at, why=why)
+
+
+def change(nodes: dict[str, Node], servers: int, spec: JobSpec) -> scaling.Change:
+    """From the servers that are active now to so many: the highest ranks leave, new ranks come."""
+    if servers < 1:
+        raise errors.BadInput(f"{servers} servers: a job needs one at least; `springtide stop` ends it")
+    if servers > spec.slots:
+        raise errors.BadInput(f"{servers} servers for {spec.slots} slots: at most one server a slot")
+    own = of(nodes)
+    active = [node for node in own if node.active]
+    leaving = active[servers:]
+    new = range(len(own), len(own) + max(0, servers - len(active)))
+    return scaling.Change(
+        drain=tuple(node for node in leaving if not node.coming),
+        drop=tuple(node for node in leaving if node.coming),
+        add=tuple(Role(RoleKind.SERVER, rank) for rank in new),
+    )
+
+
+def add(nodes: dict[str, Node], role: Role, spec: JobSpec, *, at: float) -> None:
+    """Want a server that the job has not had. Until it is ready nobody waits for it."""
+    scaling.add(nodes, role, spec, at=at)
+    nodes[str(role)].coming = True
+
+
+def of(nodes: dict[str, Node]) -> list[Node]:
+    """All servers that the job has ever had, by rank."""
+    return sorted((node for node in nodes.values() if node.role.kind is RoleKind.SERVER), key=lambda node: node.role)
+
+
+def staying(nodes: dict[str, Node]) -> tuple[int, ...]:
+    """Ranks of the servers that slots may be given to: ready, and not on their way out."""
+    return tuple(
+        node.role.rank for node in of(nodes) if node.address and node.active and not node.coming
+    )  # fmt: skip
+
+
+def drain_surplus(nodes: dict[str, Node], servers: int, at: float) -> None:
+    """A server that was draining when it was lost lives again, and goes on draining."""
+    for node in [node for node in needed(nodes) if node.state is NodeState.JOINED][servers:]:
+        node.move(NodeState.DRAINING, at=at, why="it was draining when it was lost")

@@ -1,0 +1,183 @@
+"""Which slots should be where: the goal that servers work off by themselves, and what they tell of it.
+
+In: heartbeats of servers (their slots and loads), `SlotsMoved`, the nodes. Out: goals for pulses, moves for the record,
+and the word that a drained server may go. The goal is not journaled: a new master makes it again from what is, and a
+balanced placement asks for no moves. The truth about ownership is in the servers; the record follows them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from springtide.domain.cluster import Move, Role, RoleKind
+from springtide.embedding import placement, slot_loads
+from springtide.job import events, rollout
+from springtide.job.nodes import ALIVE, NodeState
+from springtide.master import entries
+from springtide.master.record import Record
+from springtide.rpc import messages
+
+log = logging.getLogger(__name__)
+
+BYTES_A_GB = 2.0**30
+SMOOTHING = 0.5  # of a slot's requests, from one heartbeat to the next
+
+
+class Rollout:
+    """The master's part in a migration. `kept`, `tell` and `happen` are the desk's."""
+
+    def __init__(
+        self,
+        record: Record,
+        *,
+        kept: Callable[[entries.AnyEntry | None], AbstractContextManager[None]],
+        tell: Callable[..., None],
+        happen: Callable[[events.Event], None],
+    ) -> None:
+        self._record, self._kept, self._tell, self._happen = record, kept, tell, happen
+        self._goal: dict[int, int] = {}
+        """Slots that should be elsewhere, and where."""
+        self._planned_for: tuple[int, ...] | None = None
+        self._planning: asyncio.Task[None] | None = None
+        self._bytes: dict[int, float] = {}
+        self._requests: dict[int, float] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
+        """By slot: its server, and how many requests that had counted."""
+        self._epochs: dict[tuple[int, int], int] = {}
+        """By worker and incarnation: the placement it goes by."""
+        self._moved = 0
+
+    @property
+    def moving(self) -> int:
+        """Slots that are to move still."""
+        return len(self._goal)
+
+    # ---- what servers and workers say ----
+
+    def heard(self, role: Role, packed: bytes) -> None:
+        """A server's heartbeat: which slots it has, and what they weigh."""
+        if not packed or not self._record.owners:
+            return
+        counts = slot_loads.unpack(packed, len(self._record.owners))
+        for slot, size, requests in counts:
+            before = self._counted.get(slot)
+            same = before is not None and before[0] == role.rank and requests >= before[1]
+            fresh = requests - before[1] if same and before is not None else requests
+            self._counted[slot] = (role.rank, requests)
+            self._bytes[slot] = float(size)
+            self._requests[slot] = SMOOTHING * fresh + (1 - SMOOTHING) * self._requests.get(slot, float(fresh))
+        claimed = tuple(count.slot for count in counts if self._record.owners[count.slot] != role.rank)
+        if claimed:  # its source had no time to tell
+            self._take(claimed, role.rank)
+
+    def moved(self, role: Role, said: messages.SlotsMoved) -> None:
+        """A server has handed slots over."""
+        changed = self._take(said.slots, said.server)
+        if changed:
+            self._tell(
+                "moved", slots=len(said.slots), source=str(role), target=f"server-{said.server}", bytes=said.bytes,
+                seconds=round(said.seconds, 4), longest_freeze_ms=round(said.longest_freeze_s * 1e3, 3),
+                left=self.moving,
+            )  # fmt: skip
+
+    def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> None:
+        """A worker's heartbeat."""
+        self._epochs[rank, incarnation] = max(epoch, self._epochs.get((rank, incarnation), 0))
+
+    # ---- what they are told ----
+
+    def goal_for(self, role: Role) -> messages.Goal | None:
+        """What a server should know and do."""
+        placed = self._record.placement
+        if placed is None or (placed.epoch == 1 and not self._goal):
+            return None
+        parcels: dict[int, list[int]] = {}
+        for slot, target in () if self._record.state.healing else self._goal.items():
+            if self._record.owners[slot] == role.rank and self._record.addresses[target]:
+                parcels.setdefault(target, []).append(slot)
+        return messages.Goal(
+            placed,
+            self._record.addresses,
+            tuple(
+                messages.Parcel(target, self._record.addresses[target], tuple(sorted(slots)))
+                for target, slots in sorted(parcels.items())
+            ),
+        )
+
+    def news_for(self, epoch: int) -> messages.Goal | None:
+        """Where slots are, for a worker that goes by an older placement."""
+        placed = self._record.placement
+        if placed is None or epoch >= placed.epoch or self._record.state.healing:
+            return None
+        return messages.Goal(placed, self._record.addresses)
+
+    # ---- time ----
+
+    def tick(self) -> None:
+        """Make a goal when servers have come or are to go; let go of those that are empty."""
+        state = self._record.state
+        if not self._record.owners or state.phase.over or state.healing:
+            return
+        self._let_go()
+        stay, have = rollout.staying(state.nodes), set(self._record.owners)
+        needed = bool(have - set(stay)) or bool(set(stay) - have)
+        busy = self._planning is not None and not self._planning.done()
+        if stay and needed and stay != self._planned_for and not busy:
+            self._planned_for = stay
+            self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
+
+    async def _plan(self, stay: tuple[int, ...]) -> None:
+        owners = self._record.owners
+        load = [
+            placement.SlotLoad(bytes=self._bytes.get(slot, 0.0), requests=self._requests.get(slot, 0.0))
+            for slot in range(len(owners))
+        ]
+        nodes = {node.role.rank: node for node in self._record.state.of_kind(RoleKind.SERVER)}
+        servers = {
+            rank: placement.Capacity(cpu=nodes[rank].cpu or 1.0, memory=(nodes[rank].memory or BYTES_A_GB) / BYTES_A_GB)
+            for rank in stay
+        }
+        moves = await asyncio.to_thread(placement.moves, owners, servers, load)
+        if rollout.staying(self._record.state.nodes) == stay:
+            self._begin(moves, servers, owners, load)
+
+    def _begin(
+        self,
+        moves: tuple[Move, ...],
+        servers: dict[int, placement.Capacity],
+        owners: tuple[int, ...],
+        load: list[placement.SlotLoad],
+    ) -> None:
+        self._goal = {move.slot: move.target for move in moves if self._record.owners[move.slot] != move.target}
+        names = ", ".join(f"server-{rank}" for rank in sorted(servers))
+        leaving = sorted(set(owners) - set(servers))
+        worst = max(placement.balance(owners, servers, load).values())
+        why = (
+            f"slots should lie on {names}; "
+            + (f"{', '.join(f'server-{rank}' for rank in leaving)} leaves, " if leaving else "")
+            + f"and a server was {worst:.0%} from its share of bytes or requests"
+        )
+        self._happen(events.Judged(f"move {len(self._goal)} of {len(owners)} slots", why))
+
+    def _take(self, slots: tuple[int, ...], server: int) -> int:
+        with self._kept(entries.Moved(slots, server)):
+            changed = self._record.moved(slots, server)
+        for slot in slots:
+            if self._goal.get(slot) == server:
+                del self._goal[slot]
+        self._moved += changed
+        if changed and not self._goal and self._moved:
+            self._happen(events.Judged(f"{self._moved} slots have moved", "the goal is reached"))
+            self._moved = 0
+        return changed
+
+    def _let_go(self) -> None:
+        """Drained servers without slots, once all workers go by a placement without them."""
+        state = self._record.state
+        have = set(self._record.owners)
+        alive = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        informed = all(self._epochs.get((node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive)
+        for node in rollout.of(state.nodes):
+            if node.state is NodeState.DRAINING and node.role.rank not in have and informed:
+                self._happen(events.Emptied(node.role))

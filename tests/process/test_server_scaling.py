@@ -1,0 +1,103 @@
+"""Servers are added and removed under training: slots move while they serve, and every count stays exact."""
+
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from tests.process import counting
+
+pytestmark = pytest.mark.process
+
+BATCH = 32
+
+
+def spec(**more):
+    given = dict(workers=2, servers=1, slots=128, heartbeat_s=0.2, silence_s=5.0, relaunches=1000, backoff_s=0.0)
+    return JobSpec(name="moves", **(given | more))
+
+
+def settled(job, servers):
+    """Wait until so many servers have all slots, and no other server is left."""
+    job.until(
+        lambda status: status.servers_alive == servers and status.servers_wanted == servers and not status.slots_moving
+        and owners(job) == servers
+    )  # fmt: skip
+
+
+def owners(job):
+    """How many servers have slots, by the story of moves."""
+    have = {0: 128}
+    for event in job.story:
+        if event["event"] == "moved":
+            source, target = (int(str(event[end]).rpartition("-")[2]) for end in ("source", "target"))
+            have[source] = have.get(source, 0) - int(str(event["slots"]))
+            have[target] = have.get(target, 0) + int(str(event["slots"]))
+    return sum(count > 0 for count in have.values())
+
+
+def run(folder, seed, hurt, *, batches, pause_s=0.005, **more):
+    ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)
+    script = counting.write(folder, ids)
+    with LocalCluster(script, [folder, 1, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder / "runs") as job:
+        job.until(lambda status: status.samples > 0)
+        hurt(job)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert status.samples == len(ids), status
+    assert not (wrong := counting.differences(folder, ids, epochs=1, batch=BATCH)), wrong
+    return job
+
+
+@pytest.mark.timeout(240)
+def test_one_server_becomes_three_and_then_two_while_a_worker_and_the_master_are_killed(tmp_path):
+    def hurt(job):
+        with pytest.raises(errors.BadInput, match="a job needs one at least"):
+            job.scale(servers=0)
+        job.scale(servers=3)
+        job.until(lambda _: any(event["event"] == "moved" for event in job.story))
+        job.kill("worker-1")
+        settled(job, 3)
+        job.scale(servers=2)
+        job.kill("master")
+        settled(job, 2)
+
+    job = run(tmp_path, 3, hurt, batches=2500)
+    told = [event for event in job.story if event["event"] == "moved"]
+    assert {str(event["target"]) for event in told} == {"server-1", "server-2", "server-0"} - {
+        None if any(event["target"] == "server-0" for event in told) else "server-0"
+    }
+    decisions = [str(event["what"]) for event in job.story if event["event"] == "decision"]
+    assert "scale from 1 to 3 servers: add server-1, server-2" in decisions
+    assert "scale from 3 to 2 servers: drain server-2" in decisions
+    assert "let server-2 go" in decisions
+    assert any(what.startswith("move ") for what in decisions)
+    assert any(event["event"] == "left" and event["role"] == "server-2" for event in job.story)
+
+
+def test_the_servers_of_a_bsp_group_stay_as_they_are(tmp_path):
+    ids = counting.draw(np.random.default_rng(1), 3000 * BATCH)
+    script = counting.write(tmp_path, ids)
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.01], spec=spec(sync="bsp"), folder=tmp_path / "runs") as job:
+        job.until(lambda status: status.phase is Phase.RUNNING)
+        with pytest.raises(errors.BadInput, match=r"in step \(bsp\): its servers stay"):
+            job.scale(servers=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_servers_grow_and_shrink_again_and_again_while_workers_come_and_go(tmp_path, seed):
+    chance = np.random.default_rng(seed)
+
+    def hurt(job):
+        for servers in (4, 2, 3, 1, 3):
+            job.scale(servers=servers)
+            for _ in range(int(chance.integers(0, 3))):
+                job.kill(str(chance.choice(["worker-0", "worker-1", "master"])))
+                job.until(lambda status: status.workers_alive >= 1)
+            settled(job, servers)
+            job.scale(int(chance.integers(1, 4)))
+
+    run(tmp_path, seed, hurt, batches=12000, pause_s=0.003)
