@@ -19,6 +19,7 @@ import msgspec
 from springtide import errors
 from springtide.cli import keeping, outcome, view
 from springtide.domain import job, resources
+from springtide.domain.guarding import GuardRules
 from springtide.domain.straggling import StragglerRules
 from springtide.platforms.agent import Agent, RunPlan
 from springtide.platforms.local import LocalPlatform
@@ -49,6 +50,7 @@ class RunOptions:
     recovery: str = "exact"
     tries: int = 3
     stragglers: tuple[str, ...] = ()
+    guards: bool = True
     grace_s: float = 30.0
     checkpoint_every_s: float | None = None
     checkpoint_dir: str = ""
@@ -99,6 +101,7 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
             url=options.checkpoint_url, upload_every_s=options.upload_every_s, resume=options.resume, resumed=resumed,
         ),
         stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
+        guards=GuardRules(memory=options.guards, servers=options.guards),
         worker_cpu=limits.cpu, worker_memory=limits.memory, server_cpu=limits.cpu, server_memory=limits.memory,
     )  # fmt: skip
     files = logs.make_run(pathlib.Path(options.logs), name)

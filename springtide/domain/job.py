@@ -10,6 +10,7 @@ from typing import Literal
 
 from springtide import errors
 from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.guarding import GuardRules
 from springtide.domain.straggling import StragglerRules
 
 SyncMode = Literal["async", "bsp"]
@@ -81,6 +82,8 @@ class JobSpec:
     checkpoints: CheckpointRules = field(default_factory=CheckpointRules)
     stragglers: StragglerRules = field(default_factory=StragglerRules)
     """When a worker counts as slow."""
+    guards: GuardRules = field(default_factory=GuardRules)
+    """What the job does for its servers without being asked."""
     worker_cpu: float | None = None
     """Cores of one worker; None leaves it unlimited."""
     worker_memory: int | None = None

@@ -90,6 +90,14 @@ class ServersScaled:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerReplaced:
+    """Another server is to take the place of this one."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Emptied:
     """A server that drains has no slots left, and every worker knows."""
 
@@ -191,6 +199,7 @@ Event = (
     | Saved
     | Scaled
     | ServersScaled
+    | ServerReplaced
     | Emptied
     | InStep
     | Formed

@@ -87,6 +87,8 @@ class Node:
     """Its script has ended well, in this life."""
     coming: bool = False
     """A server that was added while the job trains, and is not ready yet."""
+    replaced: bool = False
+    """A server that is to leave as soon as the one that was added for it is ready."""
     removed: bool = False
     """Scaling has removed it, in this life."""
     drain_since: float = 0.0

@@ -20,8 +20,8 @@ Reasoned = tuple[str, str]
 """What was decided, and why."""
 
 
-def scale(state: "JobState", wanted: events.ServersScaled, at: float) -> Reasoned:
-    """Want another number of servers."""
+def change_servers(state: "JobState", wanted: events.ServersScaled | events.ServerReplaced, at: float) -> Reasoned:
+    """Want another number of servers, or another one in the place of one; BadInput says when that cannot be."""
     name = state.spec.name
     if state.phase is Phase.DRAINING:
         raise errors.BadInput(f"job {name} is draining: {state.why}")
@@ -29,6 +29,11 @@ def scale(state: "JobState", wanted: events.ServersScaled, at: float) -> Reasone
         raise errors.BadInput(f"job {name} trains in step (bsp): its servers stay as they are")
     if not state.safety.placed:
         raise errors.BadInput(f"job {name} is starting: its servers are not ready yet; try again")
+    return replace(state, wanted, at) if isinstance(wanted, events.ServerReplaced) else scale(state, wanted, at)
+
+
+def scale(state: "JobState", wanted: events.ServersScaled, at: float) -> Reasoned:
+    """Want another number of servers."""
     what = change(state.nodes, wanted.servers, state.spec)
     for node in what.drain:
         node.move(NodeState.DRAINING, at=at, why=wanted.why)
@@ -38,6 +43,17 @@ def scale(state: "JobState", wanted: events.ServersScaled, at: float) -> Reasone
         add(state.nodes, role, state.spec, at=at)
     before, state.servers_wanted = state.servers_wanted, wanted.servers
     return f"scale from {before} to {wanted.servers} servers: {what}", wanted.why
+
+
+def replace(state: "JobState", asked: events.ServerReplaced, at: float) -> Reasoned:
+    """Want another server; when it is ready this one drains."""
+    node = state.node(Role(RoleKind.SERVER, asked.rank))
+    if node.state is not NodeState.JOINED or node.replaced:
+        raise errors.BadInput(f"{node.role} is {node.state}: it cannot be replaced now")
+    node.replaced = True
+    role = Role(RoleKind.SERVER, len(of(state.nodes)))
+    add(state.nodes, role, state.spec, at=at)
+    return f"replace {node.role} by {role}", asked.why
 
 
 def leave(node: Node, at: float) -> Reasoned | None:
@@ -51,6 +67,10 @@ def leave(node: Node, at: float) -> Reasoned | None:
 def give_up(state: "JobState", node: Node, why: str, at: float) -> Reasoned:
     """A server that never came up is not worth a job that trains."""
     _remove(node, why, at)
+    stays = next((one for one in of(state.nodes) if one.replaced and one.active), None)
+    if stays is not None:
+        stays.replaced = False
+        return f"keep {stays.role}, without {node.role} in its place", why
     state.servers_wanted -= 1
     return f"go on with {state.servers_wanted} servers, without {node.role}", why
 
@@ -85,7 +105,7 @@ def change(nodes: dict[str, Node], servers: int, spec: JobSpec) -> scaling.Chang
     if servers > spec.slots:
         raise errors.BadInput(f"{servers} servers for {spec.slots} slots: at most one server a slot")
     own = of(nodes)
-    active = [node for node in own if node.active]
+    active = sorted((node for node in own if node.active), key=lambda node: (node.replaced, node.role))
     leaving = active[servers:]
     new = range(len(own), len(own) + max(0, servers - len(active)))
     return scaling.Change(
@@ -114,6 +134,8 @@ def staying(nodes: dict[str, Node]) -> tuple[int, ...]:
 
 
 def drain_surplus(nodes: dict[str, Node], servers: int, at: float) -> None:
-    """A server that was draining when it was lost lives again, and goes on draining."""
-    for node in [node for node in needed(nodes) if node.state is NodeState.JOINED][servers:]:
-        node.move(NodeState.DRAINING, at=at, why="it was draining when it was lost")
+    """One server more than is wanted is ready: that which it replaces drains, or one that did so when it was lost."""
+    joined = [node for node in needed(nodes) if node.state is NodeState.JOINED]
+    for node in sorted(joined, key=lambda node: (node.replaced, node.role))[servers:]:
+        why = "another server has taken its place" if node.replaced else "it was draining when it was lost"
+        node.move(NodeState.DRAINING, at=at, why=why)

@@ -100,8 +100,8 @@ class JobState:
                 return []
             case events.Scaled(workers, why):
                 return self._scaled(workers, why, at)
-            case events.ServersScaled():
-                return [self._decide(*rollout.scale(self, event, at))]
+            case events.ServersScaled() | events.ServerReplaced():
+                return [self._decide(*rollout.change_servers(self, event, at))]
             case events.Emptied(role):
                 left = rollout.leave(self.node(role), at)
                 return [actions.Left(role), self._decide(*left)] if left else []

@@ -22,6 +22,7 @@ from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
 from springtide.master import balance, entries, forming, meetings, standing, tally, telling
 from springtide.master.agreeing import Agreeing
+from springtide.master.guards import Guards
 from springtide.master.healing import Healing
 from springtide.master.journal import Journal
 from springtide.master.lag import Lag
@@ -80,6 +81,7 @@ class Desk:
             record, folder, kept=self._kept, tell=self._tell, happen=self._happen, went_back=self.rounds.went_back
         )  # fmt: skip
         self._rollout = Rollout(record, kept=self._kept, tell=self._tell, happen=self._happen)
+        self._guards = Guards(record, self._rollout, self._happen)
 
     @property
     def spec(self) -> JobSpec:
@@ -173,6 +175,7 @@ class Desk:
         self._level(now)
         self.rounds.look()
         self._rollout.tick()
+        self._guards.look(self._tally, self._usage, now)
         journal = self._journal
         if journal is not None and journal.since_snapshot >= SNAPSHOT_ENTRIES and journal.idle:
             journal.save(self.record.to_bytes())

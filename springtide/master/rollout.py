@@ -39,6 +39,7 @@ class Rollout:
         self._goal: dict[int, int] = {}
         """Slots that should be elsewhere, and where."""
         self._planned_for: tuple[int, ...] | None = None
+        self._again = False
         self._planning: asyncio.Task[None] | None = None
         self._bytes: dict[int, float] = {}
         self._requests: dict[int, float] = {}
@@ -52,6 +53,14 @@ class Rollout:
     def moving(self) -> int:
         """Slots that are to move still."""
         return len(self._goal)
+
+    def bytes_on(self, rank: int) -> float:
+        """What the rows of a server's slots weigh."""
+        return sum(self._bytes.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank)
+
+    def rebalance(self) -> None:
+        """Look at the loads again, though no server has come or gone."""
+        self._again = True
 
     # ---- what servers and workers say ----
 
@@ -123,8 +132,8 @@ class Rollout:
         stay, have = rollout.staying(state.nodes), set(self._record.owners)
         needed = bool(have - set(stay)) or bool(set(stay) - have)
         busy = self._planning is not None and not self._planning.done()
-        if stay and needed and stay != self._planned_for and not busy:
-            self._planned_for = stay
+        if stay and not busy and (self._again or (needed and stay != self._planned_for)):
+            self._planned_for, self._again = stay, False
             self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
 
     async def _plan(self, stay: tuple[int, ...]) -> None:

@@ -1,0 +1,26 @@
+"""Pure. What a job looks after by itself, and when.
+
+In: the command line, by `domain.job.JobSpec`. Next: `planning.memory` and `planning.servers`, asked by `master.guards`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRules:
+    """When servers are added, relieved or replaced without being asked for."""
+
+    memory: bool = True
+    """Add servers before their memory runs out, where it has a limit."""
+    servers: bool = True
+    """Move load away from a hot server, replace a slow one."""
+    slower: float = 3.0
+    """So many times its peers' time a key is slow."""
+    hotter: float = 1.3
+    """So many times its peers' keys a second is more load."""
+    busy: float = 0.8
+    """Of its CPU: above that it has none to spare."""
+    window_s: float = 5.0
+    """Servers are compared by what they did in the last seconds."""
+    times: int = 3
+    """So many looks in a row must agree before something is done."""

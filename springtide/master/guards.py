@@ -1,0 +1,160 @@
+"""Looks after servers: memory that would run out, one that is hot, one that is slow. Decides nothing itself.
+
+In: every second, what servers and their agent have told. Out: events, each with the reason that `planning.memory` or
+`planning.servers` gives; the state machine and `master.rollout` do the rest.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from springtide import errors
+from springtide.data.book import Book
+from springtide.domain.cluster import Role, RoleKind, RoleUsage
+from springtide.domain.guarding import GuardRules
+from springtide.job import events
+from springtide.job.nodes import Node, NodeState
+from springtide.master.record import Record
+from springtide.master.rollout import Rollout
+from springtide.master.tally import Tally
+from springtide.planning import growth, memory, servers
+
+log = logging.getLogger(__name__)
+
+POINTS = 120  # of growth; when there are more, every second one is dropped, so that they reach back to the begin
+REST_S = 10.0  # after servers were asked for: what follows from it must be seen before it is judged
+
+
+@dataclass(slots=True)
+class Counted:
+    """Sums of one server life at one moment."""
+
+    at: float
+    keys: float
+    ns: float
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Watched:
+    """What is remembered of one server life."""
+
+    incarnation: int
+    sums: deque[Counted] = field(default_factory=deque)
+    blamed: int = 0
+    """Looks in a row that found it at fault."""
+
+
+class Guards:
+    """One job's. `happen` is the desk's."""
+
+    def __init__(self, record: Record, rollout: Rollout, happen: Callable[[events.Event], None]) -> None:
+        self._record, self._rollout, self._happen = record, rollout, happen
+        self._seen: list[growth.Seen] = []
+        self._watched: dict[int, Watched] = {}
+        self._rest_until = 0.0
+
+    @property
+    def rules(self) -> GuardRules:
+        """As the job has them."""
+        return self._record.state.spec.guards
+
+    def look(self, tally: Tally, usage: Mapping[Role, RoleUsage], now: float) -> None:
+        """Once a second: take down what was told, and act where it says so."""
+        state = self._record.state
+        if not self._record.owners or state.phase.over or state.healing or state.in_step:
+            return
+        nodes = [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
+        self._take_down(nodes, tally, usage, now)
+        if now < self._rest_until or self._rollout.moving or len(nodes) != state.servers_wanted:
+            return
+        event = self._on_memory(nodes, tally, usage) or self._on_pace(nodes, usage)
+        if event is not None:
+            self._act(event, now)
+
+    def _act(self, event: events.Event, now: float) -> None:
+        """Bring it about, and look on for a while."""
+        self._rest_until = now + REST_S
+        self._watched.clear()
+        try:
+            self._happen(event)
+        except errors.BadInput as refused:
+            log.info("not now: %s", refused)
+            return
+        if isinstance(event, events.Judged):
+            self._rollout.rebalance()
+
+    def _take_down(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage], now: float) -> None:
+        rows = 0.0
+        for node in nodes:
+            counters = tally.reports[node.role].counters if node.role in tally.reports else {}
+            rows += counters.get("rows", 0.0)
+            watched = self._watched.get(node.role.rank)
+            if watched is None or watched.incarnation != node.incarnation:
+                watched = self._watched[node.role.rank] = Watched(node.incarnation)
+            keys = counters.get("pulled_keys", 0.0) + counters.get("pushed_keys", 0.0)
+            ns = counters.get("lookup_ns", 0.0) + counters.get("update_ns", 0.0)
+            used = usage.get(node.role)
+            watched.sums.append(Counted(now, keys, ns, used.cpu_s if used else 0.0))
+            while len(watched.sums) > 2 and watched.sums[1].at <= now - self.rules.window_s:
+                watched.sums.popleft()
+        samples = float(self._record.book.samples_done)
+        if rows and samples > (self._seen[-1].samples if self._seen else 0.0):
+            self._seen.append(growth.Seen(samples, rows))
+            if len(self._seen) > POINTS:
+                self._seen = self._seen[1::2]
+
+    def _on_memory(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]) -> events.Event | None:
+        readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
+        if not self.rules.memory or not self._seen or len(readings) != len(nodes):
+            return None
+        samples, rows = self._seen[-1].samples, growth.fit(self._seen)
+        end = max(samples, float(samples_in_all(self._record.book)))
+        ahead = [memory.forecast(one, rows, samples_at_end=end) for one in readings]
+        decision = memory.decide(ahead, samples=samples, samples_at_end=end)
+        return events.ServersScaled(decision.servers, decision.why) if decision.servers > len(nodes) else None
+
+    def _reading(self, node: Node, tally: Tally, usage: Mapping[Role, RoleUsage]) -> memory.Reading | None:
+        """None: its memory has no limit, or is not known yet."""
+        used, report = usage.get(node.role), tally.reports.get(node.role)
+        if used is None or not used.memory_limit or not used.memory or report is None:
+            return None
+        held = report.counters.get("table_bytes", 0.0)
+        live = self._rollout.bytes_on(node.role.rank)
+        return memory.Reading(
+            server=node.role.rank, live=live, held=held, used=max(float(used.memory), held),
+            limit=float(used.memory_limit),
+        )  # fmt: skip
+
+    def _on_pace(self, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> events.Event | None:
+        if not self.rules.servers:
+            return None
+        paces = [one for node in nodes if (one := self._pace(node, usage)) is not None]
+        for verdict in servers.judge(paces, self.rules):
+            watched = self._watched[verdict.rank]
+            watched.blamed = watched.blamed + 1 if verdict.cause is not servers.Cause.NONE else 0
+            if watched.blamed >= self.rules.times:
+                if verdict.cause is servers.Cause.HOT:
+                    return events.Judged(f"move slots away from server-{verdict.rank}", verdict.why)
+                return events.ServerReplaced(verdict.rank, verdict.why)
+        return None
+
+    def _pace(self, node: Node, usage: Mapping[Role, RoleUsage]) -> servers.Pace | None:
+        """None: it has not been watched for long enough."""
+        sums = self._watched[node.role.rank].sums
+        first, last = sums[0], sums[-1]
+        seconds, keys = last.at - first.at, last.keys - first.keys
+        if seconds < self.rules.window_s / 2:
+            return None
+        limit = usage[node.role].cpu_limit if node.role in usage else None
+        return servers.Pace(
+            rank=node.role.rank, keys_s=keys / seconds, ns_a_key=(last.ns - first.ns) / keys if keys else 0.0,
+            cpu=(last.cpu_s - first.cpu_s) / seconds, cpu_limit=limit,
+        )  # fmt: skip
+
+
+def samples_in_all(book: Book) -> int:
+    """Trained, leased and not leased yet, of all passes so far."""
+    leased = sum(lease.end - lease.offset for _, _, lease in book.leases())
+    return book.samples_done + leased + book.todo_samples

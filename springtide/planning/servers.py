@@ -1,0 +1,70 @@
+"""Pure. Whether a server holds the job up, why, and what would help: first the cause, then the cure.
+
+In: what each server did lately (`Pace`s, from its counters and its agent). Out: a `Verdict` a server, with its reason.
+Next: the master moves slots, or replaces the server by one elsewhere.
+
+* More load than its peers and no CPU to spare: **hot**. Slots move to the others.
+* No more load than its peers, but each key takes far longer: **slow**. Its machine is at fault, so it is replaced.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+
+from springtide.domain.guarding import GuardRules
+
+LEAST_KEYS = 1000.0
+"""A second: a server that is asked for less says nothing about its machine."""
+
+
+class Cause(StrEnum):
+    """Why a server holds the job up."""
+
+    NONE = "none"
+    HOT = "hot"
+    SLOW = "slow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """One server over the last while."""
+
+    rank: int
+    keys_s: float
+    """Keys looked up and updated, a second."""
+    ns_a_key: float
+    """Time in its tables, as the clock on the wall has it: waiting for a processor counts."""
+    cpu: float
+    """Processors it used."""
+    cpu_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is wrong with a server, if anything."""
+
+    rank: int
+    cause: Cause
+    why: str
+
+
+def judge(paces: Sequence[Pace], rules: GuardRules) -> tuple[Verdict, ...]:
+    """Each server beside the median of the others."""
+    return tuple(_judge_one(one, [other for other in paces if other.rank != one.rank], rules) for one in paces)
+
+
+def _judge_one(one: Pace, others: Sequence[Pace], rules: GuardRules) -> Verdict:
+    who = f"server-{one.rank}"
+    busy_peers = [other for other in others if other.keys_s >= LEAST_KEYS]
+    if not busy_peers:
+        return Verdict(rank=one.rank, cause=Cause.NONE, why=f"{who} has no peer at work to be compared with")
+    keys, ns = median(other.keys_s for other in busy_peers), median(other.ns_a_key for other in busy_peers)
+    load, time = one.keys_s / keys, one.ns_a_key / max(ns, 1e-9)
+    said = f"{who} has {load:.1f} times its peers' load and takes {time:.1f} times as long a key"
+    spare = one.cpu_limit is not None and one.cpu < rules.busy * one.cpu_limit
+    if load > rules.hotter and not spare:
+        return Verdict(rank=one.rank, cause=Cause.HOT, why=f"{said}: the load is the cause")
+    if time > rules.slower and one.keys_s > 0 and load <= rules.hotter:
+        return Verdict(rank=one.rank, cause=Cause.SLOW, why=f"{said}: its machine is the cause")
+    return Verdict(rank=one.rank, cause=Cause.NONE, why=said)

@@ -1,0 +1,111 @@
+"""Servers are looked after without being asked: memory that would run out, one whose machine is slow.
+
+Needs control groups that this user may make, as tests/process/test_limits.py does.
+"""
+
+import numpy as np
+import pytest
+
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.guarding import GuardRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from tests.process import running
+from tests.process.test_limits import limited as limited
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+SCRIPT = """
+import pathlib
+import sys
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+import springtide as st
+
+samples, ids, dim, pause_s = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+data = torch.arange(samples * ids).reshape(samples, ids)  # every id once: rows grow to the end
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = st.EmbeddingBag(dim, init="zeros")
+
+    def forward(self, x):
+        return self.table(x)[:, 0].sum()
+
+
+job = st.join()
+model = Counter()
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+dataset = torch.utils.data.TensorDataset(data)
+model, optimizer, batches = job.prepare(model, optimizer, dataset, batch_size=128, shuffle=False)
+for (x,) in batches:
+    time.sleep(pause_s)  # what a real model would compute
+    optimizer.zero_grad()
+    (-model(x)).backward()
+    optimizer.step()
+if job.rank == 0:
+    keys, rows = model.table.springtide_binding.client.scan(model.table.springtide_binding.tables[0].name)
+    np.savez(pathlib.Path(sys.argv[1]) / "counts.npz", keys=keys, counts=rows[:, 0])
+"""
+
+
+def counts_are_exact(folder, rows):
+    found = np.load(folder / "counts.npz")
+    return len(found["keys"]) == rows and set(found["counts"].tolist()) == {1.0}
+
+
+def decisions(job):
+    return [f"{event['what']}: {event['why']}" for event in job.story if event["event"] == "decision"]
+
+
+def grown(tmp_path, *, guards):
+    """A job whose tables grow past the memory of one server."""
+    spec = JobSpec(
+        name="grows", server_memory=220 << 20, guards=guards, checkpoints=CheckpointRules(every_s=5.0), slots=256
+    )
+    script = tmp_path / running.script(tmp_path, SCRIPT)
+    return LocalCluster(script, [tmp_path, 40_000, 8, 128, 0.05], spec=spec, folder=tmp_path)
+
+
+def test_servers_are_added_before_memory_runs_out(tmp_path, limited):
+    with grown(tmp_path, guards=GuardRules()) as job:
+        ended = job.wait()
+
+    assert ended.phase is Phase.FINISHED, ended.why
+    added = [text for text in decisions(job) if text.startswith("scale from 1 to")]
+    assert len(added) >= 1 and "memory would run out: server-0: rows grow to" in added[0]
+    assert not any("memory" in str(event.get("how", "")) for event in job.story if event["event"] == "exited")
+    assert counts_are_exact(tmp_path, 320_000)
+
+
+@pytest.mark.soak
+def test_without_the_guard_the_same_job_is_killed_for_its_memory_and_recovers(tmp_path, limited):
+    with grown(tmp_path, guards=GuardRules(memory=False)) as job:
+        ended = job.wait()
+
+    assert any("memory" in str(event.get("how", "")) for event in job.story if event["event"] == "exited")
+    assert ended.phase is Phase.FINISHED, ended.why
+    assert counts_are_exact(tmp_path, 320_000)
+
+
+@pytest.mark.soak
+def test_a_server_on_a_slow_machine_is_replaced(tmp_path, limited):
+    spec = JobSpec(
+        name="slow", servers=2, workers=2, server_cpu=1.0, checkpoints=CheckpointRules(every_s=5.0), slots=256
+    )
+    script = tmp_path / running.script(tmp_path, SCRIPT)
+    with LocalCluster(script, [tmp_path, 300_000, 8, 16, 0.01], spec=spec, folder=tmp_path) as job:
+        job.until(lambda status: status.samples > 20_000)
+        assert job.throttle("server-1", 0.03)
+        ended = job.wait()
+
+    assert ended.phase is Phase.FINISHED, ended.why
+    assert any(text.startswith("replace server-1 by server-2") for text in decisions(job)), decisions(job)
+    assert any(text.startswith("let server-1 go") for text in decisions(job)), decisions(job)
+    assert counts_are_exact(tmp_path, 2_400_000)

@@ -1,0 +1,51 @@
+"""First the cause, then the cure: load above its peers' is hot, slow without it is the machine."""
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from springtide.domain.guarding import GuardRules
+from springtide.planning import servers
+from springtide.planning.servers import Cause, Pace
+
+RULES = GuardRules()
+
+
+def causes(*paces: Pace) -> list[Cause]:
+    return [verdict.cause for verdict in servers.judge(paces, RULES)]
+
+
+def pace(rank: int, keys_s: float = 1e6, ns_a_key: float = 100, cpu: float = 0.5, limit: float | None = 1.0) -> Pace:
+    return Pace(rank=rank, keys_s=keys_s, ns_a_key=ns_a_key, cpu=cpu, cpu_limit=limit)
+
+
+def test_equal_servers_are_left_alone():
+    assert causes(pace(0), pace(1), pace(2)) == [Cause.NONE] * 3
+
+
+def test_a_throttled_server_is_slow_whether_or_not_it_has_a_limit():
+    assert causes(pace(0), pace(1, ns_a_key=3000, cpu=0.03, limit=None)) == [Cause.NONE, Cause.SLOW]
+    assert causes(pace(0, limit=None), pace(1, ns_a_key=500, cpu=0.25, limit=0.25)) == [Cause.NONE, Cause.SLOW]
+
+
+def test_a_server_with_more_load_and_no_processor_to_spare_is_hot():
+    (_, _, hot) = servers.judge([pace(0), pace(1), pace(2, keys_s=2e6, ns_a_key=400, cpu=0.95)], RULES)
+
+    assert hot.cause is Cause.HOT
+    assert "server-2 has 2.0 times its peers' load and takes 4.0 times as long a key" in hot.why
+
+
+def test_more_load_with_processors_to_spare_is_no_trouble():
+    assert causes(pace(0), pace(1, keys_s=2e6, cpu=0.3)) == [Cause.NONE, Cause.NONE]
+
+
+def test_a_single_server_has_no_peers():
+    (verdict,) = servers.judge([pace(0, ns_a_key=1e6)], RULES)
+
+    assert verdict.cause is Cause.NONE and "no peer" in verdict.why
+
+
+@given(some.lists(some.tuples(some.floats(0, 1e7), some.floats(1, 1e6), some.floats(0, 4)), min_size=1, max_size=8))
+def test_never_are_all_servers_hot_nor_all_slow(given_paces):
+    paces = [pace(i, *one) for i, one in enumerate(given_paces)]
+
+    assert set(causes(*paces)) not in ({Cause.HOT}, {Cause.SLOW})
