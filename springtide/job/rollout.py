@@ -99,7 +99,10 @@ def _remove(node: Node, why: str, at: float) -> None:
 
 
 def change(nodes: dict[str, Node], servers: int, spec: JobSpec) -> scaling.Change:
-    """From the servers that are active now to so many: the highest ranks leave, new ranks come."""
+    """From the servers that are active now to so many: the highest ranks leave, new ranks come.
+
+    One that was lost and is to leave comes back first, for its slots, and drains then (`drain_surplus`).
+    """
     if servers < 1:
         raise errors.BadInput(f"{servers} servers: a job needs one at least; `springtide stop` ends it")
     if servers > spec.slots:
@@ -109,7 +112,7 @@ def change(nodes: dict[str, Node], servers: int, spec: JobSpec) -> scaling.Chang
     leaving = active[servers:]
     new = range(len(own), len(own) + max(0, servers - len(active)))
     return scaling.Change(
-        drain=tuple(node for node in leaving if not node.coming),
+        drain=tuple(node for node in leaving if node.state is NodeState.JOINED and not node.coming),
         drop=tuple(node for node in leaving if node.coming),
         add=tuple(Role(RoleKind.SERVER, rank) for rank in new),
     )
@@ -134,8 +137,8 @@ def staying(nodes: dict[str, Node]) -> tuple[int, ...]:
 
 
 def drain_surplus(nodes: dict[str, Node], servers: int, at: float) -> None:
-    """One server more than is wanted is ready: that which it replaces drains, or one that did so when it was lost."""
+    """One server more than is wanted is ready: that which it replaces drains, or one that was lost on its way out."""
     joined = [node for node in needed(nodes) if node.state is NodeState.JOINED]
     for node in sorted(joined, key=lambda node: (node.replaced, node.role))[servers:]:
-        why = "another server has taken its place" if node.replaced else "it was draining when it was lost"
+        why = "another server has taken its place" if node.replaced else "it is not wanted any more"
         node.move(NodeState.DRAINING, at=at, why=why)

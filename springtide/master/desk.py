@@ -80,7 +80,7 @@ class Desk:
         self._healing = Healing(
             record, folder, kept=self._kept, tell=self._tell, happen=self._happen, went_back=self.rounds.went_back
         )  # fmt: skip
-        self._rollout = Rollout(record, kept=self._kept, tell=self._tell, happen=self._happen)
+        self._rollout = Rollout(record, kept=self._kept, tell=self._tell, happen=self._happen, changed=self._changed)
         self._guards = Guards(record, self._rollout, self._happen)
 
     @property
@@ -110,7 +110,7 @@ class Desk:
     async def _answer(self, peer: Peer, request: messages.Request) -> messages.Reply:
         match request:
             case messages.JoinServer():
-                return self._join_server(peer, request)
+                return await self._join_server(peer, request)
             case messages.JoinWorker():
                 return await self._join_worker(peer, request)
             case messages.JoinAgent():
@@ -191,9 +191,10 @@ class Desk:
 
     # ---- members ----
 
-    def _join_server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
+    async def _join_server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
         self._join(peer, Role(RoleKind.SERVER, request.rank), request)
         assert peer.role is not None
+        await self._rollout.others_heard(peer.role)
         spec = self.spec
         return messages.ServerWelcome(
             job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,

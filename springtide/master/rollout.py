@@ -14,7 +14,7 @@ from springtide.domain.cluster import Move, Role, RoleKind
 from springtide.embedding import placement, slot_loads
 from springtide.job import events, rollout
 from springtide.job.nodes import ALIVE, NodeState
-from springtide.master import entries
+from springtide.master import entries, meetings
 from springtide.master.record import Record
 from springtide.rpc import messages
 
@@ -34,8 +34,12 @@ class Rollout:
         kept: Callable[[entries.AnyEntry | None], AbstractContextManager[None]],
         tell: Callable[..., None],
         happen: Callable[[events.Event], None],
+        changed: meetings.Turnstile,
     ) -> None:
         self._record, self._kept, self._tell, self._happen = record, kept, tell, happen
+        self._changed = changed
+        self._beats: dict[int, int] = {}
+        """By server: how often it has told which slots it has."""
         self._goal: dict[int, int] = {}
         """Slots that should be elsewhere, and where."""
         self._planned_for: tuple[int, ...] | None = None
@@ -66,6 +70,9 @@ class Rollout:
 
     def heard(self, role: Role, packed: bytes) -> None:
         """A server's heartbeat: which slots it has, and what they weigh."""
+        self._beats[role.rank] = self._beats.get(role.rank, 0) + 1
+        if self._record.state.healing:
+            self._changed.turn()
         if not packed or not self._record.owners:
             return
         counts = slot_loads.unpack(packed, len(self._record.owners))
@@ -79,6 +86,19 @@ class Rollout:
         claimed = tuple(count.slot for count in counts if self._record.owners[count.slot] != role.rank)
         if claimed:  # its source had no time to tell
             self._take(claimed, role.rank)
+
+    async def others_heard(self, role: Role) -> None:
+        """Before a next life is told its slots: some may be another's, who had no time to tell when it was lost."""
+        state, node = self._record.state, self._record.state.node(role)
+        if not node.incarnation or node.address or (self._record.epoch <= 1 and not self._goal):
+            return
+        before = dict(self._beats)
+
+        def heard() -> bool:
+            others = [node.role.rank for node in state.of_kind(RoleKind.SERVER) if node.address and node.state in ALIVE]
+            return all(self._beats.get(rank, 0) > before.get(rank, 0) for rank in others if rank != role.rank)
+
+        await self._changed.until(lambda: state.phase.over or heard())
 
     def moved(self, role: Role, said: messages.SlotsMoved) -> None:
         """A server has handed slots over."""

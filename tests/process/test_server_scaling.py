@@ -1,9 +1,12 @@
 """Servers are added and removed under training: slots move while they serve, and every count stays exact."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from springtide import errors
+from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
@@ -24,6 +27,16 @@ def settled(job, servers):
         lambda status: status.servers_alive == servers and status.servers_wanted == servers and not status.slots_moving
         and owners(job) == servers
     )  # fmt: skip
+
+
+def at_rest(job, servers, status):
+    """Whether just so many servers are there and nothing moves."""
+    return status.servers_alive == status.servers_wanted == servers and not status.slots_moving
+
+
+def moves(job):
+    """How often slots have moved."""
+    return sum(event["event"] == "moved" for event in job.story)
 
 
 def owners(job):
@@ -101,3 +114,26 @@ def test_servers_grow_and_shrink_again_and_again_while_workers_come_and_go(tmp_p
             job.scale(int(chance.integers(1, 4)))
 
     run(tmp_path, seed, hurt, batches=12000, pause_s=0.003)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(210, 216))
+def test_servers_that_are_killed_while_slots_move_lose_and_repeat_nothing(tmp_path, seed):
+    chance = np.random.default_rng(seed)
+
+    def hurt(job):
+        job.until(lambda _: any(event.get("outcome") == "complete" for event in job.story))
+        for servers in (3, 2, 4, 1):
+            reached = functools.partial(at_rest, job, servers)
+            moved = moves(job)
+            job.scale(servers=servers)
+            job.until(lambda status, before=moved, rest=reached: moves(job) > before or rest(status))
+            alive = [role for role in job.pids() if role.startswith("server-")]
+            for role in chance.choice(alive, size=min(len(alive), int(chance.integers(1, 3))), replace=False):
+                job.kill(str(role))
+            if chance.random() < 0.3:
+                job.kill("master")
+            job.until(reached)
+
+    run(tmp_path, seed, hurt, batches=9000, pause_s=0.004, checkpoints=CheckpointRules(every_s=1.0))
