@@ -38,7 +38,7 @@ demo: env
 	@$(BIN)/springtide demo
 
 test: env native-tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@tools/run_tests $(BIN)/python $(ARGS)
 
 check: env
 	$(BIN)/ruff format --check .
