@@ -116,6 +116,14 @@ inline PushMeta sgd() {
   return meta;
 }
 
+// A push of four samples of a shard, by name.
+inline PushMeta named_push(uint32_t shard, uint64_t first) {
+  PushMeta meta = sgd();
+  meta.unique = false;
+  meta.batches = {{0, shard, first, 4}};
+  return meta;
+}
+
 inline void declare(RemoteBackend& backend) {
   const std::vector<TableSpec> tables = {table(0, 4), table(1, 9)};
   backend.declare(tables);

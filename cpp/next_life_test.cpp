@@ -11,13 +11,6 @@ using namespace springtide;
 
 namespace {
 
-PushMeta named(uint32_t shard, uint64_t first) {
-  PushMeta meta = sgd();
-  meta.unique = false;
-  meta.batches = {{0, shard, first, 4}};
-  return meta;
-}
-
 // The next life of a server: a new store with what the old one held, at a new port.
 void relaunch(Cluster& cluster, size_t server, const std::vector<std::vector<uint8_t>>& images) {
   StoreOptions store;
@@ -67,11 +60,11 @@ TEST(requests_wait_for_the_next_life_of_a_lost_server_and_go_on) {
     std::vector<float> ones(routed.row_offset.back(), 1.0f);
     const Part part{&routed, ones.data()};
     const std::vector<float> before = pulled(backend, routed);
-    backend.push(std::span(&part, 1), named(1, 0))->wait();
+    backend.push(std::span(&part, 1), named_push(1, 0))->wait();
     for (uint32_t life = 1; life <= 3; ++life) {
       const auto images = images_of(cluster, 1);
       kill(cluster, 1);
-      const auto pushing = backend.push(std::span(&part, 1), named(1, 4 * life));
+      const auto pushing = backend.push(std::span(&part, 1), named_push(1, 4 * life));
       std::vector<float> rows;
       std::thread waits([&] { rows = pulled(backend, routed); });  // blocked until the server is back
       relaunch(cluster, 1, images);
@@ -103,7 +96,7 @@ TEST(a_server_that_hangs_is_left_for_its_next_life) {
   for (uint16_t server = 0; server < 2; ++server) {
     backend.readdress(server, 1, "127.0.0.1", cluster[server].port());
   }
-  backend.push(std::span(&part, 1), named(1, 0))->wait();
+  backend.push(std::span(&part, 1), named_push(1, 0))->wait();
   uint64_t old_keys = 0, new_keys = 0;
   for (size_t server = 0; server < 2; ++server) {
     old_keys += hung[server].stats().pushed_keys;

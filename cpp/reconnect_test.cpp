@@ -12,13 +12,6 @@ using namespace springtide;
 
 namespace {
 
-PushMeta named(uint32_t shard, uint64_t first) {
-  PushMeta meta = sgd();
-  meta.unique = false;
-  meta.batches = {{0, shard, first, 4}};
-  return meta;
-}
-
 struct Proxied : Cluster {
   explicit Proxied(uint16_t servers) : Cluster(servers) {
     for (const auto& server : servers_) proxies.push_back(std::make_unique<Proxy>(server->port()));
@@ -50,7 +43,7 @@ TEST(a_push_whose_answer_is_lost_is_sent_again_and_applied_once) {
   const std::vector<float> before = pulled(backend, routed);
   for (uint64_t batch = 0; batch < 5; ++batch) {
     cluster.proxies[batch % 2]->cut_replies_after(0);  // the push is applied, its acknowledgement never comes
-    backend.push(std::span(&part, 1), named(1, 4 * batch))->wait();
+    backend.push(std::span(&part, 1), named_push(1, 4 * batch))->wait();
   }
   CHECK(lost(before, pulled(backend, routed), 5));
   CHECK(backend.stats().reconnects == 5);
@@ -71,7 +64,7 @@ TEST(requests_under_way_survive_cuts_at_any_moment) {
   constexpr uint64_t kBatches = 40;
   for (uint64_t batch = 0; batch < kBatches; ++batch) {
     cluster.proxies[batch % 2]->cut_replies_after(static_cast<int64_t>(random() % 150000));
-    const auto pushing = backend.push(std::span(&part, 1), named(1, 4 * batch));
+    const auto pushing = backend.push(std::span(&part, 1), named_push(1, 4 * batch));
     const std::vector<float> rows = pulled(backend, routed);
     CHECK(rows.size() == ones.size());
     pushing->wait();
@@ -111,7 +104,7 @@ TEST(a_server_that_cannot_be_reached_again_is_named_after_a_bounded_time) {
   cluster.proxies[1]->cut();
   const auto began = Clock::now();
   try {
-    backend.push(std::span(&part, 1), named(1, 0))->wait();
+    backend.push(std::span(&part, 1), named_push(1, 0))->wait();
     CHECK(false);
   } catch (const PeerLost& e) {
     const std::string said = e.what();
@@ -119,7 +112,7 @@ TEST(a_server_that_cannot_be_reached_again_is_named_after_a_bounded_time) {
     CHECK(said.find("could not be reached again for 0.4 s") != std::string::npos);
   }
   CHECK(Clock::now() - began < std::chrono::seconds(5));
-  CHECK_THROWS(PeerLost, backend.push(std::span(&part, 1), named(1, 0))->wait());
+  CHECK_THROWS(PeerLost, backend.push(std::span(&part, 1), named_push(1, 0))->wait());
 }
 
 TEST(another_server_at_the_same_address_is_not_taken_for_the_old_one) {
@@ -162,7 +155,7 @@ TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_onl
     std::vector<float> ones(routed.row_offset.back(), 1.0f);
     const Part part{&routed, ones.data()};
     const std::vector<float> before = pulled(backend, routed);
-    backend.push(std::span(&part, 1), named(1, 0))->wait();
+    backend.push(std::span(&part, 1), named_push(1, 0))->wait();
 
     Placement moved = cluster.placement;  // slots 0 and 5 change places; others stay
     moved.epoch = 4;
@@ -174,7 +167,7 @@ TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_onl
     }
     for (size_t s = 0; s < 2; ++s) cluster[s].set_placement(4, moved.server_of_slot);
     std::thread news([&] { backend.reroute(moved); });  // the push waits for it where it comes later
-    for (int again = 0; again < 2; ++again) backend.push(std::span(&part, 1), named(1, 4))->wait();
+    for (int again = 0; again < 2; ++again) backend.push(std::span(&part, 1), named_push(1, 4))->wait();
     news.join();
     cluster.placement = moved;
     std::vector<float> direct(routed.row_offset.back());
@@ -203,7 +196,7 @@ TEST(a_slot_that_nobody_has_is_looked_for_in_vain_and_that_is_told) {
   const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}}, 4, 9);
   std::vector<float> ones(routed.row_offset.back(), 1.0f);
   const Part part{&routed, ones.data()};
-  CHECK_THROWS(WrongOwner, backend.push(std::span(&part, 1), named(1, 0))->wait());
+  CHECK_THROWS(WrongOwner, backend.push(std::span(&part, 1), named_push(1, 0))->wait());
   CHECK_THROWS(BadInput, backend.reroute({2, moved, 2}));
   CHECK_THROWS(BadInput, backend.reroute({4, std::vector<uint16_t>(kSlots, 2), 2}));
 }

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide import _native
-from springtide.bench import Options, progress, report
+from springtide.bench import Options, progress, report, stepping
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
 from springtide.domain.tables import OptimSpec, TableSpec
@@ -27,35 +27,6 @@ from springtide.embedding.specs import native_spec
 from springtide.testing.cluster import LocalCluster
 
 DIM, SLOTS, WORKERS = 32, 1024, 2
-
-SCRIPT = """
-import os, pathlib, sys, time
-import torch
-import springtide as st
-
-folder, rows = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-torch.set_num_threads(1)
-
-
-class Ids(torch.utils.data.Dataset):
-    def __len__(self):
-        return 10**9
-
-    def __getitem__(self, index):
-        return (index * 7919 + torch.arange(8) * 104729) % rows
-
-
-job = st.join()
-model = torch.nn.EmbeddingBag(rows, DIM, mode="sum")
-optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
-model, optimizer, batches = job.prepare(model, optimizer, Ids(), batch_size=64, shuffle=False)
-steps = os.open(folder / f"steps-{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-for x in batches:
-    optimizer.zero_grad()
-    model(x).sum().backward()
-    optimizer.step()
-    os.write(steps, f"{time.time()}\\n".encode())
-""".replace("DIM", str(DIM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +50,14 @@ def bench(options: Options) -> report.Result:
     sizes = Sizes(5_000, 2.0) if options.quick else Sizes(400_000, 15.0)
     with tempfile.TemporaryDirectory() as name, progress.bar("rescaling", total=3) as step:
         folder = pathlib.Path(name)
-        (folder / "train.py").write_text(SCRIPT)
+        (folder / "train.py").write_text(stepping.SCRIPT)
         rules = CheckpointRules(every_s=3600.0)
         with LocalCluster(
-            folder / "train.py", [name, str(sizes.rows)], spec=spec(2, rules), folder=folder / "runs", grace_s=5.0
+            folder / "train.py",
+            [name, str(sizes.rows), str(DIM)],
+            spec=spec(2, rules),
+            folder=folder / "runs",
+            grace_s=5.0,
         ) as job:
             before, during, moves = live(job, folder, sizes)
             step()
@@ -92,12 +67,16 @@ def bench(options: Options) -> report.Result:
         checkpoints = str((job.files.root / "checkpoints").absolute())
         again = CheckpointRules(every_s=3600.0, resume=checkpoints, resume_number=last)
         with LocalCluster(
-            folder / "train.py", [name, str(sizes.rows)], spec=spec(3, again), folder=folder / "runs", grace_s=5.0
+            folder / "train.py",
+            [name, str(sizes.rows), str(DIM)],
+            spec=spec(3, again),
+            folder=folder / "runs",
+            grace_s=5.0,
         ) as job:
-            job.until(lambda _: any(at > stopped + 0.5 for at in merged(folder)[-1:]) and len(merged(folder)) > 20)
-            first = next(at for at in merged(folder) if at > resumed_at(job))
+            job.until(lambda _: len(times := stepping.merged(folder)) > 20 and times[-1] > stopped + 0.5)
+            first = next(at for at in stepping.merged(folder) if at > resumed_at(job))
             step()
-        restart_s = first - max(at for at in merged(folder) if at < first)
+        restart_s = first - max(at for at in stepping.merged(folder) if at < first)
         pause_s = flash_pause_s(sizes)
         step()
         return judge(folder, before, during, moves, restart_s, pause_s, options, sizes)
@@ -112,7 +91,7 @@ def spec(servers: int, rules: CheckpointRules) -> JobSpec:
 
 def live(job: LocalCluster, folder: pathlib.Path, sizes: Sizes) -> tuple[Span, list[Span], list[dict[str, object]]]:
     """Train, add a server, remove one: when each was, and what moved."""
-    job.until(lambda _: len(merged(folder)) > 200)
+    job.until(lambda _: len(stepping.merged(folder)) > 200)
     began = time.time()
     job.until(lambda _: time.time() - began > sizes.before_s)
     before = Span(began, time.time())
@@ -146,22 +125,11 @@ def resumed_at(job: LocalCluster) -> float:
     return float(str(job.story[0]["at"]))
 
 
-def steps(folder: pathlib.Path) -> list[list[float]]:
-    """When each worker's steps were done; the last line may be half written."""
-    files = sorted(folder.glob("steps-*"))
-    return [[float(line) for line in path.read_text().splitlines()[:-1]] for path in files]
-
-
-def merged(folder: pathlib.Path) -> list[float]:
-    """When a step was done by anyone."""
-    return sorted(at for worker in steps(folder) for at in worker)
-
-
 def step_times(folder: pathlib.Path, spans: Sequence[Span]) -> list[float]:
     """Durations of the steps that ended within these spans."""
     return [
         end - begin
-        for worker in steps(folder)
+        for worker in stepping.steps(folder)
         for begin, end in itertools.pairwise(worker)
         if any(span.begin <= end <= span.end for span in spans)
     ]
@@ -169,7 +137,7 @@ def step_times(folder: pathlib.Path, spans: Sequence[Span]) -> list[float]:
 
 def longest_gap(folder: pathlib.Path, spans: Sequence[Span]) -> float:
     """The longest time within these spans in which nobody completed a step."""
-    times = merged(folder)
+    times = stepping.merged(folder)
     return max(
         end - begin for begin, end in itertools.pairwise(times) if any(span.begin <= end <= span.end for span in spans)
     )

@@ -12,42 +12,15 @@ import statistics
 import tempfile
 import time
 
-from springtide.bench import Options, progress, report
+from springtide.bench import Options, progress, report, stepping
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
+from springtide.rpc import messages
 from springtide.testing.cluster import LocalCluster
 
 VICTIM = "server-1"
 DIM = 64
 PATIENCE_S = 300.0  # on a busy machine the table alone takes a minute
-
-SCRIPT = """
-import os, pathlib, sys, time
-import torch
-import springtide as st
-
-folder, rows = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-
-
-class Ids(torch.utils.data.Dataset):
-    def __len__(self):
-        return 10**9
-
-    def __getitem__(self, index):
-        return (index * 7919 + torch.arange(8) * 104729) % rows
-
-
-job = st.join()
-model = torch.nn.EmbeddingBag(rows, DIM, mode="sum")
-optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
-model, optimizer, batches = job.prepare(model, optimizer, Ids(), batch_size=64, shuffle=False)
-steps = os.open(folder / "steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-for x in batches:
-    optimizer.zero_grad()
-    model(x).sum().backward()
-    optimizer.step()
-    os.write(steps, f"{time.time()}\\n".encode())
-""".replace("DIM", str(DIM))
 
 
 def bench(options: Options) -> report.Result:
@@ -56,13 +29,13 @@ def bench(options: Options) -> report.Result:
     seconds: dict[str, list[float]] = {"memory": [], "storage": []}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "train.py").write_text(SCRIPT)
+        (folder / "train.py").write_text(stepping.SCRIPT)
         rules = CheckpointRules(every_s=2.0, url=f"file://{folder / 'storage'}", upload_every_s=1.0)
         spec = JobSpec(
             name="restore", servers=2, workers=1, relaunches=1000, backoff_s=0.0, heartbeat_s=0.5, checkpoints=rules
         )
         with LocalCluster(
-            folder / "train.py", [name, str(rows)], spec=spec, folder=folder / "runs", grace_s=5.0
+            folder / "train.py", [name, str(rows), str(DIM)], spec=spec, folder=folder / "runs", grace_s=5.0
         ) as job:
             with progress.bar("kill -9 of a server", total=kills) as step:
                 for kill in range(kills):
@@ -78,7 +51,10 @@ def bench(options: Options) -> report.Result:
 def one(job: LocalCluster, folder: pathlib.Path, source: str) -> float:
     """Seconds from the kill to the first step after the server is back."""
     begun = job.status.checkpoint
-    saved = lambda status: status.checkpoint > begun and uploaded(folder) > begun and steps(folder)  # noqa: E731
+
+    def saved(status: messages.JobStatus) -> bool:
+        return status.checkpoint > begun and uploaded(folder) > begun and bool(stepping.merged(folder))
+
     job.until(saved, within_s=PATIENCE_S)
     before = len(lives(job))
     if source == "storage":
@@ -92,19 +68,13 @@ def one(job: LocalCluster, folder: pathlib.Path, source: str) -> float:
     ready = lives(job)[-1]
     assert str(ready["where"]).startswith("file://") == (source == "storage"), f"not from {source}: {ready}"
     back = float(str(ready["at"]))
-    job.until(lambda _: steps(folder) and steps(folder)[-1] > back)
-    return next(at for at in steps(folder) if at > back) - killed_at
+    job.until(lambda _: stepping.merged(folder) and stepping.merged(folder)[-1] > back)
+    return next(at for at in stepping.merged(folder) if at > back) - killed_at
 
 
 def lives(job: LocalCluster) -> list[dict[str, object]]:
     """Each time that the server was ready."""
     return [event for event in job.story if event["event"] == "ready" and event["role"] == VICTIM]
-
-
-def steps(folder: pathlib.Path) -> list[float]:
-    """When steps were done; the last line may be half written."""
-    path = folder / "steps"
-    return [float(line) for line in path.read_text().splitlines()[:-1]] if path.exists() else []
 
 
 def uploaded(folder: pathlib.Path) -> int:

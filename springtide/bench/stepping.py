@@ -1,0 +1,46 @@
+"""A job that writes down when each of its steps was done: what `bench rescale` and `bench restore` look at.
+
+In: a folder, rows and dim of its table, as arguments of the script. Out: a file `steps-RANK` a worker, and its reader.
+"""
+
+import pathlib
+
+SCRIPT = """
+import os, pathlib, sys, time
+import torch
+import springtide as st
+
+folder, rows, dim = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(1)
+
+
+class Ids(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10**9
+
+    def __getitem__(self, index):
+        return (index * 7919 + torch.arange(8) * 104729) % rows
+
+
+job = st.join()
+model = torch.nn.EmbeddingBag(rows, dim, mode="sum")
+optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
+model, optimizer, batches = job.prepare(model, optimizer, Ids(), batch_size=64, shuffle=False)
+steps = os.open(folder / f"steps-{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for x in batches:
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+    os.write(steps, f"{time.time()}\\n".encode())
+"""
+
+
+def steps(folder: pathlib.Path) -> list[list[float]]:
+    """When each worker's steps were done; the last line may be half written."""
+    files = sorted(folder.glob("steps-*"))
+    return [[float(line) for line in path.read_text().splitlines()[:-1]] for path in files]
+
+
+def merged(folder: pathlib.Path) -> list[float]:
+    """When a step was done by anyone."""
+    return sorted(at for worker in steps(folder) for at in worker)
