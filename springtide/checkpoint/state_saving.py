@@ -143,17 +143,14 @@ class Saving:
         it so.
         """
         with self._change:
-            while True:
-                taken = {save.image for save in (self._waiting, self._writing) if save}
-                free = [image for image in images if image not in taken]
-                if free:
-                    return next((image for image in free if image != newest), free[0])
-                assert self._waiting is not None
-                if supersede:
+            while self._waiting is not None:
+                if supersede and self._writing is not None:
                     self._waiting.end(Outcome.SUPERSEDED)
                     image, self._waiting = self._waiting.image, None
                     return image
-                self._change.wait()
+                self._change.wait()  # until its turn comes
+            free = [image for image in images if self._writing is None or image != self._writing.image]
+            return next((image for image in free if image != newest), free[0])
 
     def submit(self, save: Save) -> None:
         """Have it written when its turn comes."""

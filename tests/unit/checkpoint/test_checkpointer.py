@@ -2,13 +2,14 @@
 
 import pathlib
 import resource
+import threading
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from springtide import errors
-from springtide.checkpoint import Checkpointer, Outcome, state_saver
+from springtide.checkpoint import Checkpointer, Outcome, state_saver, state_saving
 
 
 @pytest.fixture
@@ -176,3 +177,27 @@ def test_memory_is_made_ready_only_while_nothing_else_was_saved(checkpointer: Ch
     assert found and found.step == 2 and [first.wait(), second.wait()] == [Outcome.PERSISTED] * 2
     checkpointer._touch_other(first)
     assert checkpointer.load(1)
+
+
+def test_a_save_whose_turn_has_not_come_yet_is_not_run_over(tmp_path: pathlib.Path) -> None:
+    """As on a busy machine, where the thread that hands images to the saver is slow to wake."""
+
+    class Slow:
+        def save(self, request: state_saver.Request) -> state_saver.Answer:
+            started.set()
+            go_on.wait()
+            return state_saver.Answer(request.sequence)
+
+        def stop(self) -> None: ...
+
+    started, go_on = threading.Event(), threading.Event()
+    saving = state_saving.Saving(Slow())  # type: ignore[arg-type]
+    saves = [state_saving.Save(1, 1, "a", 0), state_saving.Save(2, 2, "b", 0), state_saving.Save(3, 3, "b", 0)]
+    for save, newest in zip(saves, ("", "a", "b"), strict=True):
+        assert saving.free_image(("a", "b"), newest, supersede=True) == save.image
+        saving.submit(save)
+        started.wait()
+    go_on.set()
+    saving.close()
+
+    assert [save.outcome for save in saves] == [Outcome.PERSISTED, Outcome.SUPERSEDED, Outcome.PERSISTED]
