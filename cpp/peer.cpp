@@ -28,12 +28,12 @@ std::string seconds(double s) {
 }
 
 Peer::Peer(const RemoteOptions& options, uint16_t index, std::string host, uint16_t port,
-           const std::shared_ptr<SharedWindow>& shared)
+           const std::shared_ptr<SharedWindow>& shared, std::optional<double> connect_s)
     : options_(options), index_(index), generation_(options.generation), host_(std::move(host)), port_(port) {
   if (index < options.lives.size()) life_ = options.lives[index];
   const Clock::time_point start = Clock::now();
   std::string last = "no answer";
-  fd_ = connect_until(start + seconds_of(options.connect_timeout_s), terms_, last);
+  fd_ = connect_until(start + seconds_of(connect_s.value_or(options.connect_timeout_s)), terms_, last);
   if (!fd_) {
     throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " +
                    advice());

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -28,10 +29,10 @@ inline Clock::duration seconds_of(double s) {
 
 class Peer {
  public:
-  // Connects, retrying until the deadline. `shared` moves it to shared memory when the server is on this
-  // host.
+  // Connects, retrying for `connect_s`, or as long as the options allow. `shared` moves it to shared memory
+  // when the server is on this host.
   Peer(const RemoteOptions& options, uint16_t index, std::string host, uint16_t port,
-       const std::shared_ptr<SharedWindow>& shared);
+       const std::shared_ptr<SharedWindow>& shared, std::optional<double> connect_s = {});
   ~Peer();  // calls that are still under way fail
 
   void submit(const std::shared_ptr<Call>& call);  // blocks only while the server's credits are used up

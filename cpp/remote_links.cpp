@@ -12,6 +12,10 @@ namespace {
 constexpr uint64_t kWindowBytes = 8ULL
                                   << 30;  // address space; a frame that finds no room goes over the socket
 
+// A server that a refusal names may be dead already, and its next life elsewhere: look again rather than
+// wait.
+constexpr double kReachS = 1.0;
+
 std::shared_ptr<const Routes> routes_by(Placement placement) {
   auto routes = std::make_shared<Routes>();
   routes->slots_of.resize(placement.servers);
@@ -172,7 +176,7 @@ bool RemoteLinks::reach(uint16_t server, const std::string& address) {
     declared = declared_;
   }
   try {
-    auto fresh = std::make_shared<Peer>(options, server, host, port, shared);
+    auto fresh = std::make_shared<Peer>(options, server, host, port, shared, kReachS);
     if (!declared.empty()) ask(*fresh, Kind::declare, encode_tables(declared), 0);
     const std::lock_guard lock(mutex_);
     if (peers_.size() <= server) peers_.resize(server + size_t{1});
