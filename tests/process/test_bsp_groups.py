@@ -93,6 +93,7 @@ def test_a_group_that_loses_a_rank_grows_and_shrinks_counts_every_occurrence_onc
     assert status.relaunches == 1
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_group_that_loses_a_rank_makes_the_model_that_one_process_makes(tmp_path):
     script = tmp_path / running.script(tmp_path, MODEL)

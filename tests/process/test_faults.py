@@ -64,6 +64,7 @@ def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_
     assert [event["incarnation"] for event in left] == [0]  # it said that it was through, and is not started again
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_no_push_is_staler_than_the_bound_also_when_a_worker_is_lost(tmp_path):
     bounded = counting.SCRIPT.replace("seed=7)", "seed=7, max_staleness=1)")

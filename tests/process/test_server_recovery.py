@@ -69,6 +69,7 @@ def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_r
     print([(event["role"], event["checkpoint"], event["samples_again"]) for event in back])
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_stopped_server_is_left_for_its_next_life_and_its_waking_changes_nothing(tmp_path):
     def hurt(job):
