@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <random>
 #include <string>
@@ -114,6 +115,13 @@ inline PushMeta sgd() {
   PushMeta meta;
   meta.hyper = {{0, {1.0f, 0, 0}}, {1, {1.0f, 0, 0}}};
   return meta;
+}
+
+// Whether every float has become smaller by this much.
+inline bool fell_by(const std::vector<float>& before, const std::vector<float>& after, float wanted) {
+  for (size_t i = 0; i < before.size(); ++i)
+    if (std::abs(before[i] - after[i] - wanted) > 1e-3f) return false;
+  return true;
 }
 
 // A push of four samples of a shard, by name.

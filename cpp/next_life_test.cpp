@@ -1,6 +1,5 @@
 // A server that dies and comes back at another address with its slots restored: whoever waits for it goes on,
 // pushes in doubt are applied once, and without such a word the error names the server.
-#include <cmath>
 #include <random>
 #include <thread>
 
@@ -39,12 +38,6 @@ std::vector<std::vector<uint8_t>> images_of(const Cluster& cluster, uint16_t ser
 }
 
 void kill(Cluster& cluster, size_t server) { cluster.servers_[server].reset(); }
-
-bool fell_by(const std::vector<float>& before, const std::vector<float>& after, float wanted) {
-  for (size_t i = 0; i < before.size(); ++i)
-    if (std::abs(before[i] - after[i] - wanted) > 1e-3f) return false;
-  return true;
-}
 
 }  // namespace
 

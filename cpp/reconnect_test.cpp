@@ -1,6 +1,5 @@
 // Connections that break while requests are under way, and slots that move under a push: nothing is lost,
 // nothing comes twice, and what cannot be mended is told by name.
-#include <cmath>
 #include <random>
 #include <thread>
 
@@ -24,12 +23,6 @@ struct Proxied : Cluster {
   std::vector<std::unique_ptr<Proxy>> proxies;
 };
 
-bool lost(const std::vector<float>& before, const std::vector<float>& after, float wanted) {
-  for (size_t i = 0; i < before.size(); ++i)
-    if (std::abs(before[i] - after[i] - wanted) > 1e-3f) return false;
-  return true;
-}
-
 }  // namespace
 
 TEST(a_push_whose_answer_is_lost_is_sent_again_and_applied_once) {
@@ -45,7 +38,7 @@ TEST(a_push_whose_answer_is_lost_is_sent_again_and_applied_once) {
     cluster.proxies[batch % 2]->cut_replies_after(0);  // the push is applied, its acknowledgement never comes
     backend.push(std::span(&part, 1), named_push(1, 4 * batch))->wait();
   }
-  CHECK(lost(before, pulled(backend, routed), 5));
+  CHECK(fell_by(before, pulled(backend, routed), 5));
   CHECK(backend.stats().reconnects == 5);
   uint64_t repeated = 0;
   for (size_t s = 0; s < 2; ++s) repeated += cluster[s].stats().repeated_keys;
@@ -70,7 +63,7 @@ TEST(requests_under_way_survive_cuts_at_any_moment) {
     pushing->wait();
   }
   for (const auto& proxy : cluster.proxies) proxy->cut_replies_after(-1);
-  CHECK(lost(before, pulled(backend, routed), kBatches));
+  CHECK(fell_by(before, pulled(backend, routed), kBatches));
   CHECK(backend.stats().reconnects > 0);
 }
 
@@ -176,7 +169,7 @@ TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_onl
       cluster.stores[moved.server_of_slot[slot]]->pull({&routed.tables[i], 1}, {&routed.keys[i], 1},
                                                        direct.data() + routed.row_offset[i]);
     }
-    CHECK(lost(before, direct, 2));
+    CHECK(fell_by(before, direct, 2));
     for (uint32_t slot = 0; slot < kSlots; ++slot)
       CHECK(cluster.stores[moved.server_of_slot[slot]]->applied(slot).spans().size() == 1);
   }

@@ -45,6 +45,12 @@ class Span:
     end: float
 
 
+def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec) -> LocalCluster:
+    """The stepping job on these servers."""
+    arguments = [str(folder), str(sizes.rows), str(DIM)]
+    return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0)
+
+
 def bench(options: Options) -> report.Result:
     """One job with servers that come and go; then the same stopped and started again."""
     sizes = Sizes(5_000, 2.0) if options.quick else Sizes(400_000, 15.0)
@@ -52,13 +58,7 @@ def bench(options: Options) -> report.Result:
         folder = pathlib.Path(name)
         (folder / "train.py").write_text(stepping.SCRIPT)
         rules = CheckpointRules(every_s=3600.0)
-        with LocalCluster(
-            folder / "train.py",
-            [name, str(sizes.rows), str(DIM)],
-            spec=spec(2, rules),
-            folder=folder / "runs",
-            grace_s=5.0,
-        ) as job:
+        with started(folder, sizes, spec(2, rules)) as job:
             before, during, moves = live(job, folder, sizes)
             step()
             stopped = float(time.time())
@@ -66,13 +66,7 @@ def bench(options: Options) -> report.Result:
             last = job.wait().checkpoint
         checkpoints = str((job.files.root / "checkpoints").absolute())
         again = CheckpointRules(every_s=3600.0, resume=checkpoints, resume_number=last)
-        with LocalCluster(
-            folder / "train.py",
-            [name, str(sizes.rows), str(DIM)],
-            spec=spec(3, again),
-            folder=folder / "runs",
-            grace_s=5.0,
-        ) as job:
+        with started(folder, sizes, spec(3, again)) as job:
             job.until(lambda _: len(times := stepping.merged(folder)) > 20 and times[-1] > stopped + 0.5)
             first = next(at for at in stepping.merged(folder) if at > resumed_at(job))
             step()
