@@ -18,6 +18,8 @@ class GuardRules:
     """So many times its peers' time a key is slow."""
     hotter: float = 1.3
     """So many times its peers' keys a second is more load."""
+    at_work: float = 0.15
+    """Of the time: a server whose tables are at work for less holds nobody up, whatever its peers do."""
     busy: float = 0.8
     """Of its CPU: above that it has none to spare."""
     window_s: float = 5.0

@@ -1,6 +1,7 @@
 """Pure. Whether a server holds the job up, why, and what would help: first the cause, then the cure.
 
 In: what each server did lately (`Pace`s, from its counters and its agent). Out: a `Verdict` a server, with its reason.
+Only who is at work for a good part of the time can hold others up: times of an idle server are mostly noise.
 Next: the master moves slots, or replaces the server by one elsewhere.
 
 * More load than its peers and no CPU to spare: **hot**. Slots move to the others.
@@ -39,6 +40,11 @@ class Pace:
     """Processors it used."""
     cpu_limit: float | None = None
 
+    @property
+    def at_work(self) -> float:
+        """Part of the time that its tables were at work, over all of its threads."""
+        return self.keys_s * self.ns_a_key / 1e9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -62,6 +68,9 @@ def _judge_one(one: Pace, others: Sequence[Pace], rules: GuardRules) -> Verdict:
     keys, ns = median(other.keys_s for other in busy_peers), median(other.ns_a_key for other in busy_peers)
     load, time = one.keys_s / keys, one.ns_a_key / max(ns, 1e-9)
     said = f"{who} has {load:.1f} times its peers' load and takes {time:.1f} times as long a key"
+    if one.at_work < rules.at_work:
+        idle = f"{said}, but is at work for {one.at_work:.0%} of the time only: it holds nobody up"
+        return Verdict(rank=one.rank, cause=Cause.NONE, why=idle)
     spare = one.cpu_limit is not None and one.cpu < rules.busy * one.cpu_limit
     if load > rules.hotter and not spare:
         return Verdict(rank=one.rank, cause=Cause.HOT, why=f"{said}: the load is the cause")

@@ -14,7 +14,7 @@ def causes(*paces: Pace) -> list[Cause]:
     return [verdict.cause for verdict in servers.judge(paces, RULES)]
 
 
-def pace(rank: int, keys_s: float = 1e6, ns_a_key: float = 100, cpu: float = 0.5, limit: float | None = 1.0) -> Pace:
+def pace(rank: int, keys_s: float = 2e6, ns_a_key: float = 100, cpu: float = 0.5, limit: float | None = 1.0) -> Pace:
     return Pace(rank=rank, keys_s=keys_s, ns_a_key=ns_a_key, cpu=cpu, cpu_limit=limit)
 
 
@@ -28,14 +28,22 @@ def test_a_throttled_server_is_slow_whether_or_not_it_has_a_limit():
 
 
 def test_a_server_with_more_load_and_no_processor_to_spare_is_hot():
-    (_, _, hot) = servers.judge([pace(0), pace(1), pace(2, keys_s=2e6, ns_a_key=400, cpu=0.95)], RULES)
+    (_, _, hot) = servers.judge([pace(0), pace(1), pace(2, keys_s=4e6, ns_a_key=400, cpu=0.95)], RULES)
 
     assert hot.cause is Cause.HOT
     assert "server-2 has 2.0 times its peers' load and takes 4.0 times as long a key" in hot.why
 
 
 def test_more_load_with_processors_to_spare_is_no_trouble():
-    assert causes(pace(0), pace(1, keys_s=2e6, cpu=0.3)) == [Cause.NONE, Cause.NONE]
+    assert causes(pace(0), pace(1, keys_s=4e6, cpu=0.3)) == [Cause.NONE, Cause.NONE]
+
+
+def test_a_server_that_is_hardly_at_work_holds_nobody_up():
+    slow, loaded = pace(1, keys_s=50_000, ns_a_key=2000, limit=None), pace(1, keys_s=1e5, limit=None)
+
+    assert causes(pace(0, keys_s=50_000), slow) == [Cause.NONE, Cause.NONE]
+    assert causes(pace(0, keys_s=10_000), loaded) == [Cause.NONE, Cause.NONE]
+    assert "at work for 10% of the time only" in servers.judge([pace(0, keys_s=50_000), slow], RULES)[1].why
 
 
 def test_a_single_server_has_no_peers():
