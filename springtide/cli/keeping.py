@@ -11,6 +11,7 @@ from springtide import errors
 from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.places import place_of
+from springtide.cli import picture
 from springtide.domain.checkpoints import CheckpointRules
 
 EVERY_S = 30.0
@@ -70,5 +71,6 @@ def find_checkpoint(where: str, *, sync: str) -> Manifest | None:
         )
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.manifest.begun_at))
     said = f"job {found.manifest.job}, {made}, {found.manifest.samples:,} samples trained"
-    print(f"going on from checkpoint {found.manifest.number} in {found.place.where} ({said})", file=sys.stderr)
+    went = f"going on from checkpoint {found.manifest.number} in {found.place.where} ({said})"
+    print("\n".join(picture.wrap(went)), file=sys.stderr)
     return found.manifest

@@ -63,7 +63,9 @@ def picture(status: JobStatus) -> Group:
     term = f", term {status.term}" if status.term > 1 else ""
     facts.add_row("job", f"{status.name} ({status.phase}{term})", "elapsed", f"{status.elapsed_s:.0f} s")
     facts.add_row("samples", f"{status.samples:,}", "rate", f"{status.samples_per_s:,.0f} samples/s")
-    facts.add_row("workers", alive_text(status, RoleKind.WORKER), "servers", alive_text(status, RoleKind.SERVER))
+    again = f", {status.relaunches} relaunched" if status.relaunches else ""
+    workers = alive_text(status, RoleKind.WORKER) + again
+    facts.add_row("workers", workers, "servers", alive_text(status, RoleKind.SERVER))
     facts.add_row("loss", loss, *next(iter(metric_cells(status)), ("", "")))
     for cells in metric_cells(status)[1:]:
         facts.add_row("", "", *cells)
@@ -106,9 +108,8 @@ def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
 
 
 def alive_text(status: JobStatus, kind: RoleKind) -> str:
-    """`2/2`; those that were started again are mentioned with the workers."""
-    text = "/".join(map(str, alive(status, kind)))
-    return f"{text}, {status.relaunches} relaunched" if status.relaunches and kind is RoleKind.WORKER else text
+    """`2/2`."""
+    return "/".join(map(str, alive(status, kind)))
 
 
 def decision_of(status: JobStatus) -> str:

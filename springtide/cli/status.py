@@ -56,7 +56,7 @@ def text(run: Run, job: JobStatus) -> str:
         lines += wrap(f"shards  {shards(job)}")
     lines += wrap(
         f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
-        f"master's term {job.term}"
+        f"{f'{job.relaunches} relaunched, ' if job.relaunches else ''}master's term {job.term}"
     )
     if job.staleness is not None:
         lines += wrap(f"stale   {job.staleness_p50} pushes at the median, {job.staleness} at most")
