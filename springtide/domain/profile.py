@@ -1,10 +1,15 @@
 """Pure. Where the time of steps went: four waits as a user sees them, four terms as the performance model wants them.
 
-In: train/meter.py makes one StepTiming a step. Next: sums of them ride on heartbeats to the master; planning fits them.
+In: train/meter.py makes one StepTiming a step. Next: sums of them ride on heartbeats to the master; `planning.observe`
+makes a `Profile` a window of them, `planning.fit` a model of profiles.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+
+from springtide import errors
+from springtide.domain.shape import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +80,45 @@ def summed(timings: Iterable[StepTiming]) -> TimingSum:
     """Add the steps up."""
     steps = list(timings)
     return TimingSum(steps=len(steps), **{name: sum(getattr(step, name) for step in steps) for name in STEP_FIELDS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What was measured in one configuration over one window: what the performance model is fitted to.
+
+    The timing is as it came and may hold anything; `planning.fit` says what of it is of no use.
+    """
+
+    shape: Shape
+    batch: int
+    """Samples of one step of one worker."""
+    timing: TimingSum
+    """Over the steps of all workers."""
+    at: float
+    """When the window ended."""
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a step of one worker; NaN without steps."""
+        return self.timing.total_s / self.timing.steps if self.timing.steps > 0 else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the performance model takes as given of a job."""
+
+    dense_bytes: float
+    """M: bytes of dense parameters that a step sends and fetches."""
+    bandwidth: float
+    """B: bytes a second of the network that workers share."""
+    dim: float
+    """D: floats that one sample looks up, over all tables."""
+    batch: int
+    """m: samples of one step of one worker."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            number = getattr(self, each.name)
+            least = 0 if each.name == "dense_bytes" else 1e-12
+            if not least <= number < math.inf:
+                raise errors.BadInput(f"model facts: {each.name} {number!r}; wanted a number above 0")

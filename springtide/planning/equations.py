@@ -1,0 +1,123 @@
+"""Pure. The performance model of a job: seconds of a step and samples a second, from its shape (DLRover-RM, Eqns 1-6).
+
+In: `Coefficients` (fitted by `planning.fit`, or true ones in a simulation), `ModelFacts`, and one `Shape` or many at
+once, as arrays (`Shapes`). Next: `planning.candidates` looks for the shapes worth having.
+
+    T = grad * m / worker_cpu  +  upd * w / (p * server_cpu)  +  sync * (M / p) / (B / w)  +  emb * m * D / p  +  beta
+    throughput = w * m / T
+
+with w workers, p servers, m samples a step of one worker, M dense bytes, B bandwidth, D floats that a sample looks up.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple, overload
+
+import numpy
+import numpy.typing
+
+from springtide import errors
+from springtide.domain.profile import ModelFacts
+from springtide.domain.shape import Shape
+
+Array = numpy.typing.NDArray[numpy.float64]
+TERMS = ("grad", "upd", "sync", "emb", "beta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficients:
+    """What a job is like. None is below 0."""
+
+    grad: float
+    """Core-seconds that a sample's forward and backward take."""
+    upd: float
+    """Core-seconds that servers take for one worker's gradients."""
+    sync: float
+    """Times that the dense parameters cross the network."""
+    emb: float
+    """Seconds that one server takes to look up one float."""
+    beta: float
+    """Seconds of a step that no resource shortens: the sum of the four constants."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            number = getattr(self, each.name)
+            if not 0 <= number < numpy.inf:
+                raise errors.BadInput(f"coefficient {each.name} {number!r}; wanted a number, 0 or more")
+
+    @property
+    def array(self) -> Array:
+        """In the order of `TERMS`."""
+        return numpy.array([self.grad, self.upd, self.sync, self.emb, self.beta])
+
+
+class Shapes(NamedTuple):
+    """Many shapes at once, or one: what the equations see of them."""
+
+    workers: Array
+    servers: Array
+    worker_cpu: Array
+    server_cpu: Array
+
+
+def shapes(many: Iterable[Shape]) -> Shapes:
+    """The shapes as arrays."""
+    listed = [(one.workers, one.servers, one.worker_cpu, one.server_cpu) for one in many]
+    return Shapes(*numpy.array(listed, dtype=numpy.float64).reshape(-1, 4).T)
+
+
+class Terms(NamedTuple):
+    """Seconds of a step by cause; numbers for one shape, arrays for many."""
+
+    gradient: Array | float
+    update: Array | float
+    synchronization: Array | float
+    lookup: Array | float
+    constant: float
+
+
+def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Terms:
+    """Eqns 2 to 5, each without its constant; their sum is the last."""
+    w, p = shape.workers, shape.servers
+    return Terms(
+        gradient=coefficients.grad * facts.batch / shape.worker_cpu,
+        update=coefficients.upd * w / (p * shape.server_cpu),
+        synchronization=coefficients.sync * facts.dense_bytes / facts.bandwidth * w / p,
+        lookup=coefficients.emb * facts.batch * facts.dim / p,
+        constant=coefficients.beta,
+    )
+
+
+@overload
+def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shape) -> float: ...
+@overload
+def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shapes) -> Array: ...
+def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Array | float:
+    """T: seconds of a step of one worker."""
+    return sum(terms(coefficients, facts, shape))
+
+
+@overload
+def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape) -> float: ...
+@overload
+def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shapes) -> Array: ...
+def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Array | float:
+    """Eqn 1: samples a second of all workers; none where a step takes no time."""
+    seconds = step_seconds(coefficients, facts, shape)
+    if isinstance(seconds, numpy.ndarray):
+        return numpy.divide(shape.workers * facts.batch, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
+    return shape.workers * facts.batch / seconds if seconds > 0 else 0.0
+
+
+def design(facts: ModelFacts, many: Shapes, batches: Sequence[int] | Array | None = None) -> Array:
+    """A row a shape, a column a coefficient: T is the product with the coefficients."""
+    w, p = many.workers, many.servers
+    m = numpy.asarray(facts.batch if batches is None else batches, dtype=numpy.float64)
+    columns = (
+        m / many.worker_cpu,
+        w / (p * many.server_cpu),
+        facts.dense_bytes / facts.bandwidth * w / p,
+        m * facts.dim / p,
+        numpy.ones_like(p),
+    )
+    return numpy.stack(columns, axis=-1)
