@@ -76,7 +76,9 @@ class SaverProcess:
 
     def save(self, request: state_saver.Request) -> state_saver.Answer:
         """Have it written; SaverFailed when the saver dies over it."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is not None and self._process.poll() is not None:
+            log.warning("the saver process ended with status %d; another one is started", self._reap())
+        if self._process is None:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[self._lock],
                 start_new_session=True,  # Ctrl-C is for the trainer

@@ -45,7 +45,7 @@ def test_a_killed_saver_is_replaced_and_the_save_persists(tmp_path: pathlib.Path
     url, memory = tmp_path / "saves", tmp_path / "memory"
     with Checkpointer(url, memory=memory) as checkpointer:
         checkpointer.save(1, {}).wait()
-        (saver,) = [child for child in psutil.Process().children() if "state_saver" in " ".join(child.cmdline())]
+        saver = the_saver()
         os.kill(saver.pid, signal.SIGSTOP)  # so that it dies with the image in hand
         save = checkpointer.save(2, {"x": torch.ones(100_000)})
         os.kill(saver.pid, signal.SIGKILL)
@@ -53,3 +53,19 @@ def test_a_killed_saver_is_replaced_and_the_save_persists(tmp_path: pathlib.Path
         assert save.wait() is Outcome.PERSISTED
         assert [manifest.step for manifest in checkpointer.saved()] == [2, 1]
     assert state_folder.whole_images(checkpointer.folder)[0][0].step == 2
+
+
+def test_a_saver_that_was_killed_while_idle_is_replaced_at_the_next_save(tmp_path: pathlib.Path) -> None:
+    with Checkpointer(tmp_path / "saves", memory=tmp_path / "memory") as checkpointer:
+        checkpointer.save(1, {}).wait()
+        saver = the_saver()
+        saver.kill()
+        saver.wait()
+        assert checkpointer.save(2, {"x": torch.ones(10)}).wait() is Outcome.PERSISTED
+        assert the_saver().pid != saver.pid
+
+
+def the_saver() -> psutil.Process:
+    """The only one of this process."""
+    (saver,) = [child for child in psutil.Process().children() if "state_saver" in " ".join(child.cmdline())]
+    return saver
