@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from springtide.checkpoint.manifest import Chain, File, Manifest, Segment
+from springtide.checkpoint.manifest import Chain, File, Manifest, Segment, bare
 from springtide.domain.checkpoints import Piece, Written
 
 
@@ -50,7 +50,9 @@ def cover(
         file = files.place(File(one.file, one.life, one.size))
         chains.append((*before, Segment(file, piece.offset, piece.length, piece.checksum, not piece.since)))
     missing = tuple(slot for slot in range(slots) if slot not in found)
-    return Covered(tuple(files.listed), tuple(chains), missing)
+    copies = {name: f"{one.buddy}/{name}" for one in written if one.buddy for name in one.mirrored}
+    listed = tuple(msgspec.structs.replace(file, mirror=copies.get(bare(file.name), "")) for file in files.listed)
+    return Covered(listed, tuple(chains), missing)
 
 
 def fits(previous: Manifest | None, life: str, piece: Piece) -> bool:

@@ -22,12 +22,14 @@ _NAME = re.compile(r"manifest-(\d{6,})\.ckpt")
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
-    """A segment file beside the manifest."""
+    """A segment file beside the manifest, or in a folder beside it."""
 
     name: str
     life: str
     """The server that wrote it, and which of its lives: server-0.1. Only that one may go on with increments."""
     size: int
+    mirror: str = ""
+    """A second copy of it, in the folder of another server; empty: there is none."""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -81,6 +83,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return all(len(chain) == 1 for chain in self.chains)
 
     @property
+    def mirrored(self) -> bool:
+        """Whether there are two copies of every file."""
+        return all(file.mirror for file in self.files)
+
+    @property
     def bytes_written(self) -> int:
         """What this checkpoint itself wrote."""
         return sum(file.size for file in self.files if number_in(file.name) == self.number)
@@ -105,6 +112,17 @@ def number_of(name: str) -> int | None:
 def segment_name(life: str, number: int) -> str:
     """The file of the images that one server life writes for one checkpoint."""
     return f"{life}-{number:06d}.seg"
+
+
+def without_mirrors(manifest: Manifest) -> Manifest:
+    """The same checkpoint, with each file once and all in one folder: as a copy elsewhere has it."""
+    files = tuple(File(bare(file.name), file.life, file.size) for file in manifest.files)
+    return msgspec.structs.replace(manifest, files=files)
+
+
+def bare(name: str) -> str:
+    """A file's name without the folder of the server that has it."""
+    return name.rpartition("/")[2]
 
 
 def number_in(name: str) -> int | None:

@@ -4,6 +4,7 @@ In: what a user gives as a path or URL. Out: a `Place` to read from and write to
 far as the place allows: a folder renames, an object store shows an object when it is whole.
 """
 
+import contextlib
 import os
 import pathlib
 from typing import Any, Protocol
@@ -52,9 +53,17 @@ class Folder:
         return str(self.path)
 
     def names(self) -> list[str]:
-        """Files in it."""
+        """Files in it, and in the folders in it: `server-0/…` where each server has one of its own."""
+        found: list[str] = []
+        for folder in ("", *self._folders()):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path / folder) as entries:
+                found += [f"{folder}/{entry.name}".lstrip("/") for entry in entries if entry.is_file()]
+        return found
+
+    def _folders(self) -> list[str]:
         try:
-            return [entry.name for entry in os.scandir(self.path) if entry.is_file()]
+            with os.scandir(self.path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from springtide import _native, errors
-from springtide.checkpoint.manifest import Manifest, Segment, decode, name_of, number_of
+from springtide.checkpoint.manifest import File, Manifest, Segment, decode, name_of, number_of
 from springtide.checkpoint.places import Place, place_of
 
 
@@ -53,32 +53,49 @@ def read(where: str | Place, number: int) -> Manifest:
     place = place_of(where) if isinstance(where, str) else where
     manifest = decode(place.read(name_of(number)))
     for file in manifest.files:
-        size = place.size(file.name)
-        if size is None:
-            raise errors.BadInput(f"{file.name} is missing")
-        if size < file.size:
-            raise errors.BadInput(f"{file.name} is torn: it has {size} of {file.size} bytes")
+        whole_copy(place, file)
     return manifest
+
+
+def whole_copy(place: Place, file: File) -> str:
+    """The name of a file, or of its mirror where that alone is there in full; BadInput says what is missing."""
+    troubles = []
+    for name in filter(None, (file.name, file.mirror)):
+        size = place.size(name)
+        if size is not None and size >= file.size:
+            return name
+        troubles.append(f"{name} is missing" if size is None else f"{name} is torn: {size} of {file.size} bytes")
+    raise errors.BadInput(", and ".join(troubles))
 
 
 def verify(place: Place, manifest: Manifest, slots: Iterable[int]) -> None:
     """Compare the bytes of these slots with their sums; BadInput names the first that does not fit."""
     for slot in slots:
-        for segment in manifest.chains[slot]:
-            check_image(manifest, slot, segment, _image(place, manifest, segment))
+        for _ in images(place, manifest, slot):
+            pass
 
 
-def images(place: Place, manifest: Manifest, slot: int) -> Iterator[bytes]:
-    """The slot's images in the order of import: a full one, then what changed. Each is whole, or BadInput."""
+def images(place: Place, manifest: Manifest, slot: int, spared: dict[str, str] | None = None) -> Iterator[bytes]:
+    """The slot's images in the order of import: a full one, then what changed. Each is whole, or BadInput.
+
+    What is missing, torn or damaged is read from its mirror, where there is one; `spared` gets the names of such files,
+    and what is wrong with them.
+    """
     for segment in manifest.chains[slot]:
-        image = _image(place, manifest, segment)
-        check_image(manifest, slot, segment, image)
+        file = manifest.files[segment.file]
+        try:
+            image = _image(place, file.name, slot, segment)
+        except (errors.BadInput, OSError) as error:
+            if not file.mirror:
+                raise
+            if spared is not None:
+                spared.setdefault(file.name, str(error))
+            image = _image(place, file.mirror, slot, segment)
         yield image
 
 
-def check_image(manifest: Manifest, slot: int, segment: Segment, image: bytes) -> None:
+def check_image(file: str, slot: int, segment: Segment, image: bytes) -> None:
     """Refuse bytes that are not the image which the manifest means."""
-    file = manifest.files[segment.file].name
     where = f"the image of slot {slot} at {segment.offset} of {file}"
     if len(image) != segment.length:
         raise errors.BadInput(f"{where} is torn: {len(image)} of {segment.length} bytes")
@@ -89,5 +106,7 @@ def check_image(manifest: Manifest, slot: int, segment: Segment, image: bytes) -
         raise errors.BadInput(f"{where} is another one than was written there")
 
 
-def _image(place: Place, manifest: Manifest, segment: Segment) -> bytes:
-    return place.read(manifest.files[segment.file].name, segment.offset, segment.length)
+def _image(place: Place, file: str, slot: int, segment: Segment) -> bytes:
+    image = place.read(file, segment.offset, segment.length)
+    check_image(file, slot, segment, image)
+    return image

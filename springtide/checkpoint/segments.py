@@ -18,8 +18,10 @@ WriteImage = Callable[[int, int], tuple[int, int, bool]]
 class SegmentWriter:
     """One file being written. `close` gives it its name; left with an exception, it is removed."""
 
-    def __init__(self, folder: pathlib.Path, life: str, number: int) -> None:
+    def __init__(self, folder: pathlib.Path, life: str, number: int, *, home: str = "") -> None:
+        """`home` is a folder in the job's folder for the files of this server alone."""
         self.life, self.number = life, number
+        self._home, folder = home, folder / home
         self.path = folder / segment_name(life, number)
         self._unfinished = self.path.with_suffix(".part")
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +47,8 @@ class SegmentWriter:
         os.close(self._file)
         self._open = False
         self._unfinished.rename(self.path)
-        return Written(self.life, self.path.name, self.size, tuple(self._pieces.values()))
+        file = f"{self._home}/{self.path.name}" if self._home else self.path.name
+        return Written(self.life, file, self.size, tuple(self._pieces.values()))
 
     def discard(self) -> None:
         """Give up; what was written is removed. Harmless after `close`."""

@@ -15,7 +15,7 @@ import msgspec
 
 from springtide import errors
 from springtide.checkpoint import reader, writer
-from springtide.checkpoint.manifest import Manifest
+from springtide.checkpoint.manifest import Manifest, without_mirrors
 from springtide.checkpoint.places import Folder, Remote
 
 NICE = 10
@@ -37,13 +37,14 @@ def upload(folder: pathlib.Path, url: str, number: int, *, keep: int) -> Uploade
     """Send what is missing, publish, drop what is not needed there any more."""
     began = time.monotonic()
     here, there = Folder(folder), Remote(url)
-    manifest = reader.read(here, number)
+    mirrored = reader.read(here, number)
+    manifest = without_mirrors(mirrored)
     present = set(there.names())
     files = size = 0
-    for file in manifest.files:
+    for source, file in zip(mirrored.files, manifest.files, strict=True):
         if file.name in present and there.size(file.name) == file.size:
             continue
-        there.put(folder / file.name, file.name)
+        there.put(folder / reader.whole_copy(here, source), file.name)
         files, size = files + 1, size + file.size
     writer.publish(there, manifest)
     writer.drop_unneeded(there, kept_at(there, manifest, keep))

@@ -21,7 +21,8 @@ def drop_unneeded(place: Place, kept: Collection[Manifest]) -> list[str]:
     Files of checkpoints after the newest of `kept` are being written, and stay.
     """
     newest = max((manifest.number for manifest in kept), default=0)
-    needed = {file.name for manifest in kept for file in manifest.files} | {manifest.name for manifest in kept}
+    files = [file for manifest in kept for file in manifest.files]
+    needed = {file.name for file in files} | {file.mirror for file in files} | {manifest.name for manifest in kept}
     names = [name for name in place.names() if name not in needed]
     gone = [name for name in names if (_number(name) or newest + 1) <= newest]
     gone.sort(key=lambda name: number_of(name) is None)

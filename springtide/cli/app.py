@@ -109,6 +109,7 @@ def run(
     checkpoint_dir: Annotated[str, typer.Option(help="Folder for them.  [default: the run's]", metavar="DIR")] = "",
     checkpoint_url: Annotated[str, typer.Option(help="Where they are copied to.", metavar="URL")] = "",
     upload_every: Annotated[float, typer.Option(min=1, help="Seconds between two copies.")] = 600.0,
+    mirror: Annotated[bool, typer.Option("--mirror", help="Another server keeps a copy of each server's.")] = False,
     resume: Annotated[str, typer.Option(help="Go on from a run's checkpoints.", metavar="RUN_OR_URL")] = "",
     as_json: Json = False,
     debug: Debug = False,
@@ -124,7 +125,7 @@ def run(
         sync=sync, name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
         heartbeat_s=heartbeat, relaunches=relaunches, recovery=recovery, tries=tries, stragglers=tuple(straggler or ()),
         guards=guards, grace_s=grace, checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir,
-        checkpoint_url=checkpoint_url, upload_every_s=upload_every, resume=resume,
+        checkpoint_url=checkpoint_url, upload_every_s=upload_every, mirror=mirror, resume=resume,
         as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)

@@ -45,7 +45,8 @@ def listed(story: Sequence[Event]) -> list[dict[str, Any]]:
                 "where": event.get("where", ""),
                 "kept": (pathlib.Path(event.get("where", "")) / name_of(event["number"])).is_file(),
                 "uploaded": "",
-                "why": event.get("why", ""),
+                "mirror": event.get("mirror", ""),
+                "why": event.get("why", "") or without_mirror(event),
             }
         elif event["event"] == "uploaded" and event["number"] in found:
             one = found[event["number"]]
@@ -53,6 +54,12 @@ def listed(story: Sequence[Event]) -> list[dict[str, Any]]:
             if event["outcome"] != "complete":
                 one["why"] = f"not copied to {event['url']}: {event['why']}"
     return [found[number] for number in sorted(found)]
+
+
+def without_mirror(event: Event) -> str:
+    """Why a complete one is there once only."""
+    mirror = event.get("mirror", "complete")
+    return "" if mirror == "complete" else f"without a mirror: {mirror}"
 
 
 def text(job: str, found: Sequence[dict[str, Any]]) -> list[str]:

@@ -25,6 +25,8 @@ def rules(
     sync: str,
     url: str = "",
     upload_every_s: float = UPLOAD_EVERY_S,
+    mirror: bool = False,
+    servers: int = 1,
     resume: str = "",
     resumed: Manifest | None = None,
 ) -> CheckpointRules:
@@ -38,6 +40,10 @@ def rules(
         every_s = 0.0
     if url and every_s == 0:
         raise errors.BadInput("--checkpoint-url without checkpoints: give --checkpoint-every too, and no --sync bsp")
+    if mirror and every_s == 0:
+        raise errors.BadInput("--mirror without checkpoints: give --checkpoint-every too, and no --sync bsp")
+    if mirror and servers < 2:
+        raise errors.BadInput("--mirror with one server: no other could keep a copy; give --servers 2 or more")
     if url and "://" not in url:
         url = f"file://{absolute(url)}"
     return CheckpointRules(
@@ -48,6 +54,7 @@ def rules(
         numbers_after=max(reader.numbers(place_of(resume))) if resumed else 0,
         url=url.rstrip("/"),
         upload_every_s=upload_every_s,
+        mirror=mirror,
     )
 
 

@@ -56,6 +56,7 @@ class RunOptions:
     checkpoint_dir: str = ""
     checkpoint_url: str = ""
     upload_every_s: float = keeping.UPLOAD_EVERY_S
+    mirror: bool = False
     resume: str = ""
     as_json: bool = False
     debug: bool = False
@@ -99,6 +100,7 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
         checkpoints=keeping.rules(
             every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, sync=options.sync,
             url=options.checkpoint_url, upload_every_s=options.upload_every_s, resume=options.resume, resumed=resumed,
+            mirror=options.mirror, servers=sizes.servers,
         ),
         stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
         guards=GuardRules(memory=options.guards, servers=options.guards),

@@ -71,13 +71,16 @@ def sentence(event: Event) -> str:
             return f"{event['why']}; a new master (term {event['term']}) listened {event['seconds']:.1f} s later"
         case "checkpoint" if event["outcome"] != "complete":
             return f"checkpoint {event['number']} {event['outcome']}: {event['why']}"
+        case "checkpoint" if event.get("mirror", "complete") != "complete":
+            return f"checkpoint {event['number']} is without a mirror: {event['mirror']}"
         case "uploaded" if event["outcome"] != "complete":
             return f"checkpoint {event['number']} was not copied to {event['url']}: {event['why']}"
         case "resumed":
             return f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']} samples trained"
         case "ready" if event.get("checkpoint"):
             back = f"{event['role']} is back with its slots of checkpoint {event['checkpoint']} in {event['where']}"
-            return f"{back}; {event['samples_again']} samples are trained again"
+            again = f"{event['samples_again']} samples are trained again"
+            return "; ".join(filter(None, (back, event.get("mirror", ""), again)))
         case "ended" | "joined" | "ready" | "placed" | "finished" | "exited" | "lost":
             return ""
         case kind if event.get("why"):

@@ -4,6 +4,7 @@ In: `cli.run` builds the rules. Next: `master.saving` begins checkpoints, `embed
 `checkpoint.cover` puts the parts together.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,8 +27,21 @@ class Written(NamedTuple):
 
     life: str
     file: str
+    """Its path in the job's folder."""
     size: int
     pieces: tuple[Piece, ...]
+    buddy: str = ""
+    """The server that has copies of this life's files; empty: none has."""
+    mirrored: tuple[str, ...] = ()
+    """Names of these files, this one and earlier ones."""
+
+
+class Buddy(NamedTuple):
+    """Another server, which keeps copies of what one writes."""
+
+    server: str
+    address: str
+    """Where it takes them."""
 
 
 class ShardRange(NamedTuple):
@@ -51,6 +65,9 @@ class CheckpointRules:
     """Where they are copied to now and then, for anything that fsspec knows; empty: nowhere."""
     upload_every_s: float = 600.0
     """Seconds between two copies to `url`."""
+    mirror: bool = False
+    """Whether each server's files are also kept by another server, so that the loss of a host is not that of its
+    files."""
     resume: str = ""
     """Folder or URL of the checkpoints of another run that this one goes on from."""
     resume_number: int = 0
@@ -68,6 +85,12 @@ class CheckpointRules:
     def on(self) -> bool:
         """Whether there are any."""
         return self.every_s > 0
+
+
+def buddy_of(rank: int, ranks: Collection[int]) -> int | None:
+    """The server that keeps copies of another's files: the next one in the ring of those there are. None: no other."""
+    others = sorted(other for other in ranks if other != rank)
+    return next((other for other in others if other > rank), others[0]) if others else None
 
 
 def newly(before: tuple[ShardRange, ...], now: tuple[ShardRange, ...]) -> list[int]:

@@ -21,6 +21,8 @@ class Source(NamedTuple):
 
     where: str
     number: int
+    spared: tuple[str, ...] = ()
+    """What was read from a mirror, and why, each in a sentence."""
 
 
 def bring_back(store: _native.Store, wanted: messages.Restore) -> Source:
@@ -50,4 +52,7 @@ def bring_back(store: _native.Store, wanted: messages.Restore) -> Source:
 def _import(store: _native.Store, source: Source, wanted: messages.Restore) -> Source:
     done = restoring.restore(store, source.where, source.number, wanted.slots)
     log.info("restored from checkpoint %d in %s: %s", source.number, source.where, done)
-    return source
+    spared = tuple(f"{file} was read from its mirror: {why}" for file, why in done.spared.items())
+    for each in spared:
+        log.warning("%s", each)
+    return source._replace(spared=spared)

@@ -20,6 +20,8 @@ class Restored(NamedTuple):
     slots: int
     bytes: int
     seconds: float
+    spared: dict[str, str]
+    """Files that were read from their mirrors, and what is wrong with them."""
 
     def __str__(self) -> str:
         return f"{self.slots} slots, {self.bytes / 2**20:.1f} MiB in {self.seconds:.2f} s"
@@ -33,9 +35,10 @@ def restore(store: _native.Store, where: str, number: int, slots: Iterable[int])
     for spec in manifest.tables:
         store.declare(native_spec(spec))
     count = size = 0
+    spared: dict[str, str] = {}
     for slot in slots:
-        for image in reader.images(place, manifest, slot):
+        for image in reader.images(place, manifest, slot, spared):
             store.import_slot(image)
             size += len(image)
         count += 1
-    return Restored(count, size, time.monotonic() - began)
+    return Restored(count, size, time.monotonic() - began, spared)

@@ -16,6 +16,7 @@ from typing import Protocol
 from springtide import _native, errors
 from springtide.checkpoint.segments import SegmentWriter
 from springtide.domain.checkpoints import Piece, ShardRange, newly
+from springtide.embedding import mirroring
 from springtide.embedding.specs import plain_spec
 from springtide.rpc import messages
 
@@ -58,9 +59,16 @@ class Saver:
     """The saving of one server life."""
 
     def __init__(
-        self, role: Slots, folder: pathlib.Path, life: str, *, rest: Callable[[float], object] = time.sleep
+        self,
+        role: Slots,
+        folder: pathlib.Path,
+        life: str,
+        *,
+        mirror: mirroring.Mirror | None = None,
+        rest: Callable[[float], object] = time.sleep,
     ) -> None:
         self._role, self._folder, self._life, self._rest = role, folder, life, rest
+        self._mirror = mirror
         self._chains: dict[int, Chain] = {}
         """As far as complete checkpoints have them."""
         self._pending: dict[int, Chain] = {}
@@ -72,23 +80,29 @@ class Saver:
         began, cpu = time.monotonic(), time.thread_time()
         self._settle(order.base)
         self._forget(order.forget)
+        pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
+        home = self._mirror.home if self._mirror else ""
         try:
-            with SegmentWriter(self._folder, self._life, order.number) as file:
-                self._write(order, file)
+            with SegmentWriter(self._folder, self._life, order.number, home=home) as file:
+                self._write(order, file, pace)
                 written = file.close()
         except OSError as error:
             log.warning("checkpoint %d: %s", order.number, error)
             where = f"cannot write to {self._folder}"
             return messages.Saved(order.term, order.number, error=f"{where}: {error.strerror or error}")
+        unmirrored = ""
+        if self._mirror is not None:
+            written, unmirrored = self._mirror.copy(written, order.buddy, order.base, pace)
         seconds, cpu_s = time.monotonic() - began, time.thread_time() - cpu
         log.info("checkpoint %d: %d slots, %d bytes in %.2f s", order.number, len(written.pieces), file.size, seconds)
         tables = tuple(plain_spec(spec) for spec in self._role.store.tables())
-        return messages.Saved(order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s)
+        return messages.Saved(
+            order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s, unmirrored=unmirrored
+        )
 
-    def _write(self, order: messages.Save, file: SegmentWriter) -> None:
+    def _write(self, order: messages.Save, file: SegmentWriter, pace: "Pace") -> None:
         """All slots that are ours, those that come to us meanwhile too."""
         store, cut = self._role.store, self._role.store.cut()
-        pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         while left := [slot for slot in range(store.slots) if slot not in self._pending and self._role.owns(slot)]:
             for slot in left:
                 if not self._role.owns(slot):
@@ -152,14 +166,16 @@ class Pace:
             self._owed -= time.monotonic() - began
 
 
-def start(saver: Saver, ask: Callable[[messages.Request], messages.Reply], over: threading.Event) -> threading.Thread:
+def start(
+    saver: Saver, ask: Callable[[messages.Request], messages.Reply], over: threading.Event, takes_copies_at: str = ""
+) -> threading.Thread:
     """Save whatever the master orders, in a thread, until the server leaves."""
 
     def attend() -> None:
         term = number = 0
         try:
             while not over.is_set():
-                order = ask(messages.SaveRequest(term, number))
+                order = ask(messages.SaveRequest(term, number, takes_copies_at))
                 if isinstance(order, messages.Pulse):  # the job is over
                     return
                 if isinstance(order, messages.Save):

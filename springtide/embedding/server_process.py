@@ -4,15 +4,17 @@ In: the master's address, this server's name and the job's secret (`config`). Ou
 plane until the job is over; its counters ride on heartbeats.
 """
 
+import contextlib
 import logging
 import os
 import pathlib
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 from springtide import config, errors
-from springtide.embedding import next_life, saving, slot_loads
+from springtide.embedding import mirroring, next_life, saving, slot_loads
 from springtide.embedding.handover import Handing
 from springtide.embedding.serve import ServerRole
 from springtide.rpc import channel, messages
@@ -52,14 +54,32 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
             host=connection_host(settings.master),
         )  # fmt: skip
         try:
-            if welcome.checkpoints:
-                life = f"{settings.member}.{settings.incarnation}"
-                saving.start(saving.Saver(role, pathlib.Path(welcome.checkpoints), life), link.ask, over)
-            serve_job(role, link, welcome, over)
+            with saves(role, link, welcome, settings, over):
+                serve_job(role, link, welcome, over)
         finally:
             role.stop(drain_s=2.0)  # workers have gone by now: nothing more should come
     finally:
         link.close()
+
+
+@contextlib.contextmanager
+def saves(
+    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, settings: config.Settings,
+    over: threading.Event,
+) -> Iterator[None]:  # fmt: skip
+    """Checkpoints, where the job keeps any: written on the master's word, and others' files taken for a mirror."""
+    folder, life = pathlib.Path(welcome.checkpoints), f"{settings.member}.{settings.incarnation}"
+    if not welcome.checkpoints:
+        yield
+    elif not welcome.mirror:
+        saving.start(saving.Saver(role, folder, life), link.ask, over)
+        yield
+    else:
+        secret, host = config.job_secret(settings), connection_host(settings.master)
+        mirror = mirroring.Mirror(folder, settings.member, life, secret)
+        with mirroring.Taking(folder / settings.member, secret, host) as taking:
+            saving.start(saving.Saver(role, folder, life, mirror=mirror), link.ask, over, taking.address)
+            yield
 
 
 def serve_job(
@@ -89,7 +109,7 @@ def serve_job(
         role.place(welcome.placement)
     address = role.start()
     log.info("listening at %s", address)
-    placed = link.ask(messages.ServerReady(address, source.number, source.where))
+    placed = link.ask(messages.ServerReady(address, source.number, source.where, spared=source.spared))
     assert isinstance(placed, messages.Placed)
     role.place(placed.placement)
     placed_at.set()

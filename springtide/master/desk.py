@@ -198,7 +198,7 @@ class Desk:
         spec = self.spec
         return messages.ServerWelcome(
             job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,
-            heartbeat_s=spec.heartbeat_s, checkpoints=self.rounds.folder,
+            heartbeat_s=spec.heartbeat_s, checkpoints=self.rounds.folder, mirror=spec.checkpoints.mirror,
             restore=self._healing.to_bring_back(peer.role) or self.rounds.restore_for(request.rank),
             placement=self._healing.placement_for(peer.role),
         )  # fmt: skip
@@ -261,7 +261,7 @@ class Desk:
                 self._rollout.moved(role, request)
                 return messages.Ok()
             case messages.SaveRequest():
-                return await self.rounds.order_for(request)
+                return await self.rounds.order_for(role, incarnation, request)
             case messages.Saved():
                 self.rounds.heard(role, incarnation, request)
                 return messages.Ok()

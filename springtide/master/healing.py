@@ -72,6 +72,8 @@ class Healing:
         if note is not None and new:
             self._went_back(said.restored)
         told = {"checkpoint": said.restored, "where": said.source, "samples_again": again} if said.restored else {}
+        if said.spared:
+            told["mirror"] = "; ".join(said.spared)
         self._tell("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
         self._happen(events.Ready(role, said.address, incarnation))
 

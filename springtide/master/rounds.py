@@ -21,6 +21,7 @@ from springtide.embedding import placement
 from springtide.job import events, rollout
 from springtide.job.nodes import ALIVE
 from springtide.master import entries, meetings
+from springtide.master.buddies import Buddies
 from springtide.master.record import Record
 from springtide.master.saving import Saving
 from springtide.master.uploading import Uploading
@@ -50,6 +51,7 @@ class Rounds:
     def __init__(self, saving: Saving, doors: Doors, clock: Callable[[], float]) -> None:
         self.saving, self._doors, self._clock = saving, doors, clock
         self.uploading = Uploading(saving.rules, saving.folder, doors.tell)
+        self.buddies = Buddies(saving.rules)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -67,7 +69,7 @@ class Rounds:
     @property
     def trouble(self) -> str:
         """Why the newest one is not complete, or not copied; empty: all is well."""
-        return "; ".join(filter(None, (self.saving.trouble, self.uploading.trouble)))
+        return "; ".join(filter(None, (self.saving.trouble, self.saving.unmirrored, self.uploading.trouble)))
 
     def resume(self) -> None:
         """The run is new; it may go on from a checkpoint of another."""
@@ -116,18 +118,22 @@ class Rounds:
         if record.state.saving_last and saving.round is None and not (final and on_its_way):
             self._last_one()
         begin, hurry = saving.wanted(record, now)
-        if begin and len(lives) == len(rollout.needed(record.state.nodes)):
+        if begin and len(lives) == len(rollout.needed(record.state.nodes)) and self.buddies.known(lives):
             order = saving.begin(record, lives, hurry=hurry, at=now)
             log.info("checkpoint %d begins, after %d", order.number, order.base)
             self._doors.changed.turn()
 
-    async def order_for(self, request: messages.SaveRequest) -> messages.Save | messages.Wait | messages.Pulse:
+    async def order_for(
+        self, role: Role, incarnation: int, request: messages.SaveRequest
+    ) -> messages.Save | messages.Wait | messages.Pulse:
         """What a server is to write next; it has dealt with the one that it names."""
         saving, state = self.saving, self._doors.record.state
+        self.buddies.listens(role, incarnation, request.takes_copies_at)
 
         def order() -> messages.Save | None:
             order = saving.round.order if saving.round is not None else None
-            return order if order and (order.term, order.number) != (request.term, request.number) else None
+            new = order is not None and (order.term, order.number) != (request.term, request.number)
+            return self.buddies.named(order, role, self._lives()) if new and order is not None else None
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_S):
@@ -168,6 +174,7 @@ class Rounds:
             bytes=manifest.bytes_written, seconds=round(manifest.completed_at - manifest.begun_at, 3),
             cpu_s=round(now.cpu_s, 4), samples=manifest.samples, begun_at=manifest.begun_at,
             where=str(self.saving.folder),
+            **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror else {}),
         )  # fmt: skip
         self._doors.changed.turn()
         self.look()
@@ -204,8 +211,11 @@ class Rounds:
 
     def _check_lives(self) -> Mapping[int, str]:
         """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""
-        servers, now = rollout.needed(self._doors.record.state.nodes), self.saving.round
-        lives = {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers if node.state in ALIVE}
+        lives, now = self._lives(), self.saving.round
         if now is not None and (lost := sorted(now.lives - set(lives.values()))):
             self._give_up(f"{', '.join(lost)} was lost meanwhile", "abandoned")
         return lives
+
+    def _lives(self) -> Mapping[int, str]:
+        servers = rollout.needed(self._doors.record.state.nodes)
+        return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers if node.state in ALIVE}

@@ -44,6 +44,8 @@ class Round:
     written: dict[str, Written] = field(default_factory=dict)
     tables: dict[int, TableSpec] = field(default_factory=dict)
     cpu_s: float = 0.0
+    unmirrored: str = ""
+    """Why some of it is there once only, where a mirror is kept."""
     publishing: bool = False
 
     def manifest(self, record: Record, covered: cover.Covered) -> Manifest:
@@ -69,6 +71,8 @@ class Saving:
         self.last_note: BookNote | None = None
         self.trouble = ""
         """Why the newest one was not completed."""
+        self.unmirrored = ""
+        """Why the last complete one is there once only, where a mirror is kept."""
         self.pinned: Manifest | None = None
         """One whose files must stay whatever comes: it is being copied elsewhere."""
         self._number = rules.numbers_after
@@ -151,6 +155,8 @@ class Saving:
         now.written[life] = said.written
         now.tables |= {spec.id: spec for spec in said.tables}
         now.cpu_s += said.cpu_s
+        if said.unmirrored:
+            now.unmirrored = "; ".join(filter(None, (now.unmirrored, f"{life}: {said.unmirrored}")))
         covered = cover.cover(record.state.spec.slots, self.last, tuple(now.written.values()), owners)
         if not covered.missing:
             now.publishing = True
@@ -168,10 +174,11 @@ class Saving:
     def complete(self, manifest: Manifest) -> BookNote | None:
         """It is published; the note with which it began."""
         self.kept = [*self.kept, manifest][-self.rules.keep :]
-        note = self.round.note if self.round is not None else None
-        self.round = None
+        now, self.round = self.round, None
         self._complete(manifest)
-        return note
+        lacks = now.unmirrored if now is not None else ""
+        self.unmirrored = f"checkpoint {manifest.number} is without a mirror: {lacks}" if lacks else ""
+        return now.note if now is not None else None
 
     def abandon(self, why: str, at: float) -> int:
         """The checkpoint under way will not be completed; its number, 0 if there was none."""

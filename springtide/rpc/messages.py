@@ -1,4 +1,4 @@
-"""Every message of the control plane, in one place; what they are made of is in `rpc.nouns`, more in `rpc.together`.
+"""Every message of the control plane; what they are made of is in `rpc.nouns`, more in `rpc.together`, `rpc.saving`.
 
 A member sends a `Request` and gets one `Reply` with the same number; msgspec checks types on both sides, so nothing
 malformed gets past `rpc.frames`. Before the first request both sides prove that they know the secret (`rpc.auth`).
@@ -6,12 +6,10 @@ malformed gets past `rpc.frames`. Before the first request both sides prove that
 
 import msgspec
 
-from springtide.domain.checkpoints import ShardRange, Written
 from springtide.domain.cluster import Placement, RoleExit, RoleUsage, WantedRole
 from springtide.domain.job import Blame, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
-from springtide.domain.tables import TableSpec
 from springtide.rpc.nouns import Goal as Goal
 from springtide.rpc.nouns import JobStatus as JobStatus
 from springtide.rpc.nouns import MemberView as MemberView
@@ -20,6 +18,12 @@ from springtide.rpc.nouns import Parcel as Parcel
 from springtide.rpc.nouns import Report as Report
 from springtide.rpc.nouns import Restore as Restore
 from springtide.rpc.nouns import Servers as Servers
+from springtide.rpc.saving import Lacks as Lacks
+from springtide.rpc.saving import MirrorFiles as MirrorFiles
+from springtide.rpc.saving import MirrorPart as MirrorPart
+from springtide.rpc.saving import Save as Save
+from springtide.rpc.saving import Saved as Saved
+from springtide.rpc.saving import SaveRequest as SaveRequest
 from springtide.rpc.together import Enter as Enter
 from springtide.rpc.together import Form as Form
 from springtide.rpc.together import Formed as Formed
@@ -77,6 +81,8 @@ class ServerReady(Message, frozen=True):
     """Where that checkpoint lies."""
     error: str = ""
     """Its slots could not be brought back: why. Then it has no address, and leaves."""
+    spared: tuple[str, ...] = ()
+    """What it has read from a mirror, and why, each in a sentence."""
 
 
 class JoinWorker(Message, frozen=True):
@@ -202,27 +208,6 @@ class Scale(Message, frozen=True):
     why: str = "asked by the user"
 
 
-class SaveRequest(Message, frozen=True):
-    """A server: which checkpoint is to be written? Held until there is another than the one it names; then `Save`."""
-
-    term: int = 0
-    number: int = 0
-    """What it has dealt with last."""
-
-
-class Saved(Message, frozen=True):
-    """A server's part of a checkpoint is written, or why it is not."""
-
-    term: int
-    number: int
-    written: Written | None = None
-    tables: tuple[TableSpec, ...] = ()
-    error: str = ""
-    seconds: float = 0.0
-    cpu_s: float = 0.0
-    """Processor seconds of the thread that wrote it."""
-
-
 class SlotsMoved(Message, frozen=True):
     """A server has handed slots to another, which has acknowledged that they are its own."""
 
@@ -297,6 +282,8 @@ class ServerWelcome(Message, frozen=True):
     """A next life is told at once."""
     checkpoints: str = ""
     """Folder for its part of checkpoints; empty: none are kept."""
+    mirror: bool = False
+    """Its files lie in a folder of its own in there, and another server has a copy of each."""
 
 
 class Placed(Message, frozen=True):
@@ -348,19 +335,6 @@ class End(Message, frozen=True):
     """Nothing of this pass is left to hand out: all shards are done, or held by the asker itself; or the job drains."""
 
 
-class Save(Message, frozen=True):
-    """Write the slots that you own for this checkpoint, at any moment from now on."""
-
-    term: int
-    number: int
-    base: int = 0
-    """The last complete one: what was written for it need not be written again. 0: there is none."""
-    hurry: bool = False
-    """Somebody waits for it."""
-    forget: tuple[ShardRange, ...] = ()
-    """All shards that were finished before the last complete one began: details of their identities can go."""
-
-
 class Outlook(Message, frozen=True):
     """What must exist, and how the job is. The agent compares and acts: start, end, report; twice is harmless."""
 
@@ -410,6 +384,8 @@ Request = (
     | Scale
     | SaveRequest
     | Saved
+    | MirrorFiles
+    | MirrorPart
     | SlotsMoved
     | StatusRequest
     | Stop
@@ -429,6 +405,7 @@ Reply = (
     | Found
     | Claimed
     | Save
+    | Lacks
     | Outlook
     | JobStatus
     | Refused

@@ -1,0 +1,89 @@
+"""Copies of another server's segment files, in the folder of the server that is its buddy.
+
+In: the files that another has, and runs of those that are lacking, in order. Out: whole files, each under its name only
+when its bytes and its sum are right. Next: `checkpoint.reader` reads a copy where the file itself is gone.
+"""
+
+import os
+import pathlib
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from springtide import errors
+
+PART_BYTES = 4 << 20
+NAME = re.compile(r"server-\d+\.\d+-\d{6,}\.seg")
+
+
+class Part(NamedTuple):
+    """A run of a file."""
+
+    offset: int
+    content: bytes
+    last: bool
+    checksum: int
+    """CRC-32 of all up to here."""
+
+
+def parts(path: pathlib.Path) -> Iterator[Part]:
+    """A file from its begin to its end; the last part may be empty."""
+    with open(path, "rb", buffering=0) as file:
+        size, offset, checksum = os.fstat(file.fileno()).st_size, 0, 0
+        while True:
+            content = file.read(min(PART_BYTES, size - offset)) or b""
+            checksum = zlib.crc32(content, checksum)
+            last = offset + len(content) >= size or not content
+            yield Part(offset, content, last, checksum)
+            if last:
+                return
+            offset += len(content)
+
+
+class Copies:
+    """What one server keeps for others. Not for several threads at once."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._coming: dict[str, tuple[int, int]] = {}
+        """By name: bytes and sum of what has come so far."""
+
+    def lacks(self, files: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+        """The files of which there is no copy of that many bytes."""
+        return tuple(name for name, size in files if self._size(self._path(name)) != size)
+
+    def take(self, name: str, part: Part) -> None:
+        """Write a run of a file; with the last one it gets its name. BadInput when it does not fit what came before."""
+        path = self._path(name)
+        at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)
+        if part.offset != at:
+            raise errors.BadInput(f"a part of {name} at {part.offset}, wanted {at}")
+        unfinished = path.with_suffix(".part")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with open(unfinished, "r+b" if part.offset else "wb") as file:
+                file.seek(part.offset)
+                file.write(part.content)
+            checksum = zlib.crc32(part.content, checksum)
+            if not part.last:
+                self._coming[name] = (at + len(part.content), checksum)
+                return
+            if checksum != part.checksum:
+                unfinished.unlink()
+                raise errors.BadInput(f"{name} has come with another sum than it was sent with")
+            unfinished.rename(path)
+        except OSError as error:
+            raise errors.DiskFull(f"cannot write to {self._folder}: {error.strerror or error}") from error
+
+    def _path(self, name: str) -> pathlib.Path:
+        if not NAME.fullmatch(name):
+            raise errors.BadInput(f"{name!r} is no segment file of a server")
+        return self._folder / name
+
+    @staticmethod
+    def _size(path: pathlib.Path) -> int | None:
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return None
