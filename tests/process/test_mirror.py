@@ -1,5 +1,6 @@
 """The loss of a host: a server is killed, its folder removed, and the job goes on exactly from its buddy's copies."""
 
+import random
 import shutil
 
 import numpy as np
@@ -19,17 +20,17 @@ def ready(job, role):
     return [event for event in job.story if event["event"] == "ready" and event["role"] == role]
 
 
-@pytest.mark.timeout(240)
-def test_a_killed_server_whose_folder_is_gone_comes_back_from_its_buddy_and_counts_are_exact(tmp_path):
-    print("seed", SEED)
-    ids = counting.draw(np.random.default_rng(SEED), 500 * BATCH - 5)
-    script = counting.write(tmp_path, ids)
+def run(folder, seed, losses, *, batches):
+    """Count while hosts are lost, one after the other; the job, and what the counts are off by."""
+    print("seed", seed)
+    ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)
+    script = counting.write(folder, ids)
     spec = JobSpec(
-        name="counts", workers=2, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0, slots=128, seed=SEED,
+        name="counts", workers=1, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0, slots=128, seed=seed,
         checkpoints=CheckpointRules(every_s=0.5, mirror=True),
     )  # fmt: skip
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.004], spec=spec, folder=tmp_path / "runs") as job:
-        for role in ("server-1", "server-0"):
+    with LocalCluster(script, [folder, 1, BATCH, 0.01], spec=spec, folder=folder / "runs") as job:
+        for role in losses:
             saved = job.status.checkpoint
             job.until(lambda status, saved=saved: status.checkpoint >= saved + 2)
             before = len(ready(job, role))
@@ -38,10 +39,25 @@ def test_a_killed_server_whose_folder_is_gone_comes_back_from_its_buddy_and_coun
             job.until(lambda _, role=role, before=before: len(ready(job, role)) > before)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
-    for role in ("server-1", "server-0"):
+    for role in set(losses):
         back = ready(job, role)[-1]
         assert back["checkpoint"] and "was read from its mirror" in back["mirror"], back
         assert back["where"] == str(job.files.checkpoints), "from memory, not from storage"
+    return job, counting.differences(folder, ids, epochs=1, batch=BATCH)
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_server_whose_folder_is_gone_comes_back_from_its_buddy_and_counts_are_exact(tmp_path):
+    job, wrong = run(tmp_path, SEED, ["server-1"], batches=250)
+    assert not wrong, wrong
     complete = [event for event in job.story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
     assert complete[0]["mirror"] == complete[-1]["mirror"] == "complete"
-    assert counting.differences(tmp_path, ids, epochs=1, batch=BATCH) == {}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(500, 504))
+def test_hosts_lost_one_after_the_other_lose_and_repeat_nothing(tmp_path, seed):
+    chance = random.Random(seed)
+    _, wrong = run(tmp_path, seed, [chance.choice(["server-0", "server-1"]) for _ in range(5)], batches=1500)
+    assert not wrong, wrong
