@@ -15,12 +15,22 @@ class Steps:
     """By how much policies that go by fixed steps change a job."""
 
     workers: int = 4
+    """4 for Wide & Deep, 1 for xDeepFM, in DLRover's comparison."""
     servers: int = 2
+    """The same: 2 and 1."""
+    every_s: float = 180.0
+    """Between two steps: 20 s to launch, 100 s to begin, 60 s to sample."""
+    threshold: float = 0.3
+    """A new worker must bring this part of what one brings in the mean, or no more are added."""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 1:
             raise errors.BadInput(
                 f"planning: steps of {self.workers} workers, {self.servers} servers; wanted 1 or more"
+            )
+        if not (0 <= self.every_s < math.inf and 0 <= self.threshold < math.inf):
+            raise errors.BadInput(
+                f"planning: steps every {self.every_s:g} s, threshold {self.threshold:g}; wanted neither below 0"
             )
 
 
@@ -31,7 +41,7 @@ class PlanningConfig:
     policy: str = "springtide"
     """A built-in name, that of a plug-in, or `module:function`."""
     priority: str = "remaining"
-    """How jobs are weighed against each other."""
+    """Whose gain counts for how much: "remaining" (by rho), "remaining_now", "equal", "given" or "waiting"."""
     prices: Prices = field(default_factory=Prices)
     rho: float = 2.5
     """Weight of a job: 1 / (time left)^rho. 0: all alike; larger: the shortest first; below 0: the longest first."""
@@ -65,9 +75,9 @@ class PlanningConfig:
     """...or after so many seconds."""
     between_changes_s: float = 60.0
     """Between two changes of a job, at least."""
-    similar: int | None = 5
+    similar: int | None = None
     """k: past jobs that a warm start looks at; None: as many as the history itself does best with."""
-    smoothing: float | None = 0.7
+    smoothing: float | None = None
     """mu: weight of the most similar of them; None: what the history itself does best with."""
     steps: Steps = field(default_factory=Steps)
     seed: int = 0

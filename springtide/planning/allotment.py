@@ -1,0 +1,236 @@
+"""Pure. One option for each job, all of them together within capacity, so that most is gained: a knapsack over arrays.
+
+In: `Options`, a row a job, made by `planning.choose`. Out: an `Allotment`: which option each job has, and how far from
+the best it can be. Next: `planning.choose` says what changes.
+
+Two ways: the weighted greedy of Eqns 12 and 13 (here), and the exact one (`planning.exact`) where it answers in time.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+TOLERANCE = 1e-9
+"""Of a capacity: what sums of floats may be off by."""
+POLISHED = 600
+"""Options in all, up to which pairs of changes are tried after the greedy: there a wrong first pick shows most."""
+ROUNDS = 16
+LEAST_COST = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What all options together may take."""
+
+    cpu: float
+    memory: float
+
+    def hold(self, cpu: float, memory: float) -> bool:
+        """Whether these sums fit."""
+        return bool(cpu <= self.cpu * (1 + TOLERANCE) and memory <= self.memory * (1 + TOLERANCE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Jobs by row, their options by column, cheapest first; rows are filled up with options that no one can take."""
+
+    value: Floats
+    """What an option gains, at the job's own scale; the cheapest gains 0."""
+    scale: Floats
+    """One a job, the logarithm of what its values are multiplied by."""
+    cost: Floats
+    cpu: Floats
+    memory: Floats
+
+    @property
+    def worth(self) -> Floats:
+        """Values of all jobs on one scale, the weightiest job's; padding is worth nothing."""
+        scale = np.exp(self.scale - np.max(self.scale, initial=-np.inf))[:, None] if len(self.scale) else 0.0
+        return np.asarray(np.where(np.isfinite(self.cost), self.value, 0.0) * scale)
+
+    def total(self, taken: Ints) -> float:
+        """What these options are worth together."""
+        return float(self.worth[np.arange(len(taken)), taken].sum())
+
+    def used(self, taken: Ints) -> tuple[float, float]:
+        """CPU and memory that these options take."""
+        rows = np.arange(len(taken))
+        return float(self.cpu[rows, taken].sum()), float(self.memory[rows, taken].sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment:
+    """An option for each job."""
+
+    taken: Ints
+    value: float
+    by: str
+    """`greedy` or `exact`."""
+    greedy_value: float
+    bound: float
+    """No allotment is worth more than this."""
+
+    @property
+    def gap(self) -> float:
+        """Part of the bound that the greedy leaves: of the optimum, where the exact way answered."""
+        return max(0.0, 1.0 - self.greedy_value / self.bound) if self.bound > 0 else 0.0
+
+
+def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> Options:
+    """Rows of (value, cost, cpu, memory), each row sorted by cost, as arrays of one width."""
+    width = max((len(row[0]) for row in rows), default=1)
+    shape = (len(rows), width)
+    value, cost, cpu, memory = np.full(shape, -np.inf), *(np.full(shape, np.inf) for _ in range(3))
+    for at, row in enumerate(rows):
+        for array, part in zip((value, cost, cpu, memory), row, strict=True):
+            array[at, : len(part)] = part
+    return Options(value=value, scale=scale, cost=cost, cpu=cpu, memory=memory)
+
+
+def greedy(options: Options, limits: Limits) -> Ints | None:
+    """From the cheapest option of every job upward, the best gain for its cost first; None: even these are too much.
+
+    A job goes to the option with the best gain for cost among those that fit still, then competes again from there.
+    """
+    taken = np.zeros(len(options.scale), dtype=np.int64)
+    if not limits.hold(*options.used(taken)):
+        return None
+    taken = _while_all_fits(options, limits)
+    cpu, memory = options.used(taken)
+    queue: list[tuple[float, int, int]] = []
+
+    def offer(job: int) -> None:
+        step = _best_step(options, job, int(taken[job]), Limits(cpu=limits.cpu - cpu, memory=limits.memory - memory))
+        if step is not None:
+            heapq.heappush(queue, (-step[0], job, step[1]))
+
+    for job in range(len(taken)):
+        offer(job)
+    while queue:
+        _, job, option = heapq.heappop(queue)
+        more_cpu = options.cpu[job, option] - options.cpu[job, taken[job]]
+        more_memory = options.memory[job, option] - options.memory[job, taken[job]]
+        if limits.hold(cpu + more_cpu, memory + more_memory):
+            taken[job], cpu, memory = option, cpu + more_cpu, memory + more_memory
+        offer(job)
+    return taken
+
+
+def _while_all_fits(options: Options, limits: Limits) -> Ints:
+    """The greedy up to the first step that does not fit, all jobs at once: till then no step depends on another."""
+    jobs, rows = len(options.scale), np.arange(len(options.scale))
+    at, steps = np.zeros(jobs, dtype=np.int64), []
+    moving = rows
+    while len(moving):
+        here = at[moving]
+        gain = options.value[moving] - options.value[moving, here][:, None]
+        more = np.maximum(options.cost[moving] - options.cost[moving, here][:, None], LEAST_COST)
+        ratio = np.where(gain > 0, gain, 0.0) / more
+        best = ratio.argmax(axis=1)
+        slope = ratio[np.arange(len(moving)), best]
+        moving, here, best, slope = (part[slope > 0] for part in (moving, here, best, slope))
+        steps.append((moving, best, options.scale[moving] + np.log(slope), here))
+        at[moving] = best
+    who, to, order, came = (np.concatenate(part) for part in zip(*steps, strict=True)) if steps else ([],) * 4
+    first = np.argsort(-np.asarray(order), kind="stable")  # a job's own steps pay ever less, so they stay in order
+    who, to, came = (np.asarray(part, dtype=np.int64)[first] for part in (who, to, came))
+    cpu, memory = options.used(np.zeros(jobs, dtype=np.int64))
+    cpus = cpu + np.cumsum(options.cpu[who, to] - options.cpu[who, came])
+    memories = memory + np.cumsum(options.memory[who, to] - options.memory[who, came])
+    over = (cpus > limits.cpu) | (memories > limits.memory)
+    fitting = int(np.argmax(over)) if over.any() else len(who)
+    taken = np.zeros(jobs, dtype=np.int64)
+    taken[who[:fitting]] = to[:fitting]  # the last step of a job counts
+    return taken
+
+
+def _best_step(options: Options, job: int, now: int, free: Limits) -> tuple[float, int] | None:
+    """The option with the best gain for its cost among those that fit and gain: log of that ratio, and which."""
+    gain = options.value[job] - options.value[job, now]
+    more_cpu, more_memory = options.cpu[job] - options.cpu[job, now], options.memory[job] - options.memory[job, now]
+    fits = (gain > 0) & (more_cpu <= free.cpu) & (more_memory <= free.memory)
+    if not fits.any():
+        return None
+    (which,) = np.nonzero(fits)
+    ratio = gain[which] / np.maximum(options.cost[job, which] - options.cost[job, now], LEAST_COST)
+    best = int(np.argmax(ratio))
+    return float(options.scale[job] + np.log(ratio[best])), int(which[best])
+
+
+def polish(options: Options, limits: Limits, taken: Ints) -> Ints:
+    """Change two jobs at a time, one down or across and one up, as long as that gains."""
+    jobs, width = options.cost.shape
+    if jobs * width > POLISHED or jobs == 0:
+        return taken
+    taken, worth, rows = taken.copy(), options.worth, np.arange(jobs)
+    for _ in range(ROUNDS):
+        cpu, memory = options.used(taken)
+        more_cpu = options.cpu - options.cpu[rows, taken][:, None]
+        more_memory = options.memory - options.memory[rows, taken][:, None]
+        gain = np.where(np.isfinite(options.cost), worth - worth[rows, taken][:, None], -np.inf)
+        free = Limits(cpu=limits.cpu - cpu, memory=limits.memory - memory)
+        best = _best_pair(gain, more_cpu, more_memory, free)
+        if best is None:
+            break
+        for job, option in best:
+            taken[job] = option
+    return taken
+
+
+def _best_pair(
+    gain: Floats, more_cpu: Floats, more_memory: Floats, free: Limits
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Two changes that gain most together and fit together; the second may be to stay."""
+    jobs, width = gain.shape
+    flat, cpus, memories = gain.ravel(), more_cpu.ravel(), more_memory.ravel()
+    owner = np.repeat(np.arange(jobs), width)
+    best, found = 1e-12 * max(1.0, float(np.max(flat, initial=0.0))), None
+    for first in np.flatnonzero(np.isfinite(flat)):
+        fits = (cpus <= free.cpu - cpus[first]) & (memories <= free.memory - memories[first]) & (owner != owner[first])
+        together = np.where(fits, flat, -np.inf)
+        second = int(np.argmax(together))
+        if flat[first] + together[second] > best:
+            best, found = float(flat[first] + together[second]), (int(first), second)
+    if found is None:
+        return None
+    (one, other) = (divmod(at, width) for at in found)
+    return one, other
+
+
+def bound(options: Options, limits: Limits, *, steps: int = 16, rounds: int = 2) -> float:
+    """What no allotment can be worth more than: prices on CPU and memory that would make capacity just enough.
+
+    Any prices give a bound (Lagrange); the best are found one at a time, the function of each being convex.
+    """
+    worth, valid = options.worth, np.isfinite(options.cost)
+    if not len(options.scale):
+        return 0.0
+    cpu, memory = np.where(valid, options.cpu, 0.0), np.where(valid, options.memory, 0.0)
+
+    def dual(prices: tuple[float, float]) -> float:
+        left = np.where(valid, worth - prices[0] * cpu - prices[1] * memory, -np.inf)
+        return float(left.max(axis=1).sum() + prices[0] * limits.cpu + prices[1] * limits.memory)
+
+    top = float(worth.max(axis=1).sum())
+    ceilings = tuple(4.0 * top / max(limit, LEAST_COST) for limit in (limits.cpu, limits.memory))
+    prices = (0.0, 0.0)
+    best = dual(prices)
+    for _ in range(rounds):
+        for which in (0, 1):
+            low, high = 0.0, ceilings[which]
+            for _ in range(steps):
+                third = (high - low) / 3
+                one, other = (_with(prices, which, at) for at in (low + third, high - third))
+                below, above = dual(one), dual(other)
+                best, prices = min((best, prices), (below, one), (above, other))
+                low, high = (low, high - third) if below <= above else (low + third, high)
+    return best
+
+
+def _with(prices: tuple[float, float], which: int, value: float) -> tuple[float, float]:
+    return (value, prices[1]) if which == 0 else (prices[0], value)

@@ -1,0 +1,62 @@
+"""Pure. How alike jobs are, feature by feature: user, model, tables, data source, batch size.
+
+In: features as words and numbers. Out: a matrix of similarities, 0 to 1, one a feature, and their weighted mean.
+Next: `planning.warm_start` takes the most similar past jobs.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.view import Feature
+
+Floats = NDArray[np.float64]
+
+
+def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
+    """Features that say something: words that are not empty, finite numbers."""
+    kept: dict[str, Feature] = {}
+    for name, value in features.items():
+        if isinstance(value, str):
+            if value:
+                kept[name] = value
+        elif isinstance(value, int | float) and math.isfinite(value):
+            kept[name] = float(value)
+    return kept
+
+
+def by_feature(ones: Sequence[Mapping[str, Feature]], others: Sequence[Mapping[str, Feature]]) -> dict[str, Floats]:
+    """For each feature that anyone has: how alike each of the ones is to each of the others in it.
+
+    Words are alike or not. Numbers are as alike as the smaller is part of the larger. Where only one side has the
+    feature, or one has a word and the other a number, they are not alike.
+    """
+    names = sorted({name for each in (*ones, *others) for name in each})
+    return {name: _alike([one.get(name) for one in ones], [other.get(name) for other in others]) for name in names}
+
+
+def _alike(ones: Sequence[Feature | None], others: Sequence[Feature | None]) -> Floats:
+    codes: dict[str, int] = {}
+    words = [np.array([_code(codes, value) for value in side], dtype=np.int64) for side in (ones, others)]
+    numbers = [
+        np.array([float(v) if v is not None and not isinstance(v, str) else np.nan for v in s]) for s in (ones, others)
+    ]
+    same = (words[0][:, None] == words[1][None, :]) & (words[0][:, None] >= 0)
+    left, right = numbers[0][:, None], numbers[1][None, :]
+    larger = np.maximum(np.abs(left), np.abs(right))
+    near = 1.0 - np.divide(np.abs(left - right), larger, out=np.zeros_like(larger), where=larger > 0)
+    return np.where(same, 1.0, np.where(np.isfinite(larger), np.clip(near, 0.0, 1.0), 0.0))
+
+
+def _code(codes: dict[str, int], value: Feature | None) -> int:
+    return codes.setdefault(value, len(codes)) if isinstance(value, str) else -1
+
+
+def mean(parts: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
+    """One similarity: features by weight."""
+    total = sum(weights.get(name, 0.0) for name in parts)
+    if total <= 0:
+        return np.zeros(next(iter(parts.values())).shape if parts else (0, 0))
+    return np.asarray(sum(weights.get(name, 0.0) * part for name, part in parts.items()) / total)

@@ -1,0 +1,59 @@
+"""Pure. What it costs to change a job from one shape to another: by how long roles took to start, by their size.
+
+In: launches of late, the shape now and candidates as arrays. Out: seconds until each candidate is at work, and samples
+lost by changing (Eqn 8's overhead). Next: `planning.choose` changes a job only for a gain that pays this back.
+
+Jobs train on while roles start and slots move, so a change costs mostly the wait for its gain; only workers of another
+size are begun anew, one after the other, and each loses the time its successor takes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.cluster import RoleKind
+from springtide.domain.shape import Shape
+from springtide.domain.view import Launch
+from springtide.planning.columns import Columns
+
+Floats = NDArray[np.float64]
+USUAL_S = 20.0
+"""To start a role, where nothing is known: DLRover's figure for a pod."""
+NEWEST = 64
+
+
+def start_seconds(launches: Sequence[Launch], kind: RoleKind, cpu: Floats) -> Floats:
+    """How long roles of this kind and these cores take to start: a line through past launches, by median slope."""
+    told = [one for one in launches if one.kind is kind and np.isfinite(one.seconds) and one.seconds >= 0][-NEWEST:]
+    if not told:
+        return np.full(cpu.shape, USUAL_S)
+    sizes, seconds = np.array([one.cpu for one in told]), np.array([one.seconds for one in told])
+    apart_by, later_by = sizes[:, None] - sizes[None, :], seconds[:, None] - seconds[None, :]
+    apart = apart_by > 1e-9
+    slope = max(0.0, float(np.median(later_by[apart] / apart_by[apart]))) if apart.any() else 0.0
+    usual = float(np.median(seconds - slope * sizes))
+    return np.maximum(usual + slope * cpu, float(seconds.min()))
+
+
+def seconds(now: Shape, to: Columns, launches: Sequence[Launch]) -> Floats:
+    """Until all of a candidate is at work. Workers that leave take no time; slots of servers that leave must move."""
+    more_workers = (to.workers > now.workers) | resized_workers(now, to)
+    moved = (to.servers != now.servers) | (to.server_cpu != now.server_cpu) | (to.server_memory != now.server_memory)
+    for_workers = np.where(more_workers, start_seconds(launches, RoleKind.WORKER, to.worker_cpu), 0.0)
+    for_servers = np.where(moved, start_seconds(launches, RoleKind.SERVER, to.server_cpu), 0.0)
+    return np.asarray(np.maximum(for_workers, for_servers))
+
+
+def resized_workers(now: Shape, to: Columns) -> NDArray[np.bool_]:
+    """Whether workers that stay must begin anew, being of another size."""
+    return np.asarray((to.worker_cpu != now.worker_cpu) | (to.worker_memory != now.worker_memory))
+
+
+def lost_samples(
+    now: Shape, to: Columns, launches: Sequence[Launch], throughput_now: float, throughput: Floats
+) -> Floats:
+    """Samples that a change costs: its gain while it is waited for, and the work of workers that begin anew."""
+    waited = seconds(now, to, launches) * np.maximum(throughput - throughput_now, 0.0)
+    begun_anew = start_seconds(launches, RoleKind.WORKER, to.worker_cpu) * throughput_now
+    return np.asarray(waited + np.where(resized_workers(now, to), begun_anew, 0.0))

@@ -1,0 +1,189 @@
+"""Pure. What a new job begins with: what jobs like it ended with (Algorithm 1), or a small start to be measured.
+
+In: a `JobView` of which nothing runs, the history, and settings. Out: a `Start`: a shape within the job's bounds, and
+why. Next: `planning.stages` finds room for it.
+
+The k most similar past jobs enter one after the other, the least similar first: A = mu * A_i + (1 - mu) * A, so the
+most similar has weight mu. How much each feature counts, k and mu are what the history itself would have done best
+with: each of its newest jobs is foretold from those before it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.shape import FIELDS, Shape
+from springtide.domain.view import JobView, PastJob
+from springtide.planning import fitting_in, similarity
+
+Floats = NDArray[np.float64]
+NEWEST = 160
+"""Past jobs that are looked at, from the end of the history."""
+BACKTESTED = 64
+"""Of them, the newest that are foretold from those before."""
+FEWEST = 8
+"""Below so many past jobs nothing is learned from them about k, mu and features: these hold then."""
+USUAL_SIMILAR, USUAL_SMOOTHING = 3, 0.7
+SIMILARS = (1, 2, 3, 5, 8)
+SMOOTHINGS = (0.3, 0.5, 0.7, 0.9)
+ALIKE = 0.5
+"""Similarity below which a past job says nothing about this one."""
+LEAST_WEIGHT = 0.05
+"""Of all weights together, shared by the features: what none has less than, so that they decide among equals."""
+USER = "user"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a job begins with."""
+
+    shape: Shape
+    why: str
+    warm: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What a history teaches about itself."""
+
+    similar: int
+    smoothing: float
+    weights: dict[str, float]
+    accuracy: float
+    """Mean part of the final configuration that the backtest foretold; NaN: too short a history to tell."""
+
+
+def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> Start:
+    """By similar jobs where there are any, else small."""
+    past, notes = sound(history[-NEWEST:])
+    if not past:
+        return cold(job, config, "there is no history", notes)
+    lesson = learn(past, config)
+    features = [_features(one) for one in past]
+    parts = similarity.by_feature([similarity.usable({USER: job.user, **job.features})], features)
+    alike = similarity.mean(parts, _weights_for(parts, lesson.weights))[0]
+    order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # newest first among equals
+    near = [int(at) for at in order if alike[at] >= ALIKE]
+    if not near:
+        return cold(job, config, f"no past job is like it (at best {alike.max():.0%})", notes)
+    smoothed = smooth(np.array([_row(past[at].shape) for at in near]), lesson.smoothing)
+    shape = fitting_in.within(_shape(smoothed), job.bounds, config, need=job.need)
+    told = f", {lesson.accuracy:.0%} right in backtest" if math.isfinite(lesson.accuracy) else ""
+    why = (
+        f"warm start from {len(near)} similar job{'s' if len(near) > 1 else ''}, most like {past[near[0]].name} "
+        f"({alike[near[0]]:.0%}); k={lesson.similar}, mu={lesson.smoothing:g}{told}"
+    )
+    return Start(shape=shape, why=why, warm=True, notes=notes)
+
+
+def smooth(rows: Floats, smoothing: float) -> Floats:
+    """Eqn 10 over rows, the most similar first: they enter from the last to the first."""
+    result = rows[-1]
+    for row in rows[-2::-1]:
+        result = smoothing * row + (1 - smoothing) * result
+    return np.asarray(result)
+
+
+def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> Start:
+    """DLRover's start for sampling: one worker and one server as large as a node allows: neither is held back."""
+    asked = job.requested
+    small = Shape(
+        workers=1, servers=1, worker_cpu=config.node_cpu, server_cpu=config.node_cpu,
+        worker_memory=asked.worker_memory if asked else 0, server_memory=asked.server_memory if asked else 0,
+    )  # fmt: skip
+    shape = fitting_in.within(small, job.bounds, config, need=job.need)
+    return Start(shape=shape, why=f"small start to be measured: {because}", warm=False, notes=notes)
+
+
+def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
+    """Past jobs that one can learn from, oldest first, and what was left out."""
+    good, bad, unfinished = [], 0, 0
+    for one in history:
+        if one.shape is None or not math.isfinite(one.shape.cpu + one.shape.memory + one.ended_at):
+            bad += 1
+        elif not one.finished:
+            unfinished += 1
+        else:
+            good.append(one)
+    notes = []
+    if bad:
+        notes.append(f"history: {bad} of {len(history)} jobs skipped, their records make no sense")
+    if unfinished:
+        notes.append(f"history: {unfinished} of {len(history)} jobs skipped, they did not reach their end")
+    return sorted(good, key=lambda one: one.ended_at), tuple(notes)
+
+
+def learn(past: Sequence[PastJob], config: PlanningConfig) -> Lesson:
+    """Which features, k and mu would have foretold the newest jobs best, each from those before it."""
+    recent = past[-BACKTESTED:]
+    if len(recent) < FEWEST:
+        return Lesson(
+            similar=config.similar or USUAL_SIMILAR, smoothing=config.smoothing or USUAL_SMOOTHING,
+            weights={}, accuracy=math.nan,
+        )  # fmt: skip
+    features = [_features(one) for one in recent]
+    finals = np.array([_row(one.shape) for one in recent])
+    parts = similarity.by_feature(features, features)
+    older = np.tri(len(recent), k=-1, dtype=bool)
+    weights = _telling(parts, closeness(finals[:, None, :], finals[None, :, :]), older)
+    alike = np.where(older, similarity.mean(parts, weights), -1.0)
+    ranked = np.argsort(alike, axis=1, kind="stable")[:, ::-1]
+    tested = np.arange(len(recent) // 2, len(recent))  # the first half has too few before it
+    best = (-1.0, USUAL_SIMILAR, USUAL_SMOOTHING)
+    for similar in (config.similar,) if config.similar else SIMILARS:
+        rows = finals[ranked[tested][:, : min(similar, int(tested[0]))]]  # [tested, k, field]
+        for smoothing in (config.smoothing,) if config.smoothing else SMOOTHINGS:
+            foretold = np.rint(smooth(np.moveaxis(rows, 1, 0), smoothing)[:, :2])
+            right = float(closeness(foretold, finals[tested][:, :2]).mean())
+            if right > best[0] + 1e-6:
+                best = (right, similar, smoothing)
+    return Lesson(similar=best[1], smoothing=best[2], weights=weights, accuracy=best[0])
+
+
+def closeness(ones: Floats, others: Floats) -> Floats:
+    """The smaller as a part of the larger, field by field and in the mean: 1 is the same."""
+    larger = np.maximum(ones, others)
+    parts = np.divide(np.minimum(ones, others), larger, out=np.ones_like(larger), where=larger > 0)
+    return np.asarray(parts.mean(axis=-1))
+
+
+def _telling(parts: dict[str, Floats], close: Floats, pairs: NDArray[np.bool_]) -> dict[str, float]:
+    """How much a feature tells: how far configurations are apart, as a sum of how far jobs are apart in each feature.
+
+    Non-negative least squares over all pairs: a feature that tells nothing beside the others gets next to no weight.
+    """
+    from scipy import optimize
+
+    apart = np.stack([1.0 - part[pairs] for part in parts.values()], axis=1)
+    chance = np.ones((len(apart), 1))  # what jobs differ by though alike in everything, told by no feature
+    found = optimize.nnls(np.hstack([apart, chance]), 1.0 - close[pairs])[0][:-1]
+    least = LEAST_WEIGHT * max(float(found.sum()), LEAST_WEIGHT) / len(parts)
+    return {name: max(least, float(weight)) for name, weight in zip(parts, found, strict=True)}
+
+
+def _weights_for(parts: dict[str, Floats], learned: dict[str, float]) -> dict[str, float]:
+    """Learned weights; a feature that is new counts as the least of them, all alike where nothing was learned."""
+    usual = min(learned.values()) if learned else 1.0
+    return {name: learned.get(name, usual) for name in parts}
+
+
+def _features(one: PastJob) -> dict[str, str | float]:
+    return similarity.usable({USER: one.user, **one.features})
+
+
+def _row(shape: Shape | None) -> Floats:
+    return np.array([float(getattr(shape, name)) for name in FIELDS])
+
+
+def _shape(row: Floats) -> Shape:
+    numbers = dict(zip(FIELDS, (float(part) for part in row), strict=True))
+    return Shape(
+        workers=max(1, round(numbers["workers"])), servers=max(1, round(numbers["servers"])),
+        worker_cpu=numbers["worker_cpu"], server_cpu=numbers["server_cpu"],
+        worker_memory=math.ceil(numbers["worker_memory"]), server_memory=math.ceil(numbers["server_memory"]),
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""What a new job begins with."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.profile import ModelFacts
+from springtide.domain.shape import Bounds, MemoryNeed, Shape
+from springtide.domain.view import JobView, PastJob
+from springtide.planning import warm_start
+
+GIB = 1 << 30
+FACTS = ModelFacts(dense_bytes=1e6, bandwidth=1e9, dim=416, batch=512)
+BOUNDS = Bounds(
+    least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5),
+    most=Shape(workers=64, servers=16, worker_cpu=32, server_cpu=32, worker_memory=64 * GIB, server_memory=64 * GIB),
+)
+CONFIG = PlanningConfig()
+LIKE = {"model": "widedeep", "tables": 26.0, "batch": 512.0, "source": "clicks"}
+
+
+def shape(workers, servers=4):
+    return Shape(workers=workers, servers=servers, worker_cpu=4, server_cpu=8, worker_memory=GIB, server_memory=4 * GIB)
+
+
+def job(user="ann", features=None, **more):
+    return JobView(name="new", user=user, features=LIKE if features is None else features, facts=FACTS,
+                   bounds=BOUNDS, **more)  # fmt: skip
+
+
+def past(name, workers, user="ann", features=None, at=0.0, servers=4):
+    return PastJob(name=name, user=user, features=features or LIKE, shape=shape(workers, servers), ended_at=at)
+
+
+def seasons(seed, count=120):
+    """Jobs of three models; the model and the batch size decide on the final shape, the rest is chance."""
+    generator, made = np.random.default_rng(seed), []
+    for at in range(count):
+        kind = int(generator.integers(3))
+        batch = float(generator.choice([256, 512, 1024]))
+        features = {
+            "model": ("widedeep", "xdeepfm", "dcn")[kind], "batch": batch, "source": f"table-{generator.integers(9)}",
+            "rows": float(generator.integers(1_000, 100_000)),
+        }  # fmt: skip
+        workers = (24, 8, 15)[kind] * (batch / 512) ** 0.5 + generator.normal(0, 0.4)
+        one = past(f"job-{at}", max(1, round(workers)), f"user-{generator.integers(20)}", features, at, (8, 2, 5)[kind])
+        made.append(one)
+    return made
+
+
+def test_the_most_similar_enters_last_with_weight_mu():
+    rows = np.array([[10.0], [20.0], [40.0]])  # the most similar first
+    mu = 0.7
+    assert warm_start.smooth(rows, mu) == pytest.approx([mu * 10 + (1 - mu) * (mu * 20 + (1 - mu) * 40)])
+    assert warm_start.smooth(rows[:1], mu) == pytest.approx([10.0])
+
+
+def test_similar_jobs_decide_and_others_do_not():
+    other = {"model": "dlrm", "tables": 3.0, "batch": 8192.0, "source": "images"}
+    history = [past("near", 20, at=1), past("far", 60, user="bob", features=other, at=2), past("nearer", 22, at=3)]
+    start = warm_start.start(job(), history, replace(CONFIG, similar=2, smoothing=0.5))
+    assert start.warm and start.shape == shape(21)
+    assert "2 similar jobs" in start.why and "nearer" in start.why
+
+
+def test_a_history_that_says_nothing_about_the_job_gives_a_small_start():
+    stranger = {"model": "dlrm", "tables": 3.0, "batch": 8192.0, "source": "images"}
+    start = warm_start.start(job(), [past("far", 60, user="bob", features=stranger)], CONFIG)
+    assert not start.warm
+    assert (start.shape.workers, start.shape.servers) == (1, 1)
+    assert start.shape.worker_cpu == CONFIG.node_cpu
+    assert "no past job is like it" in start.why
+
+
+def test_without_history_the_start_is_small_and_within_bounds():
+    tiny = Bounds(least=BOUNDS.least, most=Shape(workers=2, servers=2, worker_cpu=1, server_cpu=1))
+    start = warm_start.start(replace(job(), bounds=tiny), [], CONFIG)
+    assert start.shape == Shape(workers=1, servers=1, worker_cpu=1, server_cpu=1)
+    assert "no history" in start.why
+
+
+def test_garbage_in_the_history_is_skipped_and_said():
+    garbage = [
+        PastJob(name="none"),
+        PastJob(name="no time", shape=shape(3), ended_at=math.nan),
+        PastJob(name="failed", shape=shape(50), features=LIKE, user="ann", finished=False),
+        PastJob(name="odd features", shape=shape(9), features={"model": math.nan, "batch": math.inf, "source": ""}),
+    ]
+    start = warm_start.start(job(), [*garbage, past("good", 12)], CONFIG)
+    assert start.shape.workers == 12
+    assert any("2 of 5 jobs skipped, their records make no sense" in note for note in start.notes)
+    assert any("1 of 5 jobs skipped, they did not reach their end" in note for note in start.notes)
+    assert not warm_start.start(job(), garbage, CONFIG).warm
+
+
+def test_a_start_holds_the_memory_that_is_known_to_be_needed():
+    start = warm_start.start(job(need=MemoryNeed(worker=2 * GIB, rows=40 * GIB)), [past("one", 12)], CONFIG)
+    assert start.shape.worker_memory == 2 * GIB
+    assert start.shape.server_memory == 10 * GIB
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_backtest_finds_what_tells_and_comes_near_the_final_shape(seed):
+    history = seasons(seed, 160)
+    known, new = history[:120], history[120:]
+    lesson = warm_start.learn(warm_start.sound(known)[0], CONFIG)
+    assert lesson.weights["model"] > lesson.weights["source"] and lesson.weights["model"] > lesson.weights["user"]
+    near = []
+    for one in new:
+        started = warm_start.start(job(one.user, one.features), known, CONFIG).shape
+        near.append([min(a, b) / max(a, b) for a, b in (
+            (started.workers, one.shape.workers), (started.servers, one.shape.servers))])  # fmt: skip
+    workers, servers = np.mean(near, axis=0)
+    assert workers >= 0.92 and servers >= 0.85
+
+
+def test_k_and_mu_that_are_given_are_used():
+    lesson = warm_start.learn(seasons(3, 40), replace(CONFIG, similar=2, smoothing=0.6))
+    assert (lesson.similar, lesson.smoothing) == (2, 0.6)
+    short = warm_start.learn(seasons(3, 4), CONFIG)
+    assert math.isnan(short.accuracy) and short.similar == warm_start.USUAL_SIMILAR
