@@ -66,6 +66,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A `data.book.BookState` as msgpack: what was acknowledged by all before the first slot was copied."""
     claims: tuple[str, ...] = ()
     """What is done once in a job, and was done: tables have their first weights."""
+    objects: dict[int, dict[str, bytes]] = {}
+    """States of the user's own objects, by rank and name, as the workers had told them when it began."""
     outline: bytes = b""
     """A `domain.outline.Outline` as msgpack: what model the tables are of; empty until a worker has told it."""
     files: tuple[File, ...] = ()

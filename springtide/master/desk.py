@@ -215,7 +215,7 @@ class Desk:
             job=spec.name, rank=request.rank, workers=spec.workers, servers=self.record.addresses, placement=placed,
             slots=spec.slots, seed=spec.seed, sync=spec.sync, heartbeat_s=spec.heartbeat_s,
             incarnation=request.incarnation, lives=tuple(node.incarnation for node in servers),
-            generation=self.state.generation,
+            generation=self.state.generation, objects=self.record.objects_for(request.rank),
         )  # fmt: skip
 
     def _join(self, peer: Peer, role: Role, request: messages.JoinServer | messages.JoinWorker) -> None:
@@ -298,6 +298,7 @@ class Desk:
     def _finish(self, role: Role, holder: Holder, request: messages.Finish) -> None:
         self._take_words(holder, request.progress, era=request.era)
         self._take_report(role, holder.incarnation, request.report)
+        self._remember(holder.rank, request.objects)
         self._tell("finished", role=str(role), incarnation=holder.incarnation)
         totals, poisoned = self.record.book.totals(), self.record.book.poisoned()
         untrained = totals.total - totals.done - totals.poisoned
@@ -370,6 +371,7 @@ class Desk:
                     await self._changed.until(lambda: not self.state.healing)
         verdict = self._take_words(holder, request.progress, request.failures, request.era)
         self._take_report(role, holder.incarnation, request.report)
+        self._remember(holder.rank, request.objects)
         self._rollout.worker_goes_by(holder.rank, holder.incarnation, request.epoch)
         return messages.Pulse(
             drain=self.state.draining(role), stop=self.state.phase.over, fenced=verdict.fenced,
@@ -399,6 +401,11 @@ class Desk:
             book = self.record.book
             self._tally.take(role, report, at=self._clock(), incarnation=incarnation)
             self._tally.note(book.samples_done if book.passes else self._tally.samples, at=self._clock())
+
+    def _remember(self, rank: int, objects: dict[str, bytes]) -> None:
+        if objects:
+            with self._kept(entries.Remember(rank, objects)):
+                self.record.remember(rank, objects)
 
     # ---- doing what job.state says, and keeping it ----
 

@@ -84,6 +84,7 @@ class Resume(Entry, frozen=True):
 
     note: BookNote
     claims: tuple[str, ...]
+    objects: dict[int, dict[str, bytes]] = {}
 
 
 class Halt(Entry, frozen=True):
@@ -108,6 +109,13 @@ class Share(Entry, frozen=True):
 
     key: str
     value: bytes
+
+
+class Remember(Entry, frozen=True):
+    """States of a worker's own objects."""
+
+    rank: int
+    objects: dict[str, bytes]
 
 
 class Claim(Entry, frozen=True):
@@ -140,7 +148,7 @@ class Open(Entry, frozen=True):
 
 AnyEntry = (
     Happened | Lease | Report | End | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize | Shorten | Share
-    | Claim | Settle | Open | Moved
+    | Claim | Settle | Open | Moved | Remember
 )  # fmt: skip
 
 _EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}

@@ -37,6 +37,7 @@ class RecordState(msgspec.Struct, frozen=True, kw_only=True):
     trained_at: float
     ended_at: float | None
     last_at: float
+    objects: dict[int, dict[str, bytes]] = {}
 
 
 class Record:
@@ -52,6 +53,8 @@ class Record:
         self.epoch = 0
         self.shared: dict[str, bytes] = {}
         self.once: dict[str, Holder] = {}
+        self.objects: dict[int, dict[str, bytes]] = {}
+        """States of the workers' own objects, by rank and name."""
         self.gates: dict[str, int] = {}
         """How often each barrier has opened."""
         self.leased_at: float | None = None
@@ -157,7 +160,20 @@ class Record:
         """Go on from another run's checkpoint, before anyone has spoken."""
         self.book.resume(entry.note)
         self.once = dict.fromkeys(entry.claims, DONE)
+        self.objects = dict(entry.objects)
         self._changes += 1
+
+    def remember(self, rank: int, objects: dict[str, bytes]) -> None:
+        """States of a worker's own objects, as they are now."""
+        self.objects = {**self.objects, rank: objects}
+        self._changes += 1
+
+    def objects_for(self, rank: int) -> dict[str, bytes]:
+        """What a worker that begins is given back: its own where it has told any, else the lowest rank's."""
+        found: dict[str, bytes] = {}
+        for other in sorted(self.objects, key=lambda other: (other == rank, -other)):
+            found |= self.objects[other]
+        return found
 
     def open_gate(self, name: str, turn: int) -> None:
         """Everyone has come to this barrier: whoever says so once more need not wait."""
@@ -210,6 +226,8 @@ class Record:
                 self.book.wish(entry.wish)
             case entries.Share():
                 self.share(entry.key, entry.value)
+            case entries.Remember():
+                self.remember(entry.rank, entry.objects)
             case entries.Claim():
                 self.claim(entry.key, entry.holder)
             case entries.Settle():
@@ -240,7 +258,7 @@ class Record:
                 job=self.state, book=self.book.to_state(), addresses=self.addresses, shared=self.shared,
                 once=self.once, gates=self.gates, owners=self.owners, epoch=self.epoch,
                 leased_at=self.leased_at, trained_at=self.trained_at,
-                ended_at=self.ended_at, last_at=self.last_at,
+                ended_at=self.ended_at, last_at=self.last_at, objects=self.objects,
             )
         )  # fmt: skip
 
@@ -254,5 +272,5 @@ class Record:
         record.once, record.gates = state.once, state.gates
         record.owners, record.epoch = state.owners, state.epoch
         record.leased_at, record.trained_at = state.leased_at, state.trained_at
-        record.ended_at, record.last_at = state.ended_at, state.last_at
+        record.ended_at, record.last_at, record.objects = state.ended_at, state.last_at, state.objects
         return record

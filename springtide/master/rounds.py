@@ -77,7 +77,8 @@ class Rounds:
         self.saving.begin_empty()
         if rules.resume:
             manifest = reader.read(rules.resume, rules.resume_number)
-            entry = entries.Resume(msgspec.msgpack.decode(manifest.ledger, type=BookNote), manifest.claims)
+            note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+            entry = entries.Resume(note, manifest.claims, manifest.objects)
             with doors.kept(entry):
                 doors.record.resume(entry)
             samples = doors.record.book.samples_done

@@ -37,6 +37,7 @@ class Round:
     note: BookNote
     samples: int
     claims: tuple[str, ...]
+    objects: dict[int, dict[str, bytes]]
     begun_at: float
     """Time of day."""
     lives: frozenset[str]
@@ -54,7 +55,7 @@ class Round:
         return Manifest(
             job=spec.name, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
             slots=spec.slots, seed=spec.seed, samples=self.samples, ledger=msgspec.msgpack.encode(self.note),
-            tables=tuple(spec for _, spec in sorted(self.tables.items())), claims=self.claims,
+            tables=tuple(spec for _, spec in sorted(self.tables.items())), claims=self.claims, objects=self.objects,
             outline=record.shared.get(SHARED_KEY, b""), files=covered.files, chains=covered.chains,
         )  # fmt: skip
 
@@ -134,14 +135,17 @@ class Saving:
         order = messages.Save(self._term, self._number, base, hurry, self._finished)
         book = record.book
         self.round = Round(
-            order, book.note(), book.samples_done, tuple(record.once), time.time(), frozenset(lives.values())
+            order, book.note(), book.samples_done, tuple(record.once), record.objects, time.time(),
+            frozenset(lives.values()),
         )  # fmt: skip
         self._next_at = at + self.rules.every_s
         return order
 
     def covers(self, record: Record) -> bool:
-        """Whether nothing was trained since the last complete one began."""
-        return self.last_note is not None and trained(self.last_note) == trained(record.book.note())
+        """Whether nothing was trained since the last complete one began, and no object has changed."""
+        if self.last is None or self.last_note is None:
+            return False
+        return trained(self.last_note) == trained(record.book.note()) and self.last.objects == record.objects
 
     # ---- ending ----
 

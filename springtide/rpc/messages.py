@@ -116,6 +116,8 @@ class Heartbeat(Message, frozen=True):
     """Of the placement that the member goes by."""
     slots: bytes = b""
     """Of a server: the slots it owns, with the load of each (`embedding.slot_loads`)."""
+    objects: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """Of a worker: states of the user's own objects, by name, if they were taken since the last one."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -175,6 +177,8 @@ class Finish(Message, frozen=True):
     progress: tuple[Progress, ...] = ()
     report: Report | None = None
     era: int = 0
+    objects: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """As in `Heartbeat`."""
 
 
 class Fail(Message, frozen=True):
@@ -311,6 +315,8 @@ class Welcome(Message, frozen=True):
     """Incarnations of the servers."""
     generation: int = 0
     """Of the bsp group as it is now."""
+    objects: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """States of the user's own objects, as this rank, or else the lowest that has one, told them last."""
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
 

@@ -63,6 +63,7 @@ class Batches:
         *,
         ahead: bool,
         length: int | None,
+        at_rest: Callable[[], None] = lambda: None,
     ) -> None:
         self.epoch = 0
         """Epoch of the batch handed out last."""
@@ -71,6 +72,8 @@ class Batches:
         self._meter = meter
         self._ahead = ahead
         self._length = length
+        self._at_rest = at_rest
+        """Called when the loop asks for its next batch: all that belongs to the last one is done."""
         self._passes = 0
         self._running = False
 
@@ -109,6 +112,7 @@ class Batches:
                     self._follower.hand_out(now, None if following is PAUSED else following)
                     yield now.batch
                     self._follower.taken_back()
+                    self._at_rest()
                 now = following if self._ahead else next(feed, None)
             self._follower.close_pass(early=False)
         except GeneratorExit:

@@ -71,6 +71,10 @@ class Link(Protocol):
         """How far this worker is, in totals. Never blocks: rides on the next heartbeat."""
         ...
 
+    def keep_objects(self, states: dict[str, bytes]) -> None:
+        """States of the user's own objects, for checkpoints. Never blocks: rides on the next heartbeat."""
+        ...
+
     def barrier(self, name: str) -> None:
         """Wait until all workers have come to the barrier of this name; a name may be used again."""
         ...
@@ -148,6 +152,7 @@ class MasterLink:
         self.hands = Hands()
         self._told = Words()
         self._report: Report | None = None
+        self._objects: dict[str, bytes] = {}
         self._welcome: Welcome | None = None
         self._draining = False
         self._fenced = False
@@ -199,6 +204,11 @@ class MasterLink:
         """How far this worker is; only the newest is sent."""
         with self._lock:
             self._report = report
+
+    def keep_objects(self, states: dict[str, bytes]) -> None:
+        """States of the user's own objects; only the newest are sent."""
+        with self._lock:
+            self._objects = states
 
     def barrier(self, name: str) -> None:
         """Wait for all workers."""
@@ -276,7 +286,7 @@ class MasterLink:
             for call in self._before_finish:
                 call()
             words = self.hands.words()
-            self._channel.ask(messages.Finish(words.progress, self._take_report(), words.era))
+            self._channel.ask(messages.Finish(words.progress, self._take_report(), words.era, self._take_objects()))
             self._channel.close()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
@@ -289,8 +299,9 @@ class MasterLink:
     def _beat(self) -> messages.Heartbeat:
         self._told = self.hands.words()
         return messages.Heartbeat(
-            self._take_report(), self._told.progress, self._told.failures, self._told.era, self._slots.epoch
-        )
+            self._take_report(), self._told.progress, self._told.failures, self._told.era, self._slots.epoch,
+            objects=self._take_objects(),
+        )  # fmt: skip
 
     def _take_pulse(self, pulse: messages.Pulse) -> bool:
         self._draining = self._draining or pulse.drain
@@ -315,6 +326,11 @@ class MasterLink:
         with self._lock:
             report, self._report = self._report, None
         return report
+
+    def _take_objects(self) -> dict[str, bytes]:
+        with self._lock:
+            objects, self._objects = self._objects, {}
+        return objects
 
 
 class AloneLink:
@@ -361,6 +377,9 @@ class AloneLink:
     def report(self, report: Report) -> None:
         """Keep the newest."""
         self.latest = report
+
+    def keep_objects(self, states: dict[str, bytes]) -> None:
+        """They are where they are: nothing saves a job that is alone."""
 
     def barrier(self, name: str) -> None:
         """Everyone is here."""

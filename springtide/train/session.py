@@ -15,10 +15,11 @@ from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
 from springtide.domain.samples import DatasetCard
-from springtide.train import batches, leases, link, orders, reports, streams, wiring
+from springtide.train import batches, leases, link, orders, registry, reports, streams, wiring
 from springtide.train.meter import Meter
 
 One = torch.optim.Optimizer
+Registered = TypeVar("Registered")
 Optimizers = TypeVar("Optimizers", One, list[One], tuple[One, ...])
 SCALINGS = ("worker_batch", "global_batch")
 
@@ -49,6 +50,10 @@ class Job:
         """Where the time of each step went: `job.meter.collect()` sums it up."""
         self._reports = reports.Reports(to_master, self.meter, every_s=settings.report_every_s)
         to_master.before_finish(self._reports.send)
+        self._registry = registry.Registry(
+            self._welcome.objects, to_master.keep_objects, every_s=settings.report_every_s
+        )  # fmt: skip
+        to_master.before_finish(self._registry.send)
 
     @property
     def alone(self) -> bool:
@@ -126,6 +131,20 @@ class Job:
         """Show numbers in the job's progress: `loss` is averaged over samples, others are shown as last reported."""
         self._reports.add(metrics)
 
+    def register(self, obj: Registered, *, name: str | None = None) -> Registered:
+        """Let an object of yours go along with the job's checkpoints; the same object comes back.
+
+        obj: a learning-rate scheduler, a generator of random numbers (torch's, NumPy's, Python's), or anything with
+            `state_dict()` and `load_state_dict()`; all of them together at most 256 KiB.
+        name: by which it is known again; by default its class, in the order of registration.
+
+        Its state is taken between two steps, about twice a second, and at the script's end. If the state of this name
+        is known (this worker was started again, or the job goes on from a checkpoint) it is given back at once; to a
+        worker that is new, the state of the lowest rank.
+        """
+        self._registry.add(obj, name)
+        return obj
+
     def finish(self) -> None:
         """Say that the script is through; `springtide run` says it for scripts it has started."""
         self._link.finish()
@@ -189,4 +208,6 @@ class Job:
 
         fixed = opened.samples is not None and (in_step or self.workers == 1)
         length = card.epochs * len(orders.batch_bounds(card.samples_used, card.batch_size, group)) if fixed else None
-        return batches.Batches(feed, wired.step, self.meter, ahead=wired.ahead, length=length)
+        return batches.Batches(
+            feed, wired.step, self.meter, ahead=wired.ahead, length=length, at_rest=self._registry.rest
+        )

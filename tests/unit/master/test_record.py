@@ -99,7 +99,8 @@ class Members:
                     offset = min(word.end, word.offset + self.chance.choice([0, 10, 20, 40]))
                     mine[key] = word._replace(offset=offset)
                 era = self.master.record.book.era - (self.chance.random() < 0.1)
-                await self.master.handle(peer, messages.Heartbeat(None, tuple(mine.values()), era=era))
+                objects = {"schedule": bytes([self.chance.randrange(256)])} if self.chance.random() < 0.3 else {}
+                await self.master.handle(peer, messages.Heartbeat(None, tuple(mine.values()), era=era, objects=objects))
                 self.held[holder] = {key: word for key, word in mine.items() if word.offset < word.end}
             case "exit":
                 how = self.chance.choice([{"signal": "SIGKILL"}, {"signal": "SIGKILL", "oom": True}, {"code": 0}])
@@ -235,3 +236,13 @@ def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
     assert record.once["weights"] == two
     record.settle("weights", two)
     assert record.claim("weights", Holder(0, 1)) is False
+
+
+def test_a_worker_gets_its_own_objects_back_and_a_new_one_those_of_the_lowest_rank():
+    record = Record(SPEC)
+    assert record.objects_for(0) == {}
+    record.remember(2, {"schedule": b"of 2", "counter": b"of 2"})
+    record.remember(1, {"schedule": b"of 1"})
+    assert record.objects_for(2) == {"schedule": b"of 2", "counter": b"of 2"}
+    assert record.objects_for(1) == {"schedule": b"of 1", "counter": b"of 2"}
+    assert record.objects_for(7) == {"schedule": b"of 1", "counter": b"of 2"}

@@ -304,6 +304,32 @@ def test_copies_are_made_now_and_then_and_a_failure_is_told(tmp_path):
     with_job(test, tmp_path, rules=CheckpointRules(every_s=1000, url=f"file://{tmp_path}/file", upload_every_s=100))
 
 
+def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_path):
+    async def test(job):
+        await job.train()
+        await job.ask("worker-0", messages.Heartbeat(objects={"schedule": b"early"}))
+        job.tick()
+        await job.save()
+        assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"early"}}
+        await job.ask("agent", messages.Stop("stopped by Ctrl-C"))
+        await job.ask("worker-0", messages.Finish(objects={"schedule": b"late"}))
+        assert job.master.state.phase is Phase.DRAINING, "nothing was trained since, but the schedule has moved"
+        await job.save()
+        assert job.master.state.phase is Phase.STOPPED
+        assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"late"}}
+        resumed = CheckpointRules(every_s=30, resume=str(job.folder), resume_number=2)
+        other = EventLog(tmp_path / "other.jsonl")
+        try:
+            spec = JobSpec(name="job", workers=3, slots=stores.SLOTS, seed=5, checkpoints=resumed)
+            successor = desk.Desk(Record(spec), other, job.clock, saving=Saving(resumed, tmp_path / "other"))
+            successor.rounds.resume()
+            assert successor.record.objects_for(0) == successor.record.objects_for(2) == {"schedule": b"late"}
+        finally:
+            other.close()
+
+    with_job(test, tmp_path)
+
+
 def test_only_the_last_few_are_kept(tmp_path):
     async def test(job):
         for _ in range(4):
