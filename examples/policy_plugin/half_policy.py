@@ -1,0 +1,25 @@
+"""A policy in a package of its own: every job begins with half the workers that its user asked for, and stays so.
+
+pip install ./examples/policy_plugin      # its pyproject.toml names the policy
+springtide ... policy = "half"            # or, without installing it, "half_policy:half" from its folder
+"""
+
+from dataclasses import replace
+
+from springtide.domain.plan import Decision, Plan
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.view import ClusterView
+
+
+def half(view: ClusterView, config: PlanningConfig) -> Decision:
+    """Users ask for twice of what they need. What does not fit the job or the cluster, Springtide refuses by itself."""
+    plans = tuple(
+        Plan(
+            job=job.name,
+            shape=replace(job.requested, workers=max(1, job.requested.workers // 2)),
+            reason=f"half of the {job.requested.workers} workers that {job.user or 'its user'} asked for",
+        )
+        for job in view.jobs
+        if job.shape is None and job.requested is not None
+    )
+    return Decision(plans=plans, why=f"{len(plans)} new jobs get half of their workers")

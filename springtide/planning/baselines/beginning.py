@@ -1,0 +1,49 @@
+"""Pure. How a baseline's job begins, and plans of one job after the other. In: views. Next: the baselines beside it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from springtide.domain.plan import Decision, Plan
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.shape import Shape, cost
+from springtide.domain.stages import Stage
+from springtide.domain.view import ClusterView, JobView
+from springtide.planning import fitting_in, warm_start
+
+Step = Plan | str
+"""What one job gets, or why it gets nothing."""
+
+
+def each(view: ClusterView, why: str, step: Callable[[JobView], Step]) -> Decision:
+    """Every job by itself; capacity is seen to by `planning.validated`, in the order of plans: best gain first."""
+    plans, notes = [], []
+    for job in view.jobs:
+        made = step(job)
+        if isinstance(made, Plan):
+            plans.append(made)
+        else:
+            notes.append(f"{job.name}: {made}")
+    plans.sort(key=lambda plan: plan.gain / max(plan.cost, 1e-9), reverse=True)
+    return Decision(plans=tuple(plans), why=f"{why}: {len(plans)} of {len(view.jobs)} jobs change", notes=tuple(notes))
+
+
+def plan(
+    job: JobView, shape: Shape, reason: str, config: PlanningConfig, *, gain: float = 0.0, stage: Stage | None = None
+) -> Step:
+    """A plan for the shape as far as the job may have it; none when that is what it has."""
+    allowed = fitting_in.clipped(shape, job.bounds, config)
+    held = fitting_in.smaller(allowed, job.bounds, job.bounds.quota)
+    if held is None or held == job.shape:
+        return f"{reason}; its bounds leave it as it is"
+    return Plan(job=job.name, shape=held, reason=reason, gain=gain, cost=cost(held, config.prices), stage=stage)
+
+
+def sizes(job: JobView, config: PlanningConfig) -> Shape:
+    """Sizes of roles for policies that never change them: the user's, or those of a small start."""
+    return job.requested or warm_start.cold(job, config, "nothing was asked for").shape
+
+
+def of(job: JobView, config: PlanningConfig, *, workers: int, servers: int) -> Step:
+    """So many roles of the usual sizes."""
+    begun = replace(sizes(job, config), workers=workers, servers=servers)
+    return plan(job, begun, f"begins with {workers} workers and {servers} servers", config, stage=Stage.ADJUSTING)

@@ -1,0 +1,88 @@
+"""Pure. Optimus (EuroSys'18): a speed model over numbers of workers and servers, and steps by marginal gain.
+
+In: measured speeds. Out: workers or servers more, whichever brings more for its cores, every three minutes. It knows
+nothing of the size of a worker or a server, of lookups, or of one server that is hotter than the others.
+
+    speed(p, w) = w / (a + b * w / p + c * w + d * p)    asynchronous training; a, b, c, d by non-negative least squares
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from springtide.domain.plan import Decision
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.shape import Shape
+from springtide.domain.view import ClusterView, JobView
+from springtide.planning import evidence
+from springtide.planning.baselines import beginning
+from springtide.planning.evidence import Measured
+
+FEWEST = 3
+"""Shapes that must be measured before the model is trusted; till then workers and servers are added in turn."""
+LEAST_GAIN = 0.01
+"""Of the speed: below it a step is noise."""
+
+
+def optimus(view: ClusterView, config: PlanningConfig) -> Decision:
+    """By steps of several nodes, as DLRover's authors made it to be quicker."""
+    return _decide(view, config, workers=config.steps.workers, servers=config.steps.servers)
+
+
+def optimus_one(view: ClusterView, config: PlanningConfig) -> Decision:
+    """The original: one worker or one server at a time."""
+    return _decide(view, config, workers=1, servers=1)
+
+
+def _decide(view: ClusterView, config: PlanningConfig, *, workers: int, servers: int) -> Decision:
+    def step(job: JobView) -> beginning.Step:
+        if job.shape is None:
+            return beginning.of(job, config, workers=workers, servers=servers)
+        quiet = evidence.unchanged_s(job, at=view.now)
+        if quiet < config.steps.every_s:
+            return f"changed {quiet:.0f} s ago; looked at every {config.steps.every_s:.0f} s"
+        here = evidence.now(job)
+        if here is None:
+            return "nothing sensible was measured in this shape"
+        more_workers = replace(here.shape, workers=here.shape.workers + workers)
+        more_servers = replace(here.shape, servers=here.shape.servers + servers)
+        seen = evidence.by_shape(job)
+        if len(seen) < FEWEST:
+            probe = more_workers if len(seen) % 2 else more_servers
+            return beginning.plan(job, probe, f"a probe: {len(seen)} of {FEWEST} shapes measured", config, gain=1e-9)
+        return _by_model(job, here, seen, (more_workers, more_servers), config)
+
+    return beginning.each(view, f"Optimus, by {workers} workers or {servers} servers", step)
+
+
+def _by_model(
+    job: JobView, here: Measured, seen: Sequence[Measured], steps: Sequence[Shape], config: PlanningConfig
+) -> beginning.Step:
+    model = fit(seen)
+    base = speed(model, here.shape)
+    gains = [speed(model, shape) - base for shape in steps]
+    best = max(range(len(steps)), key=lambda at: gains[at] / max(steps[at].cpu - here.shape.cpu, 1e-9))
+    if gains[best] <= LEAST_GAIN * base:
+        return f"neither workers nor servers would bring anything ({gains[best] / max(base, 1e-9):+.1%})"
+    reason = f"{steps[best]}: {base:,.0f} -> {base + gains[best]:,.0f} samples/s by the speed model"
+    return beginning.plan(job, steps[best], reason, config, gain=gains[best])
+
+
+def fit(seen: Sequence[Measured]) -> tuple[float, float, float, float]:
+    """a, b, c, d from speeds by shape: w / speed is linear in them."""
+    from scipy import optimize
+
+    w, p = (np.array([float(getattr(one.shape, name)) for one in seen]) for name in ("workers", "servers"))
+    y = w / np.array([one.throughput for one in seen])
+    found, _ = optimize.nnls(np.stack([np.ones_like(w), w / p, w, p], axis=1) / y[:, None], np.ones_like(y))
+    a, b, c, d = (float(each) for each in found)
+    return a, b, c, d
+
+
+def speed(model: tuple[float, float, float, float], shape: Shape) -> float:
+    """Samples a second that the model foretells."""
+    a, b, c, d = model
+    w, p = shape.workers, shape.servers
+    seconds = a + b * w / p + c * w + d * p
+    return w / seconds if seconds > 0 else 0.0

@@ -1,0 +1,93 @@
+"""Pure. What a job has shown of itself: speed by shape, cores that its roles use, how long it has been as it is.
+
+In: a `JobView`. Out: few numbers, or None where what was measured makes no sense. Next: `planning.stages` and
+`planning.baselines` decide by them.
+"""
+
+import math
+from dataclasses import dataclass
+
+from springtide.domain.cluster import RoleKind
+from springtide.domain.profile import Profile, TimingSum
+from springtide.domain.shape import Shape
+from springtide.domain.view import JobView, RoleUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How fast a job was in one shape."""
+
+    shape: Shape
+    throughput: float
+    """Samples a second of all workers."""
+    steps: int
+
+
+def throughput(shape: Shape, timing: TimingSum) -> float | None:
+    """Samples a second, of sums over all workers: each was at work for its part of the time."""
+    if not (0 < timing.total_s < math.inf and 0 < timing.samples < math.inf and timing.steps > 0):
+        return None
+    return shape.workers * timing.samples / timing.total_s
+
+
+def by_shape(job: JobView) -> tuple[Measured, ...]:
+    """Each shape that was measured, in the order in which they were left last."""
+    sums: dict[Shape, TimingSum] = {}
+    for profile in job.profiles:
+        if throughput(profile.shape, profile.timing) is not None:
+            sums[profile.shape] = sums.pop(profile.shape, TimingSum()) + profile.timing
+    return tuple(
+        Measured(shape=shape, throughput=speed, steps=total.steps)
+        for shape, total in sums.items()
+        if (speed := throughput(shape, total)) is not None
+    )
+
+
+def now(job: JobView) -> Measured | None:
+    """In the shape it has now, since it has it."""
+    since = job.last_change_at if job.last_change_at is not None else -math.inf
+    recent = [one for one in job.profiles if one.shape == job.shape and one.at >= since and _sound(one)]
+    if not recent:
+        return None
+    timing = sum((one.timing for one in recent), TimingSum())
+    speed = throughput(recent[0].shape, timing)
+    return None if speed is None else Measured(shape=recent[0].shape, throughput=speed, steps=timing.steps)
+
+
+def _sound(profile: Profile) -> bool:
+    return throughput(profile.shape, profile.timing) is not None
+
+
+def unchanged_s(job: JobView, *, at: float) -> float:
+    """Seconds since its shape was changed last, or since it was started."""
+    since = job.last_change_at if job.last_change_at is not None else job.started_at
+    return math.inf if since is None else at - since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Cores of all roles of one kind."""
+
+    used: float
+    given: float
+    count: int
+    hottest: RoleUse
+    """The one that uses most of what it has."""
+
+    @property
+    def share(self) -> float:
+        """Of the hottest role's cores, those in use."""
+        return self.hottest.cpu_used / self.hottest.cpu
+
+
+def use(job: JobView, kind: RoleKind) -> Use | None:
+    """What workers or servers use; None: nothing sensible is known."""
+    told = [
+        one for one in job.used_by(kind) if 0 <= one.cpu_used < math.inf and 0 < one.cpu < math.inf
+    ]  # fmt: skip
+    if not told or not sum(one.cpu_used for one in told) > 0:
+        return None
+    return Use(
+        used=sum(one.cpu_used for one in told), given=sum(one.cpu for one in told), count=len(told),
+        hottest=max(told, key=lambda one: one.cpu_used / one.cpu),
+    )  # fmt: skip
