@@ -62,9 +62,8 @@ class Checkpointer:
         if when_busy not in ("wait", "supersede"):
             raise errors.UnknownName("answer to a busy saver", when_busy, ("wait", "supersede"))
         self._storage = Storage(os.fspath(url))
-        self._storage.make()
-        identity = os.path.abspath(self._storage.root) if self._storage.is_local else self._storage.url
-        self.folder = state_folder.folder_for(identity, memory)
+        self._storage.place.make()
+        self.folder = state_folder.folder_for(self._storage.identity, memory)
         self._keep = keep
         self._supersede = when_busy == "supersede"
         self._turn = threading.Lock()
@@ -164,7 +163,7 @@ class Checkpointer:
         self._copiers = concurrent.futures.ThreadPoolExecutor(self._threads, "springtide copy")
         url = self._storage.url
         saver: state_saving.SaverProcess | state_saving.SaverThread
-        if self._storage.in_this_process:
+        if self._storage.place.in_this_process:
             saver = state_saving.SaverThread(url, self.folder, self._keep)
         else:
             saver = state_saving.SaverProcess(url, self.folder, self._keep, self._lock)

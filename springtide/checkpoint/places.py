@@ -1,15 +1,19 @@
 """Where checkpoints lie: a folder of this machine, or any URL that fsspec knows (file://, memory://, s3://).
 
 In: what a user gives as a path or URL. Out: a `Place` to read from and write to by name. Writing a name is atomic as
-far as the place allows: a folder renames, an object store shows an object when it is whole.
+far as the place allows: a folder renames, an object store shows an object when it is whole. All that knows fsspec is
+here, for checkpoints of jobs and for those of any program (checkpoint/state_storage.py).
 """
 
 import contextlib
 import os
 import pathlib
-from typing import Any, Protocol
+import zlib
+from typing import Any, BinaryIO, Protocol, cast
 
 from springtide import errors
+
+CHUNK = 8 << 20
 
 
 class Place(Protocol):
@@ -99,7 +103,7 @@ class Folder:
 
 
 class Remote:
-    """A URL, through fsspec."""
+    """A URL, through fsspec; a path is one too. Files of this machine are on the disk when a call returns."""
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -111,21 +115,33 @@ class Remote:
         except ValueError as error:
             raise errors.BadInput(f"{url}: {error}") from error
         self._url = url.rstrip("/")
-        self._renames = "file" in self._files.protocol or "sftp" in self._files.protocol
+        given = self._files.protocol
+        protocols = (given,) if isinstance(given, str) else given
+        self._renames = "file" in protocols or "sftp" in protocols
+        self.local_root = str(self._root) if "file" in protocols else ""
+        """The folder, where it is one of this machine."""
+        self.in_this_process = "memory" in protocols
+        """Whether no other process can see it."""
 
     @property
     def where(self) -> str:
         """Its URL."""
         return self._url
 
-    def names(self) -> list[str]:
-        """Names under the URL."""
-        self._files.invalidate_cache()
+    def make(self) -> None:
+        """The folder, or a clear error."""
         try:
-            found: list[dict[str, Any]] = self._files.ls(self._root, detail=True)
-        except FileNotFoundError:
-            return []
-        return [one["name"].rpartition("/")[2] for one in found if one["type"] == "file"]
+            self._files.makedirs(self._root, exist_ok=True)
+        except OSError as error:
+            raise errors.BadInput(f"cannot save to {self._url!r}: {error}. Choose a folder you may write to.") from None
+
+    def names(self) -> list[str]:
+        """Names of files under the URL."""
+        return self._listed("file")
+
+    def folders(self) -> list[str]:
+        """Names of folders under the URL."""
+        return self._listed("directory")
 
     def size(self, name: str) -> int | None:
         """Bytes of a file."""
@@ -141,24 +157,50 @@ class Remote:
         content: bytes = self._files.cat_file(self._path(name), start=offset, end=end)
         return content
 
+    def open(self, name: str) -> BinaryIO:
+        """A file, to be read from front to back."""
+        return cast(BinaryIO, self._files.open(self._path(name), "rb"))
+
     def write(self, name: str, content: bytes) -> None:
         """In one piece; files of a file system under another name first."""
         self._files.makedirs(self._root, exist_ok=True)
-        self._files.pipe_file(self._unfinished(name), content)
+        if not self._renames:
+            self._files.pipe_file(self._path(name), content)  # object stores show an object whole or not at all
+            return
+        with self._files.open(self._unfinished(name), "wb") as file:
+            file.write(content)
+            self._settle(file)
         self._finish(name)
 
-    def put(self, source: pathlib.Path, name: str) -> None:
-        """A local file, under its name only when it is whole."""
+    def put(self, source: pathlib.Path, name: str, length: int | None = None) -> int:
+        """The first `length` bytes of a local file, all without one, as `write` does it; CRC-32 of what was sent."""
         self._files.makedirs(self._root, exist_ok=True)
-        self._files.put_file(str(source), self._unfinished(name))
+        checksum = 0
+        with open(source, "rb") as file, self._files.open(self._unfinished(name), "wb") as target:
+            left = os.fstat(file.fileno()).st_size if length is None else length
+            while left:
+                chunk = file.read(min(CHUNK, left))
+                if not chunk:
+                    raise errors.BadInput(f"{source} ends {left} bytes early")
+                checksum = zlib.crc32(chunk, checksum)
+                target.write(chunk)
+                left -= len(chunk)
+            self._settle(target)
         self._finish(name)
+        return checksum
 
     def remove(self, name: str) -> None:
         """Delete."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._path(name))
+
+    def _listed(self, kind: str) -> list[str]:
+        self._files.invalidate_cache()
+        try:
+            found: list[dict[str, Any]] = self._files.ls(self._root, detail=True)
         except FileNotFoundError:
-            return
+            return []
+        return [one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == kind]
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
@@ -167,9 +209,23 @@ class Remote:
         """Object stores show an object when it is whole; elsewhere it gets another name until then."""
         return self._path(f"{name}.part" if self._renames else name)
 
+    def _settle(self, file: Any) -> None:
+        if self.local_root:
+            file.flush()
+            os.fsync(file.fileno())
+
     def _finish(self, name: str) -> None:
-        if self._renames:
-            self._files.mv(self._path(f"{name}.part"), self._path(name))
+        if not self._renames:
+            return
+        if not self.local_root:
+            self._files.mv(self._unfinished(name), self._path(name))
+            return
+        os.replace(self._unfinished(name), self._path(name))
+        folder = os.open(self.local_root, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def place_of(where: str) -> Place:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from springtide import errors
-from springtide.checkpoint.places import Place, place_of
+from springtide.checkpoint.places import Place, Remote, place_of
 from springtide.domain.outline import TableOutline
 from springtide.export.delta import TableDelta
 from springtide.export.model import Keys, Model, Rows, Table
@@ -82,15 +82,7 @@ def place_for(url: str, number: int) -> Place:
 
 def numbers(url: str) -> list[int]:
     """Exports at a URL that are whole, newest first."""
-    import fsspec
-
-    files, root = fsspec.core.url_to_fs(url)
-    files.invalidate_cache()
-    try:
-        entries = files.ls(root, detail=False)
-    except FileNotFoundError:
-        return []
-    found = [re.fullmatch(r".*export-(\d{6,})/?", str(entry)) for entry in entries]
+    found = [re.fullmatch(r"export-(\d{6,})", folder) for folder in Remote(url).folders()]
     known = (int(match[1]) for match in found if match)
     return sorted((number for number in known if place_for(url, number).size(CARD)), reverse=True)
 

@@ -12,7 +12,7 @@ from springtide.checkpoint.state_storage import Storage, stem
 @pytest.fixture(params=["file", "memory"])
 def storage(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Storage:
     storage = Storage(str(tmp_path / "saves") if request.param == "file" else f"memory://{tmp_path}")
-    storage.make()
+    storage.place.make()
     return storage
 
 
@@ -28,18 +28,17 @@ def test_saves_are_listed_newest_first_and_thinned_out(storage: Storage, tmp_pat
     storage.keep_newest(2)
 
     assert [manifest.step for manifest in storage.manifests()] == [20, 10]
-    assert not storage.fs.exists(storage.path(f"{stem(1, 50)}.state"))
+    assert storage.place.size(f"{stem(1, 50)}.state") is None
 
 
 def test_a_save_without_manifest_is_not_there_and_is_cleared_away(storage: Storage, tmp_path: pathlib.Path) -> None:
     published(storage, tmp_path, 1, 5)
     for name in (f"{stem(2, 6)}.state", f"{stem(2, 6)}.json.part", "notes.txt"):
-        storage.fs.pipe_file(storage.path(name), b"half")
+        storage.place.write(name, b"half")
     assert [manifest.step for manifest in storage.manifests()] == [5]
 
     storage.clear_leftovers()
-    names = sorted(path.rpartition("/")[2] for path in storage.fs.ls(storage.root, detail=False))
-    assert names == [f"{stem(1, 5)}.json", f"{stem(1, 5)}.state", "notes.txt"]
+    assert sorted(storage.place.names()) == [f"{stem(1, 5)}.json", f"{stem(1, 5)}.state", "notes.txt"]
 
 
 def test_an_unknown_protocol_and_an_unwritable_folder_are_told(tmp_path: pathlib.Path) -> None:
@@ -47,4 +46,4 @@ def test_an_unknown_protocol_and_an_unwritable_folder_are_told(tmp_path: pathlib
         Storage("nope://x")
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.BadInput, match="Choose a folder"):
-        Storage(str(tmp_path / "file" / "below")).make()
+        Storage(str(tmp_path / "file" / "below")).place.make()
