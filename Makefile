@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_BUILD := build/native
 STAMPS := .stamps
-EXTRAS := dev parquet export bench
+EXTRAS := dev parquet export bench sim
 
 .DEFAULT_GOAL := help
 .PHONY: help env native native-tests demo test check format docs bench soak setup-extra sanitize clean

@@ -1,0 +1,136 @@
+"""What goes wrong with jobs, and what each runtime does about it: lost pods, stragglers, hot servers, full memory.
+
+In: a job that has begun or whose rate has changed. Out: events on the clock. A pod is lost when the hazard that a job
+has gathered (pods times time) passes a number drawn for the job: so the same job meets the same luck under any policy.
+Next: back to `simulation`.
+"""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from springtide.domain.shape import GIB, Shape
+from springtide.sim import cluster as clusters
+from springtide.sim import world as physics
+from springtide.sim.running import End, Running
+
+if TYPE_CHECKING:
+    from springtide.sim.simulation import Simulation
+
+
+def plan(sim: "Simulation", running: Running) -> None:
+    """When a job begins: hot servers are found after a while, by those who look."""
+    if sim.mechanisms.relieves and running.condition.hot > 1:
+        sim.clock.after(sim.world.detect_s, lambda: _relieve(sim, running))
+
+
+def watch(sim: "Simulation", running: Running, rate: float) -> None:
+    """At a new rate: when memory is full, when the straggler appears, when the next pod is lost."""
+    generation = running.generation
+    shape = running.shape
+    assert shape is not None
+    pods = running.at_work.workers + shape.servers
+    loss = (running.next_loss - running.hazard) / (sim.loss_rate * pods) if sim.loss_rate > 0 else math.inf
+    if math.isfinite(loss):
+        sim.clock.after(loss, lambda: _lose(sim, running, generation))
+    if rate <= 0:
+        return
+    full = physics.full_at(running.job, shape, running.condition.hot)
+    if math.isfinite(full):
+        sim.clock.after(max(0.0, (full - running.done) / rate), lambda: _overflow(sim, running, generation))
+    straggles = running.job.straggles_at * running.job.samples
+    if straggles >= running.done and straggles < running.job.samples and running.condition.worker_speed == 1:
+        sim.clock.after((straggles - running.done) / rate, lambda: _straggle(sim, running, generation))
+
+
+def _current(running: Running, generation: int) -> bool:
+    return running.generation == generation and not running.ended
+
+
+def _straggle(sim: "Simulation", running: Running, generation: int) -> None:
+    if not _current(running, generation):
+        return
+    sim.touch(running)
+    running.done = max(running.done, math.nextafter(running.job.straggles_at * running.job.samples, math.inf))
+    running.condition = replace(running.condition, worker_speed=running.job.straggler_speed)
+    sim.refresh(running)
+    if sim.mechanisms.relieves:
+        sim.clock.after(sim.world.detect_s + _one_pod_s(sim, running), lambda: _replaced(sim, running))
+
+
+def _replaced(sim: "Simulation", running: Running) -> None:
+    """Another pod has the straggler's place."""
+    if not running.ended:
+        sim.touch(running)
+        running.condition = replace(running.condition, worker_speed=1.0)
+        sim.refresh(running)
+
+
+def _relieve(sim: "Simulation", running: Running) -> None:
+    """Slots leave the hot server."""
+    if not running.ended:
+        sim.touch(running)
+        running.condition = replace(running.condition, hot=1.0, server_speed=1.0)
+        sim.refresh(running)
+
+
+def _lose(sim: "Simulation", running: Running, generation: int) -> None:
+    if not _current(running, generation):
+        return
+    sim.touch(running)
+    running.hazard = running.next_loss
+    running.next_loss += float(running.random.exponential())
+    if not sim.mechanisms.elastic:
+        sim.end(running, End.POD_LOST)
+        return
+    shape = running.at_work
+    if running.random.random() * (shape.workers + shape.servers) < shape.workers:
+        running.condition = replace(running.condition, missing=running.condition.missing + 1)
+        sim.refresh(running)
+        sim.clock.after(_one_pod_s(sim, running), lambda: _joined(sim, running))
+    else:
+        _server_lost(sim, running)
+
+
+def _joined(sim: "Simulation", running: Running) -> None:
+    if not running.ended:
+        sim.touch(running)
+        running.condition = replace(running.condition, missing=max(0, running.condition.missing - 1))
+        sim.refresh(running)
+
+
+def _server_lost(sim: "Simulation", running: Running) -> None:
+    """What was trained since the last save is trained again, once the server is back."""
+    since_save = float(running.random.random()) * sim.world.save_every_s
+    running.done = max(0.0, running.done - running.samples_s * since_save)
+    sim.pause(running, _one_pod_s(sim, running, server=True))
+
+
+def _one_pod_s(sim: "Simulation", running: Running, *, server: bool = False) -> float:
+    shape = running.shape
+    assert shape is not None
+    cpu = shape.server_cpu if server else shape.worker_cpu
+    return clusters.pending_s(sim.world, cpu, 1, running.random) + sim.world.launch_s + sim.world.init_s
+
+
+def _overflow(sim: "Simulation", running: Running, generation: int) -> None:
+    """A server's memory is full: the kernel kills it. Those who can start it again with more (001 §4.2: twice)."""
+    if not _current(running, generation):
+        return
+    sim.touch(running)
+    running.ooms += 1
+    shape = running.shape
+    assert shape is not None
+    larger = _more_memory(sim, shape)
+    if not sim.mechanisms.elastic or not sim.resized(running, larger):
+        sim.end(running, End.OOM)
+        return
+    _server_lost(sim, running)
+
+
+def _more_memory(sim: "Simulation", shape: Shape) -> Shape:
+    """Twice the memory of each; where a node has no more, twice the servers."""
+    most = int(sim.world.node_memory * GIB)
+    if 2 * shape.server_memory <= most:
+        return replace(shape, server_memory=2 * shape.server_memory)
+    return replace(shape, server_memory=most, servers=2 * shape.servers)

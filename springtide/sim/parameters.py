@@ -1,0 +1,118 @@
+"""Every constant of the simulated world with its source: a paper's section, or "assumed" and why.
+
+In: nothing. Out: `World`, frozen; a trace file may override fields. `rows()` is the table that the design page prints.
+Figures of the papers' *improved* systems are never inputs: only what they say of jobs and clusters before that.
+000 is DLRover-RM (VLDB 2024), 001 is DLRover.
+"""
+
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, NamedTuple
+
+GB = 1 << 30
+DAY_S = 86_400.0
+
+
+def known(value: float, unit: str, source: str) -> Any:
+    """A field with its unit and source."""
+    return field(default=value, metadata={"unit": unit, "source": source})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The constants. Field names are the names that a trace file's `world` section may use."""
+
+    nodes: int = known(1875, "nodes", "000 §6: jobs use 60K-120K cores a day; 60K cores of 32-core nodes")
+    node_cpu: float = known(32.0, "cores", "000 §6: two 16-core E5-2682; 001 §6.1: at most 32 cores a pod")
+    node_memory: float = known(192.0, "GiB", "000 §6, 001 §6.1")
+    job_cpu: float = known(200.0, "cores", "001 §6.1: at most 200 cores a job")
+
+    launch_s: float = known(20.0, "s", "001 §6.3: about 20 s to launch pods")
+    init_s: float = known(100.0, "s", "001 §6.3: about 100 s to initialize training")
+    pending_s_a_core: float = known(
+        300 / 32, "s", "assumed: Fig. 3 has no values in the text; 000 §2.2: 5-10 min, taken for the largest pod"
+    )
+    pending_spread: float = known(0.5, "sigma", "assumed: log-normal; a job waits for the slowest of its pods")
+    patience_s: float = known(
+        1800.0, "s", "000 §2.2: waits go beyond 30 min when resources are scarce; a job gives up there"
+    )
+
+    checkpoint_s: float = known(450.0, "s", "000 §2.2: 5-10 min to remote storage, its middle; stop-and-restart only")
+    prepare_s: float = known(450.0, "s", "000 §2.2: 5-10 min to prepare the restart, its middle")
+    load_s: float = known(450.0, "s", "000 §2.2: 5-10 min to load the checkpoint, its middle")
+    live_pause_s: float = known(1.0, "s", "000 §5.2: less than 1 s for a 20 GB model through memory")
+    save_every_s: float = known(600.0, "s", "assumed: work since the last save is lost with a server; 10 min")
+
+    pod_failures_a_day: float = known(0.015, "1/pod/day", "000 §2.2: daily failure rate of a single pod")
+    preemptions_a_day: float = known(
+        0.2,
+        "1/pod/day",
+        "assumed: no rate in the text; with it 75% of jobs without elasticity complete, between 000's 84 and 67%",
+    )
+    straggler_share: float = known(
+        0.07, "of jobs", "000 Table 4: slow training by worker stragglers, without DLRover-RM"
+    )
+    straggler_speed: float = known(0.25, "of its cores", "001 §6.2: a straggler has 25% of its cores")
+    hot_share: float = known(0.13, "of jobs", "000 §6.3: jobs with hot servers")
+    hot_load: float = known(
+        1.5, "x mean", "001 §4.2: hot servers were given 24 cores instead of 16, and 258 instead of 210 steps/s"
+    )
+    detect_s: float = known(60.0, "s", "000 §6.2: stragglers are handled within a minute")
+
+    jobs_a_day: float = known(2000.0, "jobs", "000 §6: 2K jobs a day")
+    batch: int = known(512, "samples", "000 §6, 001 §6.1")
+    steps_mean: float = known(268_000.0, "steps", "001 Table 3: average of TFJob jobs")
+    steps_spread: float = known(0.8, "sigma", "assumed: log-normal; the text has the average only")
+    testbed_steps: int = known(200_000, "steps", "000 §6")
+    users: int = known(40, "users", "assumed: warm start needs users who come back")
+    families_a_user: int = known(3, "kinds", "assumed: a user repeats the same few jobs with other data")
+    family_spread: float = known(
+        0.25, "sigma", "assumed: coefficients of jobs of one model differ by widths and features"
+    )
+    job_spread: float = known(0.03, "sigma", "assumed: two runs of one kind differ by their data")
+    noise: float = known(0.05, "sigma", "assumed: error of a window of 60 s of measured steps")
+
+    table_gib: float = known(
+        32.0, "GiB", "001 Table 2: 8 servers x 8 GB are well tuned for W&D; half of it, the median"
+    )
+    table_spread: float = known(1.0, "sigma", "assumed: log-normal; 000 Fig. 1(b) shows one job of 2.3 TB")
+    table_at_start: float = known(0.1, "of the end", "assumed; growth is proportional to samples, 000 §5.3")
+    server_base_gib: float = known(1.0, "GiB", "assumed: a server process beside its tables")
+    worker_gib: float = known(3.0, "GiB", "001 Table 2: 4 GB are well tuned for W&D")
+
+    memory_factor: float = known(
+        4.76, "x need", "000 §2.2: 80% of jobs use < 50% of memory, 5-8% run out: log-normal through both"
+    )
+    memory_spread: float = known(1.03, "sigma", "the same two points")
+    cpu_factor: float = known(
+        5.0, "x need", "000 §2.2: 80% of jobs use < 50% of CPU: with it 80% do; never below the need"
+    )
+    cpu_spread: float = known(0.8, "sigma", "assumed: log-normal, with cpu_factor")
+    user_workers: float = known(
+        8.0,
+        "workers",
+        "assumed: users ask for fewer workers than the quota holds; 000 §6.3 has classes below and above 100 cores",
+    )
+    user_workers_spread: float = known(0.7, "sigma", "assumed: log-normal")
+    starved_share: float = known(0.06, "of jobs", "000 §6.3: jobs with too little server CPU")
+    starved_usage: float = known(0.85, "of server CPU", "001 §6.4: their servers use more than 80%")
+    rerun_after_s: float = known(
+        900.0, "s", "assumed: a user sees the failure and submits again, twice at most; a re-run is a new job (001 §6)"
+    )
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    value: float
+    unit: str
+    source: str
+
+
+def rows(world: World | None = None) -> Iterator[Row]:
+    """The table."""
+    chosen = world or World()
+    each: Field[Any]
+    for each in fields(World):
+        yield Row(each.name, getattr(chosen, each.name), each.metadata["unit"], each.metadata["source"])

@@ -1,0 +1,201 @@
+"""A workload from a file: jobs by hand, or recorded ones. YAML or JSON; JSON is enough without PyYAML.
+
+In: a path. Out: a `Trace`: a `World` with the file's changes, and jobs. What does not fit is named with its line, its
+field and what was meant. `example()` writes one that can be read back. Next: `simulation`.
+
+    world: {nodes: 20}                 # any field of `springtide.sim.parameters.World`
+    jobs:
+      - {model: widedeep, at: 0, steps: 200000, workers: 8, servers: 2, worker_cpu: 4, server_cpu: 8}
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from springtide import errors
+from springtide.domain.shape import GIB, Shape
+from springtide.sim import models, workload
+from springtide.sim.parameters import World
+from springtide.sim.world import Job
+
+NUMBERS = {
+    "at": "seconds after the start", "steps": "steps of a batch", "workers": "number", "servers": "number",
+    "worker_cpu": "cores", "server_cpu": "cores", "worker_gib": "GiB", "server_gib": "GiB",
+    "table_gib": "GiB of tables at the end", "hot": "load of the hottest server, in mean loads",
+    "straggles_at": "share of the job", "seed": "number",
+}  # fmt: skip
+WORDS = {"name": "text", "user": "text", "kind": "text", "model": "one of the models"}
+FIELDS = {**WORDS, **NUMBERS}
+WHOLE = {"steps", "workers", "servers", "seed"}
+MOST = {"workers": 500, "servers": 500, "straggles_at": 1.0}
+SECTIONS = ("world", "jobs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a file holds."""
+
+    world: World
+    jobs: tuple[Job, ...]
+
+
+class _Place:
+    """Where in the file something is, for messages."""
+
+    def __init__(self, path: pathlib.Path, text: str) -> None:
+        self.path, self.text = path, text
+
+    def fail(self, trail: tuple[str | int, ...], message: str) -> errors.BadInput:
+        """What is wrong, with its line where that can be found."""
+        line = _line(self.text, trail)
+        where = f"{self.path}:{line}" if line else f"{self.path}"
+        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in trail).lstrip(".")
+        return errors.BadInput(f"{where}: {name or 'the file'}: {message}")
+
+
+def read(path: pathlib.Path) -> Trace:
+    """A trace file."""
+    if not path.exists():
+        raise errors.MissingFile(f"no trace file {path}; `springtide simulate --example` prints one to begin with")
+    text = path.read_text()
+    place = _Place(path, text)
+    data = _parse(path, text)
+    if not isinstance(data, dict):
+        raise place.fail((), f"wanted the sections {' and '.join(SECTIONS)}, got {_kind(data)}")
+    for section in data:
+        if section not in SECTIONS:
+            raise place.fail((section,), str(errors.UnknownName("section", str(section), SECTIONS)))
+    world = _world(place, data.get("world") or {})
+    listed = data.get("jobs")
+    if not isinstance(listed, list) or not listed:
+        raise place.fail(("jobs",) if "jobs" in data else (), f"wanted a list of jobs, got {_kind(listed)}")
+    jobs = tuple(_job(place, world, index, entry) for index, entry in enumerate(listed))
+    seen: set[str] = set()
+    for index, job in enumerate(jobs):
+        if job.name in seen:
+            raise place.fail(("jobs", index), f"a second job is named {job.name!r}; wanted each name once")
+        seen.add(job.name)
+    return Trace(world=world, jobs=tuple(sorted(jobs, key=lambda job: job.arrives_at)))
+
+
+def _parse(path: pathlib.Path, text: str) -> Any:
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise errors.BadInput(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
+    try:
+        import yaml
+    except ImportError:
+        raise errors.MissingExtra(f"a trace in YAML ({path}; JSON needs nothing)", "sim") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise errors.BadInput(f"{path}:{line}: not YAML: {error.problem}") from None
+
+
+def _world(place: _Place, changes: Any) -> World:
+    if not isinstance(changes, Mapping):
+        raise place.fail(("world",), f"wanted names and numbers, got {_kind(changes)}")
+    known = {each.name for each in fields(World)}
+    for name, value in changes.items():
+        if name not in known:
+            raise place.fail(("world", str(name)), str(errors.UnknownName("parameter", str(name), known)))
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise place.fail(("world", str(name)), f"wanted a number, 0 or more, got {value!r}")
+    return replace(World(), **changes)
+
+
+def _job(place: _Place, world: World, index: int, entry: Any) -> Job:
+    trail = ("jobs", index)
+    if not isinstance(entry, Mapping):
+        raise place.fail(trail, f"wanted a job's fields, got {_kind(entry)}")
+    for name, value in entry.items():
+        if name not in FIELDS:
+            raise place.fail((*trail, str(name)), str(errors.UnknownName("field", str(name), FIELDS)))
+        _check(place, (*trail, str(name)), value)
+    if "model" not in entry:
+        raise place.fail(trail, f"no model; wanted one of {', '.join(models.MODELS)}")
+    if entry["model"] not in models.MODELS:
+        unknown = str(errors.UnknownName("model", entry["model"], models.MODELS))
+        raise place.fail((*trail, "model"), unknown)
+    return _filled(world, models.model(entry["model"]), index, entry)
+
+
+def _check(place: _Place, trail: tuple[str | int, ...], value: Any) -> None:
+    name = str(trail[-1])
+    if name in WORDS:
+        if not isinstance(value, str) or not value:
+            raise place.fail(trail, f"wanted {WORDS[name]}, got {value!r}")
+        return
+    most = MOST.get(name, float("inf"))
+    number = isinstance(value, int if name in WHOLE else int | float) and not isinstance(value, bool)
+    least = 1 if name in {"steps", "workers", "servers", "hot"} else 0
+    above_zero = name in {"worker_cpu", "server_cpu"}
+    if not number or not least <= value <= most or value == float("inf") or (above_zero and value <= 0):
+        bound = f", up to {most:g}" if name in MOST else ""
+        whole = "a whole number" if name in WHOLE else "a number"
+        from_ = "above 0" if above_zero else f"from {least}"
+        raise place.fail(trail, f"wanted {whole} {from_}{bound} ({NUMBERS[name]}), got {value!r}")
+
+
+def _filled(world: World, model: models.Model, index: int, entry: Mapping[str, Any]) -> Job:
+    """What is not given is as in the tuned shape, and as drawn jobs have it."""
+    tuned = model.tuned
+    shape = Shape(
+        workers=entry.get("workers", tuned.workers), servers=entry.get("servers", tuned.servers),
+        worker_cpu=float(entry.get("worker_cpu", tuned.worker_cpu)),
+        server_cpu=float(entry.get("server_cpu", tuned.server_cpu)),
+        worker_memory=int(entry.get("worker_gib", tuned.worker_memory / GIB) * GIB),
+        server_memory=int(entry.get("server_gib", tuned.server_memory / GIB) * GIB),
+    )  # fmt: skip
+    job = workload.one(
+        world, model, requested=shape, name=entry.get("name", f"job-{index}"), steps=entry.get("steps"),
+    )  # fmt: skip
+    return replace(
+        job, user=entry.get("user", "user"), kind=entry.get("kind", f"{entry.get('user', 'user')}/{model.name}"),
+        arrives_at=float(entry.get("at", 0.0)), table_bytes=float(entry.get("table_gib", 8.0)) * GIB,
+        hot=float(entry.get("hot", 1.0)), straggles_at=float(entry.get("straggles_at", float("inf"))),
+        straggler_speed=world.straggler_speed, seed=int(entry.get("seed", index)) * 8,
+    )  # fmt: skip
+
+
+def _line(text: str, trail: tuple[str | int, ...]) -> int | None:
+    """The line of a place in YAML or JSON, which is YAML too; None without PyYAML."""
+    try:
+        import yaml
+    except ImportError:
+        return None
+    try:
+        node = yaml.compose(text)
+    except yaml.YAMLError:
+        return None
+    mark = node.start_mark if node is not None else None
+    for part in trail:
+        if isinstance(part, int) and isinstance(node, yaml.SequenceNode) and part < len(node.value):
+            node = node.value[part]
+            mark = node.start_mark
+        elif isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == part), None)
+            if found is None:
+                break
+            mark, node = found[0].start_mark, found[1]
+    return int(mark.line) + 1 if mark is not None else None
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
+
+
+def example() -> str:
+    """A trace to begin with: three jobs on a small cluster."""
+    jobs = [
+        {"name": "ads", "model": "widedeep", "at": 0, "workers": 8, "servers": 2, "worker_cpu": 8, "server_cpu": 16},
+        {"name": "feed", "model": "xdeepfm", "at": 120, "workers": 4, "servers": 2, "worker_cpu": 16, "server_cpu": 8},
+        {"name": "search", "model": "dcn", "at": 300, "steps": 100_000, "hot": 1.5, "table_gib": 40, "server_gib": 16},
+    ]  # fmt: skip
+    lines = ",\n".join(f"    {json.dumps(job)}" for job in jobs)
+    return f'{{\n  "world": {{"nodes": 20}},\n  "jobs": [\n{lines}\n  ]\n}}'

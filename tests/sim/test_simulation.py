@@ -1,0 +1,173 @@
+"""The virtual cluster keeps its books: no job lost, nothing taken that is not there, same seed same story."""
+
+from dataclasses import replace
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from springtide import errors
+from springtide.domain.plan import Decision, Plan, nothing
+from springtide.domain.shape import Shape
+from springtide.sim import measure, models, oracle, simulation, systems, workload
+from springtide.sim.parameters import World
+from springtide.sim.running import End
+from springtide.sim.simulation import Simulation
+
+WORLD = World()
+SMALL = replace(WORLD, nodes=30, jobs_a_day=200.0)
+
+
+def as_asked(view, config):
+    """The user's wish, as far as there is room."""
+    waiting = [job for job in view.jobs if job.shape is None]
+    return Decision(plans=tuple(Plan(job=j.name, shape=j.requested, reason="as asked") for j in waiting), why="static")
+
+
+def restless(view, config):
+    """Something else at every look."""
+    plans = []
+    for job in view.jobs:
+        now = job.shape or Shape(workers=2, servers=1, worker_cpu=2, server_cpu=4, server_memory=4 << 30)
+        more = 1 + (now.workers + int(view.now)) % 5
+        plans.append(Plan(job=job.name, shape=replace(now, workers=more, servers=1 + more % 3), reason="restless"))
+    return Decision(plans=tuple(plans), why="restless")
+
+
+STATIC = systems.System(name="static", policy=as_asked, mechanisms=systems.KUBEFLOW)
+ELASTIC = systems.System(name="elastic", policy=as_asked)
+RESTLESS = systems.System(name="restless", policy=restless)
+STOPPING = systems.System(
+    name="stopping", policy=restless, mechanisms=systems.Mechanisms(servers=systems.ServerChange.RESTART)
+)
+ALL = [STATIC, ELASTIC, RESTLESS, STOPPING]
+
+
+class Audited(Simulation):
+    """Looks at the books whenever anything changes."""
+
+    def touch(self, running):
+        assert self.clock.now >= running.since, "time went back"
+        super().touch(running)
+        held = sum(job.reserved.cpu for job in self.jobs.values())
+        assert held == pytest.approx(self.cluster.cpu, abs=1e-3)
+        assert self.cluster.cpu <= self.cluster.capacity.cpu * (1 + 1e-6)
+        assert self.cluster.memory <= self.cluster.capacity.memory * (1 + 1e-6)
+        assert 0 <= running.done <= running.job.samples
+
+
+@hypothesis.settings(max_examples=12, deadline=None)
+@hypothesis.given(seed=strategies.integers(0, 1000), which=strategies.sampled_from(ALL))
+def test_no_job_is_lost_and_nothing_is_taken_that_is_not_there(seed, which):
+    jobs = workload.jobs(SMALL, 12, seed)
+    sim = Audited(SMALL, jobs, which)
+    story = sim.run(until=30 * 86_400)
+    ended = [outcome.job.name for outcome in story.outcomes]
+    assert len(set(ended)) == len(ended)
+    assert {name.partition("~")[0] for name in ended} == {job.name for job in jobs}
+    assert len(ended) == sim.expected
+    for outcome in story.outcomes:
+        assert outcome.ended_at >= outcome.job.arrives_at
+        if outcome.end is End.FINISHED:
+            assert outcome.samples == pytest.approx(outcome.job.samples)
+    assert not sim.jobs and sim.cluster.cpu == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("which", ALL, ids=lambda system: system.name)
+def test_the_same_seed_tells_the_same_story(which):
+    stories = [Simulation(SMALL, workload.jobs(SMALL, 20, 7), which).run() for _ in range(2)]
+    assert stories[0].outcomes == stories[1].outcomes
+    assert stories[0].reasons == stories[1].reasons
+    assert Simulation(SMALL, workload.jobs(SMALL, 20, 8), which).run().outcomes != stories[0].outcomes
+
+
+def tuned(name="widedeep", **changes):
+    model = models.model(name)
+    return replace(workload.one(WORLD, model, requested=model.tuned), **changes)
+
+
+CALM = replace(WORLD, pod_failures_a_day=0.0, preemptions_a_day=0.0, pending_s_a_core=0.0)
+
+
+def finish(job, system=ELASTIC, world=CALM):
+    story = Simulation(world, [job], system).run()
+    return story.outcomes[0]
+
+
+def test_a_calm_job_takes_its_start_and_then_its_samples_over_its_speed():
+    outcome = finish(tuned())
+    assert outcome.end is End.FINISHED
+    assert outcome.jct_s == pytest.approx(120 + 200_000 / 250, rel=1e-3)
+    assert outcome.pending_s == pytest.approx(120)
+
+
+def test_without_elasticity_a_lost_pod_fails_the_job_and_the_user_runs_it_again():
+    stormy = replace(CALM, pod_failures_a_day=50.0)
+    outcomes = Simulation(stormy, [tuned(seed=3)], STATIC).run().outcomes
+    assert [one.end for one in outcomes[:-1]] == [End.POD_LOST] * (len(outcomes) - 1) and len(outcomes) > 1
+    assert [one.job.name for one in outcomes] == ["job", *(f"job~{again}" for again in range(1, len(outcomes)))]
+    elastic = Simulation(stormy, [tuned(seed=3)], ELASTIC).run().outcomes
+    assert [one.end for one in elastic] == [End.FINISHED]
+    assert elastic[0].jct_s > finish(tuned()).jct_s
+
+
+def test_memory_that_is_too_small_ends_a_static_job_and_costs_an_elastic_one_a_restart():
+    job = tuned(table_bytes=float(100 << 30))  # 8 servers of 8 GiB
+    assert finish(job, STATIC).end is End.OOM
+    survivor = finish(job)
+    assert survivor.end is End.FINISHED and survivor.ooms == 1
+    assert survivor.final.server_memory == 2 * job.requested.server_memory
+
+
+def test_a_straggler_costs_static_shards_far_more_than_dynamic_ones():
+    slow = tuned(straggles_at=0.5, straggler_speed=0.03)
+    unmended = replace(ELASTIC, mechanisms=systems.Mechanisms(relieves=False))
+    plain, dynamic, static = finish(tuned()).jct_s, finish(slow, unmended).jct_s, finish(slow, STATIC).jct_s
+    assert plain < dynamic < 1.1 * plain
+    assert static > 1.5 * plain
+
+
+def test_a_hot_server_holds_up_whoever_does_not_relieve_it():
+    hot = tuned(hot=1.5)
+    assert finish(hot, STATIC).jct_s == pytest.approx(120 + 200_000 / 210.7, rel=0.01)  # 001: 210 instead of 258
+    assert finish(hot).jct_s < 1.03 * finish(tuned()).jct_s
+
+
+def test_a_job_that_gets_nothing_gives_up_after_its_patience():
+    lazy = systems.System(name="lazy", policy=lambda view, config: nothing("no"))
+    outcomes = Simulation(CALM, [tuned()], lazy).run().outcomes
+    assert [one.end for one in outcomes] == [End.SCHEDULING] * (1 + simulation.MOST_TRIES)
+    assert outcomes[0].jct_s == WORLD.patience_s
+
+
+def test_a_policy_that_returns_nonsense_is_named():
+    wrong = systems.System(name="wrong", policy=lambda view, config: None)
+    with pytest.raises(errors.BadInput, match="policy wrong returned NoneType; wanted a Decision"):
+        Simulation(CALM, [tuned()], wrong).run()
+
+
+def test_a_plan_larger_than_a_node_is_refused_and_the_job_waits():
+    huge = Shape(workers=1, servers=1, worker_cpu=64, server_cpu=1)
+    greedy = systems.System(
+        name="greedy", policy=lambda view, config: Decision(plans=(Plan(job="job", shape=huge, reason="x"),), why="x")
+    )
+    story = Simulation(CALM, [tuned()], greedy).run(until=600)
+    assert story.refused > 0 and story.outcomes[0].started_at is None
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_the_oracle_is_as_fast_as_any_shape_and_never_over_the_quota(name):
+    job = tuned(name)
+    outcome = finish(job, oracle.oracle([job]))
+    assert outcome.jct_s <= finish(job).jct_s
+    assert outcome.final.cpu <= WORLD.job_cpu
+
+
+def test_figures_count_what_they_say():
+    story = Simulation(SMALL, workload.jobs(SMALL, 30, 1), STATIC).run()
+    figures = measure.summary(story)
+    assert figures.submitted == 30 + figures.reruns
+    assert figures.finished + sum(figures.failures.values()) == figures.submitted
+    assert figures.completion == figures.finished / figures.submitted
+    assert 0 < figures.worker_cpu < 1 and 0 < figures.server_memory < 1
+    assert figures.jct_p50_s <= figures.jct_p90_s <= figures.jct_p99_s

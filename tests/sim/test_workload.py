@@ -1,0 +1,108 @@
+"""Drawn jobs are as the papers say that users' jobs are, and every constant says where it comes from."""
+
+import math
+import runpy
+
+import numpy as np
+import pytest
+
+from springtide.domain.shape import Shape
+from springtide.planning.equations import Shapes
+from springtide.sim import models, oracle, parameters, workload
+from springtide.sim import world as physics
+from springtide.sim.parameters import World
+from springtide.sim.world import Condition
+from tests.architecture import sources
+
+WORLD = World()
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return workload.jobs(WORLD, 1500, seed=0)
+
+
+def share(found):
+    return float(np.mean([*found]))
+
+
+def test_four_fifths_use_less_than_half_of_their_cpu_and_memory(drawn):
+    speeds = [(job, physics.speed(job, job.requested, Condition(hot=job.hot))) for job in drawn]
+    assert 0.75 < share((s.worker_cores + s.server_cores) / job.requested.cpu < 0.5 for job, s in speeds) < 0.87
+    half_way = [physics.server_bytes(job, job.requested.servers, job.samples / 2) for job in drawn]
+    sizes = [job.requested.server_memory for job in drawn]
+    assert share(use < 0.5 * size for use, size in zip(half_way, sizes, strict=True)) > 0.8
+
+
+def test_five_to_eight_percent_will_run_out_of_memory(drawn):
+    assert 0.05 <= share(math.isfinite(physics.full_at(job, job.requested, job.hot)) for job in drawn) <= 0.09
+
+
+def test_hot_servers_stragglers_and_starved_servers_are_as_frequent_as_in_the_papers(drawn):
+    assert share(job.hot > 1 for job in drawn) == pytest.approx(WORLD.hot_share, abs=0.03)
+    assert share(job.straggles_at < 1 for job in drawn) == pytest.approx(WORLD.straggler_share, abs=0.02)
+    assert share(job.starved for job in drawn) == pytest.approx(WORLD.starved_share, abs=0.02)
+    starved = [job for job in drawn if job.starved]
+    speeds = [physics.speed(job, job.requested) for job in starved]
+    busy = [
+        s.server_cores / (j.requested.servers * j.requested.server_cpu) for j, s in zip(starved, speeds, strict=True)
+    ]
+    assert share(each > 0.8 for each in busy) > 0.95
+
+
+def test_jobs_arrive_in_order_over_a_day_and_users_come_back(drawn):
+    arrivals = [job.arrives_at for job in drawn]
+    assert arrivals == sorted(arrivals) and arrivals[-1] <= 1500 / WORLD.jobs_a_day * parameters.DAY_S
+    assert len({job.kind for job in drawn}) <= WORLD.users * WORLD.families_a_user
+    assert all(job.requested.workers >= 1 and job.samples > 0 for job in drawn)
+
+
+def test_wide_and_deep_reaches_the_papers_speed_at_the_tuned_shape_with_its_share_of_lookups():
+    model = models.model("widedeep")
+    job = workload.one(WORLD, model, requested=model.tuned)
+    speed = physics.speed(job, model.tuned)
+    assert speed.steps_s == pytest.approx(250)
+    assert speed.terms[3] / speed.step_s == pytest.approx(models.LOOKUP_SHARE)
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "cores", "steps"), [(1, 1, 19.4, 6.2), (8, 2, 18.3, 47.8), (10, 2, 18.3, 56)]
+)
+def test_xdeepfm_goes_through_the_three_points_of_the_table(workers, servers, cores, steps):
+    job = workload.one(WORLD, models.model("xdeepfm"), requested=models.TUNED["xdeepfm"])
+    server_cpu = 32.0 if servers == 1 else 16.0
+    shape = Shape(workers=workers, servers=servers, worker_cpu=cores, server_cpu=server_cpu)
+    assert physics.speed(job, shape).steps_s == pytest.approx(steps, rel=0.04)
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_many_shapes_at_once_are_as_fast_as_one_by_one(name):
+    job = workload.one(WORLD, models.model(name), requested=models.TUNED[name])
+    random = np.random.default_rng(0)
+    listed = [
+        Shape(workers=int(w), servers=int(p), worker_cpu=float(a), server_cpu=float(b))
+        for w, p, a, b in zip(*(random.integers(1, 33, size=(4, 50))), strict=True)
+    ]
+    many = Shapes(*np.array([(s.workers, s.servers, s.worker_cpu, s.server_cpu) for s in listed], dtype=float).T)
+    assert oracle.true_steps_s(job, many) == pytest.approx([physics.speed(job, shape).steps_s for shape in listed])
+
+
+def test_every_constant_of_the_world_names_its_source():
+    for row in parameters.rows():
+        assert row.unit and row.source
+        assert any(word in row.source for word in ("000", "001", "assumed", "the same")), row.name
+
+
+def test_the_design_page_prints_the_constants_as_they_are():
+    tool = runpy.run_path(str(sources.ROOT / "tools" / "simulator_page.py"))
+    text = tool["PAGE"].read_text()
+    assert text == tool["page"](text), "run tools/simulator_page.py"
+
+
+def test_memory_is_full_when_the_table_says_so():
+    model = models.model("widedeep")
+    job = workload.one(WORLD, model, requested=model.tuned)
+    small = Shape(workers=1, servers=2, worker_cpu=1, server_cpu=1, server_memory=3 << 30)
+    full = physics.full_at(job, small)
+    assert physics.server_bytes(job, 2, full) == pytest.approx(3 << 30)
+    assert physics.full_at(job, model.tuned) == math.inf
