@@ -378,11 +378,16 @@ uint32_t RequestHandler::handed_slot(const FrameHeader& header) const {
   }
   if (header.step >= state_.store.slots())
     throw BadInput("slot " + std::to_string(header.step) + " there is not");
-  return static_cast<uint32_t>(header.step);
+  const auto slot = static_cast<uint32_t>(header.step);
+  if (turn_ != state_.turn && !state_.store.is_open(slot)) {  // what it has it has, and must say so
+    throw BadInput("a server was lost since this connection was made; try again");
+  }
+  return slot;
 }
 
 // The image is laid into a slot that stays closed: nobody reads or writes it until it is owned.
 bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
+  const std::shared_lock in_turn(state_.taking);
   const uint32_t slot = handed_slot(header);
   FrameHeader answer = reply_to(header);
   if (state_.store.is_open(slot)) {
@@ -395,9 +400,14 @@ bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> bo
 }
 
 bool RequestHandler::own(const FrameHeader& header, std::span<const uint8_t> body) {
-  const uint32_t slot = handed_slot(header);
-  state_.store.import_closed(slot, body, true);
-  state_.got(slot);
+  {
+    const std::shared_lock in_turn(state_.taking);
+    const uint32_t slot = handed_slot(header);
+    if (!state_.store.is_open(slot)) {  // else: said before, over a connection that broke
+      state_.store.import_closed(slot, body, true);
+      state_.got(slot);
+    }
+  }
   return reply(reply_to(header), {});
 }
 

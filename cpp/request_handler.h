@@ -18,7 +18,8 @@ namespace springtide {
 
 class RequestHandler {
  public:
-  RequestHandler(ServerState& state, int fd) : state_(state), fd_(fd), dims_(state.store) {}
+  RequestHandler(ServerState& state, int fd)
+      : state_(state), fd_(fd), turn_(state.turn), dims_(state.store) {}
 
   // False when the connection must end: it broke, or the peer speaks nonsense.
   bool handle(const FrameHeader& header, std::span<const uint8_t> body);
@@ -58,6 +59,7 @@ class RequestHandler {
 
   ServerState& state_;
   int fd_;
+  const uint64_t turn_;
   Dims dims_;
   Window window_;
   std::vector<float> rows_;  // one chunk of a reply

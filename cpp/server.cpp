@@ -237,6 +237,19 @@ bool Server::take_back(uint32_t slot) {
   return true;
 }
 
+bool Server::let_go(uint32_t slot) {
+  ServerState& state = impl_->state;
+  const std::lock_guard one(state.handing);
+  if (state.in_doubt.erase(static_cast<uint16_t>(slot)) == 0) return false;
+  if (!state.store.is_open(slot)) state.store.clear_slot(slot);
+  return true;
+}
+
+void Server::expect_anew() {
+  const std::lock_guard nothing_arrives(impl_->state.taking);
+  ++impl_->state.turn;
+}
+
 std::vector<uint16_t> Server::owned() const {
   const auto owned = impl_->state.ownership();
   std::vector<uint16_t> mine;

@@ -86,6 +86,8 @@ class Server {
                        const std::map<uint16_t, std::string>& addresses);
   // Gives slots to another server while both serve (handover.h).
   HandoverOutcome hand_over(const HandoverOptions& to, std::span<const uint16_t> slots);
+  bool let_go(uint32_t slot);     // after a hand-over in doubt, whose target is known to have the slot
+  void expect_anew();             // refuses slots over connections that were made before
   bool take_back(uint32_t slot);  // after a hand-over in doubt, whose target is known to be lost
   std::vector<uint16_t> owned() const;
   // bsp: the group went back to `applied_step`; frames of an older generation are refused from now on.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,8 @@ struct ServerState {
   ServerCounters count;
   Staleness staleness;
   std::atomic<uint32_t> generation{0};
+  std::shared_mutex taking;       // held by a peer's slot that arrives; all of it for:
+  std::atomic<uint64_t> turn{0};  // slots come only over connections made since it was raised last
   std::atomic<bool> stopping{false};
   std::atomic<uint32_t> serving{0};       // requests at this moment
   std::mutex handing;                     // one hand-over at a time; also of:

@@ -22,8 +22,15 @@ AGAIN_S = 0.5  # after a target that would not have them, or could not be reache
 class Handing:
     """A thread that does what the newest goal says. Asking for the same twice is harmless."""
 
-    def __init__(self, role: ServerRole, tell: Callable[[messages.SlotsMoved], object]) -> None:
-        self._role, self._tell = role, tell
+    def __init__(
+        self,
+        role: ServerRole,
+        tell: Callable[[messages.SlotsMoved], object],
+        answer: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`answer`: a heartbeat at once, since the master calls all servers."""
+        self._role, self._tell, self._answer = role, tell, answer
+        self._call = 0
         self._goal: messages.Goal | None = None
         self._news, self._over = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)
@@ -36,6 +43,11 @@ class Handing:
             if goal != self._goal:
                 self._goal = goal
                 self._news.notify_all()
+
+    @property
+    def holding(self) -> messages.Holding:
+        """The newest call that was heard while nothing was being handed over, and what is in doubt."""
+        return messages.Holding(self._call, dict(self._role.in_doubt))
 
     def stop(self) -> None:
         """No more slots; what is under way ends by itself."""
@@ -55,15 +67,24 @@ class Handing:
             if goal is None or self._over:
                 continue
             try:
+                self._heed_call(goal)
                 whole = self._work_off(goal)
             except errors.SpringtideError as error:
                 log.warning("slots stay for now: %s", error)
                 whole = False
 
+    def _heed_call(self, goal: messages.Goal) -> None:
+        """Nothing is under way from here at this moment; nor to here, from one that has not heard of this call yet."""
+        if goal.call > self._call:
+            self._role.expect_anew()
+            self._call = goal.call
+            self._answer()
+
     def _work_off(self, goal: messages.Goal) -> bool:
         """Hand over all parcels, in turn; whether all of it is done. A newer goal is looked at after each chunk."""
-        self._take_back(goal)
-        for parcel in goal.parcels:
+        if not goal.settled:
+            return True
+        for parcel in (*self._settle_doubts(goal), *goal.parcels):
             for first in range(0, len(parcel.slots), CHUNK_SLOTS):
                 if self._goal is not goal or self._over:
                     return False
@@ -80,10 +101,20 @@ class Handing:
                     return False
         return True
 
-    def _take_back(self, goal: messages.Goal) -> None:
-        """Slots that were closed for a server which has gone for good without an answer are served here again."""
-        for slot, server in self._role.in_doubt.items():
-            gone = server >= len(goal.addresses) or not goal.addresses[server]
-            wanted = any(slot in parcel.slots for parcel in goal.parcels)
-            if gone and not wanted and goal.placement.server_of_slot[slot] == self._role.index:
+    def _settle_doubts(self, goal: messages.Goal) -> list[messages.Parcel]:
+        """What to ask once more about slots that were closed for a server whose answer never came, whatever the goal.
+
+        Its own word or a roll call may have made them that server's: what is left of them here is outdated then. If it
+        has left for good they are served here again.
+        """
+        ask: list[messages.Parcel] = []
+        for slot, server in dict(self._role.in_doubt).items():
+            owner = goal.placement.server_of_slot[slot]
+            address = goal.addresses[server] if server < len(goal.addresses) else ""
+            if owner == server:
+                self._role.let_go(slot)
+            elif address:
+                ask.append(messages.Parcel(server, address, (slot,)))
+            elif owner == self._role.index:
                 self._role.take_back(slot)
+        return ask

@@ -133,6 +133,15 @@ class ServerRole:
         self.in_doubt.pop(slot, None)
         return bool(self._server.take_back(slot))
 
+    def let_go(self, slot: int) -> bool:
+        """Forget a slot that was closed for a server whose answer never came: it is that server's, for certain."""
+        self.in_doubt.pop(slot, None)
+        return bool(self._server.let_go(slot))
+
+    def expect_anew(self) -> None:
+        """Take slots only over connections that are made from now on: what a dead server has sent comes too late."""
+        self._server.expect_anew()
+
     def restart_group(self, *, generation: int, applied_step: int, workers: int) -> None:
         """bsp: the group went back to `applied_step`; requests of older generations are refused."""
         self._server.set_generation(generation, applied_step, workers)

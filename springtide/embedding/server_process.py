@@ -13,6 +13,8 @@ import sys
 import threading
 from collections.abc import Iterator
 
+import msgspec
+
 from springtide import config, errors
 from springtide.embedding import mirroring, next_life, saving, slot_loads
 from springtide.embedding.handover import Handing
@@ -48,7 +50,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
         hello = messages.JoinServer(rank, os.getpid(), settings.incarnation)
         welcome = link.ask(hello)
         assert isinstance(welcome, messages.ServerWelcome)
-        link.introduce(hello)
+        link.introduce(msgspec.structs.replace(hello, welcomed=True))
         role = ServerRole(
             index=rank, slots=welcome.slots, seed=welcome.seed, workers=welcome.workers, secret=secret,
             host=connection_host(settings.master),
@@ -87,8 +89,6 @@ def serve_job(
 ) -> None:  # fmt: skip
     """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
 
-    handing = Handing(role, link.ask)
-
     def take_pulse(pulse: messages.Pulse) -> None:
         role.hurried = pulse.hurry
         if pulse.stop or pulse.fenced:
@@ -96,8 +96,17 @@ def serve_job(
         if pulse.goal is not None:
             handing.heed(pulse.goal)
 
+    def now() -> messages.Heartbeat:
+        return beat(role, handing.holding if placed_at.is_set() else None)
+
+    def answer() -> None:
+        pulse = link.ask(now)
+        assert isinstance(pulse, messages.Pulse)
+        take_pulse(pulse)
+
     placed_at = threading.Event()
-    link.start_heartbeat(welcome.heartbeat_s, lambda: beat(role, placed=placed_at.is_set()), take_pulse, over.set)
+    handing = Handing(role, link.ask, answer)
+    link.start_heartbeat(welcome.heartbeat_s, now, take_pulse, over.set)
     source = next_life.Source("", 0)
     if welcome.restore is not None:
         try:
@@ -111,17 +120,20 @@ def serve_job(
     log.info("listening at %s", address)
     placed = link.ask(messages.ServerReady(address, source.number, source.where, spared=source.spared))
     assert isinstance(placed, messages.Placed)
-    role.place(placed.placement)
+    if welcome.placement is None:
+        role.place(placed.placement)
+    elif placed.placement.slots_of(role.index) != welcome.placement.slots_of(role.index):
+        raise errors.JobFailed("its slots have changed while it brought them back: its next life must do it again")
     placed_at.set()
     log.info("serving %d of %d slots", len(placed.placement.slots_of(role.index)), len(placed.placement.server_of_slot))
     over.wait()
     handing.stop()
 
 
-def beat(role: ServerRole, *, placed: bool = True) -> messages.Heartbeat:
+def beat(role: ServerRole, holding: messages.Holding | None) -> messages.Heartbeat:
     """A heartbeat with the server's counters and, once it knows them, its slots."""
-    counts = slot_loads.pack(role.slot_counts()) if placed else b""
-    return messages.Heartbeat(messages.Report(counters=role.counters()), slots=counts)
+    counts = slot_loads.pack(role.slot_counts()) if holding is not None else b""
+    return messages.Heartbeat(messages.Report(counters=role.counters()), slots=counts, holding=holding)
 
 
 def rank_of(member: str) -> int:

@@ -80,7 +80,9 @@ class Desk:
         self._healing = Healing(
             record, folder, kept=self._kept, tell=self._tell, happen=self._happen, went_back=self.rounds.went_back
         )  # fmt: skip
-        self._rollout = Rollout(record, kept=self._kept, tell=self._tell, happen=self._happen, changed=self._changed)
+        self._rollout = Rollout(
+            record, kept=self._kept, tell=self._tell, happen=self._happen, changed=self._changed, term=term
+        )  # fmt: skip
         self._guards = Guards(record, self._rollout, self._happen)
 
     @property
@@ -194,7 +196,8 @@ class Desk:
     async def _join_server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
         self._join(peer, Role(RoleKind.SERVER, request.rank), request)
         assert peer.role is not None
-        await self._rollout.others_heard(peer.role)
+        if not request.welcomed:
+            await self._rollout.reckon(peer.role, request.incarnation)
         spec = self.spec
         return messages.ServerWelcome(
             job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,
@@ -253,7 +256,8 @@ class Desk:
             case messages.Heartbeat():
                 self._happen(events.Heard(role, incarnation))
                 self._take_report(role, incarnation, request.report)
-                self._rollout.heard(role, request.slots)
+                self._rollout.heard(role, request.slots, request.holding)
+                await self._rollout.calling.gone_on(request.holding)
                 return messages.Pulse(
                     stop=self.state.phase.over, goal=self._rollout.goal_for(role), hurry=self.rounds.waited_for
                 )

@@ -10,11 +10,13 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from springtide import errors
 from springtide.domain.cluster import Move, Role, RoleKind
 from springtide.embedding import placement, slot_loads
 from springtide.job import events, rollout
 from springtide.job.nodes import ALIVE, NodeState
 from springtide.master import entries, meetings
+from springtide.master.calling import Calling
 from springtide.master.record import Record
 from springtide.rpc import messages
 
@@ -35,11 +37,11 @@ class Rollout:
         tell: Callable[..., None],
         happen: Callable[[events.Event], None],
         changed: meetings.Turnstile,
+        term: int = 1,
     ) -> None:
         self._record, self._kept, self._tell, self._happen = record, kept, tell, happen
         self._changed = changed
-        self._beats: dict[int, int] = {}
-        """By server: how often it has told which slots it has."""
+        self.calling = Calling(record, term, changed)
         self._goal: dict[int, int] = {}
         """Slots that should be elsewhere, and where."""
         self._planned_for: tuple[int, ...] | None = None
@@ -68,12 +70,9 @@ class Rollout:
 
     # ---- what servers and workers say ----
 
-    def heard(self, role: Role, packed: bytes) -> None:
+    def heard(self, role: Role, packed: bytes, holding: messages.Holding | None) -> None:
         """A server's heartbeat: which slots it has, and what they weigh."""
-        self._beats[role.rank] = self._beats.get(role.rank, 0) + 1
-        if self._record.state.healing:
-            self._changed.turn()
-        if not packed or not self._record.owners:
+        if not self._record.owners:
             return
         counts = slot_loads.unpack(packed, len(self._record.owners))
         for slot, size, requests in counts:
@@ -83,29 +82,47 @@ class Rollout:
             self._counted[slot] = (role.rank, requests)
             self._bytes[slot] = float(size)
             self._requests[slot] = SMOOTHING * fresh + (1 - SMOOTHING) * self._requests.get(slot, float(fresh))
+        if holding is not None:
+            self.calling.answered(role, holding, frozenset(count.slot for count in counts))
         claimed = tuple(count.slot for count in counts if self._record.owners[count.slot] != role.rank)
-        if claimed:  # its source had no time to tell
+        if claimed and not self.calling.open:  # its source had no time to tell
             self._take(claimed, role.rank)
 
-    async def others_heard(self, role: Role) -> None:
-        """Before a next life is told its slots: some may be another's, who had no time to tell when it was lost."""
+    async def reckon(self, role: Role, incarnation: int) -> None:
+        """Before a next life is told its slots: find out which they are. Some may be another's, and some nobody's.
+
+        A slot that was under way when its source or its target was lost is known by what all living servers say they
+        have. What none of them has comes back from the checkpoint, with this life.
+        """
         state, node = self._record.state, self._record.state.node(role)
-        if not node.incarnation or node.address or (self._record.epoch <= 1 and not self._goal):
+        if not node.incarnation or node.address or node.coming:
             return
-        before = dict(self._beats)
 
-        def heard() -> bool:
-            others = [node.role.rank for node in state.of_kind(RoleKind.SERVER) if node.address and node.state in ALIVE]
-            return all(self._beats.get(rank, 0) > before.get(rank, 0) for rank in others if rank != role.rank)
+        def known() -> bool:
+            self._happen(events.Heard(role, incarnation))  # it waits here, and can send no heartbeat
+            return state.phase.over or state.fenced(role, incarnation) or self.calling.known()
 
-        await self._changed.until(lambda: state.phase.over or heard())
+        await self._changed.until(known)
+        if state.phase.over or state.fenced(role, incarnation):
+            raise errors.Fenced(f"{role} of incarnation {incarnation} was given up while it waited for its slots")
+        self.settle(role)
+
+    def settle(self, heir: Role) -> None:
+        """All living servers have said what they have: the record follows."""
+        found = self.calling.settle(heir)
+        for server in sorted(set(found.values())):
+            self._take(tuple(slot for slot, owner in found.items() if owner == server), server)
+        if lost := sum(owner == heir.rank for owner in found.values()):
+            why = f"{lost} slots were on their way when a server was lost: no living server has them"
+            self._happen(events.Judged(f"bring them back with {heir}", why))
 
     def moved(self, role: Role, said: messages.SlotsMoved) -> None:
-        """A server has handed slots over."""
-        changed = self._take(said.slots, said.server)
-        if changed:
+        """A server has handed slots over. Of slots that are others' by the record, somebody has said something newer."""
+        known = self._record.owners
+        slots = tuple(slot for slot in said.slots if 0 <= slot < len(known) and known[slot] == role.rank)
+        if self._take(slots, said.server):
             self._tell(
-                "moved", slots=len(said.slots), source=str(role), target=f"server-{said.server}", bytes=said.bytes,
+                "moved", slots=len(slots), source=str(role), target=f"server-{said.server}", bytes=said.bytes,
                 seconds=round(said.seconds, 4), longest_freeze_ms=round(said.longest_freeze_s * 1e3, 3),
                 left=self.moving,
             )  # fmt: skip
@@ -119,10 +136,11 @@ class Rollout:
     def goal_for(self, role: Role) -> messages.Goal | None:
         """What a server should know and do."""
         placed = self._record.placement
-        if placed is None or (placed.epoch == 1 and not self._goal):
+        called = self.calling.open
+        if placed is None or (placed.epoch == 1 and not self._goal and not called):
             return None
         parcels: dict[int, list[int]] = {}
-        for slot, target in () if self._record.state.healing else self._goal.items():
+        for slot, target in () if self._record.state.healing or called else self._goal.items():
             if self._record.owners[slot] == role.rank and self._record.addresses[target]:
                 parcels.setdefault(target, []).append(slot)
         return messages.Goal(
@@ -132,6 +150,8 @@ class Rollout:
                 messages.Parcel(target, self._record.addresses[target], tuple(sorted(slots)))
                 for target, slots in sorted(parcels.items())
             ),
+            self.calling.number,
+            settled=not called,
         )
 
     def news_for(self, epoch: int) -> messages.Goal | None:
@@ -179,6 +199,7 @@ class Rollout:
         load: list[placement.SlotLoad],
     ) -> None:
         self._goal = {move.slot: move.target for move in moves if self._record.owners[move.slot] != move.target}
+        self.calling.moves = True
         names = ", ".join(f"server-{rank}" for rank in sorted(servers))
         leaving = sorted(set(owners) - set(servers))
         worst = max(placement.balance(owners, servers, load).values())

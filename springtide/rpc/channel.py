@@ -48,8 +48,8 @@ class Channel:
             raise
         _channels.add(self)
 
-    def ask(self, request: messages.Request) -> messages.Reply:
-        """Send a request, wait for its reply."""
+    def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
+        """Send a request, wait for its reply. A function makes it in the channel's thread, anew for every master."""
         return self._run(self._reunion.ask(request))
 
     def introduce(self, hello: messages.Request) -> None:
@@ -118,7 +118,7 @@ class Channel:
             news = None
             while True:
                 await asyncio.sleep(0 if news else every_s)
-                answer = await self._reunion.ask(beat())
+                answer = await self._reunion.ask(beat)
                 news = pulse(answer) if isinstance(answer, messages.Pulse) else None
         except errors.Fenced as error:
             log.warning("heartbeat stopped: %s", error)

@@ -11,6 +11,7 @@ from springtide.domain.job import Blame, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.rpc.nouns import Goal as Goal
+from springtide.rpc.nouns import Holding as Holding
 from springtide.rpc.nouns import JobStatus as JobStatus
 from springtide.rpc.nouns import MemberView as MemberView
 from springtide.rpc.nouns import Message as Message
@@ -18,6 +19,7 @@ from springtide.rpc.nouns import Parcel as Parcel
 from springtide.rpc.nouns import Report as Report
 from springtide.rpc.nouns import Restore as Restore
 from springtide.rpc.nouns import Servers as Servers
+from springtide.rpc.nouns import SlotsMoved as SlotsMoved
 from springtide.rpc.saving import Lacks as Lacks
 from springtide.rpc.saving import MirrorFiles as MirrorFiles
 from springtide.rpc.saving import MirrorPart as MirrorPart
@@ -64,11 +66,13 @@ class Accepted(Message, frozen=True):
 
 
 class JoinServer(Message, frozen=True):
-    """A server process is up. Answered at once with `ServerWelcome`, so that it can build its tables."""
+    """A server process is up. Answered with `ServerWelcome`, so that it can build its tables."""
 
     rank: int
     pid: int
     incarnation: int = 0
+    welcomed: bool = False
+    """It was told its slots already, by this master or the one before."""
 
 
 class ServerReady(Message, frozen=True):
@@ -118,6 +122,8 @@ class Heartbeat(Message, frozen=True):
     """Of a server: the slots it owns, with the load of each (`embedding.slot_loads`)."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
     """Of a worker: states of the user's own objects, by name, if they were taken since the last one."""
+    holding: Holding | None = None
+    """Of a server that knows its slots."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -210,17 +216,6 @@ class Scale(Message, frozen=True):
     workers: int | None = None
     servers: int | None = None
     why: str = "asked by the user"
-
-
-class SlotsMoved(Message, frozen=True):
-    """A server has handed slots to another, which has acknowledged that they are its own."""
-
-    slots: tuple[int, ...]
-    server: int
-    bytes: int = 0
-    seconds: float = 0.0
-    longest_freeze_s: float = 0.0
-    """The longest that any of them had no owner."""
 
 
 class StatusRequest(Message, frozen=True):

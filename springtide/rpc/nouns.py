@@ -125,6 +125,29 @@ class Goal(Message, frozen=True):
     addresses: tuple[str, ...]
     """By rank; empty for one that has left or is away."""
     parcels: tuple[Parcel, ...] = ()
+    call: int = 0
+    """To be answered with a heartbeat, when nothing is being handed over any more (`job.rollcall`)."""
+    settled: bool = True
+    """Whether all have answered, or nobody was asked: the placement is right then, except for slots under way."""
+
+
+class Holding(Message, frozen=True):
+    """A server's answer to a roll call, beside the slots that it owns."""
+
+    call: int
+    doubts: dict[int, int] = {}
+    """Slots that it has closed for another server whose answer never came, and which server that is."""
+
+
+class SlotsMoved(Message, frozen=True):
+    """A server has handed slots to another, which has acknowledged that they are its own."""
+
+    slots: tuple[int, ...]
+    server: int
+    bytes: int = 0
+    seconds: float = 0.0
+    longest_freeze_s: float = 0.0
+    """The longest that any of them had no owner."""
 
 
 class Servers(Message, frozen=True):

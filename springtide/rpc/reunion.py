@@ -43,12 +43,12 @@ class Reunion:
         """Say this first to every master that is met from now on."""
         self._hello = hello
 
-    async def ask(self, request: messages.Request) -> messages.Reply:
-        """The reply of the master of the day, however many it takes."""
+    async def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
+        """The reply of the master of the day, however many it takes. What may be outdated by then is made anew."""
         while True:
             link = await self._linked()
             try:
-                return await link.ask(request)
+                return await link.ask(request() if callable(request) else request)
             except errors.MasterUnreachable:
                 if self._look is None or not link.lost:
                     raise
