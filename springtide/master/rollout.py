@@ -117,7 +117,7 @@ class Rollout:
             self._happen(events.Judged(f"bring them back with {heir}", why))
 
     def moved(self, role: Role, said: messages.SlotsMoved) -> None:
-        """A server has handed slots over. Of slots that are others' by the record, somebody has said something newer."""
+        """A server has given slots away. Of slots that are others' by the record somebody has said something newer."""
         known = self._record.owners
         slots = tuple(slot for slot in said.slots if 0 <= slot < len(known) and known[slot] == role.rank)
         if self._take(slots, said.server):

@@ -89,6 +89,20 @@ def test_one_server_becomes_three_and_then_two_while_a_worker_and_the_master_are
     assert any(event["event"] == "left" and event["role"] == "server-2" for event in job.story)
 
 
+@pytest.mark.timeout(240)
+def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repeats_nothing(tmp_path):
+    def hurt(job):
+        job.until(lambda status: status.checkpoint)
+        job.scale(servers=2)
+        job.until(lambda status: status.slots_moving)
+        assert job.kill("server-1")
+        job.until(lambda status: at_rest(job, 2, status) and moves(job))
+
+    job = run(tmp_path, 4, hurt, batches=1500, checkpoints=CheckpointRules(every_s=1.0))
+    lives = [event for event in job.story if event["event"] == "ready" and event["role"] == "server-1"]
+    assert [event["incarnation"] for event in lives] == [0, 1]
+
+
 def test_the_servers_of_a_bsp_group_stay_as_they_are(tmp_path):
     ids = counting.draw(np.random.default_rng(1), 3000 * BATCH)
     script = counting.write(tmp_path, ids)

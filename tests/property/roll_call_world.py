@@ -2,7 +2,8 @@
 
 The master's part is the real `Rollout` over the real record; servers are made up: gates, a hand-over thread, frames on
 the wire, words to the master. A slot's copy is a number that rises with every push; a copy that is opened must be as
-new as the slot ever was, unless it comes from a checkpoint: then the ledger goes back, and what it lacks is trained again.
+new as the slot ever was, unless it comes from a checkpoint: then the ledger goes back, and what it lacks is trained
+again.
 `RULES` can be dropped one by one, to show that each is needed.
 """
 
