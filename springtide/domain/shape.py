@@ -94,8 +94,9 @@ class Bounds:
     most: Shape
     quota: Capacity = UNBOUNDED
     """Of all of its workers and servers together."""
-    worker_step: int = 1
-    server_step: int = 1
+    worker_step: int | None = None
+    """Workers between two numbers of them; None: all up to 16, then by an eighth: 18, 20... 32, 36..."""
+    server_step: int | None = None
     cpu_step: float | None = None
     """Cores between two sizes of a worker or a server; None: powers of two and halfway between them."""
 
@@ -104,10 +105,9 @@ class Bounds:
             least, most = getattr(self.least, name), getattr(self.most, name)
             if least > most:
                 raise errors.BadInput(f"bounds: {name} from {least:g} to {most:g}; the least is above the most")
-        if self.worker_step < 1 or self.server_step < 1:
-            raise errors.BadInput(
-                f"bounds: steps of {self.worker_step} workers, {self.server_step} servers; wanted 1 or more"
-            )
+        for what, step in (("worker_step", self.worker_step), ("server_step", self.server_step)):
+            if step is not None and step < 1:
+                raise errors.BadInput(f"bounds: {what} {step}; wanted 1 or more, or none")
         if self.cpu_step is not None and not 0 < self.cpu_step < math.inf:
             raise errors.BadInput(f"bounds: cpu_step {self.cpu_step:g}; wanted cores above 0, or none")
         if not self.quota.holds(self.least):
@@ -124,12 +124,12 @@ class Bounds:
     @property
     def workers(self) -> tuple[int, ...]:
         """Numbers of workers to choose from."""
-        return tuple(range(self.least.workers, self.most.workers + 1, self.worker_step))
+        return counts(self.least.workers, self.most.workers, self.worker_step)
 
     @property
     def servers(self) -> tuple[int, ...]:
         """Numbers of servers to choose from."""
-        return tuple(range(self.least.servers, self.most.servers + 1, self.server_step))
+        return counts(self.least.servers, self.most.servers, self.server_step)
 
     @property
     def worker_cpus(self) -> tuple[float, ...]:
@@ -140,6 +140,15 @@ class Bounds:
     def server_cpus(self) -> tuple[float, ...]:
         """Sizes of a server to choose from."""
         return sizes(self.least.server_cpu, self.most.server_cpu, self.cpu_step)
+
+
+def counts(least: int, most: int, step: int | None) -> tuple[int, ...]:
+    """From the least to the most, both among them: by equal steps, or by steps that grow along."""
+    found, count = {least, most}, least
+    while count < most:
+        found.add(count)
+        count += step or max(1, 1 << max(0, count.bit_length() - 4))
+    return tuple(sorted(found))
 
 
 def sizes(least: float, most: float, step: float | None) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ with w workers, p servers, m samples a step of one worker, M dense bytes, B band
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy
 import numpy.typing
@@ -21,6 +21,8 @@ from springtide.domain.profile import ModelFacts
 from springtide.domain.shape import Shape
 
 Array = numpy.typing.NDArray[numpy.float64]
+Index = numpy.typing.NDArray[Any]
+"""Places in an array, or a mask of it."""
 TERMS = ("grad", "upd", "sync", "emb", "beta")
 
 

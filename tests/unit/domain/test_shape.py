@@ -40,7 +40,7 @@ def test_contradictory_bounds_are_refused():
         Bounds(least=LARGE, most=SMALL)
     with pytest.raises(errors.BadInput, match="takes more than the quota, 1 cores"):
         Bounds(least=SMALL, most=LARGE, quota=Capacity(cpu=1.0, memory=math.inf))
-    with pytest.raises(errors.BadInput, match="steps of 0 workers"):
+    with pytest.raises(errors.BadInput, match="worker_step 0"):
         Bounds(least=SMALL, most=LARGE, worker_step=0)
     with pytest.raises(errors.BadInput, match="cpu_step"):
         Bounds(least=SMALL, most=LARGE, cpu_step=math.nan)
@@ -48,10 +48,15 @@ def test_contradictory_bounds_are_refused():
 
 def test_bounds_list_what_there_is_to_choose_from():
     bounds = Bounds(least=SMALL, most=LARGE, worker_step=3)
-    assert bounds.workers == (1, 4, 7)
+    assert bounds.workers == (1, 4, 7, 8)
     assert bounds.servers == (1, 2, 3, 4)
     assert bounds.worker_cpus == (1.0, 1.5, 2.0, 3.0, 4.0)
     assert Bounds(least=SMALL, most=LARGE, cpu_step=0.5).server_cpus == (1.0, 1.5, 2.0)
+
+
+def test_large_numbers_of_roles_go_by_larger_steps():
+    assert shape.counts(1, 18, None) == (*range(1, 17), 18)
+    assert shape.counts(15, 45, None) == (15, 16, 18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 44, 45)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""The front is that of brute force: nothing on it is dominated, nothing that is worth having is missing."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.domain.cluster import RoleKind
+from springtide.domain.shape import GIB, Bounds, Capacity, MemoryNeed, Prices, Shape, cost
+from springtide.domain.view import Launch
+from springtide.planning import candidates, equations, evolve, grids, switching
+from springtide.planning.candidates import Ask
+from springtide.planning.columns import columns
+from springtide.planning.equations import Coefficients
+from tests.unit.planning.planted import FACTS, TRUE
+
+LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
+MOST = Shape(workers=6, servers=4, worker_cpu=4.0, server_cpu=3.0, worker_memory=8 * GIB, server_memory=16 * GIB)
+BOUNDS = Bounds(least=LEAST, most=MOST)
+LAUNCHES = tuple(
+    Launch(kind=kind, cpu=cpu, memory=GIB, seconds=10 + 5 * cpu)
+    for kind in (RoleKind.WORKER, RoleKind.SERVER)
+    for cpu in (1.0, 2.0, 4.0)
+)
+
+
+def every_shape(ask):
+    """All shapes within bounds, each with the memory it needs, one by one."""
+    bounds, need = ask.bounds, grids.rounded(ask.need, ask.bounds)
+    for w, p, a, b in itertools.product(bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus):
+        server_memory = max(need.of_server(p), bounds.least.server_memory)
+        shape = Shape(
+            workers=w, servers=p, worker_cpu=a, server_cpu=b, worker_memory=need.worker, server_memory=server_memory
+        )
+        if bounds.most.worker_memory == 0 or bounds.holds(shape):
+            yield shape
+
+
+def brute_force(ask):
+    """Points (cost, gain) that no other dominates."""
+    points = set()
+    before = equations.throughput(ask.coefficients, ask.facts, ask.now) if ask.now else 0.0
+    for shape in every_shape(ask):
+        after = equations.throughput(ask.coefficients, ask.facts, shape)
+        gain = after - before
+        if ask.launches is not None and ask.now and math.isfinite(ask.horizon_s):
+            lost = switching.lost_samples(ask.now, columns([shape]), ask.launches, before, numpy.array([after]))
+            gain -= float(lost[0]) / ask.horizon_s
+        points.add((round(cost(shape, ask.prices), 5), round(gain, 5)))  # servers' shares of rows are rounded to bytes
+    front, fastest = [], -math.inf
+    for price, gain in sorted(points, key=lambda point: (point[0], -point[1])):
+        if gain > fastest:
+            front.append((price, gain))
+            fastest = gain
+    return front
+
+
+shares = st.floats(0.0, 1.0)
+
+
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(
+    coefficients=st.builds(
+        Coefficients, grad=shares.map(lambda x: x * 4e-4), upd=shares.map(lambda x: x / 25),
+        sync=shares.map(lambda x: x * 4), emb=shares.map(lambda x: x * 2e-7), beta=st.floats(1e-4, 0.01),
+    ),
+    prices=st.builds(Prices, cpu=st.floats(0.1, 2.0), memory=st.floats(0.0, 0.5)),
+    need=st.builds(
+        MemoryNeed, worker=st.integers(0, 6).map(lambda g: g * GIB), server=st.integers(0, 3).map(lambda g: g * GIB),
+        rows=st.integers(0, 40).map(lambda g: g * GIB),
+    ),
+    quota=st.sampled_from([math.inf, 12.0, 20.0]),
+    memory=st.sampled_from([math.inf, 40.0 * GIB]),
+    least_server=st.sampled_from([0, 4 * GIB]),
+    now=st.sampled_from([None, LEAST, Shape(workers=3, servers=2, worker_cpu=2.0, server_cpu=1.0)]),
+    horizon_s=st.sampled_from([math.inf, 600.0]),
+)  # fmt: skip
+def test_the_front_is_that_of_brute_force(coefficients, prices, need, quota, memory, least_server, now, horizon_s):
+    bounds = Bounds(
+        least=replace(LEAST, server_memory=least_server), most=MOST, quota=Capacity(cpu=quota, memory=memory)
+    )
+    ask = Ask(
+        coefficients=coefficients, facts=FACTS, bounds=bounds, now=now, need=need, prices=prices, launches=LAUNCHES,
+        horizon_s=horizon_s,
+    )  # fmt: skip
+    found = candidates.front_of(ask)
+    assert found.how == "exact"
+    mine = list(zip(found.cost.tolist(), found.gain.tolist(), strict=True))
+    wanted = brute_force(ask)
+    for one, other in ((mine, wanted), (wanted, mine)):  # each point of one is met or beaten by a point of the other
+        for price, gain in one:
+            assert any(c <= price + 1e-4 and g >= gain - 1e-4 for c, g in other), (price, gain)
+    assert (numpy.diff(found.cost) > 0).all() and (numpy.diff(found.gain) > 0).all()
+    for index in range(len(found)):
+        assert bounds.holds(found.shape(index))
+        assert cost(found.shape(index), prices) == pytest.approx(float(found.cost[index]))
+
+
+def test_a_front_rises_in_cost_and_gain():
+    found = candidates.front(TRUE, FACTS, bounds=BOUNDS, now=LEAST)
+    assert (numpy.diff(found.cost) > 0).all() and (numpy.diff(found.gain) > 0).all()
+    assert found.gain[0] == pytest.approx(0.0)
+    assert found.why == f"{len(found)} of {grids.count(BOUNDS):,} shapes are worth having"
+
+
+def test_memory_that_no_shape_has_leaves_nothing_and_says_so():
+    found = candidates.front(TRUE, FACTS, bounds=BOUNDS, need=MemoryNeed(rows=65 * GIB))
+    assert len(found) == 0 and "has memory enough" in found.why
+    assert len(candidates.front(TRUE, FACTS, bounds=BOUNDS, need=MemoryNeed(worker=9 * GIB))) == 0
+
+
+def test_rows_that_one_server_cannot_hold_are_shared_by_more():
+    found = candidates.front(TRUE, FACTS, bounds=BOUNDS, need=MemoryNeed(rows=40 * GIB))
+    assert found.shapes.servers.min() == 3
+
+
+def test_a_job_that_takes_no_time_has_one_candidate_the_cheapest():
+    nothing = Coefficients(grad=0.0, upd=0.0, sync=0.0, emb=0.0, beta=0.0)
+    found = candidates.front(nothing, FACTS, bounds=BOUNDS)
+    assert [found.shape(0)] == [LEAST] and len(found) == 1
+
+
+def test_a_thinned_front_keeps_its_ends():
+    whole = candidates.front(TRUE, FACTS, bounds=BOUNDS)
+    thinned = whole.thin(5)
+    assert 2 <= len(thinned) <= 5 < len(whole)
+    assert (thinned.cost[0], thinned.gain[-1]) == (whole.cost[0], whole.gain[-1])
+    assert whole.thin(1000) is whole
+
+
+def test_a_horizon_of_nothing_is_refused():
+    with pytest.raises(errors.BadInput, match="horizon_s 0"):
+        candidates.front(TRUE, FACTS, bounds=BOUNDS, horizon_s=0.0)
+
+
+def test_a_space_too_large_to_be_listed_is_made_coarser_without_the_extra(monkeypatch):
+    def missing(_):
+        raise errors.MissingExtra("a search by NSGA-II", "brain")
+
+    monkeypatch.setattr(evolve, "front", missing)
+    monkeypatch.setattr(grids, "MOST", 200)
+    found = candidates.front(TRUE, FACTS, bounds=BOUNDS)
+    assert found.how == "coarse" and len(found) > 3
+
+
+@pytest.mark.extra("pymoo")
+@pytest.mark.filterwarnings("ignore")
+def test_evolution_finds_nothing_that_the_whole_list_does_not_equal_or_beat():
+    ask = Ask(coefficients=TRUE, facts=FACTS, bounds=BOUNDS, need=MemoryNeed(worker=GIB, server=GIB, rows=20 * GIB))
+    true, found = candidates.listed(ask), evolve.front(ask, population=40, generations=25)
+    assert found.how == "evolved" and len(found) > 5
+    for price, gain in zip(found.cost, found.gain, strict=True):
+        as_cheap = true.gain[true.cost <= price * (1 + 1e-9)]
+        assert len(as_cheap) and as_cheap.max() >= gain * (1 - 1e-9)
+    again = evolve.front(ask, population=40, generations=25)
+    numpy.testing.assert_array_equal(again.cost, found.cost)
