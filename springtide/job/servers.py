@@ -18,6 +18,8 @@ class Safety:
 
     saved: int | None = None
     """Number of the newest complete checkpoint."""
+    origin: int = 0
+    """Number of another run's checkpoint that this one went on from: good until it has one of its own."""
     placed: bool = False
     """Whether the servers have been given their slots: before that a server holds nothing."""
     lost: dict[int, int] = field(default_factory=dict)
@@ -34,7 +36,7 @@ def after_loss(
     if in_step:
         error = f"{why}: the rows it held are lost, and a bsp group does not go back to a checkpoint by itself"
         return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
-    if safety.saved is None:
+    if safety.saved is None and not safety.origin:
         error = f"{why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
         return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
     return verdict
@@ -43,5 +45,7 @@ def after_loss(
 def relaunch_text(node: Node, safety: Safety, after_s: float, *, trained: bool) -> str:
     """What is decided, for the story. The node is in its new life already."""
     pause = f" after {after_s:g} s" if after_s else ""
-    source = f"; its slots come from checkpoint {safety.saved}" if trained else ""
+    own = f"checkpoint {safety.saved}"
+    which = own if safety.saved is not None else f"checkpoint {safety.origin}, which the job went on from"
+    source = f"; its slots come from {which}" if trained else ""
     return f"relaunch {node.role} as incarnation {node.incarnation}{pause}{source}"

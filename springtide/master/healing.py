@@ -44,11 +44,14 @@ class Healing:
     def to_bring_back(self, role: Role) -> messages.Restore | None:
         """The slots of a server and the newest checkpoint; none for a first life, or where nothing was trained yet."""
         state, placed = self._record.state, self._record.placement
-        saved = state.safety.saved
-        if not state.node(role).incarnation or saved is None or placed is None:
+        slots = placed.slots_of(role.rank) if placed is not None else ()
+        if not state.node(role).incarnation or not slots:
             return None
-        url, slots = state.spec.checkpoints.url, placed.slots_of(role.rank)
-        return messages.Restore(where=self._folder, number=saved, slots=slots, fallback=url) if slots else None
+        rules, saved = state.spec.checkpoints, state.safety.saved
+        if saved is not None:
+            return messages.Restore(where=self._folder, number=saved, slots=slots, fallback=rules.url)
+        origin = state.safety.origin
+        return messages.Restore(where=rules.resume, number=origin, slots=slots) if origin else None
 
     def placement_for(self, role: Role) -> Placement | None:
         """A next life knows its slots from the begin; others learn them when all servers are there."""
@@ -69,7 +72,7 @@ class Healing:
         if note is not None and new and state.spec.recovery == "exact":
             with self._kept(entries.Restore(note)):
                 again = book.restore(note)
-        if note is not None and new:
+        if note is not None and new and said.source != state.spec.checkpoints.resume:
             self._went_back(said.restored)
         told = {"checkpoint": said.restored, "where": said.source, "samples_again": again} if said.restored else {}
         if said.spared:

@@ -160,6 +160,7 @@ class Record:
         """Go on from another run's checkpoint, before anyone has spoken."""
         self.book.resume(entry.note)
         self.once = dict.fromkeys(entry.claims, DONE)
+        self.state.safety.origin = self.state.spec.checkpoints.resume_number
         self.objects = dict(entry.objects)
         self._changes += 1
 

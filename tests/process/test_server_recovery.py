@@ -151,3 +151,34 @@ def test_whoever_dies_while_another_is_brought_back_nothing_is_lost_or_repeated(
     _, done, wrong = run(tmp_path, seed, batches=2500, hurt=hurt)
     print(f"seed {seed}: {done}")
     assert not wrong, (done, wrong)
+
+
+@pytest.mark.timeout(240)
+def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_back_to_where_it_went_on_from(tmp_path):
+    ids = counting.draw(np.random.default_rng(31), 300 * BATCH - 5)
+    script = counting.write(tmp_path, ids)
+    first = spec(servers=1, checkpoints=CheckpointRules(every_s=0.5))
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.02], spec=first, folder=tmp_path / "runs") as job:
+        job.until(lambda status: status.checkpoint and status.samples > 50 * BATCH)
+        job.stop()
+        stopped = job.wait()
+    assert stopped.phase is Phase.STOPPED and 0 < stopped.samples < len(ids), stopped
+    where, number = str(job.files.checkpoints), stopped.checkpoint
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "counts").write_text("no folder: it gets no checkpoint of its own")
+    rules = CheckpointRules(
+        every_s=0.5, folder=str(tmp_path / "full"), resume=where, resume_number=number, numbers_after=number
+    )
+    with LocalCluster(
+        script, [tmp_path, 1, BATCH, 0.01], spec=spec(checkpoints=rules), folder=tmp_path / "more"
+    ) as job:
+        job.until(lambda status: status.samples >= stopped.samples + 20 * BATCH)
+        assert not job.status.checkpoint and job.kill("server-1")
+        job.until(lambda _: lives(job, "server-1") > 1)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED and status.samples == len(ids), status
+    assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
+    (back,) = [event for event in job.story if event["event"] == "ready" and event["incarnation"] == 1]
+    assert (back["checkpoint"], back["where"]) == (number, where) and back["samples_again"] > 0
+    decisions = [str(event["what"]) for event in job.story if event["event"] == "decision"]
+    assert any(f"checkpoint {number}, which the job went on from" in what for what in decisions), decisions
