@@ -28,6 +28,7 @@ BENCHES = {
     "restore": "springtide.bench.restore",
     "migrate": "springtide.bench.migrate",
     "rescale": "springtide.bench.rescale",
+    "hot-server": "springtide.bench.hot_server",
     "exactly-once": "springtide.bench.exactly_once",
     "checkpoint": "springtide.bench.checkpoint",
 }

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide import _native
-from springtide.bench import Options, progress, report, stepping
+from springtide.bench import Options, progress, report, restarting, stepping
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
 from springtide.domain.tables import OptimSpec, TableSpec
@@ -57,15 +57,12 @@ def bench(options: Options) -> report.Result:
     with tempfile.TemporaryDirectory() as name, progress.bar("rescaling", total=3) as step:
         folder = pathlib.Path(name)
         (folder / "train.py").write_text(stepping.SCRIPT)
-        rules = CheckpointRules(every_s=3600.0)
+        rules = CheckpointRules(every_s=restarting.EVERY_S)
         with started(folder, sizes, spec(2, rules)) as job:
             before, during, moves = live(job, folder, sizes)
             step()
             stopped = float(time.time())
-            job.stop("to be started again with other servers")
-            last = job.wait().checkpoint
-        checkpoints = str((job.files.root / "checkpoints").absolute())
-        again = CheckpointRules(every_s=3600.0, resume=checkpoints, resume_number=last)
+            again = restarting.stop(job)
         with started(folder, sizes, spec(3, again)) as job:
             job.until(lambda _: len(times := stepping.merged(folder)) > 20 and times[-1] > stopped + 0.5)
             first = next(at for at in stepping.merged(folder) if at > resumed_at(job))

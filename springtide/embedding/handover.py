@@ -4,7 +4,10 @@ In: goals, as they come with the pulse. Out: slots at their new owners, `SlotsMo
 moves them while both servers serve (cpp/handover.h); here is only the order of things: docs/design/migration.md.
 """
 
+import contextlib
 import logging
+import os
+import pathlib
 import threading
 from collections.abc import Callable
 
@@ -13,8 +16,10 @@ from springtide.embedding.serve import ServerRole
 from springtide.rpc import messages
 
 log = logging.getLogger(__name__)
+NICEST = 19
 
 CHUNK_SLOTS = 64  # handed over between two words to the master
+HURRIED_SLOTS = 1024  # the same, where words cost more than moves
 STOP_S = 5.0  # for a chunk under way; the process ends then, and what was not acknowledged stays where it is
 AGAIN_S = 0.5  # after a target that would not have them, or could not be reached
 
@@ -84,11 +89,15 @@ class Handing:
         """Hand over all parcels, in turn; whether all of it is done. A newer goal is looked at after each chunk."""
         if not goal.settled:
             return True
+        chunk = CHUNK_SLOTS
+        if goal.hurry and goal.parcels:
+            chunk = HURRIED_SLOTS
+            step_back()
         for parcel in (*self._settle_doubts(goal), *goal.parcels):
-            for first in range(0, len(parcel.slots), CHUNK_SLOTS):
+            for first in range(0, len(parcel.slots), chunk):
                 if self._goal is not goal or self._over:
                     return False
-                handed = self._role.hand_over(parcel.slots[first : first + CHUNK_SLOTS], parcel.server, parcel.address)
+                handed = self._role.hand_over(parcel.slots[first : first + chunk], parcel.server, parcel.address)
                 if handed.moved:
                     log.info("%s", handed)
                     self._tell(
@@ -118,3 +127,12 @@ class Handing:
             elif owner == self._role.index:
                 self._role.take_back(slot)
         return ask
+
+
+def step_back() -> None:
+    """Threads that serve come after those of Python, of which one hands slots over; for good, since a server leaves."""
+    ours = {thread.native_id for thread in threading.enumerate()}
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        if int(task.name) not in ours:
+            with contextlib.suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, int(task.name), NICEST)

@@ -95,6 +95,8 @@ class ServerReplaced:
 
     rank: int
     why: str
+    at_once: bool = False
+    """Its slots do not wait for that one: its peers have them meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

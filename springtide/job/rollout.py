@@ -50,10 +50,12 @@ def replace(state: "JobState", asked: events.ServerReplaced, at: float) -> Reaso
     node = state.node(Role(RoleKind.SERVER, asked.rank))
     if node.state is not NodeState.JOINED or node.replaced:
         raise errors.BadInput(f"{node.role} is {node.state}: it cannot be replaced now")
-    node.replaced = True
+    node.replaced, node.shunned = True, asked.at_once
     role = Role(RoleKind.SERVER, len(of(state.nodes)))
     add(state.nodes, role, state.spec, at=at)
-    return f"replace {node.role} by {role}", asked.why
+    state.nodes[str(role)].cpu, state.nodes[str(role)].memory = node.cpu, node.memory
+    first = ", its slots go to its peers at once" if asked.at_once else ""
+    return f"replace {node.role} by {role}{first}", asked.why
 
 
 def leave(node: Node, at: float) -> Reasoned | None:
@@ -69,7 +71,7 @@ def give_up(state: "JobState", node: Node, why: str, at: float) -> Reasoned:
     _remove(node, why, at)
     stays = next((one for one in of(state.nodes) if one.replaced and one.active), None)
     if stays is not None:
-        stays.replaced = False
+        stays.replaced = stays.shunned = False
         return f"keep {stays.role}, without {node.role} in its place", why
     state.servers_wanted -= 1
     return f"go on with {state.servers_wanted} servers, without {node.role}", why
@@ -132,7 +134,7 @@ def of(nodes: dict[str, Node]) -> list[Node]:
 def staying(nodes: dict[str, Node]) -> tuple[int, ...]:
     """Ranks of the servers that slots may be given to: ready, and not on their way out."""
     return tuple(
-        node.role.rank for node in of(nodes) if node.address and node.active and not node.coming
+        node.role.rank for node in of(nodes) if node.address and node.active and not node.coming and not node.shunned
     )  # fmt: skip
 
 

@@ -258,6 +258,7 @@ class Desk:
                 self._take_report(role, incarnation, request.report)
                 self._rollout.heard(role, request.slots, request.holding)
                 await self._rollout.calling.gone_on(request.holding)
+                await self._rollout.hold(role, self.spec.heartbeat_s)
                 return messages.Pulse(
                     stop=self.state.phase.over, goal=self._rollout.goal_for(role), hurry=self.rounds.waited_for
                 )

@@ -19,10 +19,12 @@ from springtide.master.record import Record
 from springtide.master.rollout import Rollout
 from springtide.master.tally import Tally
 from springtide.planning import growth, memory, servers
+from springtide.rpc.messages import Report
 
 log = logging.getLogger(__name__)
 
 POINTS = 120  # of growth; when there are more, every second one is dropped, so that they reach back to the begin
+LATEST_S = 0.4  # between two reports: with less, a hiccup looks like a slow machine
 REST_S = 10.0  # after servers were asked for: what follows from it must be seen before it is judged
 
 
@@ -41,6 +43,8 @@ class Watched:
     """What is remembered of one server life."""
 
     incarnation: int
+    report: Report | None = None
+    """The last that was taken down."""
     sums: deque[Counted] = field(default_factory=deque)
     blamed: int = 0
     """Looks in a row that found it at fault."""
@@ -84,15 +88,20 @@ class Guards:
             return
         if isinstance(event, events.Judged):
             self._rollout.rebalance()
+        self._rollout.tick()
 
     def _take_down(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage], now: float) -> None:
         rows = 0.0
         for node in nodes:
-            counters = tally.reports[node.role].counters if node.role in tally.reports else {}
+            report = tally.reports.get(node.role)
+            counters = report.counters if report is not None else {}
             rows += counters.get("rows", 0.0)
             watched = self._watched.get(node.role.rank)
             if watched is None or watched.incarnation != node.incarnation:
                 watched = self._watched[node.role.rank] = Watched(node.incarnation)
+            if report is watched.report:
+                continue
+            watched.report = report
             keys = counters.get("pulled_keys", 0.0) + counters.get("pushed_keys", 0.0)
             ns = counters.get("lookup_ns", 0.0) + counters.get("update_ns", 0.0)
             used = usage.get(node.role)
@@ -130,6 +139,10 @@ class Guards:
     def _on_pace(self, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> events.Event | None:
         if not self.rules.servers:
             return None
+        latest = [one for node in nodes if (one := self._pace(node, usage, latest=True)) is not None]
+        worst = servers.far_behind(latest, self.rules)
+        if worst is not None:
+            return events.ServerReplaced(worst.rank, worst.why, at_once=self._peers_have_room(worst.rank, nodes, usage))
         paces = [one for node in nodes if (one := self._pace(node, usage)) is not None]
         for verdict in servers.judge(paces, self.rules):
             watched = self._watched[verdict.rank]
@@ -140,12 +153,20 @@ class Guards:
                 return events.ServerReplaced(verdict.rank, verdict.why)
         return None
 
-    def _pace(self, node: Node, usage: Mapping[Role, RoleUsage]) -> servers.Pace | None:
-        """None: it has not been watched for long enough."""
+    def _peers_have_room(self, rank: int, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> bool:
+        """Whether the others can hold the slots of one server too, where their memory has a limit."""
+        others = [usage.get(node.role) for node in nodes if node.role.rank != rank]
+        room = [memory.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
+        return sum(room) >= memory.SLACK * self._rollout.bytes_on(rank)
+
+    def _pace(self, node: Node, usage: Mapping[Role, RoleUsage], *, latest: bool = False) -> servers.Pace | None:
+        """Over the window, or since the last report but one. None: it has not been watched for long enough."""
         sums = self._watched[node.role.rank].sums
-        first, last = sums[0], sums[-1]
+        if len(sums) < 2:
+            return None
+        first, last = sums[-2] if latest else sums[0], sums[-1]
         seconds, keys = last.at - first.at, last.keys - first.keys
-        if seconds < self.rules.window_s / 2:
+        if seconds < (LATEST_S if latest else self.rules.window_s / 2):
             return None
         limit = usage[node.role].cpu_limit if node.role in usage else None
         return servers.Pace(

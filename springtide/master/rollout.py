@@ -6,12 +6,14 @@ balanced placement asks for no moves. The truth about ownership is in the server
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from springtide import errors
 from springtide.domain.cluster import Move, Role, RoleKind
+from springtide.domain.job import Phase
 from springtide.embedding import placement, slot_loads
 from springtide.job import events, rollout
 from springtide.job.nodes import ALIVE, NodeState
@@ -54,6 +56,11 @@ class Rollout:
         self._epochs: dict[tuple[int, int], int] = {}
         """By worker and incarnation: the placement it goes by."""
         self._moved = 0
+        self._orders = 0
+        self._told: dict[int, int] = {}
+        """By server: the newest goal that it was told, of so many."""
+        self._news = meetings.Turnstile()
+        self._healing = False
 
     @property
     def moving(self) -> int:
@@ -133,6 +140,18 @@ class Rollout:
 
     # ---- what they are told ----
 
+    async def hold(self, role: Role, seconds: float) -> None:
+        """Keep a server's heartbeat so long, unless there is a goal to answer it with: so goals are heard at once."""
+        state = self._record.state
+
+        def news() -> bool:
+            return self._told.get(role.rank, 0) < self._orders or state.healing or state.phase is not Phase.RUNNING
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.until(news)
+        self._told[role.rank] = self._orders
+
     def goal_for(self, role: Role) -> messages.Goal | None:
         """What a server should know and do."""
         placed = self._record.placement
@@ -152,6 +171,7 @@ class Rollout:
             ),
             self.calling.number,
             settled=not called,
+            hurry=self._record.state.node(role).shunned,
         )
 
     def news_for(self, epoch: int) -> messages.Goal | None:
@@ -166,6 +186,7 @@ class Rollout:
     def tick(self) -> None:
         """Make a goal when servers have come or are to go; let go of those that are empty."""
         state = self._record.state
+        self._rouse()
         if not self._record.owners or state.phase.over or state.healing:
             return
         self._let_go()
@@ -175,6 +196,15 @@ class Rollout:
         if stay and not busy and (self._again or (needed and stay != self._planned_for)):
             self._planned_for, self._again = stay, False
             self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
+
+    def _rouse(self) -> None:
+        """Whoever waits for news, when a server is away, when all are back, and when the job ends."""
+        state = self._record.state
+        if self._healing and not state.healing:
+            self._orders += 1
+        if self._healing or state.healing or state.phase is not Phase.RUNNING:
+            self._news.turn()
+        self._healing = state.healing
 
     async def _plan(self, stay: tuple[int, ...]) -> None:
         owners = self._record.owners
@@ -200,6 +230,8 @@ class Rollout:
     ) -> None:
         self._goal = {move.slot: move.target for move in moves if self._record.owners[move.slot] != move.target}
         self.calling.moves = True
+        self._orders += 1
+        self._news.turn()
         names = ", ".join(f"server-{rank}" for rank in sorted(servers))
         leaving = sorted(set(owners) - set(servers))
         worst = max(placement.balance(owners, servers, load).values())

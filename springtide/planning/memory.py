@@ -65,6 +65,11 @@ class Decision:
     why: str
 
 
+def room(used: float, limit: float | None) -> float:
+    """Bytes that a server may take on, as far as its limit lets it."""
+    return math.inf if limit is None else max(0.0, limit * (1 - SPARE) - used)
+
+
 def forecast(now: Reading, rows: Growth, *, samples_at_end: float) -> Forecast:
     """One server, whose rows grow as those of the whole job do: slots have about the same part of every day's ids."""
     present = rows.points[-1]

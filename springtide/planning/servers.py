@@ -9,7 +9,7 @@ Next: the master moves slots, or replaces the server by one elsewhere.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
@@ -53,11 +53,21 @@ class Verdict:
     rank: int
     cause: Cause
     why: str
+    sure: bool = False
+    """It is so bad that nothing more need be waited for."""
 
 
 def judge(paces: Sequence[Pace], rules: GuardRules) -> tuple[Verdict, ...]:
     """Each server beside the median of the others."""
     return tuple(_judge_one(one, [other for other in paces if other.rank != one.rank], rules) for one in paces)
+
+
+def far_behind(latest: Sequence[Pace], rules: GuardRules) -> Verdict | None:
+    """The server that is slower than its peers by far, going by what each did since its last report but one."""
+    found = [
+        verdict for verdict in judge(latest, replace(rules, slower=rules.far_slower)) if verdict.cause is Cause.SLOW
+    ]
+    return replace(found[0], sure=True) if found else None
 
 
 def _judge_one(one: Pace, others: Sequence[Pace], rules: GuardRules) -> Verdict:
@@ -71,8 +81,8 @@ def _judge_one(one: Pace, others: Sequence[Pace], rules: GuardRules) -> Verdict:
     if one.at_work < rules.at_work:
         idle = f"{said}, but is at work for {one.at_work:.0%} of the time only: it holds nobody up"
         return Verdict(rank=one.rank, cause=Cause.NONE, why=idle)
-    spare = one.cpu_limit is not None and one.cpu < rules.busy * one.cpu_limit
-    if load > rules.hotter and not spare:
+    used = one.at_work if one.cpu_limit is None else one.cpu / one.cpu_limit
+    if load > rules.hotter and used >= rules.busy:
         return Verdict(rank=one.rank, cause=Cause.HOT, why=f"{said}: the load is the cause")
     if time > rules.slower and one.keys_s > 0 and load <= rules.hotter:
         return Verdict(rank=one.rank, cause=Cause.SLOW, why=f"{said}: its machine is the cause")

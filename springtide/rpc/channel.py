@@ -115,9 +115,11 @@ class Channel:
         lost: Callable[[], None],
     ) -> None:
         try:
-            news = None
+            clock = asyncio.get_running_loop().time
+            news, began = None, clock()
             while True:
-                await asyncio.sleep(0 if news else every_s)
+                await asyncio.sleep(0 if news else began + every_s - clock())  # the answer may have taken its time
+                began = clock()
                 answer = await self._reunion.ask(beat)
                 news = pulse(answer) if isinstance(answer, messages.Pulse) else None
         except errors.Fenced as error:

@@ -129,6 +129,8 @@ class Goal(Message, frozen=True):
     """To be answered with a heartbeat, when nothing is being handed over any more (`job.rollcall`)."""
     settled: bool = True
     """Whether all have answered, or nobody was asked: the placement is right then, except for slots under way."""
+    hurry: bool = False
+    """All wait for them: handing them over comes before serving."""
 
 
 class Holding(Message, frozen=True):

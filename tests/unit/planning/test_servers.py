@@ -46,6 +46,21 @@ def test_a_server_that_is_hardly_at_work_holds_nobody_up():
     assert "at work for 10% of the time only" in servers.judge([pace(0, keys_s=50_000), slow], RULES)[1].why
 
 
+def test_without_a_limit_a_server_is_hot_only_if_it_is_at_work_nearly_all_the_time():
+    busy, loaded = pace(1, keys_s=9e6, limit=None), pace(1, keys_s=4e6, limit=None)
+
+    assert causes(pace(0), busy) == [Cause.NONE, Cause.HOT]
+    assert causes(pace(0), loaded) == [Cause.NONE, Cause.NONE]  # at work for 40% of the time: others wait for nothing
+
+
+def test_a_server_that_is_slower_by_far_is_found_by_the_last_report_alone():
+    verdict = servers.far_behind([pace(0), pace(1, keys_s=3e5, ns_a_key=1500)], RULES)
+
+    assert verdict is not None and (verdict.rank, verdict.cause, verdict.sure) == (1, Cause.SLOW, True)
+    assert servers.far_behind([pace(0), pace(1, keys_s=6e5, ns_a_key=500)], RULES) is None
+    assert servers.far_behind([pace(0)], RULES) is None
+
+
 def test_a_single_server_has_no_peers():
     (verdict,) = servers.judge([pace(0, ns_a_key=1e6)], RULES)
 

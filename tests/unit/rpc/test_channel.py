@@ -172,7 +172,7 @@ def test_a_pulse_that_brings_news_is_answered_at_once(monkeypatch):
     slept, answers = [], iter([messages.Pulse(), messages.Pulse(drain=True), messages.Pulse()])
 
     async def sleep(seconds):
-        slept.append(seconds)
+        slept.append(round(seconds, 1))
 
     class Master:
         async def ask(self, request):

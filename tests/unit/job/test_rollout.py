@@ -1,0 +1,64 @@
+"""Servers that are replaced: by one that is ready, or, when they are far too slow, by their peers at once."""
+
+from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.job import JobSpec
+from springtide.job import actions, events, rollout
+from springtide.job.state import JobState
+
+
+def training(**spec):
+    """A job of two servers and a worker."""
+    state = JobState(JobSpec(name="job", servers=2, **spec))
+    for kind, ranks in ((RoleKind.SERVER, 2), (RoleKind.WORKER, 1)):
+        for rank in range(ranks):
+            state.handle(events.Joined(Role(kind, rank), pid=rank + 1), at=0.0)
+    for rank in range(2):
+        state.handle(events.Ready(Role(RoleKind.SERVER, rank), f"host:{rank}"), at=0.0)
+    return state
+
+
+def become_ready(state, rank):
+    role = Role(RoleKind.SERVER, rank)
+    state.handle(events.Joined(role, pid=10 + rank), at=2.0)
+    state.handle(events.Ready(role, f"host:{rank}"), at=2.0)
+    state.check()
+
+
+def test_a_replaced_server_keeps_its_slots_until_another_is_ready():
+    state = training()
+    state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
+
+    assert rollout.staying(state.nodes) == (0, 1)
+    become_ready(state, 2)
+    assert rollout.staying(state.nodes) == (0, 2)
+
+
+def test_one_that_is_far_too_slow_has_none_from_then_on():
+    state = training()
+    (told,) = state.handle(events.ServerReplaced(1, "its machine is very slow", at_once=True), at=1.0)
+
+    assert told == actions.Decided(
+        "replace server-1 by server-2, its slots go to its peers at once", "its machine is very slow"
+    )
+    assert rollout.staying(state.nodes) == (0,)
+    state.check()
+    become_ready(state, 2)
+    assert rollout.staying(state.nodes) == (0, 2)
+
+
+def test_it_is_kept_when_nobody_comes_in_its_place():
+    state = training(join_s=5.0)
+    state.handle(events.ServerReplaced(1, "its machine is very slow", at_once=True), at=1.0)
+    for event in state.due(at=7.0):
+        state.handle(event, at=7.0)
+
+    assert rollout.staying(state.nodes) == (0, 1)
+    state.check()
+
+
+def test_a_server_in_anothers_place_has_as_much_as_that():
+    state = training(server_cpu=1.0, server_memory=1 << 30)
+    state.nodes["server-1"].memory = 2 << 30
+    state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
+
+    assert (state.nodes["server-2"].cpu, state.nodes["server-2"].memory) == (1.0, 2 << 30)

@@ -1,0 +1,60 @@
+"""Servers hear of goals as soon as there are any: the master keeps their heartbeats until then."""
+
+import asyncio
+import time
+
+from springtide.domain.cluster import Role, RoleKind
+from springtide.job import events
+from springtide.rpc import messages
+from tests.unit.master.test_healing import Job
+
+
+def run(job, work):
+    async def body():
+        await job.begin()
+        await work()
+
+    asyncio.run(body())
+    job.story.close()
+
+
+def test_a_heartbeat_without_news_is_answered_after_its_time(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.1)
+
+    async def work():
+        began = time.monotonic()
+        pulse = await job.ask("server-0", messages.Heartbeat())
+        assert pulse.goal is None and time.monotonic() - began >= 0.1
+
+    run(job, work)
+
+
+def test_a_goal_is_told_with_the_heartbeat_that_waits(tmp_path):
+    job = Job(tmp_path, heartbeat_s=60.0)
+
+    async def work():
+        waiting = asyncio.create_task(job.ask("server-1", messages.Heartbeat()))
+        await asyncio.sleep(0)
+        job.desk._happen(events.ServerReplaced(1, "its machine is very slow", at_once=True))
+        job.desk.tick()
+        async with asyncio.timeout(10.0):
+            goal = (await waiting).goal
+        assert goal.hurry and [parcel.server for parcel in goal.parcels] == [0]
+        assert goal.parcels[0].slots == job.desk.record.placement.slots_of(1)
+
+    run(job, work)
+
+
+def test_nobody_waits_while_a_server_is_away(tmp_path):
+    job = Job(tmp_path, heartbeat_s=60.0)
+
+    async def work():
+        waiting = asyncio.create_task(job.ask("server-0", messages.Heartbeat()))
+        await asyncio.sleep(0)
+        await job.kill()
+        job.desk.tick()
+        async with asyncio.timeout(10.0):
+            await waiting
+        assert job.desk.state.node(Role(RoleKind.SERVER, 1)).incarnation == 1
+
+    run(job, work)
