@@ -202,35 +202,39 @@ def _best_pair(
     return one, other
 
 
-def bound(options: Options, limits: Limits, *, steps: int = 16, rounds: int = 2) -> float:
+def bound(options: Options, limits: Limits, *, steps: int = 20, rounds: int = 2) -> float:
     """What no allotment can be worth more than: prices on CPU and memory that would make capacity just enough.
 
-    Any prices give a bound (Lagrange); the best are found one at a time, the function of each being convex.
+    Any prices give a bound (Lagrange). The best are looked for one at a time, by halving: as long as more is wanted at
+    a price than there is, it rises.
     """
-    worth, valid = options.worth, np.isfinite(options.cost)
     if not len(options.scale):
         return 0.0
-    cpu, memory = np.where(valid, options.cpu, 0.0), np.where(valid, options.memory, 0.0)
+    valid, rows = np.isfinite(options.cost), np.arange(len(options.scale))
+    worth = np.where(valid, options.worth, -np.inf)
+    takes = [np.where(valid, each, 0.0) for each in (options.cpu, options.memory)]
+    most = (limits.cpu, limits.memory)
+    prices, best = [0.0, 0.0], np.inf
 
-    def dual(prices: tuple[float, float]) -> float:
-        left = np.where(valid, worth - prices[0] * cpu - prices[1] * memory, -np.inf)
-        return float(left.max(axis=1).sum() + prices[0] * limits.cpu + prices[1] * limits.memory)
+    def wanted(which: int) -> float:
+        """Of one resource, at these prices; keeps the best bound so far."""
+        nonlocal best
+        left = worth
+        for price, each in zip(prices, takes, strict=True):
+            left = left - price * each if price else left
+        chosen = left.argmax(axis=1)
+        best = min(best, float(left[rows, chosen].sum() + prices[0] * most[0] + prices[1] * most[1]))
+        return float(takes[which][rows, chosen].sum())
 
-    top = float(worth.max(axis=1).sum())
-    ceilings = tuple(4.0 * top / max(limit, LEAST_COST) for limit in (limits.cpu, limits.memory))
-    prices = (0.0, 0.0)
-    best = dual(prices)
     for _ in range(rounds):
         for which in (0, 1):
-            low, high = 0.0, ceilings[which]
+            low, high = 0.0, 4.0 * float(worth.max(axis=1).sum()) / max(most[which], LEAST_COST)
+            prices[which] = 0.0
+            if wanted(which) <= most[which]:
+                continue
             for _ in range(steps):
-                third = (high - low) / 3
-                one, other = (_with(prices, which, at) for at in (low + third, high - third))
-                below, above = dual(one), dual(other)
-                best, prices = min((best, prices), (below, one), (above, other))
-                low, high = (low, high - third) if below <= above else (low + third, high)
+                prices[which] = (low + high) / 2
+                low, high = (prices[which], high) if wanted(which) > most[which] else (low, prices[which])
+        if not prices[1]:
+            break
     return best
-
-
-def _with(prices: tuple[float, float], which: int, value: float) -> tuple[float, float]:
-    return (value, prices[1]) if which == 0 else (prices[0], value)

@@ -15,10 +15,12 @@ from springtide.planning.baselines.dlrover import dlrover
 from springtide.planning.baselines.es import es
 from springtide.planning.baselines.optimus import optimus, optimus_one
 from springtide.planning.baselines.static import static
+from springtide.planning.deciding import springtide
 from springtide.planning.validated import Policy
 
 POLICIES: dict[str, Policy] = {
-    "static": static, "es": es, "optimus": optimus, "optimus_one": optimus_one, "dlrover": dlrover,
+    "springtide": springtide, "static": static, "es": es, "optimus": optimus, "optimus_one": optimus_one,
+    "dlrover": dlrover,
 }  # fmt: skip
 
 

@@ -135,3 +135,8 @@ def clusters(draw):
         jobs=tuple(draw(jobs(f"job-{at}")) for at in range(count)),
         history=tuple(draw(st.lists(past, max_size=10))), launches=tuple(draw(st.lists(launches(), max_size=2))),
     )  # fmt: skip
+
+
+def speed(of, truth=TRUE):
+    """Samples a second of that shape, in truth."""
+    return equations.throughput(truth, FACTS, of)

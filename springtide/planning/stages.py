@@ -1,0 +1,178 @@
+"""Pure. What one job needs next: to be started, measured, given its size, or mended.
+
+In: a `JobView`. Out: a `Wish` (a plan, if there is room), `Ready` (its model decides, beside all others), or a reason
+to leave it alone. Next: `planning.deciding` shares out the cluster.
+
+    waiting -> warm start, or a small one -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting
+
+Memory that runs out or will do so comes before everything, at any stage.
+"""
+
+from dataclasses import dataclass, replace
+
+from springtide.domain.cluster import RoleKind
+from springtide.domain.plan import Plan
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.shape import Shape, cost
+from springtide.domain.stages import Stage
+from springtide.domain.view import ClusterView, JobView, Trouble
+from springtide.planning import evidence, fitting_in, sizing, warm_start
+from springtide.planning.evidence import Measured
+
+URGENT, START, SIZE = 0, 1, 2
+"""In this order wishes are met."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A plan, if there is room for it; a smaller one otherwise."""
+
+    plan: Plan
+    rank: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Measured, and its own size already: what it could have is compared with what others could."""
+
+    job: JobView
+    measured: Measured
+
+
+Step = Wish | Ready | str
+
+
+def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
+    """What the job needs, or why it needs nothing now."""
+    if job.shape is None:
+        return _start(job, view, config)
+    urgent = _memory(job, job.shape, config)
+    if urgent is not None:
+        return urgent
+    quiet = evidence.unchanged_s(job, at=view.now)
+    if quiet < config.between_changes_s:
+        return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
+    here = evidence.now(job)
+    if here is None:
+        return "nothing sensible was measured in this shape yet"
+    if job.stage in (Stage.WAITING, Stage.SAMPLING):
+        if here.steps < config.sample_steps and quiet < config.sample_s:
+            wanted = f"{config.sample_steps} or {config.sample_s:.0f}"
+            return f"sampled for {here.steps} steps and {quiet:.0f} s; wanted {wanted}"
+        return (
+            _busy_servers(job, job.shape, config) or _servers(job, job.shape, config) or Ready(job=job, measured=here)
+        )
+    if job.stage is Stage.OPTIMIZING:
+        return _workers(job, job.shape, config) or Ready(job=job, measured=here)
+    odd = [one for one in job.findings if one.trouble in (Trouble.STRAGGLER, Trouble.SLOW_SERVER)]
+    if odd:
+        return f"{odd[0].trouble}, {odd[0].role}: what is measured now is not the shape's ({odd[0].why})"
+    return Ready(job=job, measured=here)
+
+
+def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> Wish:
+    start = warm_start.start(job, view.history, config)
+    stage = Stage.OPTIMIZING if start.warm else Stage.SAMPLING
+    return Wish(plan=_plan(job, start.shape, start.why, config, stage), rank=START, notes=start.notes)
+
+
+def _memory(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+    """Out of memory, or about to be: a worker gets twice as much, servers become more."""
+    for one in job.findings:
+        if one.trouble is Trouble.OOM and one.role.kind is RoleKind.WORKER:
+            wanted = replace(shape, worker_memory=2 * shape.worker_memory)
+            why = f"{one.role} ran out of memory: twice as much for each worker"
+        elif one.trouble in (Trouble.OOM, Trouble.MEMORY) and one.role.kind is RoleKind.SERVER:
+            more = 2 * shape.servers if one.trouble is Trouble.OOM else shape.servers + 1
+            wanted = replace(shape, servers=max(one.servers or more, shape.servers))
+            why = f"{one.role}, {one.trouble}: {wanted.servers} servers ({one.why})"
+        else:
+            continue
+        held = fitting_in.within(wanted, job.bounds, config, need=job.need)
+        if held != shape and held.memory >= shape.memory and held.servers >= shape.servers:
+            return Wish(plan=_plan(job, held, why, config, None), rank=URGENT)
+    return None
+
+
+def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+    """Servers without CPU to spare say nothing about what a worker needs of them: they get more, then are more."""
+    used = evidence.use(job, RoleKind.SERVER)
+    if used is None or used.share <= config.busy_server:
+        return None
+    larger = fitting_in.within(replace(shape, server_cpu=2 * shape.server_cpu), job.bounds, config)
+    if larger.server_cpu <= shape.server_cpu or larger.workers < shape.workers:
+        larger = fitting_in.within(replace(shape, servers=2 * shape.servers), job.bounds, config)
+    if larger == shape or larger.cpu <= shape.cpu or larger.workers < shape.workers:
+        return None
+    why = f"{used.hottest.role} uses {used.share:.0%} of its CPU while sampling: more of it, then on with sampling"
+    return Wish(plan=_plan(job, larger, why, config, Stage.SAMPLING), rank=SIZE)
+
+
+def need(job: JobView, shape: Shape) -> sizing.Need | None:
+    """What a worker uses, and what servers use for one."""
+    workers, servers = evidence.use(job, RoleKind.WORKER), evidence.use(job, RoleKind.SERVER)
+    if workers is None or servers is None:
+        return None
+    found = sizing.Need(
+        worker_cpu=workers.used / workers.count, server_cpu=servers.used / max(shape.workers, workers.count),
+        worker_memory=max((use.memory_used for use in job.used_by(RoleKind.WORKER)), default=0),
+    )  # fmt: skip
+    return found if found.sound else None
+
+
+def _servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+    measured = need(job, shape)
+    if measured is None:
+        return None
+    right = sizing.servers_first(shape, measured, job.bounds, config)
+    if right == shape:
+        return _workers(job, shape, config)
+    why = (
+        f"a worker uses {measured.worker_cpu:.1f} cores and {measured.server_cpu:.1f} of servers: "
+        f"{right.servers} servers of {right.server_cpu:g} for {fitting_in.quota(job.bounds, config).cpu:g} in all"
+    )
+    return Wish(plan=_plan(job, right, why, config, Stage.OPTIMIZING), rank=SIZE)
+
+
+def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+    measured = need(job, shape)
+    if measured is None:
+        return None
+    right = sizing.workers_then(shape, measured, job.bounds, config)
+    if abs(right.workers - shape.workers) <= config.least_gain * shape.workers and right.worker_cpu == shape.worker_cpu:
+        return None
+    why = (
+        f"a worker uses {measured.worker_cpu:.1f} cores and {measured.server_cpu:.1f} of servers: "
+        f"{right.workers} workers of {right.worker_cpu:g}"
+    )
+    return Wish(plan=_plan(job, right, why, config, Stage.ADJUSTING), rank=SIZE)
+
+
+def mend(job: JobView, shape: Shape, config: PlanningConfig) -> Plan | str:
+    """What is left to do for a job that has its size: a hot server, or server cores that lie idle."""
+    servers, workers = evidence.use(job, RoleKind.SERVER), evidence.use(job, RoleKind.WORKER)
+    if servers is None or workers is None:
+        return "it has its size"
+    hot, calm = (
+        servers.hottest,
+        (servers.used - servers.hottest.cpu_used) / max(servers.given - servers.hottest.cpu, 1e-9),
+    )
+    if servers.count > 1 and servers.share > config.busy_server and calm < config.busy_server * servers.share:
+        most = min(config.node_cpu, job.bounds.most.server_cpu)
+        cores = round(sizing.hot_server_cores(hot.cpu_used, servers.used, servers.given, most), 1)
+        if cores >= (1 + config.least_gain) * hot.cpu and hot.role.rank < shape.servers:
+            why = f"{hot.role} uses {servers.share:.0%} of its CPU, the others {calm:.0%}: it gets {cores:g} cores"
+            return replace(_plan(job, shape, why, config, None), server_cpus=((hot.role.rank, cores),))
+    beyond = shape.cpu + shape.worker_cpu > fitting_in.quota(job.bounds, config).cpu
+    if beyond and workers.count <= shape.workers and servers.share <= config.busy_server:
+        extra = sizing.extra_workers(servers.used, servers.given, shape.workers, config.extra_workers)
+        if extra:
+            idle = f"servers use {servers.used / servers.given:.0%} of their CPU"
+            why = f"{idle}: {extra} workers of low priority beyond the quota"
+            return replace(_plan(job, shape, why, config, None), extra_workers=extra)
+    return "it has its size"
+
+
+def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: Stage | None) -> Plan:
+    return Plan(job=job.name, shape=shape, reason=why, cost=cost(shape, config.prices), stage=stage)

@@ -1,0 +1,178 @@
+"""A job from its start to its size, and what is mended after."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.shape import GIB, Bounds, Capacity, MemoryNeed, Shape
+from springtide.domain.stages import Stage
+from springtide.domain.view import Finding, PastJob, RoleUse, Trouble
+from springtide.planning import policies, sizing
+from tests.unit.planning import views
+
+CONFIG = PlanningConfig(exact_seconds=0)
+SAMPLE = Shape(workers=1, servers=1, worker_cpu=32, server_cpu=32)
+
+
+def planned(job, config=CONFIG, **more):
+    """The plan for the job, or the notes."""
+    decision = policies.load("springtide")(views.cluster(job, **more), config)
+    assert "failed" not in decision.why, decision.why
+    return decision.plan_for(job.name) or " ".join(decision.notes)
+
+
+def used(of, worker, servers):
+    """Workers that use so many cores each, servers that use so many each."""
+    listed = [RoleUse(role=Role(RoleKind.WORKER, r), cpu_used=worker, cpu=of.worker_cpu) for r in range(of.workers)]
+    listed += [
+        RoleUse(role=Role(RoleKind.SERVER, rank), cpu_used=cores, cpu=of.server_cpu)
+        for rank, cores in enumerate(servers)
+    ]
+    return tuple(listed)
+
+
+# DLRover's Table 1: cores that a worker uses, that servers use for it, and what came of it with 200 cores.
+@pytest.mark.parametrize(
+    ("worker", "server", "again", "workers", "worker_cpu", "servers"),
+    [(2.5, 5.7, 2.3, 24, 3, 8), (19.4, 3.1, 18.3, 8, 20, 2)],
+    ids=["Wide & Deep", "xDeepFM"],
+)
+def test_sampling_gives_the_sizes_of_dlrovers_table(worker, server, again, workers, worker_cpu, servers):
+    job = views.running(SAMPLE, stage=Stage.SAMPLING, uses=used(SAMPLE, worker, [server]))
+    first = planned(job)
+    assert (first.stage, first.shape.servers, first.shape.server_cpu) == (Stage.OPTIMIZING, servers, 16)
+    assert first.shape.workers == 1
+    grown = first.shape
+    job = views.running(
+        grown, stage=Stage.OPTIMIZING, uses=used(grown, again, [server / servers] * servers)
+    )  # fmt: skip
+    second = planned(job)
+    assert (second.stage, second.shape.workers, second.shape.worker_cpu) == (Stage.ADJUSTING, workers, worker_cpu)
+    assert second.shape.servers == servers
+    assert second.shape.cpu <= CONFIG.total_cpu
+
+
+def test_a_sample_must_be_long_enough_and_changes_are_a_minute_apart():
+    short = views.running(
+        SAMPLE, stage=Stage.SAMPLING, last_change_at=None, started_at=980.0, profiles=(views.profile(SAMPLE, steps=40),)
+    )  # fmt: skip
+    config = replace(CONFIG, between_changes_s=10.0)
+    assert "sampled for 40 steps and 20 s; wanted 100 or 60" in planned(short, config)
+    assert planned(short, config, now=1050.0).stage is Stage.OPTIMIZING
+    assert "wanted 60 s between changes" in planned(short)
+
+
+def test_servers_without_cpu_to_spare_get_more_before_the_sample_counts():
+    busy = views.running(views.shape(1, 1, 8, 8), stage=Stage.SAMPLING, uses=used(views.shape(1, 1, 8, 8), 2, [7.8]))
+    plan = planned(busy)
+    assert plan.shape.server_cpu == 16 and plan.stage is Stage.SAMPLING
+    widest = Shape(workers=1, servers=2, worker_cpu=8, server_cpu=32)
+    again = views.running(widest, stage=Stage.SAMPLING, uses=used(widest, 2, [31.0, 31.0]))
+    assert planned(again).shape.servers == 4
+
+
+def test_a_new_job_starts_as_similar_ones_ended_or_small_and_as_large_as_there_is_room():
+    past = PastJob(name="before", user="ann", features={"model": "wd"}, shape=views.shape(20, 8), ended_at=1.0)
+    new = views.waiting(user="ann", features={"model": "wd"})
+    warm = planned(new, history=(past,))
+    assert (warm.shape, warm.stage) == (views.shape(20, 8), Stage.OPTIMIZING)
+    cold = planned(views.waiting())
+    assert (cold.shape, cold.stage) == (SAMPLE, Stage.SAMPLING)
+    squeezed = planned(new, history=(past,), capacity=Capacity(cpu=100, memory=1e15))
+    assert squeezed.shape.cpu <= 100 and "room" in squeezed.reason
+    assert "are free" in planned(new, capacity=Capacity(cpu=0.5, memory=1e15))
+
+
+def test_new_jobs_come_in_the_order_they_were_submitted():
+    early, late = views.waiting("early", submitted_at=1.0), views.waiting("late", submitted_at=2.0)
+    view = views.cluster(late, early, capacity=Capacity(cpu=64, memory=1e15))
+    decision = policies.load("springtide")(view, CONFIG)
+    assert [plan.job for plan in decision.plans] == ["early"]
+
+
+def test_memory_comes_before_everything_and_does_not_wait():
+    def found(trouble, kind, servers=None):
+        finding = Finding(trouble=trouble, role=Role(kind, 0), why="rows grow", servers=servers)
+        of = views.shape(worker_memory=2 * GIB, server_memory=4 * GIB)
+        return planned(views.running(of, findings=(finding,), last_change_at=999.0, stage=Stage.SAMPLING)).shape
+
+    assert found(Trouble.MEMORY, RoleKind.SERVER, servers=5).servers == 5
+    assert found(Trouble.MEMORY, RoleKind.SERVER).servers == 3
+    assert found(Trouble.OOM, RoleKind.SERVER).servers == 4
+    assert found(Trouble.OOM, RoleKind.WORKER).worker_memory == 4 * GIB
+
+
+def test_a_straggler_is_not_mistaken_for_the_job():
+    slow = Finding(trouble=Trouble.STRAGGLER, role=Role(RoleKind.WORKER, 1), why="3 times slower")
+    assert "not the shape's" in planned(views.running(findings=(slow,)))
+
+
+def test_a_hot_server_among_calm_ones_gets_its_part_of_all_cores():
+    of = views.shape(24, 8, 3, 16)
+    same = Bounds(
+        least=of, most=replace(of, server_cpu=32, worker_memory=GIB, server_memory=GIB), quota=views.BOUNDS.quota
+    )
+    job = views.running(of, bounds=same, uses=used(of, 2.0, [8.0, 8.0, 15.9, *[9.0] * 5]))
+    plan = planned(job)
+    ((rank, cores),) = plan.server_cpus
+    assert rank == 2 and cores == pytest.approx(15.9 / 76.9 * 128, abs=0.1)
+    assert plan.shape == of
+    assert sizing.hot_server_cores(40.0, 76.9, 128.0, 32.0) == 32.0
+
+
+def test_idle_server_cores_get_workers_beyond_the_quota_a_few_and_once():
+    of = Shape(workers=8, servers=2, worker_cpu=20, server_cpu=16)  # 192 of 200 cores
+    same = Bounds(least=of, most=of, quota=Capacity(cpu=200, memory=1e13))
+    idle = views.running(of, bounds=same, uses=used(of, 18.3, [12.0, 12.0]))
+    plan = planned(idle)
+    assert plan.extra_workers == 2 and plan.shape == of  # 32 / (24 / 8) - 8 = 2
+    assert planned(idle, replace(CONFIG, extra_workers=1)).extra_workers == 1
+    there = used(replace(of, workers=10), 18.3, [15.0, 15.0])
+    assert "no change" in planned(replace(idle, uses=there)) or "its size" in planned(replace(idle, uses=there))
+    full = views.cluster(idle, capacity=Capacity(cpu=200, memory=1e13))
+    assert policies.load("springtide")(full, CONFIG).plans == ()  # no room in the cluster: nobody is pushed aside
+
+
+def test_a_measured_job_gets_what_its_model_says_and_then_stays():
+    tried = [views.shape(1, 1), views.shape(2, 4, 8.0), views.shape(8, 2, 4.0, 4.0), views.shape(4, 4, 2.0)]
+    of = views.shape(4, 2)
+    plan = planned(views.running(of, tried=tried))
+    assert plan.throughput > 1.2 * views.speed(of)
+    assert plan.throughput == pytest.approx(views.speed(plan.shape), rel=0.05)
+    while not isinstance(plan, str):  # the model is trusted ever further from the start, as it is confirmed
+        tried.append(of)
+        of = plan.shape
+        plan = planned(views.running(of, tried=tried), replace(CONFIG, extra_workers=0))
+        assert len(tried) < 9
+    assert "pay for itself" in plan
+
+
+def test_a_job_whose_measurements_make_no_sense_is_left_alone_and_that_is_said():
+    empty = views.running(profiles=())
+    assert "nothing sensible" in planned(empty)
+    garbage = views.profile(views.shape(), at=500.0)
+    broken = replace(garbage, timing=replace(garbage.timing, total_s=math.nan))
+    assert "nothing sensible" in planned(views.running(profiles=(broken,)))
+
+
+def test_while_a_job_waits_for_room_others_do_not_grow():
+    tried = [views.shape(1, 1), views.shape(2, 4, 8.0), views.shape(8, 2, 4.0, 4.0), views.shape(4, 4, 2.0)]
+    grower = views.running(views.shape(4, 2), tried=tried, name="grower")
+    large = Bounds(least=views.shape(10, 4), most=views.shape(12, 4, worker_memory=GIB, server_memory=GIB))
+    waiter = replace(views.waiting("waiter"), bounds=large)
+    tight = views.cluster(grower, waiter, capacity=Capacity(cpu=100, memory=1e15))
+    decision = policies.load("springtide")(tight, CONFIG)
+    assert decision.plan_for("waiter") is None
+    plan = decision.plan_for("grower")
+    assert plan is None or plan.shape.cpu <= 32
+    alone = policies.load("springtide")(replace(tight, jobs=(grower,)), CONFIG)
+    assert alone.plan_for("grower").shape.cpu > 32
+
+
+def test_memory_that_is_needed_is_in_the_plan():
+    need = MemoryNeed(worker=3 * GIB, rows=64 * GIB)
+    plan = planned(replace(views.waiting(), need=need))
+    assert plan.shape.worker_memory == 3 * GIB and plan.shape.servers * plan.shape.server_memory >= 64 * GIB
