@@ -344,6 +344,34 @@ def bench(
     return verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or ())
 
 
+@app.command(
+    short_help="Try policies on a virtual cluster.",
+    epilog="""\b
+Examples:
+  springtide simulate --policy static --policy springtide --jobs 2000
+  springtide simulate --example > trace.json; springtide simulate trace.json
+""",
+)
+def simulate(
+    trace: Annotated[str | None, typer.Argument(help="Jobs, in YAML or JSON; drawn if not given.")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Which, or several; also oracle, module:function.", metavar="NAME")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many to draw.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="What they are drawn from.")] = 0,
+    plot: Annotated[str | None, typer.Option(help="Where to put a plot.", metavar="FILE.png")] = None,
+    example: Annotated[bool, typer.Option("--example", help="Print a trace to begin with, and leave.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Try policies on a virtual cluster: each on the same jobs, with the same faults, in virtual time."""
+    from springtide.cli import simulate as verb
+
+    return verb.simulate(
+        trace, names=policy or verb.DEFAULTS, jobs=jobs, seed=seed, plot=plot, example=example, as_json=as_json
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit code."""
     given = sys.argv[1:] if arguments is None else arguments

@@ -43,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     scheduling: float
     """Of submitted jobs: gave up waiting."""
     slow_hot: float
-    """Of submitted jobs: held up by a hot server for longer than a tenth of their run."""
+    """Of submitted jobs: a hot server cost them more than a tenth of their run."""
     slow_straggler: float
     changes: float
     """Plans carried out, a job."""

@@ -27,20 +27,20 @@ def lines(summaries: Mapping[str, Summary]) -> list[tuple[str, list[str]]]:
     """What stands in the table."""
     each = list(summaries.values())
     return [
-        ("jobs submitted (re-runs)", [f"{one.submitted} ({one.reruns})" for one in each]),
+        ("submitted (re-runs)", [f"{one.submitted} ({one.reruns})" for one in each]),
         ("finished", [f"{one.completion:.1%}" for one in each]),
-        ("completion time, median", [duration(one.jct_p50_s) for one in each]),
-        ("completion time, p90", [duration(one.jct_p90_s) for one in each]),
-        ("completion time, p99", [duration(one.jct_p99_s) for one in each]),
+        ("JCT, median", [duration(one.jct_p50_s) for one in each]),
+        ("JCT, p90", [duration(one.jct_p90_s) for one in each]),
+        ("JCT, p99", [duration(one.jct_p99_s) for one in each]),
         ("pending, median", [duration(one.pending_p50_s) for one in each]),
-        ("CPU used, workers", [share(one.worker_cpu) for one in each]),
-        ("CPU used, servers", [share(one.server_cpu) for one in each]),
-        ("memory used, workers", [share(one.worker_memory) for one in each]),
-        ("memory used, servers", [share(one.server_memory) for one in each]),
-        ("ran out of memory", [f"{one.oom:.2%}" for one in each]),
+        ("CPU, workers", [share(one.worker_cpu) for one in each]),
+        ("CPU, servers", [share(one.server_cpu) for one in each]),
+        ("memory, workers", [share(one.worker_memory) for one in each]),
+        ("memory, servers", [share(one.server_memory) for one in each]),
+        ("out of memory", [f"{one.oom:.2%}" for one in each]),
         ("gave up waiting", [f"{one.scheduling:.2%}" for one in each]),
-        ("held up: hot server", [f"{one.slow_hot:.2%}" for one in each]),
-        ("held up: straggler", [f"{one.slow_straggler:.2%}" for one in each]),
+        ("slow: hot server", [f"{one.slow_hot:.2%}" for one in each]),
+        ("slow: straggler", [f"{one.slow_straggler:.2%}" for one in each]),
         ("plans a job", [f"{one.changes:.1f}" for one in each]),
     ]
 

@@ -64,7 +64,7 @@ class Outcome:
     """From its start until its shape was as it stayed."""
     ooms: int
     slow_s: float
-    """Spent held up by a hot server or a straggler."""
+    """Lost to a hot server or a straggler."""
     samples: float
 
     @property
@@ -108,7 +108,7 @@ class Running:
         self.news = True
         self.used = Used()
         self.changes = self.ooms = 0
-        self.slow_s = 0.0
+        self.slow_s = self.held_up = 0.0
         self.ended = False
 
     @property
@@ -153,13 +153,16 @@ class Running:
         used.server_memory += (rows + self.job.server_base_bytes * shape.servers) * seconds
         used.server_memory_of += shape.servers * shape.server_memory * seconds
         self.hazard += loss_rate * (shape.workers + shape.servers) * seconds
-        held_up = self.condition.hot > 1.05 or self.condition.worker_speed < 1 or self.condition.server_speed < 1
-        if held_up and not self.paused:
-            self.slow_s += seconds
+        self.slow_s += busy * self.held_up
 
     def set_speed(self, *, dynamic: bool) -> None:
         """After shape or condition changed."""
-        self.speed = physics.speed(self.job, self.at_work, self.condition, dynamic=dynamic) if self.shape else None
+        if self.shape is None:
+            return
+        self.speed = physics.speed(self.job, self.at_work, self.condition, dynamic=dynamic)
+        well = replace(self.condition, hot=1.0, worker_speed=1.0, server_speed=1.0)
+        whole = self.speed if self.condition == well else physics.speed(self.job, self.at_work, well, dynamic=dynamic)
+        self.held_up = 1 - self.speed.steps_s / whole.steps_s if whole.steps_s > 0 else 0.0
 
     def outcome(self, end: End, now: float) -> Outcome:
         """The end."""

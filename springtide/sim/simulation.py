@@ -38,6 +38,8 @@ class Story:
     outcomes: list[Outcome] = field(default_factory=list)
     decisions: int = 0
     """How often the policy was asked."""
+    complaints: dict[str, int] = field(default_factory=dict)
+    """What the policy said instead of deciding, when it failed, and how often."""
     refused: int = 0
     """Plans that did not fit the cluster, a node, or the moment."""
     events: int = 0
@@ -60,7 +62,7 @@ class Simulation:
         self.world, self.system, self.mechanisms = world, system, system.mechanisms
         self.config = config or PlanningConfig(exact_seconds=0.0)
         self.clock, self.cluster, self.story = Clock(), Cluster(world), Story()
-        self.bounds = views.bounds(world)
+        self.bounds = views.bounds(world) if system.mechanisms.elastic else views.unbounded(world)
         self.loss_rate = (world.pod_failures_a_day + world.preemptions_a_day) / DAY_S
         self.jobs: dict[str, Running] = {}
         self.history: list[PastJob] = list(history)[-HISTORY:]
@@ -136,6 +138,8 @@ class Simulation:
         )  # fmt: skip
         decision = systems.check(self.system.policy(seen, self.config), self.system.name)
         self.story.decisions += 1
+        if not decision.plans and " failed: " in decision.why:
+            self.story.complaints[decision.why] = self.story.complaints.get(decision.why, 0) + 1
         for running in due:
             running.looked_at, running.news = self.clock.now, running.stage is Stage.SAMPLING
         self._carry_out(decision)

@@ -33,6 +33,18 @@ def bounds(world: World) -> Bounds:
     )  # fmt: skip
 
 
+def unbounded(world: World) -> Bounds:
+    """What users may ask for where nobody sizes jobs: any pod that a node holds, and no quota."""
+    most = int(world.node_memory * GIB)
+    return Bounds(
+        least=Shape(workers=1, servers=1, worker_cpu=0.01, server_cpu=0.01),
+        most=Shape(
+            workers=1000, servers=1000, worker_cpu=world.node_cpu, server_cpu=world.node_cpu,
+            worker_memory=most, server_memory=most,
+        ),
+    )  # fmt: skip
+
+
 def features(job: Job) -> dict[str, Feature]:
     """What is known of a job when it is submitted."""
     return {

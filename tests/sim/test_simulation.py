@@ -15,7 +15,8 @@ from springtide.sim.running import End
 from springtide.sim.simulation import Simulation
 
 WORLD = World()
-SMALL = replace(WORLD, nodes=30, jobs_a_day=200.0)
+SMALL = replace(WORLD, nodes=30, jobs_a_day=400.0, steps_mean=30_000.0)
+DAY_S = 86_400
 
 
 def as_asked(view, config):
@@ -56,12 +57,12 @@ class Audited(Simulation):
         assert 0 <= running.done <= running.job.samples
 
 
-@hypothesis.settings(max_examples=12, deadline=None)
+@hypothesis.settings(max_examples=8, deadline=None)
 @hypothesis.given(seed=strategies.integers(0, 1000), which=strategies.sampled_from(ALL))
 def test_no_job_is_lost_and_nothing_is_taken_that_is_not_there(seed, which):
-    jobs = workload.jobs(SMALL, 12, seed)
+    jobs = workload.jobs(SMALL, 8, seed)
     sim = Audited(SMALL, jobs, which)
-    story = sim.run(until=30 * 86_400)
+    story = sim.run(until=DAY_S)
     ended = [outcome.job.name for outcome in story.outcomes]
     assert len(set(ended)) == len(ended)
     assert {name.partition("~")[0] for name in ended} == {job.name for job in jobs}
@@ -75,10 +76,10 @@ def test_no_job_is_lost_and_nothing_is_taken_that_is_not_there(seed, which):
 
 @pytest.mark.parametrize("which", ALL, ids=lambda system: system.name)
 def test_the_same_seed_tells_the_same_story(which):
-    stories = [Simulation(SMALL, workload.jobs(SMALL, 20, 7), which).run() for _ in range(2)]
+    stories = [Simulation(SMALL, workload.jobs(SMALL, 6, 7), which).run(DAY_S) for _ in range(2)]
     assert stories[0].outcomes == stories[1].outcomes
     assert stories[0].reasons == stories[1].reasons
-    assert Simulation(SMALL, workload.jobs(SMALL, 20, 8), which).run().outcomes != stories[0].outcomes
+    assert Simulation(SMALL, workload.jobs(SMALL, 6, 8), which).run(DAY_S).outcomes != stories[0].outcomes
 
 
 def tuned(name="widedeep", **changes):

@@ -1,0 +1,50 @@
+"""`springtide simulate`: a table for people, JSON for scripts, plots, and errors that say what to do."""
+
+import json
+
+import pytest
+
+from springtide.cli import app
+from springtide.sim import trace
+
+
+@pytest.fixture
+def example(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(trace.example())
+    return path
+
+
+def test_a_trace_under_two_policies_gives_a_table_of_eighty_columns_and_json_last(example, capsys):
+    assert app.main(["simulate", str(example), "--policy", "static", "--policy", "oracle", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    said = json.loads(lines[-1])
+    assert set(said["systems"]) == {"static", "oracle"} and said["jobs"] == 3
+    assert said["systems"]["oracle"]["jct_p50_s"] < said["systems"]["static"]["jct_p50_s"]
+
+
+def test_jobs_are_drawn_from_a_seed_and_the_plot_is_a_picture(tmp_path, capsys):
+    picture = tmp_path / "day.png"
+    assert app.main(["simulate", "--policy", "static", "--jobs", "15", "--seed", "4", "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "15 jobs drawn from seed 4" in capsys.readouterr().out
+
+
+def test_the_example_is_printed(capsys):
+    assert app.main(["simulate", "--example"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--policy", "statik"], "no policy named 'statik'. Did you mean 'static'"),
+        (["nowhere.yaml"], "no trace file nowhere.yaml"),
+        (["--plot", "day.txt", "--jobs", "1"], "wanted a file name that ends in .png"),
+        (["--plot", "nowhere/day.png", "--jobs", "1"], "there is no folder"),
+    ],
+)
+def test_mistakes_are_named_before_anything_takes_time(given, said, capsys):
+    assert app.main(["simulate", *given]) == 2
+    assert said in capsys.readouterr().err
