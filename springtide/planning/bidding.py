@@ -18,7 +18,7 @@ from springtide.domain.shape import Bounds, Shape
 from springtide.domain.view import ClusterView, JobView
 from springtide.planning import candidates, evidence, fitting_in
 from springtide.planning.choose import UNENDING_S, Bid
-from springtide.planning.columns import Columns, joined
+from springtide.planning.columns import Columns, columns, joined
 from springtide.planning.equations import Shapes
 from springtide.planning.fit import Fitted
 from springtide.planning.priorities import Standing
@@ -37,10 +37,12 @@ COUNTS, SIZES = 12, 4
 def bid(ready: Ready, fitted: Fitted, view: ClusterView, config: PlanningConfig) -> Bid | str:
     """The job's candidates, and what each would bring."""
     job, now = ready.job, ready.measured.shape
-    shapes = _nearby(job, now, config) if fitted.unclear else _worth_having(job, now, fitted, config)
+    shapes = (
+        _nearby(job, now, config) if fitted.unclear and not ready.first else _worth_having(job, now, fitted, config)
+    )
     speed = np.minimum(_predicted(fitted, shapes), ceiling(job, ready.measured.throughput, shapes))
     shapes, speed = _thinned(shapes, speed, config)
-    others = _other_workers(now, job.bounds, config)
+    others = _other_workers(job, now, config)
     if not len(speed) and not len(others.workers):
         return "no shape within its bounds is worth having"
     faster = np.minimum(_predicted(fitted, others), ceiling(job, ready.measured.throughput, others))
@@ -134,12 +136,18 @@ def _with_memory(shapes: Columns, job: JobView, now: Shape) -> Columns:
     return shapes._replace(worker_memory=worker, server_memory=server)
 
 
-def _other_workers(now: Shape, bounds: Bounds, config: PlanningConfig) -> Columns:
-    """What runs now with more or fewer workers: the change that costs least."""
+def _other_workers(job: JobView, now: Shape, config: PlanningConfig) -> Columns:
+    """What runs now with more or fewer workers, the change that costs least; and with just the memory that it needs."""
+    bounds = job.bounds
     counts = np.unique(np.linspace(bounds.least.workers, bounds.most.workers, COUNTS).round())
     same = (now.servers, now.worker_cpu, now.server_cpu, now.worker_memory, now.server_memory)
     shapes = Columns(counts, *(np.full(counts.shape, float(each)) for each in same))
     quota = fitting_in.quota(bounds, config)
     if not bounds.holds(replace(now, workers=bounds.least.workers)):
         return shapes.taken(np.zeros(0, dtype=np.int64))
+    needed = fitting_in.clipped(now, bounds, config)
+    if job.need.server or job.need.rows:
+        least, most = bounds.least.server_memory, bounds.most.server_memory
+        needed = replace(needed, server_memory=min(max(job.need.of_server(needed.servers), least), most))
+    shapes = joined(shapes, columns([needed]))
     return shapes.taken((shapes.cpu <= quota.cpu) & (shapes.memory <= quota.memory))

@@ -12,6 +12,9 @@ from springtide.domain.profile import Profile, TimingSum
 from springtide.domain.shape import Shape
 from springtide.domain.view import JobView, RoleUse
 
+TIMED = 0.5
+"""Of a step's time, what its terms must account for to be believed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
@@ -21,6 +24,8 @@ class Measured:
     throughput: float
     """Samples a second of all workers."""
     steps: int
+    timed: bool = False
+    """Whether its steps were timed by term: then one shape says something about others."""
 
 
 def throughput(shape: Shape, timing: TimingSum) -> float | None:
@@ -51,7 +56,11 @@ def now(job: JobView) -> Measured | None:
         return None
     timing = sum((one.timing for one in recent), TimingSum())
     speed = throughput(recent[0].shape, timing)
-    return None if speed is None else Measured(shape=recent[0].shape, throughput=speed, steps=timing.steps)
+    if speed is None:
+        return None
+    terms = timing.gradient_s + timing.update_s + timing.synchronization_s + timing.lookup_s
+    timed = math.isfinite(terms) and terms >= TIMED * timing.total_s
+    return Measured(shape=recent[0].shape, throughput=speed, steps=timing.steps, timed=timed)
 
 
 def _sound(profile: Profile) -> bool:

@@ -50,7 +50,7 @@ def servers_first(now: Shape, need: Need, bounds: Bounds, config: PlanningConfig
     _, cores = workers_and_cores(need, total)
     each = min(config.server_cpu, bounds.most.server_cpu, max(cores, bounds.least.server_cpu))
     servers = max(1, math.floor(cores / each + 1e-9))
-    right = replace(now, servers=servers, server_cpu=each, worker_cpu=worker_cores(now, need))
+    right = replace(now, servers=servers, server_cpu=each)  # workers as they are: what they use is measured again
     return fitting_in.within(right, bounds, config)
 
 

@@ -5,9 +5,13 @@ to leave it alone. Next: `planning.deciding` shares out the cluster.
 
     waiting -> warm start, or a small one -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting
 
+Steps that are timed by term say at once, by the model, what all of them would: then a job goes from its sample to its
+size in one change, since each takes minutes, and what is measured there corrects it.
+
 Memory that runs out or will do so comes before everything, at any stage.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from springtide.domain.cluster import RoleKind
@@ -38,6 +42,8 @@ class Ready:
 
     job: JobView
     measured: Measured
+    first: bool = False
+    """It has not its size yet: its model is trusted wherever it leads, and corrected by what is measured there."""
 
 
 Step = Wish | Ready | str
@@ -47,7 +53,7 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     """What the job needs, or why it needs nothing now."""
     if job.shape is None:
         return _start(job, view, config)
-    urgent = _memory(job, job.shape, config)
+    urgent = _memory(job, job.shape, config, ahead=job.stage is Stage.ADJUSTING)
     if urgent is not None:
         return urgent
     quiet = evidence.unchanged_s(job, at=view.now)
@@ -60,15 +66,23 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
         if here.steps < config.sample_steps and quiet < config.sample_s:
             wanted = f"{config.sample_steps} or {config.sample_s:.0f}"
             return f"sampled for {here.steps} steps and {quiet:.0f} s; wanted {wanted}"
-        return (
-            _busy_servers(job, job.shape, config) or _servers(job, job.shape, config) or Ready(job=job, measured=here)
-        )
+        return _busy_servers(job, job.shape, config) or _sized(job, job.shape, here, config, _servers)
     if job.stage is Stage.OPTIMIZING:
-        return _workers(job, job.shape, config) or Ready(job=job, measured=here)
+        return _sized(job, job.shape, here, config, _workers)
     odd = [one for one in job.findings if one.trouble in (Trouble.STRAGGLER, Trouble.SLOW_SERVER)]
     if odd:
         return f"{odd[0].trouble}, {odd[0].role}: what is measured now is not the shape's ({odd[0].why})"
     return Ready(job=job, measured=here)
+
+
+def _sized(
+    job: JobView, shape: Shape, here: Measured, config: PlanningConfig,
+    by_use: Callable[[JobView, Shape, PlanningConfig], Wish | None],
+) -> Step:  # fmt: skip
+    """By the model, at once, where steps were timed by term; otherwise by what roles use, servers before workers."""
+    if here.timed:
+        return Ready(job=job, measured=here, first=True)
+    return by_use(job, shape, config) or Ready(job=job, measured=here)
 
 
 def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> Wish:
@@ -77,13 +91,18 @@ def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> Wish:
     return Wish(plan=_plan(job, start.shape, start.why, config, stage), rank=START, notes=start.notes)
 
 
-def _memory(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
-    """Out of memory, or about to be: a worker gets twice as much, servers become more."""
+def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> Wish | None:
+    """Out of memory, or about to be: a worker gets twice as much, servers become more.
+
+    A job that has not its size yet is about to get it, with the memory that it needs: what lies ahead waits for that.
+    """
     for one in job.findings:
         if one.trouble is Trouble.OOM and one.role.kind is RoleKind.WORKER:
             wanted = replace(shape, worker_memory=2 * shape.worker_memory)
             why = f"{one.role} ran out of memory: twice as much for each worker"
-        elif one.trouble in (Trouble.OOM, Trouble.MEMORY) and one.role.kind is RoleKind.SERVER:
+        elif one.role.kind is RoleKind.SERVER and (
+            one.trouble is Trouble.OOM or (one.trouble is Trouble.MEMORY and ahead)
+        ):
             more = 2 * shape.servers if one.trouble is Trouble.OOM else shape.servers + 1
             wanted = replace(shape, servers=max(one.servers or more, shape.servers))
             why = f"{one.role}, {one.trouble}: {wanted.servers} servers ({one.why})"
@@ -125,8 +144,8 @@ def _servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
     measured = need(job, shape)
     if measured is None:
         return None
-    right = sizing.servers_first(shape, measured, job.bounds, config)
-    if right == shape:
+    right = _with_memory(job, sizing.servers_first(shape, measured, job.bounds, config), config)
+    if (right.servers, right.server_cpu) == (shape.servers, shape.server_cpu):
         return _workers(job, shape, config)
     why = (
         f"a worker uses {measured.worker_cpu:.1f} cores and {measured.server_cpu:.1f} of servers: "
@@ -139,7 +158,7 @@ def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
     measured = need(job, shape)
     if measured is None:
         return None
-    right = sizing.workers_then(shape, measured, job.bounds, config)
+    right = _with_memory(job, sizing.workers_then(shape, measured, job.bounds, config), config)
     if abs(right.workers - shape.workers) <= config.least_gain * shape.workers and right.worker_cpu == shape.worker_cpu:
         return None
     why = (
@@ -147,6 +166,14 @@ def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
         f"{right.workers} workers of {right.worker_cpu:g}"
     )
     return Wish(plan=_plan(job, right, why, config, Stage.ADJUSTING), rank=SIZE)
+
+
+def _with_memory(job: JobView, shape: Shape, config: PlanningConfig) -> Shape:
+    """Servers with the memory that the job needs, where that is known, and as many as guards have asked for."""
+    asked = [one.servers or shape.servers + 1 for one in job.findings if one.trouble is Trouble.MEMORY]
+    servers = max([shape.servers, *asked])
+    memory = job.need.of_server(servers) if job.need.rows or job.need.server else shape.server_memory
+    return fitting_in.within(replace(shape, servers=servers, server_memory=memory), job.bounds, config, need=job.need)
 
 
 def mend(job: JobView, shape: Shape, config: PlanningConfig) -> Plan | str:

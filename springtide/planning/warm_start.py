@@ -90,10 +90,13 @@ def smooth(rows: Floats, smoothing: float) -> Floats:
 
 
 def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> Start:
-    """DLRover's start for sampling: one worker and one server as large as a node allows: neither is held back."""
-    asked = job.requested
+    """DLRover's start for sampling: one worker and one server, large enough not to be held back.
+
+    Not a whole node each, as the paper has it: larger pods wait longer for a place, which is why it gives servers 16.
+    """
+    asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
     small = Shape(
-        workers=1, servers=1, worker_cpu=config.node_cpu, server_cpu=config.node_cpu,
+        workers=1, servers=1, worker_cpu=cores, server_cpu=cores,
         worker_memory=asked.worker_memory if asked else 0, server_memory=asked.server_memory if asked else 0,
     )  # fmt: skip
     shape = fitting_in.within(small, job.bounds, config, need=job.need)

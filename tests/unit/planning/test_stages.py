@@ -7,6 +7,7 @@ import pytest
 
 from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.planning import PlanningConfig
+from springtide.domain.profile import TimingSum
 from springtide.domain.shape import GIB, Bounds, Capacity, MemoryNeed, Shape
 from springtide.domain.stages import Stage
 from springtide.domain.view import Finding, PastJob, RoleUse, Trouble
@@ -34,21 +35,27 @@ def used(of, worker, servers):
     return tuple(listed)
 
 
+def untimed(of):
+    """Totals only: how long steps took, and not with what."""
+    whole = views.profile(of, at=200.0)
+    total = TimingSum(steps=whole.timing.steps, samples=whole.timing.samples, total_s=whole.timing.total_s)
+    return replace(whole, timing=total)
+
+
 # DLRover's Table 1: cores that a worker uses, that servers use for it, and what came of it with 200 cores.
 @pytest.mark.parametrize(
-    ("worker", "server", "again", "workers", "worker_cpu", "servers"),
-    [(2.5, 5.7, 2.3, 24, 3, 8), (19.4, 3.1, 18.3, 8, 20, 2)],
+    ("worker", "server", "workers", "worker_cpu", "servers"),
+    [(2.5, 5.7, 24, 3, 8), (19.4, 3.1, 8, 20, 2)],
     ids=["Wide & Deep", "xDeepFM"],
 )
-def test_sampling_gives_the_sizes_of_dlrovers_table(worker, server, again, workers, worker_cpu, servers):
-    job = views.running(SAMPLE, stage=Stage.SAMPLING, uses=used(SAMPLE, worker, [server]))
+def test_sampling_gives_the_sizes_of_dlrovers_table(worker, server, workers, worker_cpu, servers):
+    job = views.running(SAMPLE, stage=Stage.SAMPLING, uses=used(SAMPLE, worker, [server]), profiles=(untimed(SAMPLE),))
     first = planned(job)
     assert (first.stage, first.shape.servers, first.shape.server_cpu) == (Stage.OPTIMIZING, servers, 16)
     assert first.shape.workers == 1
     grown = first.shape
-    job = views.running(
-        grown, stage=Stage.OPTIMIZING, uses=used(grown, again, [server / servers] * servers)
-    )  # fmt: skip
+    uses = used(grown, worker, [server / servers] * servers)
+    job = views.running(grown, stage=Stage.OPTIMIZING, uses=uses, profiles=(untimed(grown),))
     second = planned(job)
     assert (second.stage, second.shape.workers, second.shape.worker_cpu) == (Stage.ADJUSTING, workers, worker_cpu)
     assert second.shape.servers == servers
@@ -61,8 +68,22 @@ def test_a_sample_must_be_long_enough_and_changes_are_a_minute_apart():
     )  # fmt: skip
     config = replace(CONFIG, between_changes_s=10.0)
     assert "sampled for 40 steps and 20 s; wanted 100 or 60" in planned(short, config)
-    assert planned(short, config, now=1050.0).stage is Stage.OPTIMIZING
+    assert planned(short, config, now=1050.0).shape.workers > 1
     assert "wanted 60 s between changes" in planned(short)
+
+
+def test_steps_timed_by_term_lead_from_the_sample_to_the_size_in_one_change():
+    small = views.shape(1, 1, 16, 16)
+    plan = planned(views.running(small, stage=Stage.SAMPLING, uses=()))
+    assert plan.stage is Stage.ADJUSTING
+    assert plan.shape.workers > 8 and plan.shape.servers > 2 and plan.shape.cpu <= CONFIG.total_cpu
+    assert plan.throughput == pytest.approx(views.speed(plan.shape), rel=0.3)  # one shape tells no constants
+
+
+def test_a_job_that_begins_warm_is_corrected_by_its_model():
+    of = views.shape(20, 2)
+    plan = planned(views.running(of, stage=Stage.OPTIMIZING))
+    assert plan.throughput > views.speed(of)
 
 
 def test_servers_without_cpu_to_spare_get_more_before_the_sample_counts():
@@ -80,7 +101,7 @@ def test_a_new_job_starts_as_similar_ones_ended_or_small_and_as_large_as_there_i
     warm = planned(new, history=(past,))
     assert (warm.shape, warm.stage) == (views.shape(20, 8), Stage.OPTIMIZING)
     cold = planned(views.waiting())
-    assert (cold.shape, cold.stage) == (SAMPLE, Stage.SAMPLING)
+    assert (cold.shape, cold.stage) == (views.shape(1, 1, 16, 16), Stage.SAMPLING)
     squeezed = planned(new, history=(past,), capacity=Capacity(cpu=100, memory=1e15))
     assert squeezed.shape.cpu <= 100 and "room" in squeezed.reason
     assert "are free" in planned(new, capacity=Capacity(cpu=0.5, memory=1e15))
@@ -88,7 +109,7 @@ def test_a_new_job_starts_as_similar_ones_ended_or_small_and_as_large_as_there_i
 
 def test_new_jobs_come_in_the_order_they_were_submitted():
     early, late = views.waiting("early", submitted_at=1.0), views.waiting("late", submitted_at=2.0)
-    view = views.cluster(late, early, capacity=Capacity(cpu=64, memory=1e15))
+    view = views.cluster(late, early, capacity=Capacity(cpu=32, memory=1e15))
     decision = policies.load("springtide")(view, CONFIG)
     assert [plan.job for plan in decision.plans] == ["early"]
 
@@ -97,7 +118,7 @@ def test_memory_comes_before_everything_and_does_not_wait():
     def found(trouble, kind, servers=None):
         finding = Finding(trouble=trouble, role=Role(kind, 0), why="rows grow", servers=servers)
         of = views.shape(worker_memory=2 * GIB, server_memory=4 * GIB)
-        return planned(views.running(of, findings=(finding,), last_change_at=999.0, stage=Stage.SAMPLING)).shape
+        return planned(views.running(of, findings=(finding,), last_change_at=999.0)).shape
 
     assert found(Trouble.MEMORY, RoleKind.SERVER, servers=5).servers == 5
     assert found(Trouble.MEMORY, RoleKind.SERVER).servers == 3

@@ -71,7 +71,7 @@ def test_a_history_that_says_nothing_about_the_job_gives_a_small_start():
     start = warm_start.start(job(), [past("far", 60, user="bob", features=stranger)], CONFIG)
     assert not start.warm
     assert (start.shape.workers, start.shape.servers) == (1, 1)
-    assert start.shape.worker_cpu == CONFIG.node_cpu
+    assert start.shape.worker_cpu == CONFIG.server_cpu
     assert "no past job is like it" in start.why
 
 
