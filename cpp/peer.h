@@ -107,6 +107,7 @@ class Peer {
   std::string broken_;       // why the connection is being opened again
   uint32_t life_ = 0;        // of the server at that address
   bool moved_here_ = false;  // to a life that is not connected yet
+  bool same_place_ = false;  // it was named where this is connected already: to that life, or to one before
   Clock::time_point reopen_until_{};
   Clock::time_point last_reply_{};
   RemoteStats stats_;

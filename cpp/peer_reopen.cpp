@@ -33,8 +33,13 @@ void Peer::move_to(uint32_t life, const std::string& host, uint16_t port) {
   const std::lock_guard lock(mutex_);
   if (life <= life_) return;
   life_ = life;
-  moved_here_ = true;
   const std::string before = name();
+  {
+    const std::lock_guard where(where_mutex_);
+    same_place_ = broken_.empty() && host == host_ && port == port_;
+  }
+  if (same_place_) return;  // it was reached there before anybody said which life it is
+  moved_here_ = true;
   {
     const std::lock_guard where(where_mutex_);
     host_ = host, port_ = port;
@@ -56,7 +61,7 @@ void Peer::drop_unrepeatable() {
 
 // Whether a server that answers is the one to go on with.
 Peer::Found Peer::judge(const Welcome& terms) const {
-  if (terms.instance != terms_.instance) return moved_here_ ? Found::good : Found::other;
+  if (terms.instance != terms_.instance) return moved_here_ || same_place_ ? Found::good : Found::other;
   return shared_ || moved_here_ ? Found::stale : Found::good;
 }
 
@@ -118,7 +123,7 @@ void Peer::take_over(Fd fresh, const Welcome& terms) {
   fd_ = std::move(fresh);
   close_in_children(fd_.get());
   terms_.instance = terms.instance;
-  moved_here_ = false;
+  moved_here_ = same_place_ = false;
   send_again();
 }
 

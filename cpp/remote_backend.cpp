@@ -74,7 +74,7 @@ void RemoteBackend::scan(TableId table, std::vector<Key>& keys, std::vector<floa
   links_->check_process();
   std::vector<uint16_t> left(placement()->server_of_slot.size());
   std::iota(left.begin(), left.end(), uint16_t{0});
-  Clock::time_point until = Clock::now() + seconds_of(links_->options.reconnect_s);
+  Clock::time_point until = Clock::now() + seconds_of(links_->options.follow_s());
   while (!left.empty()) {
     const auto routes = links_->routes();
     const uint16_t server = routes->placement.server_of_slot[left.front()];
@@ -107,7 +107,7 @@ void RemoteBackend::scan(TableId table, std::vector<Key>& keys, std::vector<floa
       return std::find(here.begin(), here.begin() + static_cast<ptrdiff_t>(done), slot) !=
              here.begin() + static_cast<ptrdiff_t>(done);
     });
-    until = Clock::now() + seconds_of(links_->options.reconnect_s);
+    until = Clock::now() + seconds_of(links_->options.follow_s());
   }
 }
 

@@ -27,6 +27,9 @@ struct RemoteOptions {
   double reconnect_s =
       5;                  // how long to try to reach a server again after its connection broke; 0: not at all
   double recovery_s = 0;  // and how long for its next life, where someone starts lost servers again
+  double follow_s() const {  // how long a slot may have no owner that anybody names
+    return reconnect_s > recovery_s ? reconnect_s : recovery_s;
+  }
   std::vector<uint32_t> lives;  // incarnations of the servers at those addresses; 0 where it is shorter
   bool shared_memory = true;    // where a server is on this host; TCP elsewhere
   uint32_t generation = 0;      // bsp: raised when the group goes back to a checkpoint
@@ -63,7 +66,7 @@ class RemoteBackend final : public Backend {
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
 
   // Slots have moved, says the master. Mostly the client knows already: a server that refuses a slot names
-  // the new owner, and requests follow it, for `reconnect_s` before they fail with WrongOwner. Servers that
+  // the new owner, and requests follow it, for `follow_s` before they fail with WrongOwner. Servers that
   // the placement names and the client does not know need an address (host:port).
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses = {});
 

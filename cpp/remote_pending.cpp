@@ -161,7 +161,7 @@ void RemotePending::wait() {
     const std::vector<size_t> refused = refused_from(begin, first);
     begin = end;
     if (refused.empty() || first) continue;
-    if (round == 0) until = Clock::now() + seconds_of(links_->options.reconnect_s);
+    if (round == 0) until = Clock::now() + seconds_of(links_->options.follow_s());
     if (Clock::now() > until) std::rethrow_exception(sent_[refused.front()].call->error);
     const uint64_t version = links_->routes()->placement.version;
     if (!follow(refused) || round > 1) {  // between two owners, or faster than we can follow

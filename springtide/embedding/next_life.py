@@ -30,6 +30,8 @@ def bring_back(store: _native.Store, wanted: messages.Restore) -> Source:
 
     The folder that is named lies in memory where its pages have outlived the server; `fallback` is storage.
     """
+    if not wanted.slots:
+        return _learn_tables(store, wanted)
     first = Source(wanted.where, wanted.number)
     try:
         return _import(store, first, wanted)
@@ -56,3 +58,12 @@ def _import(store: _native.Store, source: Source, wanted: messages.Restore) -> S
     for each in spared:
         log.warning("%s", each)
     return source._replace(spared=spared)
+
+
+def _learn_tables(store: _native.Store, wanted: messages.Restore) -> Source:
+    """A server without slots has nothing to bring back: the ledger need not go back for it."""
+    try:
+        restoring.restore(store, wanted.where, wanted.number, ())
+    except (errors.BadInput, OSError) as error:
+        log.warning("checkpoint %d in %s: its tables cannot be read: %s", wanted.number, wanted.where, error)
+    return Source("", 0)

@@ -42,11 +42,14 @@ class Healing:
         self._kept, self._tell, self._happen, self._went_back = kept, tell, happen, went_back
 
     def to_bring_back(self, role: Role) -> messages.Restore | None:
-        """The slots of a server and the newest checkpoint; none for a first life, or where nothing was trained yet."""
+        """The slots of a server and the newest checkpoint; none for a first life, or where nothing was trained yet.
+
+        One that has no slots learns the tables at least: workers that knew its earlier life do not declare them anew.
+        """
         state, placed = self._record.state, self._record.placement
-        slots = placed.slots_of(role.rank) if placed is not None else ()
-        if not state.node(role).incarnation or not slots:
+        if not state.node(role).incarnation or placed is None:
             return None
+        slots = placed.slots_of(role.rank)
         rules, saved = state.spec.checkpoints, state.safety.saved
         if saved is not None:
             return messages.Restore(where=self._folder, number=saved, slots=slots, fallback=rules.url)

@@ -50,6 +50,17 @@ def rank_of(member: str) -> int:
     return int(rank)
 
 
+def whereabouts_now(welcome: Welcome, servers: Servers) -> Welcome:
+    """A welcome with where servers are now: an address and the life that is there go together, or neither changes."""
+    count = max(len(welcome.servers), len(servers.addresses))
+    places = [*zip(welcome.servers, (*welcome.lives, *[0] * count), strict=False), *[("", 0)] * count][:count]
+    for rank, (address, life) in enumerate(zip(servers.addresses, servers.lives, strict=False)):
+        if address and life >= places[rank][1]:
+            places[rank] = (address, life)
+    addresses, lives = zip(*places, strict=True) if places else ((), ())
+    return msgspec.structs.replace(welcome, servers=addresses, lives=lives)
+
+
 class Link(Protocol):
     """What a worker asks of its master."""
 
@@ -178,11 +189,8 @@ class MasterLink:
             self._welcome = msgspec.structs.replace(
                 self._welcome, placement=news.placement, servers=news.addresses
             )  # fmt: skip
-        known = len(self._servers.addresses) if self._servers is not None else 0
-        if self._servers is not None and all(self._servers.addresses) and known >= len(self._welcome.servers):
-            return msgspec.structs.replace(
-                self._welcome, servers=self._servers.addresses, lives=self._servers.lives
-            )  # fmt: skip
+        if self._servers is not None:
+            self._welcome = whereabouts_now(self._welcome, self._servers)
         return self._welcome
 
     def lease(self, card: DatasetCard, most: int) -> Leased | Regroup | Wait | End:

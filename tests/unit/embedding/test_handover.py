@@ -99,3 +99,11 @@ def test_loads_go_there_and_back():
         slot_loads.unpack(slot_loads.pack(counts), 8)
     with pytest.raises(errors.BadInput, match="7 bytes"):
         slot_loads.unpack(b"1234567", 8)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_life_that_was_reached_before_it_was_named_is_not_left(two, shared_memory):
+    client = connect(two[0], shared_memory=shared_memory, reconnect_s=2.0)
+    client.declare([TableSpec(id=0, name="items", dim=5, optim=OptimSpec(kind="sgd"))])
+    client.readdress([two[0].address], [1])
+    assert client.read("items", np.arange(3, dtype=np.int64)).shape == (3, 5)

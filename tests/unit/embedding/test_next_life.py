@@ -75,3 +75,11 @@ def test_where_nothing_is_whole_everything_that_was_tried_is_told(saved):
         path.unlink()
     with pytest.raises(errors.JobFailed, match=r"no checkpoint has its slots: .*checkpoint 2.*checkpoint 1"):
         next_life.bring_back(empty(), messages.Restore(str(folder), 2, SLOTS))
+
+
+def test_a_server_without_slots_learns_the_tables_and_brings_nothing_back(saved):
+    folder, _ = saved
+    for number, tables in ((2, [stores.TABLE.name]), (7, [])):  # one that cannot be read is no reason to fail
+        store = empty()
+        assert next_life.bring_back(store, messages.Restore(str(folder), number, ())) == Source("", 0)
+        assert [spec.name for spec in store.tables()] == tables and store.rows() == 0

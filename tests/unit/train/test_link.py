@@ -3,7 +3,9 @@
 import pytest
 
 from springtide import config, errors
+from springtide.domain.cluster import Placement
 from springtide.domain.samples import DatasetCard
+from springtide.rpc import messages
 from springtide.rpc.messages import End, Report
 from springtide.train import link
 
@@ -48,3 +50,13 @@ def test_the_secret_is_read_from_its_file(tmp_path):
         config.job_secret(config.Settings(secret_file=str(tmp_path / "nowhere")))
     with pytest.raises(errors.BadInput, match="is not hex"):
         config.job_secret(config.Settings(secret="xyz"))
+
+
+def test_addresses_of_servers_and_their_lives_go_together():
+    welcome = messages.Welcome(
+        job="job", rank=0, workers=1, servers=("host:1", "host:2"), slots=64, seed=0, sync="async", heartbeat_s=1.0,
+        placement=Placement(epoch=1, servers=2, server_of_slot=(0,) * 64), lives=(0, 1),
+    )  # fmt: skip
+    now = link.whereabouts_now(welcome, messages.Servers(("host:9", "", "host:3"), (1, 2, 0)))
+    assert (now.servers, now.lives) == (("host:9", "host:2", "host:3"), (1, 1, 0))
+    assert link.whereabouts_now(now, messages.Servers(("host:1",), (0,))) == now
