@@ -31,6 +31,7 @@ BENCHES = {
     "hot-server": "springtide.bench.hot_server",
     "exactly-once": "springtide.bench.exactly_once",
     "checkpoint": "springtide.bench.checkpoint",
+    "plan": "springtide.bench.plan",
 }
 
 

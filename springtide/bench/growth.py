@@ -1,6 +1,6 @@
 """How a cost grows: the exponent of a power law through the measured points, and one picture of all curves.
 
-In: (size, seconds) points. Out: exponents (1 is linear) and a PNG. Used by cost_growth.py.
+In: (size, seconds) points. Out: exponents (1 is linear) and a PNG. Used by cost_growth.py and plan.py.
 """
 
 import math
@@ -37,7 +37,7 @@ def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     return across / sum((a - mean_x) ** 2 for a in x)
 
 
-def plot(curves: Sequence[Curve], path: pathlib.Path) -> None:
+def plot(curves: Sequence[Curve], path: pathlib.Path, *, cost: str = "step, ms") -> None:
     """Small multiples: measured points, and a dashed line that grows linearly from the last one down."""
     try:
         import matplotlib
@@ -53,7 +53,7 @@ def plot(curves: Sequence[Curve], path: pathlib.Path) -> None:
         axis.loglog(curve.sizes, linear, "--", color="0.7", label="linear")
         axis.loglog(curve.sizes, milliseconds, "o-", color="tab:blue", label=f"exponent {curve.exponent:.2f}")
         axis.set_xlabel(curve.what)
-        axis.set_ylabel("step, ms")
+        axis.set_ylabel(cost)
         axis.set_xticks(list(curve.sizes), [f"{size:g}" for size in curve.sizes])
         axis.minorticks_off()
         axis.legend(frameon=False, fontsize=8)

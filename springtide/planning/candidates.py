@@ -27,6 +27,8 @@ from springtide.planning.columns import Columns
 from springtide.planning.equations import Array, Coefficients, Index, Shapes
 
 How = Literal["exact", "evolved", "coarse"]
+BLOCK = 64
+"""Shapes that are compared at once."""
 SAME = 1e-12
 """Costs that differ by a smaller part are equal."""
 
@@ -156,15 +158,30 @@ def listed(ask: Ask) -> Front:
         order = numpy.argsort(cost, kind="stable")
         throughput, cost = throughput[order], cost[order]
     share, stop = most_overhead(ask)
-    best = numpy.maximum.accumulate(throughput)
-    best *= 1 - share
-    best -= stop
-    hopeful = numpy.nonzero(throughput[1:] > best[:-1])[0] + 1
-    hopeful = numpy.concatenate([[0], hopeful])
-    hopeful = hopeful[throughput[hopeful] >= 0]
+    hopeful = _hopeful(throughput, share, stop)
     few = with_memory(ask, *(column[hopeful if order is None else order[hopeful]] for column in grid.shapes))
     cost, throughput = cost[hopeful] + need.rows / GIB * ask.prices.memory, throughput[hopeful]
     return assemble(few, cost, throughput, gains(ask, few, throughput), how="exact", looked_at=len(grid))
+
+
+def _hopeful(throughput: Array, share: float, stop: float) -> Index:
+    """Those that no cheaper one outdoes even after the most overhead there can be; below 0: left out.
+
+    They are held against the best of the blocks before their own: a running maximum over all of them takes longer.
+    """
+    blocks = -(-len(throughput) // BLOCK)
+    flat = numpy.full(blocks * BLOCK, -1.0)
+    flat[: len(throughput)] = throughput
+    padded = flat.reshape(blocks, BLOCK)
+    best = numpy.empty(blocks)
+    best[0] = 0.0
+    numpy.maximum.accumulate(padded[:-1].max(axis=1), out=best[1:])
+    limit = numpy.maximum(best * (1 - share) - stop, 0.0)
+    few: Index = numpy.nonzero((padded >= limit[:, None]).ravel())[0]
+    among = throughput[few]
+    running = numpy.maximum.accumulate(among) * (1 - share) - stop
+    kept: Index = few[numpy.append(True, among[1:] > running[:-1])] if len(few) else few
+    return kept
 
 
 def gains(ask: Ask, shapes: Columns, throughput: Array) -> Array:
@@ -195,11 +212,18 @@ def fitting(ask: Ask, shapes: Shapes, memory_without_rows: Array) -> Index | Non
     fewest = grids.fewest_servers(need, bounds)
     if fewest > bounds.least.servers:
         fits = shapes.servers >= fewest
-    if math.isfinite(bounds.quota.memory):
+    if math.isfinite(bounds.quota.memory) and not _roomy(bounds, need):
         extra = shapes.servers * _beyond_need(bounds, need, shapes.servers)
         within = memory_without_rows + need.rows + extra <= bounds.quota.memory
         fits = within if fits is None else fits & within
     return fits
+
+
+def _roomy(bounds: Bounds, need: MemoryNeed) -> bool:
+    """Whether the quota has memory for the largest of all shapes."""
+    most = bounds.most
+    server = max(need.server, bounds.least.server_memory)
+    return most.workers * need.worker + most.servers * server + need.rows <= bounds.quota.memory
 
 
 def _beyond_need(bounds: Bounds, need: MemoryNeed, servers: Array) -> Array:
