@@ -11,7 +11,7 @@ EXTRAS := dev parquet export bench sim
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
-	@echo "make demo         train WideDeep on a generated click log; kill a worker and the master midway"
+	@echo "make demo         train WideDeep on a generated click log; add a server, kill three processes midway"
 	@echo "make test         all tests that need nothing but this clone, a compiler and PyPI"
 	@echo "make check        format, lint, types, import contracts"
 	@echo "make format       rewrite the sources as 'make check' wants them"

@@ -293,14 +293,14 @@ def demo(
     servers: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
     workers: Annotated[int, typer.Option(min=1, help="Workers.")] = 2,
     samples: Annotated[int, typer.Option(min=1000, help="Events to generate; a tenth is for the test.")] = 500_000,
-    kill: Annotated[bool, typer.Option(help="Kill a worker, a server and the master on the way.")] = True,
+    kill: Annotated[bool, typer.Option(help="Add a server; kill a worker, a server and the master on the way.")] = True,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Train WideDeep on a generated click log whose best possible AUC is known.
 
-    Midway a worker, a server and the master are killed (kill -9); a table beside the model counts whether any sample
-    was lost or repeated. Takes a minute or two.
+    Midway a server is added, and a worker, a server and the master are killed (kill -9); a table beside the model
+    counts whether any sample was lost or repeated. Takes a minute or two.
     """
     from springtide.cli import demo as verb
 

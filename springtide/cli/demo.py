@@ -1,12 +1,14 @@
 """`springtide demo`: a job on a generated click log, whose best possible AUC is known. Nothing to download.
 
-In: how many of what. Out: the live view of `springtide run`, a worker, a server and the master killed on the way
-(`saboteur.py`), then whether any sample was lost or repeated, how near the model came, how fast, and what to try next.
+In: how many of what. Out: the live view of `springtide run`, a server added and a worker, a server and the master
+killed on the way (`saboteur.py`), then how long nobody trained, whether any sample was lost or repeated, how near the
+model came, how fast, and what to try next.
 The script that is run, `widedeep_demo.py`, is there to be read and copied.
 """
 
 import os
 import pathlib
+import tempfile
 
 import msgspec
 
@@ -24,10 +26,15 @@ SCRIPT = pathlib.Path(__file__).with_name("widedeep_demo.py")
 
 def demo(*, servers: int, workers: int, samples: int, kill: bool, as_json: bool, debug: bool) -> int:
     """Run the demo; the exit code."""
+    with tempfile.TemporaryDirectory() as steps:
+        return _demo(servers, workers, samples, kill=kill, as_json=as_json, debug=debug, steps=steps)
+
+
+def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool, debug: bool, steps: str) -> int:
     script = os.path.relpath(SCRIPT)
     options = running.RunOptions(
         script=script,
-        arguments=("--samples", str(samples), "--data", DATA),
+        arguments=("--samples", str(samples), "--data", DATA, "--steps", steps),
         servers=servers,
         workers=workers,
         name="demo",
@@ -35,7 +42,7 @@ def demo(*, servers: int, workers: int, samples: int, kill: bool, as_json: bool,
         debug=debug,
     )
     trained, worker, server = samples - samples // 10, f"worker-{workers - 1}", f"server-{servers - 1}"
-    saboteur = Saboteur(samples=trained, worker=worker, server=server) if kill else None
+    saboteur = Saboteur(samples=trained, servers=servers, worker=worker, server=server, steps=steps) if kill else None
     status, files = running.execute(options, saboteur)
     print(
         text(status, files, script, saboteur)

@@ -1,42 +1,60 @@
-"""What `springtide demo` does to its own job: `kill -9` of a worker, of a server, of the master, announced and noted.
+"""What `springtide demo` does to its own job: one server more; `kill -9` of a worker, of a server, of the master.
 
-In: the job's status as it runs; who has which process id, from the story and from `master.json`. Out: dead processes,
-and what became of it: when their next lives were there, how much was trained again, when the next master listened.
+In: the job's status as it runs; who has which process id, from the story and from `master.json`. Out: each is
+announced, done and noted, and what became of it: how many slots moved, when next lives were there, how much was trained
+again, when the next master listened, and for how long nobody trained.
 """
 
+import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from springtide.rpc import whereabouts
+from springtide import errors
+from springtide.cli import jobs
+from springtide.rpc import messages, whereabouts
 from springtide.rpc.messages import JobStatus
-from springtide.telemetry import events
+from springtide.telemetry import events, runs
 from springtide.telemetry.logs import RunFiles
+from springtide.zoo import demo_steps
 
-KILL_WORKER_AT = 0.3
-KILL_SERVER_AT = 0.5
-KILL_MASTER_AT = 0.7
+ADD_SERVER_AT = 0.15
+KILL_WORKER_AT = 0.35
+KILL_SERVER_AT = 0.55
+KILL_MASTER_AT = 0.75
 """Parts of all samples."""
 MASTER = "the master"
 
 
 @dataclass(slots=True)
 class Saboteur:
-    """Kills one worker, one server and one master on the way. A witness of `cli.run.execute`."""
+    """Adds a server, kills one worker, one server and one master on the way. A witness of `cli.run.execute`."""
 
     samples: int
     """Of the whole job."""
+    servers: int
+    """It begins with so many."""
     worker: str
     server: str
+    steps: str
+    """Where its steps are noted."""
+    asked: bool = False
+    """For another server."""
     pids: dict[str, int] = field(default_factory=dict)
     """Whom it has killed."""
 
     def __call__(self, status: JobStatus, files: RunFiles, say: Callable[[str], None]) -> None:
         """Is it time?"""
         share = status.samples / self.samples
-        if self.worker not in self.pids:
+        if not self.asked:
+            if share >= ADD_SERVER_AT:
+                self.asked = True
+                say(f"now: one more server, {self._added}; slots move to it while all train")
+                threading.Thread(target=one_more, args=(files, self.servers + 1), daemon=True).start()
+        elif self.worker not in self.pids:
             if share >= KILL_WORKER_AT:
                 self._kill(self.worker, living(files, self.worker), "its unfinished shards go to others", say)
         elif self.server not in self.pids:
@@ -47,6 +65,10 @@ class Saboteur:
             found = whereabouts.read(files.master)
             self._kill(MASTER, found.pid if found else 0, "the others train on meanwhile", say)
 
+    @property
+    def _added(self) -> str:
+        return f"server-{self.servers}"
+
     def _kill(self, whom: str, pid: int, then: str, say: Callable[[str], None]) -> None:
         if pid:
             say(f"now: kill -9 {whom} (pid {pid}); {then}")
@@ -55,7 +77,16 @@ class Saboteur:
 
     def report(self, files: RunFiles) -> list[str]:
         """What was done and what came of it, a line each."""
-        story, lines = events.read(files.events), []
+        story, lines, times = events.read(files.events), [], demo_steps.read(self.steps)
+        moved = [event for event in story if event["event"] == "moved" and event["target"] == self._added]
+        if moved and times:
+            asked = next(event["at"] for event in story if self._added in str(event.get("what")))
+            slots, until = sum(event["slots"] for event in moved), moved[-1]["at"]
+            gap, whole = demo_steps.longest_gap(times, asked, until), demo_steps.longest_gap(times, asked, times[-1])
+            lines.append(
+                f"added   {self._added}: it had its {slots} slots {until - asked:.1f} s later, served throughout"
+            )
+            lines.append(f"gaps    without a step of anyone: {gap:.2f} s at most as slots moved, {whole:.1f} s in all")
         if (dead := end_of(story, self.worker, self.pids.get(self.worker))) is not None:
             back = after(story, dead, "joined", self.worker)
             gap = "the others did its work" if back is None else f"its next life joined {back['at'] - dead:.1f} s later"
@@ -69,6 +100,13 @@ class Saboteur:
             if event["event"] == "master_replaced":
                 lines.append(f"killed  the master: the next one listened {event['seconds']:.1f} s later")
         return lines
+
+
+def one_more(files: RunFiles, servers: int) -> None:
+    """`springtide scale --servers N`. The demo goes on without, where the job ends meanwhile."""
+    with contextlib.suppress(errors.SpringtideError, OSError, StopIteration):
+        run = next(run for run in runs.find(files.root.parent) if run.files.root == files.root)
+        jobs.ask(run, messages.Scale(None, servers, "one more, to show it"))
 
 
 def living(files: RunFiles, role: str) -> int:

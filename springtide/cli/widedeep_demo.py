@@ -4,7 +4,7 @@
     springtide run widedeep_demo.py --servers 2 --workers 2          the same on parameter servers
 
 The three lines marked with <- are all that makes it a Springtide script. Those marked with # count the samples, to show
-that none is lost or repeated when processes die; leave them out of your own.
+that none is lost or repeated when processes die, and note when steps are done; leave them out of your own.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import springtide as st
 from springtide.zoo import ClickLog, demo
+from springtide.zoo.demo_steps import Steps
 from springtide.zoo.metrics import StreamingAUC
 
 
@@ -33,7 +34,7 @@ def main() -> None:
     ]
     model, optimizers, batches = job.prepare(model, optimizers, train, batch_size=options.batch_size)  # <- served
 
-    progress = StreamingAUC()
+    progress, steps = StreamingAUC(), Steps(options.steps, job.rank)  #
     for step, (x, y) in enumerate(batches):
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -42,6 +43,7 @@ def main() -> None:
         (loss + model.count(x)).backward()  # count: minus one for each row it touches
         for optimizer in optimizers:
             optimizer.step()
+        steps.done()  #
         progress.update(y, logits.detach())
         if step % 10 == 0:
             job.report(loss=loss.item(), auc=progress.value())  # <- what the live view shows
@@ -70,6 +72,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=demo.BATCH)
     parser.add_argument("--lr", type=float, default=demo.LEARNING_RATE)
     parser.add_argument("--data", help="folder to keep the generated log in, so that workers share it")
+    parser.add_argument("--steps", help="folder to note in when each step was done")
     return parser.parse_args()
 
 

@@ -71,17 +71,21 @@ def test_a_data_loader_that_forks_after_joining_works(tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_the_demo_kills_a_worker_a_server_and_the_master_and_shows_that_nothing_was_lost_or_repeated(tmp_path):
+def test_the_demo_adds_a_server_kills_three_processes_and_shows_that_nothing_was_lost_or_repeated(tmp_path):
     with running.springtide("demo", "--samples", "300000", "--json", folder=tmp_path) as job:
+        job.wait_for("now: one more server, server-2; ")
         job.wait_for("now: kill -9 worker-1 ")
         job.wait_for("now: kill -9 server-1 ")
         job.wait_for("now: kill -9 the master ")
         code, out = job.finish()
     assert code == 0, (out, job.said)
     assert out[0].startswith("trained 270,000 clicks in ")
-    assert out[1].startswith("killed  worker-1: ") and out[2].startswith("killed  server-1: it served again ")
-    assert out[3].startswith("killed  the master: the next one listened ")
-    assert out[4] == "counted 270,000 clicks in a table beside the model: 0 lost, 0 repeated"
+    assert out[1].startswith("added   server-2: it had its ") and out[2].startswith(
+        "gaps    without a step of anyone: "
+    )
+    assert out[3].startswith("killed  worker-1: ") and out[4].startswith("killed  server-1: it served again ")
+    assert out[5].startswith("killed  the master: the next one listened ")
+    assert out[6] == "counted 270,000 clicks in a table beside the model: 0 lost, 0 repeated"
     assert json.loads(out[-1])["term"] == 2
 
 
