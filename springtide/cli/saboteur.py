@@ -82,11 +82,11 @@ class Saboteur:
         if moved and times:
             asked = next(event["at"] for event in story if self._added in str(event.get("what")))
             slots, until = sum(event["slots"] for event in moved), moved[-1]["at"]
-            gap, whole = demo_steps.longest_gap(times, asked, until), demo_steps.longest_gap(times, asked, times[-1])
+            move, whole = (demo_steps.longest_gap(times, asked, end) for end in (until, times[-1]))
             lines.append(
-                f"added   {self._added}: it had its {slots} slots {until - asked:.1f} s later, served throughout"
+                f"added   {self._added}: {slots} slots were with it {until - asked:.1f} s later, all trained on"
             )
-            lines.append(f"gaps    without a step of anyone: {gap:.2f} s at most as slots moved, {whole:.1f} s in all")
+            lines.append(f"gaps    without a step of anyone: {move:.2f} s at most as slots moved, {whole:.1f} s in all")
         if (dead := end_of(story, self.worker, self.pids.get(self.worker))) is not None:
             back = after(story, dead, "joined", self.worker)
             gap = "the others did its work" if back is None else f"its next life joined {back['at'] - dead:.1f} s later"

@@ -25,6 +25,8 @@ class GuardRules:
     """Of the time: a server whose tables are at work for less holds nobody up, whatever its peers do."""
     busy: float = 0.8
     """Of its CPU: above that it has none to spare."""
+    most_cpu: float = 32.0
+    """Processors that a hot server is given at most, where its platform can change a limit."""
     window_s: float = 5.0
     """Servers are compared by what they did in the last seconds."""
     times: int = 3

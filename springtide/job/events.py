@@ -100,6 +100,15 @@ class ServerReplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerGranted:
+    """A server may use so many processors from now on, in this life and the next."""
+
+    rank: int
+    cpu: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Emptied:
     """A server that drains has no slots left, and every worker knows."""
 
@@ -202,6 +211,7 @@ Event = (
     | Scaled
     | ServersScaled
     | ServerReplaced
+    | ServerGranted
     | Emptied
     | InStep
     | Formed

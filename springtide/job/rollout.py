@@ -20,8 +20,11 @@ Reasoned = tuple[str, str]
 """What was decided, and why."""
 
 
-def change_servers(state: "JobState", wanted: events.ServersScaled | events.ServerReplaced, at: float) -> Reasoned:
-    """Want another number of servers, or another one in the place of one; BadInput says when that cannot be."""
+Change = events.ServersScaled | events.ServerReplaced | events.ServerGranted
+
+
+def change_servers(state: "JobState", wanted: Change, at: float) -> Reasoned:
+    """Want other servers: more or fewer, one in the place of another, one with more CPU; BadInput if that cannot be."""
     name = state.spec.name
     if state.phase is Phase.DRAINING:
         raise errors.BadInput(f"job {name} is draining: {state.why}")
@@ -29,7 +32,13 @@ def change_servers(state: "JobState", wanted: events.ServersScaled | events.Serv
         raise errors.BadInput(f"job {name} trains in step (bsp): its servers stay as they are")
     if not state.safety.placed:
         raise errors.BadInput(f"job {name} is starting: its servers are not ready yet; try again")
-    return replace(state, wanted, at) if isinstance(wanted, events.ServerReplaced) else scale(state, wanted, at)
+    match wanted:
+        case events.ServersScaled():
+            return scale(state, wanted, at)
+        case events.ServerReplaced():
+            return replace(state, wanted, at)
+        case events.ServerGranted():
+            return grant(state, wanted)
 
 
 def scale(state: "JobState", wanted: events.ServersScaled, at: float) -> Reasoned:
@@ -56,6 +65,13 @@ def replace(state: "JobState", asked: events.ServerReplaced, at: float) -> Reaso
     state.nodes[str(role)].cpu, state.nodes[str(role)].memory = node.cpu, node.memory
     first = ", its slots go to its peers at once" if asked.at_once else ""
     return f"replace {node.role} by {role}{first}", asked.why
+
+
+def grant(state: "JobState", more: events.ServerGranted) -> Reasoned:
+    """Let a server use more processors. The same life goes on: its agent changes the limit where it can."""
+    node = state.node(Role(RoleKind.SERVER, more.rank))
+    before, node.cpu = node.cpu, more.cpu
+    return f"give {node.role} {more.cpu:.2g} CPUs instead of {before or 0:.2g}", more.why
 
 
 def leave(node: Node, at: float) -> Reasoned | None:

@@ -100,7 +100,7 @@ class JobState:
                 return []
             case events.Scaled(workers, why):
                 return self._scaled(workers, why, at)
-            case events.ServersScaled() | events.ServerReplaced():
+            case events.ServersScaled() | events.ServerReplaced() | events.ServerGranted():
                 return [self._decide(*rollout.change_servers(self, event, at))]
             case events.Emptied(role):
                 left = rollout.leave(self.node(role), at)

@@ -58,6 +58,8 @@ class Guards:
         self._seen: list[growth.Seen] = []
         self._watched: dict[int, Watched] = {}
         self._rest_until = 0.0
+        self._per_worker = 0.0
+        """Processors that all servers together have used for a worker, at most: with few workers none is held up."""
 
     @property
     def rules(self) -> GuardRules:
@@ -144,14 +146,27 @@ class Guards:
         if worst is not None:
             return events.ServerReplaced(worst.rank, worst.why, at_once=self._peers_have_room(worst.rank, nodes, usage))
         paces = [one for node in nodes if (one := self._pace(node, usage)) is not None]
+        workers = sum(node.state is NodeState.JOINED for node in self._record.state.of_kind(RoleKind.WORKER))
+        self._per_worker = max(self._per_worker, sum(one.cpu for one in paces) / max(1, workers))
         for verdict in servers.judge(paces, self.rules):
             watched = self._watched[verdict.rank]
             watched.blamed = watched.blamed + 1 if verdict.cause is not servers.Cause.NONE else 0
             if watched.blamed >= self.rules.times:
                 if verdict.cause is servers.Cause.HOT:
-                    return events.Judged(f"move slots away from server-{verdict.rank}", verdict.why)
+                    return self._relieve(verdict, paces, workers)
                 return events.ServerReplaced(verdict.rank, verdict.why)
         return None
+
+    def _relieve(self, verdict: servers.Verdict, paces: list[servers.Pace], workers: int) -> events.Event:
+        hot = next(one for one in paces if one.rank == verdict.rank)
+        relief = servers.relieve(
+            hot, paces, self.rules, heaviest=self._rollout.heaviest_on(verdict.rank), per_worker=self._per_worker,
+            workers=workers,
+        )  # fmt: skip
+        why = f"{verdict.why}; {relief.why}"
+        if relief.cpu is None:
+            return events.Judged(f"move slots away from server-{verdict.rank}", why)
+        return events.ServerGranted(verdict.rank, relief.cpu, why)
 
     def _peers_have_room(self, rank: int, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> bool:
         """Whether the others can hold the slots of one server too, where their memory has a limit."""

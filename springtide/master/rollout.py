@@ -71,6 +71,11 @@ class Rollout:
         """What the rows of a server's slots weigh."""
         return sum(self._bytes.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank)
 
+    def heaviest_on(self, rank: int) -> float:
+        """The part of all requests that goes to the heaviest slot of a server."""
+        mine = [self._requests.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank]
+        return max(mine, default=0.0) / max(sum(self._requests.values()), 1e-9)
+
     def rebalance(self) -> None:
         """Look at the loads again, though no server has come or gone."""
         self._again = True

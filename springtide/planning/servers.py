@@ -2,9 +2,10 @@
 
 In: what each server did lately (`Pace`s, from its counters and its agent). Out: a `Verdict` a server, with its reason.
 Only who is at work for a good part of the time can hold others up: times of an idle server are mostly noise.
-Next: the master moves slots, or replaces the server by one elsewhere.
+Next: the master moves slots, grants CPU, or replaces the server by one elsewhere.
 
-* More load than its peers and no CPU to spare: **hot**. Slots move to the others.
+* More load than its peers and no CPU to spare: **hot**. Slots move to the others; if it is mostly one slot that nobody
+  could take off it without being hot in its place, it gets more CPU.
 * No more load than its peers, but each key takes far longer: **slow**. Its machine is at fault, so it is replaced.
 """
 
@@ -68,6 +69,37 @@ def far_behind(latest: Sequence[Pace], rules: GuardRules) -> Verdict | None:
         verdict for verdict in judge(latest, replace(rules, slower=rules.far_slower)) if verdict.cause is Cause.SLOW
     ]
     return replace(found[0], sure=True) if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relief:
+    """What is done for a hot server."""
+
+    cpu: float | None
+    """Processors that it may use from now on; None: slots move instead."""
+    why: str
+
+
+def relieve(
+    hot: Pace, paces: Sequence[Pace], rules: GuardRules, *, heaviest: float, per_worker: float, workers: int
+) -> Relief:
+    """Move slots if that can level loads, else more CPU: s = min(s_hot / s_total * s_one * workers, most).
+
+    `heaviest`: the part of all requests that goes to its heaviest slot. `per_worker`: processors that all servers
+    together use for one worker that they do not hold up (s_one), as far as that was ever seen. What a server at its
+    limit uses does not say what it would use, so it is given half as much again at least.
+    """
+    others = max(1, len(paces) - 1)
+    alone = heaviest * others / max(1.0 - heaviest, 1e-9)
+    said = f"its heaviest slot alone has {alone:.1f} times the load of a peer"
+    if alone <= rules.hotter or hot.cpu_limit is None:
+        return Relief(cpu=None, why=f"slots can be spread: {said}")
+    if hot.cpu_limit >= rules.most_cpu:
+        return Relief(cpu=None, why=f"{said}, but it has {hot.cpu_limit:g} CPUs, the most that one gets")
+    total = sum(one.cpu for one in paces)
+    needed = hot.cpu / total * per_worker * workers if total else 0.0
+    cpu = min(max(needed, 1.5 * hot.cpu_limit), rules.most_cpu)
+    return Relief(cpu=cpu, why=f"{said}: moving it would only move the trouble")
 
 
 def _judge_one(one: Pace, others: Sequence[Pace], rules: GuardRules) -> Verdict:

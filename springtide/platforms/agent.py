@@ -208,6 +208,10 @@ class Agent:
             match step:
                 case reconcile.Start(each):
                     self._platform.start(self._role_launch(each), self._ended)
+                case reconcile.Hold(each):
+                    limits = Limits(cpu=each.cpu, memory=each.memory)
+                    held = self._platform.hold(Life(each.role, each.incarnation), limits)
+                    log.info("%s: %s %s", each.role, limits, "from now on" if held else "from its next life on")
                 case reconcile.End(life, kill, why):
                     log.info("%s %s: %s", "killing" if kill else "ending", life, why)
                     self._platform.stop(life, kill=kill)

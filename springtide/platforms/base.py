@@ -1,4 +1,4 @@
-"""What a platform must offer: start a role, stop it, say when it has ended and what it takes.
+"""What a platform must offer: start a role, limit it, stop it, say when it has ended and what it takes.
 
 In: `platforms.agent` decides what runs. Next: `platforms.local`. Others (Ray, Kubernetes) fill the same seam.
 """
@@ -34,6 +34,10 @@ class Platform(Protocol):
 
     def stop(self, life: Life, *, kill: bool) -> None:
         """Ask a process to end, or end it; harmless when it has ended."""
+        ...
+
+    def hold(self, life: Life, limits: Limits) -> bool:
+        """Other limits for a process that runs; whether they hold now. Where they cannot, its next life has them."""
         ...
 
     def running(self) -> list[Life]:

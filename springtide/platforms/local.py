@@ -5,6 +5,7 @@ cause; what each process takes. `platforms.cgroups` holds them to their limits w
 """
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -14,12 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from springtide import config
-from springtide.domain.cluster import Life, Role, RoleExit
+from springtide.domain.cluster import Life, RoleExit
 from springtide.domain.resources import Limits, Usage
 from springtide.platforms import cgroups, usage, watchdog
 from springtide.platforms.base import Launch
 from springtide.platforms.group_files import Group
 from springtide.telemetry import events, logs
+
+log = logging.getLogger(__name__)
 
 DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on its way out: some milliseconds
 
@@ -79,14 +82,18 @@ class LocalPlatform:
         if life in self._running:
             self._running[life].process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
 
-    def hold(self, role: Role, limits: Limits) -> bool:
-        """Other limits for a role that runs; False where it has no control group that can hold it to them."""
-        for life, running in self._running.items():
-            if life.role == role and running.group is not None and running.group.can_hold(limits):
-                running.group.hold_to(limits)
-                running.limits = limits
-                return True
-        return False
+    def hold(self, life: Life, limits: Limits) -> bool:
+        """Other limits for a process that runs; False where it has no control group that can hold it to them."""
+        running = self._running.get(life)
+        if running is None or running.group is None or not running.group.can_hold(limits):
+            return False
+        try:
+            running.group.hold_to(limits)
+        except OSError as error:  # less memory than it has now
+            log.warning("%s keeps its limits: %s", life, error.strerror)
+            return False
+        running.limits = limits
+        return True
 
     def running(self) -> list[Life]:
         """What has not ended."""

@@ -28,7 +28,14 @@ class End:
     why: str
 
 
-Step = Start | End
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Let a process that runs have other limits."""
+
+    wanted: WantedRole
+
+
+Step = Start | End | Hold
 
 
 @dataclass(slots=True)
@@ -39,12 +46,23 @@ class Reconciler:
     newest: dict[Role, int] = field(default_factory=dict)
     """The highest incarnation started of each role."""
     asked_at: dict[Life, float] = field(default_factory=dict)
+    limits: dict[Life, tuple[float | None, int | None]] = field(default_factory=dict)
+    """CPU and memory that were wanted last of each life that was started."""
 
     def steps(self, wanted: Sequence[WantedRole], running: Iterable[Life], *, at: float) -> list[Step]:
         """What to do now; call it again at every look."""
         lives = {Life(each.role, each.incarnation): each for each in wanted}
         present = list(running)
-        return [*self._ends(lives, present, at), *self._starts(lives, present, at)]
+        return [*self._ends(lives, present, at), *self._starts(lives, present, at), *self._holds(lives, present)]
+
+    def _holds(self, lives: dict[Life, WantedRole], running: list[Life]) -> Iterable[Step]:
+        """By what is wanted, not by what is: a machine that gives less than it should is no reason to ask again."""
+        self.limits = {life: wanted for life, wanted in self.limits.items() if life in lives}
+        for life, each in lives.items():
+            wanted = (each.cpu, each.memory)
+            if life in running and self.limits.setdefault(life, wanted) != wanted:
+                self.limits[life] = wanted
+                yield Hold(each)
 
     def _starts(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:
         for life, each in lives.items():
@@ -54,6 +72,7 @@ class Reconciler:
             started = self.newest.get(life.role, -1)
             if life.incarnation > started and at >= since + each.after_s:
                 self.newest[life.role] = life.incarnation
+                self.limits[life] = (each.cpu, each.memory)
                 yield Start(each)
 
     def _ends(self, lives: dict[Life, WantedRole], running: list[Life], at: float) -> Iterable[Step]:

@@ -122,7 +122,11 @@ class LocalCluster:
         name = Role(RoleKind(kind), int(rank))
 
         async def hold() -> bool:
-            return self._platform is not None and self._platform.hold(name, Limits(cpu=cpu))
+            platform = self._platform
+            lives = platform.running() if platform is not None else []
+            return platform is not None and any(
+                platform.hold(each, Limits(cpu=cpu)) for each in lives if each.role == name
+            )
 
         return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()
 

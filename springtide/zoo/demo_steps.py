@@ -22,6 +22,11 @@ class Steps:
         if self._file is not None:
             os.write(self._file, f"{time.time()}\n".encode())
 
+    def close(self) -> None:
+        """No more steps."""
+        if self._file is not None:
+            os.close(self._file)
+
 
 def read(folder: str | Path) -> list[float]:
     """When a step was done by anyone."""

@@ -92,6 +92,23 @@ def test_half_a_core_is_half_a_core(tmp_path, limited):
     assert 0.0 < usage.cpu_s / wall_s < 0.6, (usage, wall_s)  # much less than half where others want the cores too
 
 
+def test_a_process_that_runs_is_given_more_cpu(tmp_path, limited):
+    async def work(platform):
+        seen = []
+
+        def more(pid):
+            assert platform.hold(WORKER, Limits(cpu=0.5))
+            assert not platform.hold(Life(WORKER.role, 4), Limits(cpu=0.5)), "there is no such life"
+            names = ("cpu.cfs_quota_us", "cpu.max")
+            found = [path for folder in ours() for name in names for path in folder.glob(f"*/{name}")]
+            seen.extend(path.read_text().split()[0] for path in found)
+
+        await run_one(platform, text=BURN.format(seconds=0.2), limits=Limits(cpu=0.1), on_start=more)
+        return seen
+
+    assert on_a_platform(tmp_path, work) == ["50000"]
+
+
 def test_without_a_limit_what_a_process_takes_is_counted_all_the_same(tmp_path):
     exit, _, usage = on_a_platform(
         tmp_path, lambda platform: run_one(platform, text=BURN.format(seconds=0.5), limits=Limits())

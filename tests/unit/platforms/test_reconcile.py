@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.domain.cluster import Life, Role, RoleKind, WantedRole
-from springtide.platforms.reconcile import POLITE_S, End, Reconciler, Start
+from springtide.platforms.reconcile import POLITE_S, End, Hold, Reconciler, Start
 
 
 def worker(rank, incarnation=0, after_s=0.0):
@@ -19,6 +19,14 @@ def test_what_is_wanted_and_does_not_run_is_started_once():
     reconciler = Reconciler()
     assert reconciler.steps([worker(0), worker(1)], [], at=0.0) == [Start(worker(0)), Start(worker(1))]
     assert reconciler.steps([worker(0), worker(1)], [life(0), life(1)], at=0.1) == []
+
+
+def test_other_limits_are_for_the_same_process_and_said_once():
+    reconciler, more = Reconciler(), WantedRole(role=Role(RoleKind.WORKER, 0), cpu=2.0)
+    reconciler.steps([worker(0)], [], at=0.0)
+    assert reconciler.steps([worker(0)], [life(0)], at=0.1) == []
+    assert reconciler.steps([more], [life(0)], at=0.2) == [Hold(more)]
+    assert reconciler.steps([more], [life(0)], at=0.3) == []
 
 
 def test_an_incarnation_that_has_ended_is_not_started_again_but_the_next_is():

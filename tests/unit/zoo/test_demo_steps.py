@@ -8,6 +8,8 @@ def test_steps_of_all_workers_count(tmp_path):
     for _ in range(3):
         for worker in workers:
             worker.done()
+    for worker in workers:
+        worker.close()
 
     times = demo_steps.read(tmp_path)
     assert len(times) == 6 and times == sorted(times)
