@@ -372,6 +372,28 @@ def simulate(
     )
 
 
+@app.command(
+    short_help="A paper's figures from this code, beside its own.",
+    epilog="""\b
+Example:
+  springtide reproduce dlrover-rm --out figures --json
+""",
+)
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Which paper: dlrover-rm.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How often everything is done, with other luck.")] = 3,
+    jobs: Annotated[int, typer.Option(min=10, help="Jobs of a cluster's day.")] = 500,
+    quick: Annotated[bool, typer.Option("--quick", help="Few jobs: shows that it runs, proves nothing.")] = False,
+    out: Annotated[str | None, typer.Option(help="Folder for plots and a page.", metavar="DIR")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """A paper's figures from this code, in simulation, beside the paper's own, each with its goal."""
+    from springtide.cli import reproduce as verb
+
+    return verb.reproduce(name, seeds=seeds, jobs=jobs, quick=quick, out=out, as_json=as_json)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit code."""
     given = sys.argv[1:] if arguments is None else arguments

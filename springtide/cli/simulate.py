@@ -20,7 +20,7 @@ from springtide.sim.simulation import Simulation, Story, Watch
 from springtide.sim.world import Job
 
 ORACLE = "oracle"
-DEFAULTS = ("static", "dlrover")
+DEFAULTS = ("static", "springtide")
 
 
 def simulate(
@@ -44,10 +44,10 @@ def simulate(
     stories: dict[str, Story] = {}
     took: dict[str, float] = {}
     for one in contestants:
-        began = time.perf_counter()
+        began = time.process_time()
         with progress(one.name, len(work)) as watch:
             stories[one.name] = run(world, work, one, watch)
-        took[one.name] = time.perf_counter() - began
+        took[one.name] = time.process_time() - began
         for complaint, times in stories[one.name].complaints.items():
             typer.echo(f"warning: {complaint} ({times} times)", err=True)
     summaries = {name: measure.summary(story) for name, story in stories.items()}

@@ -7,12 +7,14 @@ Next: back to `simulation`.
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from springtide.domain.shape import GIB, Shape
 from springtide.sim import cluster as clusters
 from springtide.sim import world as physics
 from springtide.sim.running import End, Running
+from springtide.sim.systems import ServerChange
 
 if TYPE_CHECKING:
     from springtide.sim.simulation import Simulation
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 def plan(sim: "Simulation", running: Running) -> None:
     """When a job begins: hot servers are found after a while, by those who look."""
-    if sim.mechanisms.relieves and running.condition.hot > 1:
-        sim.clock.after(sim.world.detect_s, lambda: _relieve(sim, running))
+    if running.condition.hot > 1:
+        _mend(sim, running, 0.0)
 
 
 def watch(sim: "Simulation", running: Running, rate: float) -> None:
@@ -38,9 +40,10 @@ def watch(sim: "Simulation", running: Running, rate: float) -> None:
     full = physics.full_at(running.job, shape, running.condition.hot)
     if math.isfinite(full):
         sim.clock.after(max(0.0, (full - running.done) / rate), lambda: _overflow(sim, running, generation))
-    straggles = running.job.straggles_at * running.job.samples
-    if straggles >= running.done and straggles < running.job.samples and running.condition.worker_speed == 1:
-        sim.clock.after((straggles - running.done) / rate, lambda: _straggle(sim, running, generation))
+    for share, act in ((running.job.straggles_at, _straggle), (running.job.slow_server_at, _slow_server)):
+        at = share * running.job.samples
+        if running.done <= at < running.job.samples:
+            sim.clock.after((at - running.done) / rate, partial(act, sim, running, generation))
 
 
 def _current(running: Running, generation: int) -> bool:
@@ -50,27 +53,48 @@ def _current(running: Running, generation: int) -> bool:
 def _straggle(sim: "Simulation", running: Running, generation: int) -> None:
     if not _current(running, generation):
         return
-    sim.touch(running)
-    running.done = max(running.done, math.nextafter(running.job.straggles_at * running.job.samples, math.inf))
+    _passed(sim, running, running.job.straggles_at)
     running.condition = replace(running.condition, worker_speed=running.job.straggler_speed)
     sim.refresh(running)
-    if sim.mechanisms.relieves:
-        sim.clock.after(sim.world.detect_s + _one_pod_s(sim, running), lambda: _replaced(sim, running))
+    _mend(sim, running, _one_pod_s(sim, running))
 
 
-def _replaced(sim: "Simulation", running: Running) -> None:
-    """Another pod has the straggler's place."""
+def _slow_server(sim: "Simulation", running: Running, generation: int) -> None:
+    if not _current(running, generation):
+        return
+    _passed(sim, running, running.job.slow_server_at)
+    running.condition = replace(running.condition, server_speed=running.job.server_speed)
+    sim.refresh(running)
+    _mend(sim, running, 0.0)
+
+
+def _passed(sim: "Simulation", running: Running, share: float) -> None:
+    """The moment is over: it must not come again."""
+    sim.touch(running)
+    running.done = max(running.done, math.nextafter(share * running.job.samples, math.inf))
+
+
+def _mend(sim: "Simulation", running: Running, seconds: float) -> None:
+    """Where it is noticed: another pod beside the running job or slots that move, or a stop and a restart."""
+    if not sim.mechanisms.relieves:
+        return
+    if sim.mechanisms.servers is ServerChange.RESTART:
+        sim.clock.after(sim.world.detect_s, lambda: _restart(sim, running))
+    else:
+        sim.clock.after(sim.world.detect_s + seconds, lambda: _mended(sim, running))
+
+
+def _restart(sim: "Simulation", running: Running) -> None:
+    if not running.ended:
+        sim.pause(running, sim.mechanisms.pause_s(sim.world))
+        _mended(sim, running)
+
+
+def _mended(sim: "Simulation", running: Running) -> None:
+    """Slots have left the hot server, another pod has the straggler's place."""
     if not running.ended:
         sim.touch(running)
-        running.condition = replace(running.condition, worker_speed=1.0)
-        sim.refresh(running)
-
-
-def _relieve(sim: "Simulation", running: Running) -> None:
-    """Slots leave the hot server."""
-    if not running.ended:
-        sim.touch(running)
-        running.condition = replace(running.condition, hot=1.0, server_speed=1.0)
+        running.condition = replace(running.condition, hot=1.0, server_speed=1.0, worker_speed=1.0)
         sim.refresh(running)
 
 

@@ -47,3 +47,16 @@ def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
     times.legend(frameon=False)
     figure.savefig(path, dpi=120)
     plots.close(figure)
+
+
+def curves(lines: Mapping[str, list[tuple[float, float]]], path: pathlib.Path) -> None:
+    """Throughput over time, a line a policy."""
+    plots = pyplot()
+    figure, axis = plots.subplots(figsize=(6, 3.6), layout="constrained")
+    for name, points in lines.items():
+        axis.plot([at for at, _ in points], [speed for _, speed in points], label=name)
+    axis.set_xlabel("minutes since submission")
+    axis.set_ylabel("steps/s")
+    axis.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+    plots.close(figure)

@@ -25,7 +25,7 @@ from springtide.sim.running import End, Outcome, Running
 from springtide.sim.systems import System
 from springtide.sim.world import Job
 
-HISTORY, LAUNCHES, PROFILES, SEEN = 400, 200, 24, 12
+HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 400, 200, 24, 18, 6
 LONGEST_S = 60 * DAY_S
 MOST_TRIES = 2
 Watch = Callable[[float, int], None]
@@ -147,7 +147,10 @@ class Simulation:
     def _look(self, running: Running) -> None:
         """Measure a window of steps."""
         self.touch(running)
-        running.seen.append(Seen(max(running.done, 1.0), physics.rows_bytes(running.job, running.done)))
+        before = running.seen[-1].samples if running.seen else 0.0
+        for part in range(1, POINTS + 1):  # as heartbeats have told on the way
+            samples = max(before + (running.done - before) * part / POINTS, float(part))
+            running.seen.append(Seen(samples, physics.rows_bytes(running.job, samples)))
         del running.seen[:-SEEN]
         if self.mechanisms.foresees:
             running.need = views.need(running)

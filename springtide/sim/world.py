@@ -42,6 +42,9 @@ class Job:
     straggles_at: float = math.inf
     """Share of the samples after which a worker becomes slow."""
     straggler_speed: float = 1.0
+    slow_server_at: float = math.inf
+    """The same of a server."""
+    server_speed: float = 1.0
     starved: bool = False
     """Its user asked for too little server CPU."""
     tries: int = 0

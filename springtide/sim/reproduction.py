@@ -1,0 +1,44 @@
+"""`springtide reproduce dlrover-rm`: the papers' figures from this code, beside the papers' own.
+
+In: seeds and a number of jobs a day. Out: rows; plots as PNG and a page as HTML. What cannot be reproduced is a
+row too.
+"""
+
+import math
+import pathlib
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from springtide.sim import clusterdays, plots, testbed
+from springtide.sim.rows import Row, page
+
+
+def rows(seeds: Sequence[int], jobs: int, *, say: Callable[[str], None]) -> tuple[list[Row], list[clusterdays.Day]]:
+    """Everything, and the days that a plot needs."""
+    say(f"test bed: one job at a time, {len(seeds)} seeds")
+    found = testbed.rows(seeds)
+    seen = []
+    for seed in seeds:
+        say(f"cluster: {jobs} jobs of seed {seed}, four systems")
+        seen += clusterdays.days(jobs, [seed])
+    found += clusterdays.rows(seen)
+    return [_finite(one) for one in found], seen
+
+
+def _finite(one: Row) -> Row:
+    """Nothing that was measured may be no number."""
+    if one.ours is None or math.isfinite(one.ours):
+        return one
+    return msgspec.structs.replace(one, ours=None, met=None, spread=None, why="no job of that kind finished")
+
+
+def write(folder: pathlib.Path, found: Sequence[Row], seen: Sequence[clusterdays.Day], seed: int) -> list[pathlib.Path]:
+    """Plots and the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    curves, day, table = folder / "throughput.png", folder / "day.png", folder / "dlrover-rm.html"
+    plots.curves(testbed.throughput_curves(seed), curves)
+    first = seen[0]
+    plots.story({"before": first.before, "ours": first.after, "oracle": first.oracle}, day)
+    table.write_text(page(found, title="DLRover-RM, reproduced"))
+    return [curves, day, table]

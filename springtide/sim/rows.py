@@ -1,0 +1,84 @@
+"""Rows of a reproduction: the paper's figure beside ours. In: figures by seed. Out: `Row`s, a table, an HTML page."""
+
+import html
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from rich import box as rich_box
+from rich import console, table
+
+NOT_IN_TEXT = "not in text"
+Better = Literal["higher", "lower"]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure. `ours` is None where it cannot be reproduced; `why` says why."""
+
+    figure: str
+    what: str
+    paper: float | str
+    ours: float | None
+    goal: str = ""
+    met: bool | None = None
+    seeds: int = 0
+    spread: tuple[float, float] | None = None
+    why: str = ""
+
+
+def row(
+    figure: str, what: str, paper: float | str, ours: Sequence[float | None], *, goal: float | None = None,
+    better: Better = "higher", why: str = "",
+) -> Row:  # fmt: skip
+    """The median over seeds, with the smallest and the largest; a goal is met by the median."""
+    found = [value for value in ours if value is not None]
+    if not found:
+        return missing(figure, what, paper, why or "nothing was measured")
+    middle = statistics.median(found)
+    met = None if goal is None else middle >= goal if better == "higher" else middle <= goal
+    sign = "≥" if better == "higher" else "≤"
+    return Row(
+        figure=figure, what=what, paper=paper, ours=round(middle, 4), met=met, seeds=len(found), why=why,
+        goal="" if goal is None else f"{sign} {goal:g}", spread=(round(min(found), 4), round(max(found), 4)),
+    )  # fmt: skip
+
+
+def missing(figure: str, what: str, paper: float | str, why: str) -> Row:
+    """What cannot be reproduced here, and why."""
+    return Row(figure=figure, what=what, paper=paper, ours=None, why=why)
+
+
+def show(rows: Sequence[Row], *, title: str) -> None:
+    """A table within 80 columns; notes below it."""
+    screen = console.Console(width=80, highlight=False, emoji=False)
+    screen.print(title, style="bold")
+    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
+    for column in ("figure", "what", "paper", "ours", "goal", ""):
+        shown.add_column(column, justify="left" if column in {"figure", "what"} else "right", overflow="fold")
+    for one in rows:
+        verdict = "" if one.met is None else "met" if one.met else "missed"
+        shown.add_row(one.figure, one.what, _figure(one.paper), _figure(one.ours), one.goal, verdict)
+    screen.print(shown)
+    for why in dict.fromkeys(f"{one.figure}: {one.why}" for one in rows if one.why):
+        screen.print(why)
+
+
+def page(rows: Sequence[Row], *, title: str) -> str:
+    """The same as an HTML page."""
+    heads = "".join(
+        f"<th>{head}</th>" for head in ("figure", "what", "paper", "ours", "spread", "seeds", "goal", "met", "why")
+    )
+    lines = []
+    for one in rows:
+        spread = f"{one.spread[0]:g} to {one.spread[1]:g}" if one.spread else ""
+        met = "" if one.met is None else "yes" if one.met else "no"
+        cells = (one.figure, one.what, _figure(one.paper), _figure(one.ours), spread, one.seeds, one.goal, met, one.why)
+        lines.append("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>")
+    style = "body{font-family:sans-serif}td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #ddd}"
+    table_of = f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
+    return f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{style}</style>{table_of}\n"
+
+
+def _figure(value: float | str | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"

@@ -1,0 +1,65 @@
+"""`springtide reproduce dlrover-rm`: rows that hold what they claim, in a tiny version."""
+
+import json
+
+import msgspec
+import pytest
+
+from springtide.cli import app
+from springtide.sim import clusterdays, rows, testbed
+from springtide.sim.models import MODELS
+
+
+def test_the_tiny_version_gives_every_row_with_its_seeds_or_its_reason(capsys, tmp_path):
+    assert app.main(["reproduce", "dlrover-rm", "--quick", "--json", "--out", str(tmp_path / "figures")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    found = json.loads(lines[-1])["rows"]
+    for one in found:
+        assert {"figure", "what", "paper", "ours", "goal", "met", "seeds", "spread"} <= set(one)
+        assert one["ours"] is not None or one["why"], one
+    figures = {one["figure"] for one in found}
+    wanted = {"000 Fig. 7", "000 Fig. 8", "000 Fig. 9", "000 Fig. 10", "000 Fig. 11", "000 Fig. 12", "000 Fig. 13"}
+    assert wanted | {"000 Fig. 14", "000 Fig. 15", "000 Table 4", "001 Table 1", "001 Fig. 8", "001 Fig. 9"} <= figures
+    assert (tmp_path / "figures" / "throughput.png").read_bytes().startswith(b"\x89PNG")
+    assert "Fig. 7" in (tmp_path / "figures" / "dlrover-rm.html").read_text()
+
+
+def test_a_goal_is_met_by_the_median_over_seeds():
+    met = rows.row("f", "w", 0.3, [0.1, 0.4, 0.5], goal=0.3)
+    assert met.met and met.ours == 0.4 and met.spread == (0.1, 0.5) and met.seeds == 3
+    assert not rows.row("f", "w", 0.3, [0.4], goal=0.3, better="lower").met
+    assert rows.row("f", "w", 0.3, [0.4]).met is None
+    assert rows.row("f", "w", 0.3, [None]).ours is None
+
+
+def test_the_oracle_is_never_slower_than_ours_on_the_test_bed():
+    for model in MODELS.values():
+        job = testbed.job_of(model, 0)
+        assert testbed.end(job, "oracle").jct_s <= testbed.end(job, "springtide").jct_s
+
+
+def test_the_same_seed_gives_the_same_rows():
+    twice = [testbed.instability([3]) + testbed.fitted([3]) for _ in range(2)]
+    assert msgspec.json.encode(twice[0]) == msgspec.json.encode(twice[1])
+
+
+def test_a_day_of_ours_loses_no_job_and_keeps_to_the_quota():
+    (day,) = clusterdays.days(12, [5])
+    assert day.now.completion == 1
+    assert all(one.final.cpu <= 200 * (1 + 1e-9) for one in day.after.outcomes)
+
+
+def test_an_unknown_paper_is_named(capsys):
+    assert app.main(["reproduce", "dlrover"]) == 2
+    assert "Did you mean 'dlrover-rm'" in capsys.readouterr().err
+
+
+def test_tables_escape_what_they_print():
+    assert "<b>" not in rows.page([rows.missing("<b>", "w", "p", "y")], title="t")
+
+
+@pytest.mark.soak
+def test_a_day_of_two_thousand_jobs_takes_less_than_a_minute_of_one_core(capsys):
+    assert app.main(["simulate", "--policy", "springtide", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["systems"]["springtide"]["seconds"] < 60
