@@ -32,6 +32,7 @@ BENCHES = {
     "exactly-once": "springtide.bench.exactly_once",
     "checkpoint": "springtide.bench.checkpoint",
     "plan": "springtide.bench.plan",
+    "fit": "springtide.bench.fit",
 }
 
 

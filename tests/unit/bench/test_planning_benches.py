@@ -1,0 +1,63 @@
+"""What the planning benchmarks say of jobs whose truth is known."""
+
+from springtide.bench import fit as fit_bench
+from springtide.bench import plan, plan_world
+from springtide.domain.profile import Profile, TimingSum
+from springtide.planning import equations, fit
+from springtide.planning.equations import Coefficients
+
+TRUE = Coefficients(grad=2e-5, upd=2e-3, sync=1.0, emb=5e-9, beta=1e-3)
+
+
+def planted(tried, *, twice_as_slow=()):
+    facts = fit_bench.facts()
+    found = []
+    for one in tried:
+        terms = [float(term) for term in equations.terms(TRUE, facts, one.shape)]
+        slower = 2.0 if one.shape in twice_as_slow else 1.0
+        timing = TimingSum(
+            steps=1, samples=facts.batch, total_s=slower * sum(terms), gradient_s=terms[0], update_s=terms[1],
+            synchronization_s=terms[2], lookup_s=terms[3],
+        )  # fmt: skip
+        found.append(Profile(shape=one.shape, batch=facts.batch, timing=timing, at=0.0))
+    return found
+
+
+def configurations():
+    return [one for some in fit_bench.tried(quick=False) for one in some]
+
+
+def test_a_job_that_keeps_to_the_equations_is_foretold_exactly():
+    tried = configurations()
+    told = fit_bench.judge(tried, planted(tried))
+    (goal,) = told.goals
+    assert goal.id == "mape" and goal.value < 1e-4 and goal.met
+    assert sum("*" in row[0] for row in told.rows) == sum(one.held_out for one in tried) == 6
+
+
+def test_a_held_out_configuration_that_was_twice_as_slow_shows_in_the_error():
+    tried = configurations()
+    slow = next(one.shape for one in tried if one.held_out)
+    (goal,) = fit_bench.judge(tried, planted(tried, twice_as_slow={slow})).goals
+    assert abs(goal.value - 1 / 6) < 0.01 and not goal.met
+
+
+def test_a_configuration_that_was_not_measured_is_no_success():
+    tried = configurations()
+    unseen = [one for one in planted(tried) if one.shape != next(t.shape for t in tried if t.held_out)]
+    (goal,) = fit_bench.judge(tried, unseen).goals
+    assert goal.value is None and not goal.met and goal.why == "a configuration was not measured"
+    (goal,) = fit_bench.judge(tried, []).goals
+    assert not goal.met and goal.why == "no usable profile yet"
+
+
+def test_configurations_leave_some_of_two_cores_to_others():
+    assert max(one.shape.cpu for one in configurations()) <= 1.6
+
+
+def test_the_cluster_of_bench_plan_is_measured_well_enough_to_be_planned_for():
+    view = plan_world.cluster(12, seed=3)
+    models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs])
+    assert all(isinstance(model, fit.Fitted) for model in models)
+    took = plan.one(view)
+    assert took.jobs == 12 and took.decision_s > 0 and took.plans > 0
