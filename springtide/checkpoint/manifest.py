@@ -60,6 +60,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     seed: int
     samples: int = 0
+    step: int = 0
+    """Of a bsp group: everything in it is as it was after this step."""
     """Trained by then, says the ledger."""
     tables: tuple[TableSpec, ...] = ()
     ledger: bytes = b""

@@ -22,7 +22,6 @@ def rules(
     *,
     every_s: float | None,
     folder: str,
-    sync: str,
     url: str = "",
     upload_every_s: float = UPLOAD_EVERY_S,
     mirror: bool = False,
@@ -30,18 +29,11 @@ def rules(
     resume: str = "",
     resumed: Manifest | None = None,
 ) -> CheckpointRules:
-    """How the job keeps checkpoints: every 30 s unless it is told otherwise, and none in bsp."""
-    if sync == "bsp":
-        if every_s:
-            raise errors.BadInput(
-                "--checkpoint-every with --sync bsp: a group that trains in step keeps no checkpoints, since its dense "
-                "parameters are in the workers. Leave the option out, or use --sync async"
-            )
-        every_s = 0.0
+    """How the job keeps checkpoints: every 30 s unless it is told otherwise."""
     if url and every_s == 0:
-        raise errors.BadInput("--checkpoint-url without checkpoints: give --checkpoint-every too, and no --sync bsp")
+        raise errors.BadInput("--checkpoint-url without checkpoints: give --checkpoint-every too")
     if mirror and every_s == 0:
-        raise errors.BadInput("--mirror without checkpoints: give --checkpoint-every too, and no --sync bsp")
+        raise errors.BadInput("--mirror without checkpoints: give --checkpoint-every too")
     if mirror and servers < 2:
         raise errors.BadInput("--mirror with one server: no other could keep a copy; give --servers 2 or more")
     if url and "://" not in url:
@@ -63,12 +55,10 @@ def absolute(where: str) -> str:
     return where if "://" in where else str(pathlib.Path(where).absolute())
 
 
-def find_checkpoint(where: str, *, sync: str) -> Manifest | None:
+def find_checkpoint(where: str) -> Manifest | None:
     """The newest whole checkpoint of what `--resume` names; a damaged one is said, and the one before is used."""
     if not where:
         return None
-    if sync == "bsp":
-        raise errors.BadInput("--resume with --sync bsp: a group that trains in step keeps no checkpoints")
     found = reader.latest(where)
     for trouble in found.troubles:
         print(trouble, file=sys.stderr)

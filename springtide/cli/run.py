@@ -90,7 +90,7 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
     limits = limits_of(options)
     sizes = resources.size_locally(cores(), servers=options.servers, workers=options.workers, cpu=limits.cpu)
     name = options.name or name_of(script)
-    resumed = keeping.find_checkpoint(options.resume, sync=options.sync)
+    resumed = keeping.find_checkpoint(options.resume)
     spec = job.JobSpec(
         name=name, servers=sizes.servers, workers=sizes.workers, sync=sync_mode(options.sync),
         slots=resumed.slots if resumed else options.slots, seed=resumed.seed if resumed else options.seed,
@@ -98,8 +98,8 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
         heartbeat_s=options.heartbeat_s, relaunches=options.relaunches, tries=options.tries,
         recovery=recovery_of(options.recovery),
         checkpoints=keeping.rules(
-            every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, sync=options.sync,
-            url=options.checkpoint_url, upload_every_s=options.upload_every_s, resume=options.resume, resumed=resumed,
+            every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, url=options.checkpoint_url,
+            upload_every_s=options.upload_every_s, resume=options.resume, resumed=resumed,
             mirror=options.mirror, servers=sizes.servers,
         ),
         stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),

@@ -10,9 +10,8 @@ begins a new *era*: leases of the one before are over, and words on them change 
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
-from springtide import errors
 from springtide.data import returning
 from springtide.data.ledger import STRANGER, Lease, Ledger, LedgerState
 from springtide.data.lockstep import Lockstep, LockstepState
@@ -28,7 +27,7 @@ from springtide.domain.leases import (
     Verdict,
     Wish,
 )
-from springtide.domain.samples import DatasetCard
+from springtide.domain.samples import DatasetCard, check_same
 
 CALLS = (
     "lease", "report", "end", "fail", "fence", "take_back", "resize", "wish", "expect", "halt", "regroup", "close",
@@ -44,6 +43,13 @@ class BookNote:
     """How far the job was when a checkpoint began: every batch before that is in every slot of the checkpoint."""
 
     ledgers: tuple[LedgerState, ...] = ()
+    locksteps: tuple[LockstepState, ...] = ()
+    """Of a bsp group: exactly so far, at one step."""
+
+    @property
+    def samples(self) -> int:
+        """Samples that were trained."""
+        return sum(one.samples_done for one in self.ledgers) + sum(one.first for one in self.locksteps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +253,8 @@ class Book:
         """Slots were restored from the checkpoint of this note: all leases end, and what it does not have trained is
         to be trained again. How many samples that are.
         """
-        before, noted = self.samples_done, {state.base: state for state in note.ledgers}
-        self.passes = [
-            returning.back_to(ledger, noted.get(ledger.base)) if isinstance(ledger, Ledger) else ledger
-            for ledger in self.passes
-        ]
+        before = self.samples_done
+        self.passes = returning.passes_back_to(self.passes, note.ledgers, note.locksteps)
         self.kept = {ledger.base for ledger in self._ledgers() if ledger.base in self.kept and ledger.over}
         self.era += 1
         self.changes += 1
@@ -265,7 +268,7 @@ class Book:
 
     def resume(self, note: BookNote) -> None:
         """Another run's checkpoint began with this note: what it has trained stays trained, nobody holds the rest."""
-        self.passes = [returning.anew(state, self.max_failures) for state in note.ledgers]
+        self.passes = returning.passes_anew(note.ledgers, note.locksteps, self.max_failures, self.workers)
         self.kept = {ledger.base for ledger in self._ledgers() if ledger.over}
         self.changes += 1
 
@@ -277,9 +280,12 @@ class Book:
 
     # ---- what there is to know ----
 
-    def note(self) -> BookNote:
-        """How far the job is: to be taken before a checkpoint copies its first slot."""
-        return BookNote(ledgers=tuple(ledger.to_state() for ledger in self._ledgers()))
+    def note(self, shard: int = 0, first: int = 0) -> BookNote:
+        """How far the job is: to be taken before a checkpoint copies its first slot. A bsp group is at that sample."""
+        return BookNote(
+            ledgers=tuple(ledger.to_state() for ledger in self._ledgers()),
+            locksteps=tuple(lockstep.note(shard, first) for lockstep in self._locksteps()),
+        )
 
     @property
     def waits_to_end(self) -> bool:
@@ -423,7 +429,7 @@ class Book:
 
     def _open(self, rank: int, card: DatasetCard, *, turn: int) -> None:
         if turn < len(self.passes):
-            _check_same(rank, card, self.passes[turn].card)
+            check_same(rank, card, self.passes[turn].card)
             return
         base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
         opened = (
@@ -434,15 +440,3 @@ class Book:
             opened.halt()
         if self.closed:
             opened.close()
-
-
-def _check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
-    """All workers must see the same data: a shard means the same samples to each of them."""
-    for each in fields(card):
-        mine, theirs = getattr(card, each.name), getattr(known, each.name)
-        if mine != theirs:
-            raise errors.BadInput(
-                f"worker-{rank} shows a data set with {each.name}={mine}, "
-                f"other workers one with {each.name}={theirs}; "
-                "all workers must read the same data: give each the same files and arguments"
-            )

@@ -2,6 +2,7 @@
 
 In: data/book.py. Out: grants. Nobody's part can be trained by another rank, so nothing comes back from a lost member:
 its next life begins with a shard that the group has not finished, and learns from the others where in it they are.
+A checkpoint notes a pass at one step (`note`); the whole group goes back to it, or on from it, together.
 """
 
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ class LockstepState:
     leased_to: tuple[int, ...]
     done_by: tuple[int, ...]
     boundary: int | None = None
+    first: int = 0
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class Lockstep:
     done_by: list[int] = field(init=False)
     boundary: int | None = None
     """The first shard that is not handed out before the group is formed anew."""
+    first: int = 0
+    """Samples that were trained, beyond whole shards, when the group went on from a checkpoint."""
 
     def __post_init__(self) -> None:
         self.total = self.card.epochs * self.card.shards
@@ -117,7 +121,28 @@ class Lockstep:
     @property
     def samples_done(self) -> int:
         """Samples of the shards that every rank has done its part of."""
-        return self._samples(min(self.done_by))
+        return max(self.first, self._samples(min(self.done_by)))
+
+    def note(self, shard: int, first: int) -> LockstepState:
+        """The pass at a step after which all is trained that lies before this sample of this shard."""
+        done = min(max(0, shard - self.base), self.numbers)
+        trained = self._samples(done)
+        if done < self.numbers and shard >= self.base:
+            trained += first
+            done += first >= shards.size(self.card, done % self.card.shards)
+        return LockstepState(
+            card=self.card, base=self.base, workers=1, total=self.numbers,
+            leased_to=(done,), done_by=(done,), first=trained,
+        )  # fmt: skip
+
+    @staticmethod
+    def at(noted: LockstepState, workers: int) -> "Lockstep":
+        """A pass that a group of so many goes on with where a checkpoint has noted it."""
+        lockstep = Lockstep(noted.card, noted.base, workers)
+        lockstep.first = noted.first
+        lockstep.leased_to = [min(noted.done_by)] * workers
+        lockstep.done_by = list(lockstep.leased_to)
+        return lockstep
 
     def check(self) -> None:
         """Every invariant; tests call it after each step."""
@@ -129,13 +154,14 @@ class Lockstep:
         return LockstepState(
             card=self.card, base=self.base, workers=self.workers, total=self.total,
             leased_to=tuple(self.leased_to), done_by=tuple(self.done_by), boundary=self.boundary,
+            first=self.first,
         )  # fmt: skip
 
     @staticmethod
     def from_state(state: LockstepState) -> "Lockstep":
         """A pass that goes on where that one was."""
         lockstep = Lockstep(state.card, state.base, state.workers)
-        lockstep.total, lockstep.boundary = state.total, state.boundary
+        lockstep.total, lockstep.boundary, lockstep.first = state.total, state.boundary, state.first
         lockstep.leased_to, lockstep.done_by = list(state.leased_to), list(state.done_by)
         return lockstep
 

@@ -1,7 +1,8 @@
 """Pure. A ledger goes back to what a checkpoint noted: only that stays trained which both know as trained.
 
 In: data/book.py, when slots were restored. Out: a ledger that nobody holds anything of. It never goes forward: of two
-servers that were restored from different checkpoints the older note counts, in whichever order they come.
+servers that were restored from different checkpoints the older note counts, in whichever order they come. The passes
+of a bsp group go exactly to where the note has them: all its slots come from that checkpoint.
 """
 
 import itertools
@@ -9,8 +10,31 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from springtide.data.ledger import Ledger, LedgerState
+from springtide.data.lockstep import Lockstep, LockstepState
 from springtide.data.todo import Piece, Todo
 from springtide.domain.leases import Poisoned
+
+
+def passes_back_to(
+    passes: Iterable[Ledger | Lockstep], ledgers: Iterable[LedgerState], locksteps: Iterable[LockstepState]
+) -> list[Ledger | Lockstep]:
+    """All passes after a return to what a checkpoint noted of them; those it does not know begin anew."""
+    noted, in_step = {state.base: state for state in ledgers}, {state.base: state for state in locksteps}
+    return [
+        back_to(one, noted.get(one.base))
+        if isinstance(one, Ledger)
+        else Lockstep.at(in_step.get(one.base) or one.note(0, 0), one.workers)
+        for one in passes
+    ]
+
+
+def passes_anew(
+    ledgers: Iterable[LedgerState], locksteps: Iterable[LockstepState], max_failures: int, workers: int
+) -> list[Ledger | Lockstep]:
+    """The passes with which another run of so many workers goes on."""
+    passes: list[Ledger | Lockstep] = [anew(state, max_failures) for state in ledgers]
+    passes += [Lockstep.at(state, workers) for state in locksteps]
+    return sorted(passes, key=lambda one: one.base)
 
 
 def back_to(now: Ledger, note: LedgerState | None) -> Ledger:

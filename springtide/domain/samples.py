@@ -3,8 +3,10 @@
 In: data/source.py counts the samples. Next: data/shards.py cuts them, train/batches.py yields them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
+
+from springtide import errors
 
 
 class Batch(NamedTuple):
@@ -75,3 +77,15 @@ class DatasetCard:
     def batches(self) -> int:
         """Batches of one pass, all workers together."""
         return self.epochs * -(-self.samples_used // self.batch_size)
+
+
+def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
+    """All workers must see the same data: a shard means the same samples to each of them."""
+    for each in fields(card):
+        mine, theirs = getattr(card, each.name), getattr(known, each.name)
+        if mine != theirs:
+            raise errors.BadInput(
+                f"worker-{rank} shows a data set with {each.name}={mine}, "
+                f"other workers one with {each.name}={theirs}; "
+                "all workers must read the same data: give each the same files and arguments"
+            )

@@ -23,6 +23,8 @@ class Source(NamedTuple):
     number: int
     spared: tuple[str, ...] = ()
     """What was read from a mirror, and why, each in a sentence."""
+    step: int = 0
+    """Of a bsp group: the step after which it was made."""
 
 
 def bring_back(store: _native.Store, wanted: messages.Restore) -> Source:
@@ -57,7 +59,7 @@ def _import(store: _native.Store, source: Source, wanted: messages.Restore) -> S
     spared = tuple(f"{file} was read from its mirror: {why}" for file, why in done.spared.items())
     for each in spared:
         log.warning("%s", each)
-    return source._replace(spared=spared)
+    return source._replace(spared=spared, step=reader.read(source.where, source.number).step)
 
 
 def _learn_tables(store: _native.Store, wanted: messages.Restore) -> Source:

@@ -41,6 +41,11 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupBack:
+    """The bsp group goes back to its last checkpoint: what was handed out since is to be handed out again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """A server has nothing any more, and goes."""
 
@@ -71,4 +76,4 @@ class Conclude:
     blame: Blame
 
 
-Action = PlaceSlots | Lost | Returned | Fence | Left | Decided | Drain | Conclude
+Action = PlaceSlots | Lost | Returned | Fence | GroupBack | Left | Decided | Drain | Conclude

@@ -130,7 +130,9 @@ class Formed:
 
 @dataclass(frozen=True, slots=True)
 class GroupLost:
-    """Nobody is left who has the bsp group's dense parameters."""
+    """The bsp group cannot go on from where it is; without a reason: nobody has its dense parameters any more."""
+
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,23 @@
-"""Pure. What a bsp group means for the workers of a job: who is in it, and who comes and goes only with it.
+"""Pure. What a bsp group means for the roles of a job: who is in it, who comes and goes only with it, how it goes back.
 
 In: `job.state`, with the nodes and the incarnation of each rank of the group. When one can be formed: `job.rendezvous`.
+
+Rows on servers and dense parameters in workers are of one step. When a part of them is lost for good, a server's rows
+or the parameters of all ranks, everything goes back to the last checkpoint, which is of one step too: every living
+process is followed by its next life. Servers bring the checkpoint back, workers take the model from there.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from springtide.domain.cluster import Role, RoleKind
+from springtide.job import actions
 from springtide.job.nodes import ALIVE, Node, NodeState
+from springtide.job.recovery import Relaunch
 from springtide.job.scaling import Change
+
+if TYPE_CHECKING:
+    from springtide.job.state import JobState
 
 ALL_LOST = "all ranks of the bsp group were lost, and with them its dense parameters"
 
@@ -29,6 +39,20 @@ def let_go(nodes: Mapping[str, Node], group: Mapping[int, int], *, at: float) ->
         joined = node.role.kind is RoleKind.WORKER and node.state is NodeState.JOINED
         if joined and node.role.rank not in group:
             node.move(NodeState.DRAINING, at=at, why="the group goes on without it")
+
+
+def go_back(state: "JobState", why: str, *, at: float) -> list[actions.Action]:
+    """Every living role begins its next life, from the last checkpoint; frames of the generation so far are refused."""
+    state.group, state.generation = {}, state.generation + 1
+    done: list[actions.Action] = [actions.GroupBack()]
+    for node in state.nodes.values():
+        if node.state is not NodeState.JOINED:
+            continue
+        over = actions.Lost if node.role.kind is RoleKind.SERVER else actions.Fence
+        done.append(over(node.role, node.incarnation, why))
+        again = Relaunch(why=why, failures=node.failures, oom_kills=node.oom_kills, memory=node.memory)
+        state.begin_again(node, again, 0.0, at)
+    return done
 
 
 def words(group: Mapping[int, int]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from springtide import errors
-from springtide.domain.cluster import Role
+from springtide.domain.cluster import Role, WantedRole
 
 
 class NodeState(StrEnum):
@@ -122,6 +122,13 @@ class Node:
         if to is NodeState.DRAINING:
             self.removed, self.drain_since = True, at
         self.finished = self.finished or to is NodeState.FINISHED
+
+    @property
+    def wanted(self) -> WantedRole:
+        """The process of this life."""
+        return WantedRole(
+            role=self.role, incarnation=self.incarnation, cpu=self.cpu, memory=self.memory, after_s=self.after_s
+        )
 
     @property
     def active(self) -> bool:

@@ -77,6 +77,18 @@ def after_silence(node: Node, silent_s: float, limit_s: float, spec: JobSpec, *,
     return _crashed(node, how, Blame.INFRASTRUCTURE, spec, at)
 
 
+def never_joined(node: Node, silent_s: float) -> GiveUp:
+    """A role's first life has not called in for too long."""
+    if node.role.kind is RoleKind.SERVER:
+        error = f"{node.role} has not called in within {silent_s:.0f} s; its log may say why"
+        return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
+    return GiveUp(
+        error=f"{node.role}: the script has not called st.join() within {silent_s:.0f} s. "
+        "Call it before anything slow, or raise --timeout.",
+        blame=Blame.USER,
+    )
+
+
 def _crashed(node: Node, how: str, blame: Blame, spec: JobSpec, at: float) -> Relaunch | GiveUp:
     failures, oom_kills = remembered(node, at)
     if failures >= spec.relaunches:

@@ -26,16 +26,11 @@ class Safety:
     """How often each server was lost."""
 
 
-def after_loss(
-    node: Node, verdict: Relaunch | GiveUp, safety: Safety, *, in_step: bool, trained: bool
-) -> Relaunch | GiveUp:
+def after_loss(verdict: Relaunch | GiveUp, safety: Safety, *, trained: bool) -> Relaunch | GiveUp:
     """The verdict on a lost server. `trained`: a worker may have written to it already."""
     why = verdict.error if isinstance(verdict, GiveUp) else verdict.why
     if not trained or isinstance(verdict, GiveUp):
         return verdict
-    if in_step:
-        error = f"{why}: the rows it held are lost, and a bsp group does not go back to a checkpoint by itself"
-        return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
     if safety.saved is None and not safety.origin:
         error = f"{why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
         return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)

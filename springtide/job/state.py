@@ -112,8 +112,8 @@ class JobState:
                 return []
             case events.Formed(members, why):
                 return self._formed(members, why, at)
-            case events.GroupLost():
-                return self._fail(groups.ALL_LOST, Blame.INFRASTRUCTURE)
+            case events.GroupLost(why):
+                return self._group_back(why or groups.ALL_LOST, at)
             case events.StopAsked(why):
                 return self._stop_asked(why, at)
             case events.Broken(error):
@@ -156,14 +156,8 @@ class JobState:
 
     def wanted(self) -> tuple[WantedRole, ...]:
         """The processes that must exist now; servers first."""
-        return tuple(
-            WantedRole(
-                role=node.role, incarnation=node.incarnation, cpu=node.cpu, memory=node.memory, after_s=node.after_s
-            )
-            for kind in (RoleKind.SERVER, RoleKind.WORKER)
-            for node in self.of_kind(kind)
-            if node.state is not NodeState.GONE
-        )
+        nodes = [*self.of_kind(RoleKind.SERVER), *self.of_kind(RoleKind.WORKER)]
+        return tuple(node.wanted for node in nodes if node.state is not NodeState.GONE)
 
     def draining(self, role: Role) -> bool:
         """Whether a worker should finish the batch in hand and leave. A bsp group learns of it by its leases."""
@@ -283,7 +277,7 @@ class JobState:
             return []  # the exit of another role may explain it: that would be the error to show
         fence = actions.Fence(node.role, node.incarnation, verdict.why)
         after_s = max(verdict.after_s, EXPLANATION_S) if node.said else verdict.after_s
-        self._begin_again(node, verdict, after_s, at)
+        self.begin_again(node, verdict, after_s, at)
         pause = f" after {after_s:g} s" if after_s else ""
         what = f"relaunch {node.role} as incarnation {node.incarnation}{pause}"
         return [fence, self._decide(what, verdict.why)]
@@ -293,7 +287,7 @@ class JobState:
         trained = self.phase is not Phase.STARTING and not node.coming
         if node.coming and isinstance(verdict, recovery.GiveUp):
             return [self._decide(*rollout.give_up(self, node, verdict.error, at))]
-        verdict = servers.after_loss(node, verdict, self.safety, in_step=self.in_step, trained=trained)
+        verdict = servers.after_loss(verdict, self.safety, trained=trained)
         if isinstance(verdict, recovery.GiveUp):
             node.move(NodeState.GONE, at=at, why=verdict.error)
             trace = next((each.trace for each in self.nodes.values() if each.trace), "")
@@ -301,11 +295,24 @@ class JobState:
         lost = actions.Lost(node.role, node.incarnation, verdict.why)
         self.suspicion = None  # this explains it
         self.safety.lost[node.role.rank] = self.safety.lost.get(node.role.rank, 0) + trained
-        self._begin_again(node, verdict, verdict.after_s, at)
+        self.begin_again(node, verdict, verdict.after_s, at)
+        if self.group and trained:
+            return [lost, *self._group_back(verdict.why, at)]
         what = servers.relaunch_text(node, self.safety, verdict.after_s, trained=trained)
         return [lost, self._decide(what, verdict.why)]
 
-    def _begin_again(self, node: Node, verdict: recovery.Relaunch, after_s: float, at: float) -> None:
+    def _group_back(self, why: str, at: float) -> list[actions.Action]:
+        """The bsp group goes on from its last checkpoint, if there is one and it is to go on at all."""
+        saved = self.safety.saved
+        if saved is None:
+            return self._fail(f"{why}; it had no complete checkpoint yet", Blame.INFRASTRUCTURE)
+        if self.phase is Phase.DRAINING:
+            return self._end(Phase.STOPPED, f"{self.why}; {why}: checkpoint {saved} is what is left")
+        done = groups.go_back(self, why, at=at)
+        return [*done, self._decide(f"take the bsp group back to checkpoint {saved}: all begin anew from it", why)]
+
+    def begin_again(self, node: Node, verdict: recovery.Relaunch, after_s: float, at: float) -> None:
+        """A role's next life is wanted."""
         node.move(NodeState.EXPECTED, at=at, why=verdict.why)
         node.heard_at = at + after_s
         node.failures, node.oom_kills = verdict.failures, verdict.oom_kills
@@ -322,7 +329,7 @@ class JobState:
         workers = self.of_kind(RoleKind.WORKER)
         if not all(node.state in (NodeState.FINISHED, NodeState.GONE) for node in workers):
             return []
-        if self.spec.checkpoints.on and not self.in_step and not self.last_save:
+        if self.spec.checkpoints.on and not self.last_save:
             self.last_save = ""
             return []
         if self.phase is Phase.DRAINING:
@@ -412,23 +419,14 @@ class JobState:
         if isinstance(event, events.Late) and node.coming:
             return [self._decide(*rollout.give_up(self, node, f"silent for {event.silent_s:.0f} s", at))]
         if isinstance(event, events.Late):
-            return self._never_joined(node, event.silent_s)
+            late = recovery.never_joined(node, event.silent_s)
+            return self._fail(late.error, late.blame)
         verdict = recovery.after_silence(node, event.silent_s, self._patience_s(node), self.spec, at=at)
         if node.role.kind is RoleKind.SERVER:
             return self._lost_server(node, verdict, at)
         if self.phase is Phase.DRAINING or node.state is NodeState.DRAINING:
             return [*self._let_go(node, "silent while draining", at), *self._settle()]
         return self._replace(node, verdict, at)
-
-    def _never_joined(self, node: Node, silent_s: float) -> list[actions.Action]:
-        if node.role.kind is RoleKind.WORKER:
-            return self._fail(
-                f"{node.role}: the script has not called st.join() within {silent_s:.0f} s. "
-                "Call it before anything slow, or raise --timeout.",
-                Blame.USER,
-            )
-        silent = f"{node.role} has not called in within {silent_s:.0f} s; its log may say why"
-        return self._fail(silent, Blame.INFRASTRUCTURE)
 
     # ---- ends ----
 

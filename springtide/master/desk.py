@@ -31,6 +31,7 @@ from springtide.master.record import Record
 from springtide.master.rollout import Rollout
 from springtide.master.rounds import Doors, Rounds
 from springtide.master.saving import Saving
+from springtide.master.stepping import Stepping
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
 from springtide.telemetry.events import EventLog
@@ -66,7 +67,9 @@ class Desk:
         self._balance = balance.Balance(record.state.spec.stragglers)
         self._tally = tally.Tally()
         self._gate = meetings.Doorway(self._changed)
-        self._forming = forming.Forming(record, self._changed, self._happen, self._kept)
+        self._forming = forming.Forming(
+            record, self._changed, self._happen, self._kept, lambda: self._stepping.due(last=True)
+        )  # fmt: skip
         self._usage: dict[Role, RoleUsage] = {}
         self._agents: set[Peer] = set()
         self._agent_left_at: float | None = None
@@ -76,6 +79,7 @@ class Desk:
         saving = saving or Saving(CheckpointRules(), pathlib.Path())
         doors = Doors(record=record, changed=self._changed, happen=self._happen, kept=self._kept, tell=self._tell)
         self.rounds = Rounds(saving, doors, clock)
+        self._stepping = Stepping(record, self.rounds, self._changed, clock)
         folder = str(saving.folder.absolute())
         self._healing = Healing(
             record, folder, kept=self._kept, tell=self._tell, happen=self._happen, went_back=self.rounds.went_back
@@ -203,7 +207,7 @@ class Desk:
             job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,
             heartbeat_s=spec.heartbeat_s, checkpoints=self.rounds.folder, mirror=spec.checkpoints.mirror,
             restore=self._healing.to_bring_back(peer.role) or self.rounds.restore_for(request.rank),
-            placement=self._healing.placement_for(peer.role),
+            placement=self._healing.placement_for(peer.role), generation=self.state.generation,
         )  # fmt: skip
 
     async def _join_worker(self, peer: Peer, request: messages.JoinWorker) -> messages.Welcome:
@@ -290,6 +294,8 @@ class Desk:
                 return await self._agreeing.answer(holder, request)
             case messages.Form():
                 return await self._forming.join(holder, request)
+            case messages.AtStep():
+                return await self._stepping.reached(request)
             case messages.Enter():
                 await self._gate.enter(holder, request.bound)
             case messages.Leave():
@@ -383,7 +389,7 @@ class Desk:
             revoked=verdict.revoked, truncate=verdict.wishes,
             hurry=self.record.book.came_back, era=self.record.book.era, servers=self._healing.servers(),
             healing=self.state.healing, group_lost=self.state.generation if self.state.group_lost else 0,
-            goal=self._rollout.news_for(request.epoch),
+            goal=self._rollout.news_for(request.epoch), save=self._stepping.due(),
         )  # fmt: skip
 
     def _level(self, now: float) -> None:

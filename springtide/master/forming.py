@@ -28,8 +28,11 @@ class Forming:
         changed: Turnstile,
         happen: Callable[[events.Event], None],
         kept: Callable[[entries.AnyEntry], AbstractContextManager[None]],
+        last_save: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`last_save`: the number of the checkpoint that a group makes at its end, 0 if none."""
         self._record, self._changed, self._happen, self._kept = record, changed, happen, kept
+        self._last_save = last_save
         self._arrived: dict[Holder, Arrival] = {}
         self._answers: dict[Holder, messages.Formed] = {}
         self._last: dict[Holder, messages.Formed] = {}
@@ -69,7 +72,7 @@ class Forming:
         formed = rendezvous.form(self._arrived, ranks=tuple(state.group), active=active, workers=state.workers)
         if formed is None:
             return
-        if not formed.known and self._record.leased_at is not None:
+        if not formed.known and self._record.begun:
             self._happen(events.GroupLost())
         elif formed.over:
             self._answer(formed, state.generation)
@@ -88,12 +91,14 @@ class Forming:
     def _answer(self, formed: Formation, generation: int) -> None:
         """Tell everyone who waited. Those that the group goes on without are told that it is over for them."""
         address = self._arrived[formed.leader].address
+        restored = not formed.known and bool(self._record.book.passes)
+        save = self._last_save() if formed.over else 0
         ranks = tuple(holder.rank for holder in formed.members)
         for holder in list(self._arrived):
             member = holder in formed.members
             self._answers[holder] = self._last[holder] = messages.Formed(
                 generation, ranks, formed.leader.rank, address, first=not formed.known, resting=formed.resting,
-                over=formed.over or not member,
+                over=formed.over or not member, restored=restored, save=save,
             )  # fmt: skip
         self._arrived.clear()
 

@@ -72,7 +72,10 @@ class Healing:
         if state.fenced(role, incarnation):
             raise errors.Fenced(f"{role} of incarnation {incarnation} was given up meanwhile")
         new, again = state.node(role).address != said.address, 0
-        if note is not None and new and state.spec.recovery == "exact":
+        if note is not None and new and state.in_step and state.safety.saved not in (None, said.restored):
+            self._went_back(said.restored)
+            return self._happen(events.GroupLost(f"{role} could only bring checkpoint {said.restored} back"))
+        if note is not None and new and (state.spec.recovery == "exact" or state.in_step):
             with self._kept(entries.Restore(note)):
                 again = book.restore(note)
         if note is not None and new and said.source != state.spec.checkpoints.resume:

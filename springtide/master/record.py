@@ -38,6 +38,7 @@ class RecordState(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None
     last_at: float
     objects: dict[int, dict[str, bytes]] = {}
+    begun: bool = False
 
 
 class Record:
@@ -59,6 +60,8 @@ class Record:
         """How often each barrier has opened."""
         self.leased_at: float | None = None
         """When the first shard was handed out."""
+        self.begun = False
+        """Whether any was since the job began, or its bsp group last went back: then only workers have its model."""
         self.trained_at = 0.0
         """When a worker last got on with its shards."""
         self.ended_at: float | None = None
@@ -105,6 +108,8 @@ class Record:
                 case actions.Fence(role, incarnation) if role.kind is RoleKind.WORKER:
                     self.book.fence(role.rank, incarnation)
                     self._release(Holder(role.rank, incarnation))
+                case actions.GroupBack():
+                    self.begun = False
                 case actions.Drain():
                     self.book.close()
                 case actions.Conclude():
@@ -118,8 +123,9 @@ class Record:
     def lease(self, entry: entries.Lease) -> tuple[Grant, ...] | Nothing:
         """Leases for a worker."""
         answer = self.book.lease(entry.holder, entry.card, entry.most, entry.at, set(entry.known), entry.era)
-        if self.leased_at is None and not isinstance(answer, Nothing):
-            self.leased_at = entry.at
+        if not isinstance(answer, Nothing):
+            self.begun = True
+            self.leased_at = entry.at if self.leased_at is None else self.leased_at
         self.last_at = max(self.last_at, entry.at)
         return answer
 
@@ -260,6 +266,7 @@ class Record:
                 once=self.once, gates=self.gates, owners=self.owners, epoch=self.epoch,
                 leased_at=self.leased_at, trained_at=self.trained_at,
                 ended_at=self.ended_at, last_at=self.last_at, objects=self.objects,
+                begun=self.begun,
             )
         )  # fmt: skip
 
@@ -274,4 +281,5 @@ class Record:
         record.owners, record.epoch = state.owners, state.epoch
         record.leased_at, record.trained_at = state.leased_at, state.trained_at
         record.ended_at, record.last_at, record.objects = state.ended_at, state.last_at, state.objects
+        record.begun = state.begun
         return record

@@ -57,8 +57,7 @@ class Rounds:
     @property
     def folder(self) -> str:
         """Where servers write; empty: nowhere."""
-        on = self.saving.rules.on and self._doors.record.state.spec.sync != "bsp"
-        return str(self.saving.folder.absolute()) if on else ""
+        return str(self.saving.folder.absolute()) if self.saving.rules.on else ""
 
     @property
     def waited_for(self) -> bool:
@@ -124,6 +123,17 @@ class Rounds:
             log.info("checkpoint %d begins, after %d", order.number, order.base)
             self._doors.changed.turn()
 
+    def begin_at_step(self, said: messages.AtStep) -> None:
+        """A bsp group waits after a step: begin its checkpoint there, if that can be now."""
+        saving, record, now = self.saving, self._doors.record, self._clock()
+        lives = self._check_lives()
+        if not saving.due_at_step(record, now, last=True) or len(lives) != len(rollout.needed(record.state.nodes)):
+            return
+        note = record.book.note(said.shard, said.first)
+        order = saving.begin(record, lives, hurry=True, at=now, note=note, step=said.step)
+        log.info("checkpoint %d begins after step %d", order.number, said.step)
+        self._doors.changed.turn()
+
     async def order_for(
         self, role: Role, incarnation: int, request: messages.SaveRequest
     ) -> messages.Save | messages.Wait | messages.Pulse:
@@ -151,6 +161,7 @@ class Rounds:
             task = asyncio.get_running_loop().create_task(self._publish(answer))
             self._tasks.add(task)
             task.add_done_callback(self._published)
+            self._doors.changed.turn()
         elif answer is not None:
             self._give_up(answer, "failed" if said.error else "abandoned")
 
@@ -190,6 +201,7 @@ class Rounds:
         number = self.saving.abandon(why, self._clock())
         log.warning("checkpoint %d %s: %s", number, outcome, why)
         self._doors.tell("checkpoint", number=number, outcome=outcome, why=why)
+        self._doors.changed.turn()
         if outcome != "failed":
             return
         record = self._doors.record
@@ -205,10 +217,10 @@ class Rounds:
     def _last_one(self) -> None:
         """All workers have ended: is there anything that no checkpoint has?"""
         record, last = self._doors.record, self.saving.last
-        if record.leased_at is None or record.state.in_step:
+        if record.leased_at is None or (record.state.in_step and last is None):
             self._doors.happen(events.LastSaved("nothing is to be saved"))
         elif last is not None and self.saving.covers(record):
-            self._doors.happen(events.LastSaved(f"checkpoint {last.number} has everything"))
+            self._doors.happen(events.LastSaved(f"checkpoint {last.number} is the last one"))
 
     def _check_lives(self) -> Mapping[int, str]:
         """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""

@@ -35,13 +35,16 @@ class Round:
 
     order: messages.Save
     note: BookNote
-    samples: int
     claims: tuple[str, ...]
     objects: dict[int, dict[str, bytes]]
     begun_at: float
     """Time of day."""
     lives: frozenset[str]
     """Servers that were there when it began."""
+    step: int = 0
+    """Of a bsp group, which waits after this step."""
+    generation: int = 0
+    """The group that waits: a later one may have gone on."""
     written: dict[str, Written] = field(default_factory=dict)
     tables: dict[int, TableSpec] = field(default_factory=dict)
     cpu_s: float = 0.0
@@ -54,8 +57,9 @@ class Round:
         spec = record.state.spec
         return Manifest(
             job=spec.name, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
-            slots=spec.slots, seed=spec.seed, samples=self.samples, ledger=msgspec.msgpack.encode(self.note),
-            tables=tuple(spec for _, spec in sorted(self.tables.items())), claims=self.claims, objects=self.objects,
+            slots=spec.slots, seed=spec.seed, samples=self.note.samples, step=self.step,
+            ledger=msgspec.msgpack.encode(self.note), claims=self.claims, objects=self.objects,
+            tables=tuple(spec for _, spec in sorted(self.tables.items())),
             outline=record.shared.get(SHARED_KEY, b""), files=covered.files, chains=covered.chains,
         )  # fmt: skip
 
@@ -128,21 +132,41 @@ class Saving:
         assigned = all(holder == DONE for holder in record.once.values())
         return assigned and at >= self._next_at, False
 
-    def begin(self, record: Record, lives: Mapping[int, str], *, hurry: bool, at: float) -> messages.Save:
-        """Note the ledger; what servers copy from now on belongs to this checkpoint."""
+    def due_at_step(self, record: Record, at: float, *, last: bool = False) -> int:
+        """The number of the checkpoint that a bsp group should begin after its next step; 0: none is due."""
+        state = record.state
+        if not self.rules.on or state.phase.over or state.healing or not state.group or not record.begun:
+            return 0
+        return self._number + 1 if last or (self.round is None and at >= self._next_at) else 0
+
+    def begin(
+        self,
+        record: Record,
+        lives: Mapping[int, str],
+        *,
+        hurry: bool,
+        at: float,
+        note: BookNote | None = None,
+        step: int = 0,
+    ) -> messages.Save:
+        """Note the ledger; what servers copy from now on belongs to this checkpoint. A bsp group is at `step`."""
         self._number += 1
         base = self.last.number if self.last is not None else 0
         order = messages.Save(self._term, self._number, base, hurry, self._finished)
-        book = record.book
         self.round = Round(
-            order, book.note(), book.samples_done, tuple(record.once), record.objects, time.time(),
-            frozenset(lives.values()),
+            order, note or record.book.note(), tuple(record.once), record.objects, time.time(),
+            frozenset(lives.values()), step, record.state.generation,
         )  # fmt: skip
         self._next_at = at + self.rules.every_s
         return order
 
     def covers(self, record: Record) -> bool:
-        """Whether nothing was trained since the last complete one began, and no object has changed."""
+        """Whether nothing was trained since the last complete one began, and no object has changed.
+
+        A bsp group has made its last one itself.
+        """
+        if record.state.in_step:
+            return True
         if self.last is None or self.last_note is None:
             return False
         return trained(self.last_note) == trained(record.book.note()) and self.last.objects == record.objects
@@ -156,6 +180,8 @@ class Saving:
             return None
         if said.error or said.written is None:
             return f"{life}: {said.error or 'wrote nothing'}"
+        if record.state.generation != now.generation:
+            return "the bsp group was formed anew meanwhile, and may have gone on"
         now.written[life] = said.written
         now.tables |= {spec.id: spec for spec in said.tables}
         now.cpu_s += said.cpu_s

@@ -32,6 +32,8 @@ def told(action: actions.Action) -> Told | None:
         case actions.Decided(what, why):
             log.info("%s: %s", what, why)
             return Told("decision", {"what": what, "why": why})
+        case actions.GroupBack():
+            log.info("the bsp group goes back")
         case actions.Drain(why):
             log.info("draining: %s", why)
         case actions.Conclude(phase, why, blame):

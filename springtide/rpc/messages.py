@@ -26,6 +26,7 @@ from springtide.rpc.saving import MirrorPart as MirrorPart
 from springtide.rpc.saving import Save as Save
 from springtide.rpc.saving import Saved as Saved
 from springtide.rpc.saving import SaveRequest as SaveRequest
+from springtide.rpc.together import AtStep as AtStep
 from springtide.rpc.together import Enter as Enter
 from springtide.rpc.together import Form as Form
 from springtide.rpc.together import Formed as Formed
@@ -263,6 +264,8 @@ class Pulse(Message, frozen=True):
     """Where servers are, once one has been lost. To be heeded before a new era is."""
     healing: bool = False
     """A server is away: ask again at once, the answer is held until there is news."""
+    save: int = 0
+    """A checkpoint of the bsp group is due: its number."""
     goal: Goal | None = None
     """To a server: whose slots are whose, and which to hand over. To a worker: where slots are, when it lags."""
 
@@ -283,6 +286,8 @@ class ServerWelcome(Message, frozen=True):
     """Folder for its part of checkpoints; empty: none are kept."""
     mirror: bool = False
     """Its files lie in a folder of its own in there, and another server has a copy of each."""
+    generation: int = 0
+    """Frames of a bsp group before this one are refused."""
 
 
 class Placed(Message, frozen=True):
@@ -376,6 +381,7 @@ Request = (
     | Claim
     | Settle
     | Form
+    | AtStep
     | Enter
     | Leave
     | Finish

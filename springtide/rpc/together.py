@@ -36,6 +36,26 @@ class Formed(Message, frozen=True):
     """Ranks whose scripts have ended: they take no step any more."""
     over: bool = False
     """The receiver takes part no more: the group goes on without it, or not at all."""
+    restored: bool = False
+    """Nobody has the model, but the servers have a checkpoint's: the leader takes it from there."""
+    save: int = 0
+    """It is over for all: the leader is to put the model on the servers for this checkpoint, the last one."""
+
+
+class AtStep(Message, frozen=True):
+    """The group's lowest rank has put dense parameters and optimizers as they are after `step` on the servers.
+
+    Answered when the slots are copied, the last time when the checkpoint is complete or given up: until then nobody
+    can take the next step.
+    """
+
+    number: int
+    """The checkpoint that was asked for."""
+    step: int
+    shard: int
+    first: int
+    """All that lies before this sample of this shard is trained."""
+    last: bool = False
 
 
 class Regroup(Message, frozen=True):

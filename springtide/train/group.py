@@ -6,10 +6,12 @@ step, model and place in the data on every rank. Next: allreduce.py (gloo), mode
 The order of a step makes it exact: gradients are all-reduced, each rank's part of the tables' goes to the servers, and
 once it is complete on all of them the step counts: servers apply it, then ranks apply the dense part. So when a member
 is lost, either all servers have all parts of a step and everyone applies it, or none does, and it is done again by the
-same ranks, the lost one in its next life: it gets model and place from a rank that has them. Design:
-docs/design/training.md.
+same ranks, the lost one in its next life: it gets model and place from a rank that has them. When nobody has them, or
+rows are lost, all begin anew from a checkpoint, for which the lowest rank puts the model on the servers after a step.
+Design: docs/design/training.md.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -20,9 +22,12 @@ from torch import nn
 from springtide import errors
 from springtide.embedding.client import TableClient
 from springtide.rpc import messages
-from springtide.train import allreduce, connect, link, model_state
+from springtide.train import allreduce, connect, group_state, link, model_state
 from springtide.train.allreduce import Reducer
 
+log = logging.getLogger(__name__)
+
+NEVER = 2**62  # the number of a checkpoint that will not be asked for
 LOOK_S = 0.5  # how long a server is asked to wait for other ranks' parts before this one looks whether they live
 
 
@@ -47,6 +52,11 @@ class Stepper(Protocol):
     @property
     def idle(self) -> bool:
         """No step is in hand."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Steps so far."""
         ...
 
     def catch_up(self, step: int) -> None:
@@ -83,7 +93,9 @@ class Group:
     def __init__(self, to_master: link.Link, client: TableClient, model: Model, reducer: Reducer) -> None:
         welcome = to_master.join()
         self._link, self._model, self._reducer = to_master, model, reducer
+        self._client = client
         self._backend: Any = client.backend
+        self._kept = 0
         self._welcome = welcome
         self._fresh = self._in = True
         self.place = Place(welcome.rank, welcome.workers, welcome.generation)
@@ -102,6 +114,8 @@ class Group:
             formed = self._link.form(asked)
             if formed.over:
                 self._in = False
+                if formed.save and formed.leader == self._welcome.rank and not self._fresh:
+                    self._ship(formed.save, stepper, last=True)
                 self._link.dismiss()
                 return -1
             if formed.resting and not stepper.idle:
@@ -126,6 +140,31 @@ class Group:
             if self._link.group_lost >= self.place.generation:
                 raise errors.GroupChanged(f"a member of group {self.place.generation} is lost")
 
+    def keep(self, stepper: Stepper, applied: Any) -> None:
+        """The loop asks for the next batch. If a checkpoint is due the lowest rank stops until all slots are copied.
+
+        `applied` is waited for: servers have this step then, and none after it, since the others wait for this rank.
+        """
+        due = self._link.save_due
+        if due <= self._kept or self.place.rank or applied is None:
+            return
+        applied.wait()
+        if self._ship(due, stepper):
+            self._kept = max(self._kept, due)
+
+    def _ship(self, number: int, stepper: Stepper, *, last: bool = False) -> bool:
+        spot = stepper.spot()
+        place = model_state.Place(stepper.count, *spot, stepper.counts())
+        try:
+            body = model_state.to_bytes(self._model, place)
+        except errors.BadInput as error:
+            log.warning("no checkpoints: %s", error)
+            self._kept = NEVER
+            return False
+        group_state.put(self._client, body)
+        log.info("checkpoint %d: the model of step %d is on the servers", number, stepper.count)
+        return self._link.stop_at(messages.AtStep(number, stepper.count, *spot, last=last))
+
     def _meet(self, formed: messages.Formed, meeting: Any, stepper: Stepper) -> int:
         rank, leads = self._welcome.rank, formed.leader == self._welcome.rank
         self._backend.set_generation(formed.generation)
@@ -134,12 +173,16 @@ class Group:
         gloo = allreduce.form_group(store, rank=index, workers=len(formed.ranks), host=connect.own_host(self._welcome))
         news = torch.zeros(3 + len(self._model.optimizers), dtype=torch.int64)
         if leads:
-            if formed.first:
+            if formed.first and not formed.restored:
                 self._model.assign_tables()
             complete = self._backend.regroup()
             self._backend.settle_group(complete, len(formed.ranks))
-            stepper.catch_up(complete)
-            news = torch.tensor([complete, *stepper.spot(), *stepper.counts()], dtype=torch.int64)
+            if formed.restored:
+                place = self._take_over(complete)
+                news = torch.tensor([complete, place.shard, place.first, *place.counts], dtype=torch.int64)
+            else:
+                stepper.catch_up(complete)
+                news = torch.tensor([complete, *stepper.spot(), *stepper.counts()], dtype=torch.int64)
         allreduce.broadcast(gloo, news, leader)
         complete = int(news[0])
         if not leads and not self._fresh:
@@ -152,3 +195,11 @@ class Group:
         self._reducer.group = gloo
         self._reducer.elder = leader if formed.generation > 1 else None
         return complete
+
+    def _take_over(self, complete: int) -> model_state.Place:
+        """The model of the checkpoint that the servers hold."""
+        place = model_state.from_bytes(self._model, group_state.get(self._client))
+        if place.step != complete:
+            raise errors.JobFailed(f"the servers are at step {complete}, the model that they hold is of {place.step}")
+        log.info("going on after step %d, with the model that the servers hold", complete)
+        return place

@@ -18,7 +18,7 @@ from springtide.domain.job import Blame
 from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import channel, messages
-from springtide.rpc.messages import End, Form, Formed, Leased, Regroup, Report, Servers, Wait, Welcome
+from springtide.rpc.messages import AtStep, End, Form, Formed, Leased, Regroup, Report, Servers, Wait, Welcome
 from springtide.train.following import SlotsFollower
 from springtide.train.hands import Hands, Words
 
@@ -110,9 +110,14 @@ class Link(Protocol):
         """Wait until the bsp group, the first or another one, is formed."""
         ...
 
-    @property
-    def group_lost(self) -> int:
-        """Generation of a bsp group that has lost a member, as far as is known here; 0: none."""
+    group_lost: int
+    """Generation of a bsp group that has lost a member, as far as is known here; 0: none."""
+
+    save_due: int
+    """Number of the checkpoint that is due of the bsp group, as far as is known here; 0: none."""
+
+    def stop_at(self, asked: AtStep) -> bool:
+        """Wait while the servers copy what they hold after this step. False: they could not begin."""
         ...
 
     def dismiss(self) -> None:
@@ -160,16 +165,13 @@ class MasterLink:
         self._secret, self._rank, self._incarnation = config.job_secret(settings), rank, settings.incarnation
         self._channel = channel.for_member(settings, self._secret)
         self._lock = threading.Lock()
-        self.hands = Hands()
-        self._told = Words()
+        self.hands, self._told = Hands(), Words()
         self._report: Report | None = None
         self._objects: dict[str, bytes] = {}
         self._welcome: Welcome | None = None
-        self._draining = False
-        self._fenced = False
+        self._draining = self._fenced = self._over = False
         self._turns: dict[str, int] = {}
-        self.group_lost = 0
-        self._over = False
+        self.group_lost = self.save_due = 0
         self._before_finish: list[Callable[[], None]] = []
         self._servers: Servers | None = None
         self._follow: Callable[[Servers], None] = lambda _: None
@@ -186,9 +188,7 @@ class MasterLink:
             self._slots.begin(welcome.placement.epoch)
             self._channel.start_heartbeat(welcome.heartbeat_s, self._beat, self._take_pulse)
         if (news := self._slots.newest) is not None:
-            self._welcome = msgspec.structs.replace(
-                self._welcome, placement=news.placement, servers=news.addresses
-            )  # fmt: skip
+            self._welcome = msgspec.structs.replace(self._welcome, placement=news.placement, servers=news.addresses)
         if self._servers is not None:
             self._welcome = whereabouts_now(self._welcome, self._servers)
         return self._welcome
@@ -198,9 +198,8 @@ class MasterLink:
         if self.draining:
             return End()
         words = self.hands.words()
-        reply = self._channel.ask(
-            messages.LeaseRequest(card, words.progress, words.failures, most, self.hands.ends, words.era)
-        )
+        asked = messages.LeaseRequest(card, words.progress, words.failures, most, self.hands.ends, words.era)
+        reply = self._channel.ask(asked)
         assert isinstance(reply, Leased | Regroup | Wait | End)
         self.hands.told(words)
         if isinstance(reply, Leased):
@@ -248,6 +247,10 @@ class MasterLink:
         reply = self._channel.ask(asked)
         assert isinstance(reply, Formed)
         return reply
+
+    def stop_at(self, asked: AtStep) -> bool:
+        """Wait while the servers copy what they hold after this step."""
+        return isinstance(self._channel.ask(asked), messages.Ok)
 
     def dismiss(self) -> None:
         """The job goes on without this worker."""
@@ -315,6 +318,7 @@ class MasterLink:
         self._draining = self._draining or pulse.drain
         self._fenced = self._fenced or pulse.fenced
         self.group_lost = max(self.group_lost, pulse.group_lost)
+        self.save_due = pulse.save
         self.hands.told(self._told)
         self._reach(pulse.servers)
         if pulse.goal is not None:
@@ -351,7 +355,7 @@ class AloneLink:
         self._shared: dict[str, bytes] = {}
         self.latest = Report()
         self.draining = False
-        self.group_lost = 0
+        self.group_lost = self.save_due = 0
         self._before_finish: list[Callable[[], None]] = []
 
     def join(self) -> Welcome:
@@ -412,6 +416,10 @@ class AloneLink:
     def form(self, asked: Form) -> Formed:
         """A group of one, until its script has ended."""
         return Formed(asked.generation + 1, (0,), 0, asked.address, first=asked.fresh, over=asked.resting)
+
+    def stop_at(self, asked: AtStep) -> bool:
+        """There are no checkpoints."""
+        return False
 
     def dismiss(self) -> None:
         """There is no one to leave."""

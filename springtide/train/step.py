@@ -143,9 +143,14 @@ class Step:
         self._meter.handed_out()
 
     def taken_back(self) -> None:
-        """Of several optimizers only some have stepped on this batch: they are not kept waiting for the others."""
+        """Of several optimizers only some have stepped on this batch: they are not kept waiting for the others.
+
+        A bsp group may stop here for a checkpoint: schedules have been stepped by now.
+        """
         if self._stepped:
             self._send()
+        if self.group is not None and self.idle:
+            self.group.keep(self, self._applying)
 
     def pause(self) -> None:
         """What was handed out is pushed and reported done, so that the tail of a pass can end for everyone.

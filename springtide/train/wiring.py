@@ -17,7 +17,7 @@ from springtide.embedding import convert
 from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.tables import ServedTable
-from springtide.train import connect, dense, link, outlining
+from springtide.train import connect, dense, group_state, link, outlining
 from springtide.train.allreduce import Reducer
 from springtide.train.dense import DenseGroup
 from springtide.train.group import Group, Model
@@ -73,6 +73,7 @@ def wire(
         if reducer is None:
             assign()
         else:
+            group_state.declare(client)
             held = Model(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
             group = Group(to_master, client, held, reducer)
     outlining.tell(to_master, outlining.outline(model, served, placed))

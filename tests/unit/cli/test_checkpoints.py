@@ -48,27 +48,19 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_gone_on_from(tmp_pat
         stores.publish(tmp_path, number, stores.save(store, tmp_path, number))
     path = tmp_path / "server-0.0-000002.seg"
     path.write_bytes(path.read_bytes()[:-3])
-    found = keeping.find_checkpoint(str(tmp_path), sync="async")
+    found = keeping.find_checkpoint(str(tmp_path))
     assert found.number == 1
     said = capsys.readouterr().err
     assert "checkpoint 2" in said and "torn" in said and "going on from checkpoint 1" in said
-    rules = keeping.rules(every_s=None, folder="", sync="async", resume=str(tmp_path), resumed=found)
+    rules = keeping.rules(every_s=None, folder="", resume=str(tmp_path), resumed=found)
     assert (rules.resume, rules.resume_number, rules.numbers_after, rules.every_s) == (str(tmp_path), 1, 2, 30.0)
 
 
 def test_nothing_to_go_on_from_is_an_error(tmp_path):
     with pytest.raises(errors.MissingFile, match="no checkpoint there"):
-        keeping.find_checkpoint(str(tmp_path), sync="async")
-
-
-def test_a_group_in_step_keeps_none():
-    assert not keeping.rules(every_s=None, folder="", sync="bsp").on
-    with pytest.raises(errors.BadInput, match="in step"):
-        keeping.rules(every_s=5.0, folder="", sync="bsp")
-    with pytest.raises(errors.BadInput, match="in step"):
-        keeping.find_checkpoint("somewhere", sync="bsp")
+        keeping.find_checkpoint(str(tmp_path))
 
 
 def test_a_path_as_a_url_means_files_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert keeping.rules(every_s=None, folder="", sync="async", url="copies").url == f"file://{tmp_path}/copies"
+    assert keeping.rules(every_s=None, folder="", url="copies").url == f"file://{tmp_path}/copies"

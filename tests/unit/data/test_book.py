@@ -189,6 +189,24 @@ def test_in_lockstep_every_rank_gets_every_shard():
     assert grants is Nothing.END
 
 
+def test_in_lockstep_a_group_goes_back_to_the_sample_that_its_checkpoint_notes():
+    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    for _ in range(2):
+        grants = [book.lease(holder, card, 1, 0.0) for holder in (A, B)]
+        for holder, each in zip((A, B), grants, strict=True):
+            book.report(holder, through(*each), 0.0)
+    note = book.note(1, 20)
+    assert note.samples == 60 and book.note(1, 40) == book.note(2, 0) and book.note(1, 40).samples == 80
+    assert book.samples_done == 80 and book.restore(note) == 20
+    assert (book.samples_done, book.era, book.totals().done) == (60, 1, 1)
+    assert book.lease(A, card, 1, 0.0) == (Grant(1, 0, 1, 0, 40),), "where in it the group was, its leader knows"
+    book.check()
+    other = Book(workers=3)
+    other.resume(note)
+    assert other.samples_done == 60 and Book.from_state(other.to_state()).samples_done == 60
+    assert [other.lease(Holder(rank), card, 1, 0.0) for rank in range(3)] == [(Grant(1, 0, 1, 0, 40),)] * 3
+
+
 def test_a_book_that_goes_back_hands_out_again_what_the_note_does_not_have():
     book = Book(workers=1)
     one, two = book.lease(A, CARD, 2, 0.0)

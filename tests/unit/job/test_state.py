@@ -229,9 +229,40 @@ def test_a_bsp_group_lets_go_whom_it_has_too_many_when_it_forms_anew():
     state.check()
 
 
-def test_a_bsp_group_whose_ranks_are_all_lost_fails_the_job():
+def test_a_bsp_group_whose_ranks_are_all_lost_fails_a_job_without_a_checkpoint():
     end = conclusion(started(sync="bsp").handle(events.GroupLost(), at=2))
     assert "all ranks of the bsp group were lost" in end.why
+
+
+@pytest.mark.parametrize("lost", [events.GroupLost(), killed(SERVERS[0])])
+def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkpoint(lost):
+    state = started(sync="bsp")
+    state.handle(events.Formed((Holder(0), Holder(1)), "all are here"), at=2)
+    state.handle(events.Saved(4), at=3)
+    done = state.handle(lost, at=4)
+    assert actions.GroupBack() in done
+    assert {action.role for action in done if isinstance(action, actions.Lost | actions.Fence)} == {
+        *SERVERS,
+        *WORKERS[:2],
+    }
+    assert all(node.incarnation == 1 and node.state is NodeState.EXPECTED for node in state.nodes.values())
+    assert state.generation == 2 and not state.group and "checkpoint 4" in state.decision.what
+    state.check()
+    for server in SERVERS:  # one that is lost while they come back is started again by itself
+        state.handle(events.Joined(server, 1, pid=9), at=5)
+    state.handle(killed(SERVERS[0], 1), at=6)
+    assert state.node(SERVERS[0]).incarnation == 2
+    assert all(state.node(role).incarnation == 1 for role in (*SERVERS[1:], *WORKERS[:2]))
+    state.check()
+
+
+def test_a_bsp_group_that_loses_a_server_while_it_stops_is_left_at_its_checkpoint():
+    state = started(sync="bsp")
+    state.handle(events.Formed((Holder(0), Holder(1)), "all are here"), at=2)
+    state.handle(events.Saved(4), at=3)
+    state.handle(events.StopAsked("Ctrl-C"), at=4)
+    end = conclusion(state.handle(killed(SERVERS[0]), at=5))
+    assert end.phase is Phase.STOPPED and "checkpoint 4 is what is left" in end.why
 
 
 def test_a_script_that_never_joins_is_told_what_to_do():

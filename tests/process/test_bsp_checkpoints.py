@@ -1,0 +1,177 @@
+"""A bsp group's checkpoints are exact at a step: going back to one, or on from one, gives the model of a quiet run."""
+
+import random
+
+import numpy as np
+import pytest
+
+from springtide.checkpoint import reader
+from springtide.checkpoint.places import place_of
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from tests.process import counting
+from tests.process.test_bsp_groups import BATCH, COUNTING
+
+pytestmark = pytest.mark.process
+
+MODEL = """
+import pathlib
+import sys
+import time
+
+import numpy as np
+import torch
+
+import springtide as st
+from springtide import zoo
+from springtide.zoo.clickdata import ClickLog
+
+folder, pause_s = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+data = ClickLog(6_000)
+job = st.join()
+torch.manual_seed(job.rank)
+model = zoo.model("deepfm", tables=data.tables, dim=4)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+model, optimizer, batches = job.prepare(model, optimizer, data, batch_size=40, sync="bsp", num_workers=0)
+with open(folder / f"losses-{job.rank}.txt", "a") as losses:
+    for x, y in batches:
+        time.sleep(pause_s)
+        optimizer.zero_grad()
+        loss = zoo.loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        print(repr(loss.item()), file=losses, flush=True)
+if not job.leaving:
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    np.savez(folder / f"state-{job.rank}.npz", **state)
+"""
+
+
+def spec(**more):
+    given = dict(
+        workers=2, servers=2, sync="bsp", heartbeat_s=0.1, silence_s=5.0, relaunches=1000, backoff_s=0.0, slots=64,
+        checkpoints=CheckpointRules(every_s=0.5),
+    )  # fmt: skip
+    return JobSpec(name="steps", **(given | more))
+
+
+def train(folder, *, pause_s=0.0, meanwhile=lambda job: None, **more):
+    """Train the model; what each rank lost at every step, and the model in the end if it came to that."""
+    folder.mkdir(exist_ok=True)
+    script = folder / "train.py"
+    script.write_text(MODEL)
+    with LocalCluster(script, [folder, pause_s], spec=spec(**more), folder=folder / "runs") as job:
+        job.until(lambda status: status.samples > 0)
+        meanwhile(job)
+        status = job.wait()
+    losses = [path.read_text().split() for path in sorted(folder.glob("losses-*.txt"))]
+    made = folder / "state-0.npz"
+    return status, losses, dict(np.load(made)) if made.exists() else {}
+
+
+def until_back(job, generation):
+    """Until the group trains again, in a later generation than this one."""
+    job.until(lambda status: formed(job) > generation, within_s=240.0)
+    seen = job.status.samples
+    job.until(lambda status: job.over or status.samples > seen)
+
+
+def formed(job):
+    """The number of the group that was formed last."""
+    told = [str(event["what"]) for event in job.story if event["event"] == "decision"]
+    return max([int(what.rpartition("number ")[2]) for what in told if what.startswith("form a bsp group")], default=0)
+
+
+def same_then_again(found, expected):
+    """Whether these losses are the expected ones up to some step, then those from an earlier one to the end."""
+    same = next(
+        (n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), min(map(len, (found, expected)))
+    )
+    again = found[same:]
+    return again == expected[len(expected) - len(again) :] and len(found) >= len(expected)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_quiet_run_to_the_bit(tmp_path, workers):
+    rules = CheckpointRules(every_s=0.3, keep=1000)
+    _, quiet, expected = train(tmp_path / "quiet", pause_s=0.005, workers=workers, checkpoints=rules)
+    folder = str(tmp_path / "quiet" / "runs" / "steps" / "checkpoints")
+    number = sorted(reader.numbers(place_of(folder)))[1]
+    manifest = reader.read(folder, number)
+    assert 0 < manifest.step < len(quiet[0]) == 150 and manifest.samples == 40 * manifest.step
+    assert reader.latest(folder).manifest.step == 150, "the last one has everything"
+
+    def lose_a_server(job):
+        job.until(lambda now: now.checkpoint)
+        before = formed(job)
+        assert job.kill("server-1")
+        until_back(job, before)
+
+    rules = CheckpointRules(every_s=0.3, resume=folder, resume_number=number, numbers_after=1000)
+    status, resumed, found = train(
+        tmp_path / "second", pause_s=0.005, meanwhile=lose_a_server, workers=workers, checkpoints=rules
+    )
+    assert status.phase is Phase.FINISHED and status.samples == 6000, status
+    for rank in range(workers):
+        assert same_then_again(resumed[rank], quiet[rank][manifest.step :])
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def count(folder, seed, *, batches, hurt, pause_s=0.01, **more):
+    """Count under faults; the last status, and what the counts are off by."""
+    ids = counting.draw(np.random.default_rng(seed), batches * BATCH)
+    script = counting.write(folder, ids, COUNTING)
+    rules = CheckpointRules(every_s=0.5)
+    job = LocalCluster(
+        script, [folder, 1, BATCH, pause_s], spec=spec(seed=seed, checkpoints=rules, **more), folder=folder / "runs"
+    )
+    with job:
+        job.until(lambda status: status.checkpoint)
+        hurt(job)
+        (folder / "hurry").touch()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert status.samples == len(ids)
+    counts = dict(np.load(folder / "counts.npz"))
+    np.savez(folder / "counts.npz", **{**counts, "small": counts["small"] * BATCH, "rows": counts["rows"] * BATCH})
+    return status, counting.differences(folder, ids, epochs=1, batch=BATCH)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_lost_server_a_lost_server_and_worker_the_master_too_and_all_ranks_count_every_occurrence_once(tmp_path):
+    def hurt(job):
+        lists = (["server-0"], ["server-1", "worker-0"], ["server-0", "master"], ["worker-0", "worker-1"])
+        for roles in (*lists, ["server-0", "server-1", "worker-0", "worker-1", "master"]):
+            before = formed(job)
+            assert all([job.kill(role) for role in roles]), roles
+            until_back(job, before)
+
+    _, wrong = count(tmp_path, 3, batches=6000, hurt=hurt)
+    assert not wrong, wrong
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(300, 306))
+def test_kills_of_anything_at_random_lose_and_repeat_nothing(tmp_path, seed):
+    chance = random.Random(seed)
+    print("seed", seed)
+
+    def hurt(job):
+        for _ in range(6):
+            if job.over:
+                return
+            before, alive = formed(job), sorted(job.pids())
+            chosen = chance.sample(alive, chance.randint(1, min(3, len(alive))))
+            print("kill", [(role, job.kill(role)) for role in chosen])
+            if chosen != ["master"]:
+                until_back(job, before)
+            seen = job.status.samples
+            job.until(lambda status, seen=seen: job.over or status.samples > seen + chance.randint(100, 1000))
+
+    _, wrong = count(tmp_path, seed, batches=8000, hurt=hurt)
+    assert not wrong, wrong
