@@ -49,7 +49,7 @@ class PlanningConfig:
     """Seconds added to the time left, so that a job at its end does not weigh without bounds."""
     exact_seconds: float = 0.5
     """How long the exact solver may take before the greedy answer is used; 0: greedy only."""
-    exact_options: int = 20_000
+    exact_options: int = 4_000
     """Candidates of all jobs together above which the exact solver is not tried."""
     least_gain: float = 0.05
     """A plan that brings less than this part of the throughput is not worth a change."""

@@ -6,6 +6,7 @@ A model is trusted near what was measured, and nowhere beyond what cores can do:
 was seen to take, so servers (or workers) that have fewer cores than that cannot be faster, whatever the equations say.
 """
 
+import functools
 import math
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ OPTIONS = 48
 """Of one job, at most; the front is thinned to so many."""
 NEAR = 2.0
 """As long as a model is unclear it is trusted for so many times as much of anything as was measured, or as little."""
-COUNTS, SIZES = 12, 4
+COUNTS, SIZES = 8, 3
 """Numbers of a role and sizes of it that are looked at near what was measured."""
 
 
@@ -40,12 +41,13 @@ def bid(ready: Ready, fitted: Fitted, view: ClusterView, config: PlanningConfig)
     shapes = (
         _nearby(job, now, config) if fitted.unclear and not ready.first else _worth_having(job, now, fitted, config)
     )
-    speed = np.minimum(_predicted(fitted, shapes), ceiling(job, ready.measured.throughput, shapes))
+    pace = pace_a_core(job, ready.measured.throughput)
+    speed = np.minimum(_predicted(fitted, shapes), ceiling(pace, shapes))
     shapes, speed = _thinned(shapes, speed, config)
     others = _other_workers(job, now, config)
     if not len(speed) and not len(others.workers):
         return "no shape within its bounds is worth having"
-    faster = np.minimum(_predicted(fitted, others), ceiling(job, ready.measured.throughput, others))
+    faster = np.minimum(_predicted(fitted, others), ceiling(pace, others))
     shapes, speed = joined(shapes, others), np.concatenate([speed, faster])
     here = float(fitted.predict(now))
     left = job.remaining if math.isfinite(job.remaining) else here * UNENDING_S
@@ -54,7 +56,7 @@ def bid(ready: Ready, fitted: Fitted, view: ClusterView, config: PlanningConfig)
         standing=Standing(
             samples_left=left, throughput=here, waited_s=max(0.0, view.now - job.submitted_at), given=job.priority
         ),
-        launches=(*view.launches, *job.launches),
+        launches=view.launches or job.launches,
     )  # fmt: skip
 
 
@@ -83,10 +85,12 @@ def _nearby(job: JobView, now: Shape, config: PlanningConfig) -> Columns:
         low, high = getattr(limits.least, name), getattr(limits.most, name)
         low, high = min(max(low, min(values) / NEAR), high), max(min(high, max(values) * NEAR), low)
         if name in CPUS:
-            axes.append(np.unique([*np.geomspace(low, high, SIZES), min(max(getattr(now, name), low), high)]))
+            sizes = [low * (high / low) ** (at / (SIZES - 1)) for at in range(SIZES)]
+            axes.append(tuple(sorted({*sizes, min(max(getattr(now, name), low), high)})))
         else:
-            axes.append(np.unique(np.linspace(math.ceil(low), math.floor(high), COUNTS).round()))
-    workers, servers, worker_cpu, server_cpu = (axis.ravel() for axis in np.meshgrid(*axes))
+            first, last = math.ceil(low), math.floor(high)
+            axes.append(tuple(sorted({round(first + (last - first) * at / (COUNTS - 1)) for at in range(COUNTS)})))
+    workers, servers, worker_cpu, server_cpu = _crossed(tuple(axes))
     none = np.zeros(workers.shape)
     rows = np.ceil(job.need.rows / servers)
     shapes = Columns(workers, servers, worker_cpu, server_cpu, none + job.need.worker, job.need.server + rows)
@@ -98,17 +102,24 @@ def _nearby(job: JobView, now: Shape, config: PlanningConfig) -> Columns:
     return shapes.taken(fits)
 
 
-def ceiling(job: JobView, throughput: float, shapes: Columns) -> Floats:
-    """What cores allow: samples a second at the core-seconds a sample that workers and servers are seen to use."""
-    most = np.full(shapes.workers.shape, np.inf)
-    for kind, cores in (
-        (RoleKind.WORKER, shapes.workers * shapes.worker_cpu),
-        (RoleKind.SERVER, shapes.servers * shapes.server_cpu),
-    ):
-        used = evidence.use(job, kind)
-        if used is not None and throughput > 0:
-            most = np.minimum(most, cores * throughput / used.used)
-    return most
+@functools.lru_cache(maxsize=256)
+def _crossed(axes: tuple[tuple[float, ...], ...]) -> tuple[Floats, ...]:
+    """All combinations, a column an axis; jobs that were measured alike share them."""
+    return tuple(axis.ravel() for axis in np.meshgrid(*(np.array(axis, dtype=np.float64) for axis in axes)))
+
+
+def pace_a_core(job: JobView, throughput: float) -> tuple[float, float]:
+    """Samples a second that a core of workers, and one of servers, was seen to be worth; no bound where unknown."""
+    used = [evidence.use(job, kind) for kind in (RoleKind.WORKER, RoleKind.SERVER)]
+    worker, server = (throughput / one.used if one is not None and throughput > 0 else math.inf for one in used)
+    return worker, server
+
+
+def ceiling(pace: tuple[float, float], shapes: Columns) -> Floats:
+    """What cores allow, at what one of them is worth."""
+    return np.minimum(
+        shapes.workers * shapes.worker_cpu * pace[0], shapes.servers * shapes.server_cpu * pace[1]
+    )  # fmt: skip
 
 
 def _predicted(fitted: Fitted, shapes: Columns) -> Floats:
@@ -139,7 +150,8 @@ def _with_memory(shapes: Columns, job: JobView, now: Shape) -> Columns:
 def _other_workers(job: JobView, now: Shape, config: PlanningConfig) -> Columns:
     """What runs now with more or fewer workers, the change that costs least; and with just the memory that it needs."""
     bounds = job.bounds
-    counts = np.unique(np.linspace(bounds.least.workers, bounds.most.workers, COUNTS).round())
+    fewest, most_of_all = bounds.least.workers, bounds.most.workers
+    counts = np.array(sorted({round(fewest + (most_of_all - fewest) * at / 15) for at in range(16)}), dtype=np.float64)
     same = (now.servers, now.worker_cpu, now.server_cpu, now.worker_memory, now.server_memory)
     shapes = Columns(counts, *(np.full(counts.shape, float(each)) for each in same))
     quota = fitting_in.quota(bounds, config)

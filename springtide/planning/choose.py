@@ -125,15 +125,28 @@ def worth_having(cost: Floats, throughput: Floats, least_marginal: float) -> int
 
     Steps along the upper hull of throughput over cost: between two points of it nothing pays better.
     """
-    at = int(np.argmax(throughput / np.maximum(cost, allotment.LEAST_COST)))
-    while True:
-        more = throughput - throughput[at]
-        slope = np.where((cost > cost[at]) & (more > 0), more, -np.inf) / np.maximum(cost - cost[at], 1e-12)
-        best = int(np.argmax(slope))
-        mean = throughput[at] / max(cost[at], allotment.LEAST_COST)
-        if not slope[best] > 0 or slope[best] < least_marginal * mean:
-            return at
-        at = best
+    order = np.lexsort((-throughput, cost))
+    hull: list[tuple[float, float, int]] = []
+    for x, y, which in zip(cost[order].tolist(), throughput[order].tolist(), order.tolist(), strict=True):
+        if hull and not y > hull[-1][1]:
+            continue  # dearer and not faster
+        while hull and _turns_up(hull, x, y):
+            hull.pop()
+        hull.append((x, y, which))
+    at = 0
+    while at + 1 < len(hull):
+        (x, y, _), (dearer, faster, _) = hull[at], hull[at + 1]
+        if (faster - y) * x < least_marginal * y * (dearer - x):
+            break
+        at += 1
+    return hull[at][2]
+
+
+def _turns_up(hull: list[tuple[float, float, int]], x: float, y: float) -> bool:
+    """Whether the last point lies under the line from the one before it (or from nothing) to a new one."""
+    x0, y0 = (hull[-2][0], hull[-2][1]) if len(hull) > 1 else (0.0, 0.0)
+    x1, y1, _ = hull[-1]
+    return (y1 - y0) * (x - x0) <= (y - y0) * (x1 - x0)
 
 
 def _too_much(cost: Floats, effective: Floats, saving: Floats, keep: NDArray[np.bool_], config: PlanningConfig) -> bool:

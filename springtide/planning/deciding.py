@@ -9,6 +9,8 @@ free for them, so that others shrink rather than grow.
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from springtide.domain.plan import Decision, Plan, nothing
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Capacity, Shape, cost
@@ -63,7 +65,8 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
             notes.append(f"{job.name}: {plan}")
             if job.shape is None:
                 waiting.append(job)
-    chosen, said = _shared_out(ready, view, room, waiting, config)
+    with np.errstate(all="ignore"):  # what was measured may hold anything; what comes of it is checked
+        chosen, said = _shared_out(ready, view, room, waiting, config)
     plans += chosen
     notes += said
     if not plans:

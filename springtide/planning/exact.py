@@ -13,6 +13,8 @@ from springtide.planning.allotment import Allotment, Ints, Limits, Options
 
 RELATIVE_GAP = 1e-6
 OPTIMAL = 0
+GOOD_ENOUGH = 1e-3
+"""Of the bound: a greedy answer that leaves less than this needs no other."""
 
 
 def solve(options: Options, limits: Limits, *, seconds: float) -> Ints | None:
@@ -51,7 +53,7 @@ class Effort:
 
     seconds: float = 0.5
     """For the exact answer; 0: the greedy one will do."""
-    most_options: int = 20_000
+    most_options: int = 4_000
     """Above so many options in all, the exact way is not tried."""
 
 
@@ -66,12 +68,13 @@ def allot(options: Options, limits: Limits, effort: Effort) -> Allotment | None:
         return Allotment(taken=most, value=value, by="greedy", greedy_value=options.total(taken), bound=value)
     taken = allotment.polish(options, limits, taken)
     greedy_value = options.total(taken)
-    if effort.seconds > 0 and int(np.isfinite(options.cost).sum()) <= effort.most_options:
+    ceiling = max(allotment.bound(options, limits), greedy_value)
+    count = int(np.isfinite(options.cost).sum())
+    if effort.seconds > 0 and count <= effort.most_options and greedy_value < (1 - GOOD_ENOUGH) * ceiling:
         best = solve(options, limits, seconds=effort.seconds)
         if best is not None:
             value = max(options.total(best), greedy_value)
             if options.total(best) > greedy_value:
                 return Allotment(taken=best, value=value, by="exact", greedy_value=greedy_value, bound=value)
             return Allotment(taken=taken, value=value, by="greedy", greedy_value=greedy_value, bound=value)
-    ceiling = max(allotment.bound(options, limits), greedy_value)
     return Allotment(taken=taken, value=greedy_value, by="greedy", greedy_value=greedy_value, bound=ceiling)

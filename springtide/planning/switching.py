@@ -7,6 +7,7 @@ Jobs train on while roles start and slots move, so a change costs mostly the wai
 size are begun anew, one after the other, and each loses the time its successor takes.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,15 +26,22 @@ NEWEST = 64
 
 def start_seconds(launches: Sequence[Launch], kind: RoleKind, cpu: Floats) -> Floats:
     """How long roles of this kind and these cores take to start: a line through past launches, by median slope."""
-    told = [one for one in launches if one.kind is kind and np.isfinite(one.seconds) and one.seconds >= 0][-NEWEST:]
+    usual, slope, least = _line(tuple(launches), kind)
+    return np.maximum(usual + slope * cpu, least)
+
+
+@functools.lru_cache(maxsize=64)
+def _line(launches: tuple[Launch, ...], kind: RoleKind) -> tuple[float, float, float]:
+    """Seconds of a role without cores, more of them a core, and the least there were: once for all jobs."""
+    told = [one for one in launches if one.kind is kind and np.isfinite(one.seconds + one.cpu) and one.seconds >= 0]
     if not told:
-        return np.full(cpu.shape, USUAL_S)
+        return USUAL_S, 0.0, USUAL_S
+    told = told[-NEWEST:]
     sizes, seconds = np.array([one.cpu for one in told]), np.array([one.seconds for one in told])
     apart_by, later_by = sizes[:, None] - sizes[None, :], seconds[:, None] - seconds[None, :]
     apart = apart_by > 1e-9
     slope = max(0.0, float(np.median(later_by[apart] / apart_by[apart]))) if apart.any() else 0.0
-    usual = float(np.median(seconds - slope * sizes))
-    return np.maximum(usual + slope * cpu, float(seconds.min()))
+    return float(np.median(seconds - slope * sizes)), slope, float(seconds.min())
 
 
 def seconds(now: Shape, to: Columns, launches: Sequence[Launch]) -> Floats:
@@ -55,5 +63,8 @@ def lost_samples(
 ) -> Floats:
     """Samples that a change costs: its gain while it is waited for, and the work of workers that begin anew."""
     waited = seconds(now, to, launches) * np.maximum(throughput - throughput_now, 0.0)
+    resized = resized_workers(now, to)
+    if not resized.any():
+        return np.asarray(waited)
     begun_anew = start_seconds(launches, RoleKind.WORKER, to.worker_cpu) * throughput_now
-    return np.asarray(waited + np.where(resized_workers(now, to), begun_anew, 0.0))
+    return np.asarray(waited + np.where(resized, begun_anew, 0.0))

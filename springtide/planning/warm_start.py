@@ -63,6 +63,8 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> S
     past, notes = sound(history[-NEWEST:])
     if not past:
         return cold(job, config, "there is no history", notes)
+    if not any(_features(one) for one in past):
+        return cold(job, config, "no past job has a feature to be known by", notes)
     lesson = learn(past, config)
     features = [_features(one) for one in past]
     parts = similarity.by_feature([similarity.usable({USER: job.user, **job.features})], features)
@@ -124,12 +126,12 @@ def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
 def learn(past: Sequence[PastJob], config: PlanningConfig) -> Lesson:
     """Which features, k and mu would have foretold the newest jobs best, each from those before it."""
     recent = past[-BACKTESTED:]
-    if len(recent) < FEWEST:
+    features = [_features(one) for one in recent]
+    if len(recent) < FEWEST or not any(features):
         return Lesson(
             similar=config.similar or USUAL_SIMILAR, smoothing=config.smoothing or USUAL_SMOOTHING,
             weights={}, accuracy=math.nan,
         )  # fmt: skip
-    features = [_features(one) for one in recent]
     finals = np.array([_row(one.shape) for one in recent])
     parts = similarity.by_feature(features, features)
     older = np.tri(len(recent), k=-1, dtype=bool)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from springtide.domain.plan import Decision, Plan, nothing
@@ -13,6 +13,7 @@ from springtide.planning import policies, validated
 from tests.unit.planning import views
 
 CONFIG = PlanningConfig(exact_seconds=0)
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # views are large: making them small takes minutes
 
 
 def checked(decision, view, config=CONFIG):
@@ -31,7 +32,7 @@ def checked(decision, view, config=CONFIG):
 
 
 @given(view=views.clusters())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=UNSHRUNK)
 def test_whatever_policies_see_their_plans_can_be_carried_out_and_nothing_is_raised(view):
     for name in policies.POLICIES:
         decision = policies.load(name)(view, CONFIG)
@@ -40,7 +41,7 @@ def test_whatever_policies_see_their_plans_can_be_carried_out_and_nothing_is_rai
 
 
 @given(view=views.clusters(), wild=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=UNSHRUNK)
 def test_a_wild_policy_is_tamed(view, wild):
     plans = tuple(
         Plan(

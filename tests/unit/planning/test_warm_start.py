@@ -96,6 +96,13 @@ def test_garbage_in_the_history_is_skipped_and_said():
     assert not warm_start.start(job(), garbage, CONFIG).warm
 
 
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_history_without_any_feature_gives_a_small_start(count):
+    history = [PastJob(name=str(at), shape=shape(9), ended_at=at) for at in range(count)]
+    start = warm_start.start(job(user="", features={}), history, CONFIG)
+    assert not start.warm and "no past job has a feature" in start.why
+
+
 def test_a_start_holds_the_memory_that_is_known_to_be_needed():
     start = warm_start.start(job(need=MemoryNeed(worker=2 * GIB, rows=40 * GIB)), [past("one", 12)], CONFIG)
     assert start.shape.worker_memory == 2 * GIB
