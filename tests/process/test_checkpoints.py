@@ -1,11 +1,16 @@
 """Checkpoints over real processes: a job that is stopped half-way goes on elsewhere, and every count is exact."""
 
 import json
+import pathlib
 import signal
 
 import numpy as np
 import pytest
 
+from springtide.checkpoint import reader
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec
+from springtide.testing.cluster import LocalCluster
 from tests.process import counting, running
 
 pytestmark = pytest.mark.process
@@ -53,3 +58,40 @@ def test_a_job_that_cannot_write_checkpoints_says_so_and_goes_on(tmp_path):
     told = checkpoints(tmp_path, "train")
     assert {event["outcome"] for event in told} == {"failed", "skipped"}
     assert "cannot write to" in told[0]["why"] and str(tmp_path / "full" / "train") in told[0]["why"]
+
+
+def uploader(url):
+    """The process that copies a checkpoint there just now, if one does."""
+    for each in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = each.read_bytes()
+        except OSError:
+            continue
+        if b"springtide.checkpoint.upload" in command and url.encode() in command:
+            return int(each.parent.name)
+    return None
+
+
+def copies(job, outcome):
+    """Numbers of the checkpoints of which that became."""
+    return [event["number"] for event in job.story if event["event"] == "uploaded" and event["outcome"] == outcome]
+
+
+def test_a_copy_whose_process_is_killed_leaves_the_one_before_and_the_next_is_complete(tmp_path):
+    script = tmp_path / running.script(tmp_path, running.loop(body="import time; time.sleep(0.02)", samples=200_000))
+    url = str(tmp_path / "copies")
+    rules = CheckpointRules(every_s=0.2, url=url, upload_every_s=0.3)
+    spec = JobSpec(name="train", servers=1, workers=1, slots=64, heartbeat_s=0.2, checkpoints=rules)
+    with LocalCluster(script, spec=spec, folder=tmp_path / "runs") as job:
+        job.until(lambda _: copies(job, "complete"))
+        running.kill(running.wait_until(lambda: uploader(url), "a process that copies"))
+        job.until(lambda _: copies(job, "failed"))
+        (lost,) = copies(job, "failed")
+        left = reader.latest(url)
+        assert left.manifest is not None and not left.troubles
+        job.until(lambda status: "could not be copied" in status.checkpoint_trouble or status.uploaded > lost)
+        job.until(lambda status: status.uploaded > lost and not status.checkpoint_trouble)
+        story = [event for event in job.story if event["event"] == "uploaded"]
+        before = [event["number"] for event in story[: story.index(next(e for e in story if e["number"] == lost))]]
+        assert left.manifest.number >= before[-1]
+    assert "before it was through" in next(str(event["why"]) for event in story if event["outcome"] == "failed")
