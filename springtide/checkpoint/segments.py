@@ -18,11 +18,11 @@ WriteImage = Callable[[int, int], tuple[int, int, bool]]
 class SegmentWriter:
     """One file being written. `close` gives it its name; left with an exception, it is removed."""
 
-    def __init__(self, folder: pathlib.Path, life: str, number: int, *, home: str = "") -> None:
-        """`home` is a folder in the job's folder for the files of this server alone."""
+    def __init__(self, folder: pathlib.Path, life: str, number: int, part: int = 0, *, home: str = "") -> None:
+        """`part`: the server has written others for this checkpoint. `home`: a folder for the files of this server."""
         self.life, self.number = life, number
         self._home, folder = home, folder / home
-        self.path = folder / segment_name(life, number)
+        self.path = folder / segment_name(f"{life}+{part}" if part else life, number)
         self._unfinished = self.path.with_suffix(".part")
         folder.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self._unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -78,18 +78,23 @@ class Saver:
     def save(self, order: messages.Save) -> messages.Saved:
         """Write what the order asks for. A disk that does not take it is told, not raised."""
         began, cpu = time.monotonic(), time.thread_time()
-        self._settle(order.base)
-        self._forget(order.forget)
+        if not order.part:
+            self._settle(order.base)
+            self._forget(order.forget)
         pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         home = self._mirror.home if self._mirror else ""
         try:
-            with SegmentWriter(self._folder, self._life, order.number, home=home) as file:
-                self._write(order, file, pace)
+            with SegmentWriter(self._folder, self._life, order.number, order.part, home=home) as file:
+                if order.part:
+                    self._write_slots(order, file, pace)
+                else:
+                    self._write(order, file, pace)
                 written = file.close()
         except OSError as error:
             log.warning("checkpoint %d: %s", order.number, error)
             where = f"cannot write to {self._folder}"
-            return messages.Saved(order.term, order.number, error=f"{where}: {error.strerror or error}")
+            why = f"{where}: {error.strerror or error}"
+            return messages.Saved(order.term, order.number, error=why, part=order.part)
         unmirrored = ""
         if self._mirror is not None:
             written, unmirrored = self._mirror.copy(written, order.buddy, order.base, pace)
@@ -97,8 +102,9 @@ class Saver:
         log.info("checkpoint %d: %d slots, %d bytes in %.2f s", order.number, len(written.pieces), file.size, seconds)
         tables = tuple(plain_spec(spec) for spec in self._role.store.tables())
         return messages.Saved(
-            order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s, unmirrored=unmirrored
-        )
+            order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s, part=order.part,
+            unmirrored=unmirrored,
+        )  # fmt: skip
 
     def _write(self, order: messages.Save, file: SegmentWriter, pace: "Pace") -> None:
         """All slots that are ours, those that come to us meanwhile too."""
@@ -111,10 +117,21 @@ class Saver:
                     chain = self._chains.get(slot)
                     since = chain if chain is not None and chain.number == order.base and not chain.long(slot) else None
                     piece = self._append(file, slot, since)
-                if not self._role.owns(slot):  # it left while it was copied: that may be half of it
-                    file.take_back(slot)
-                    continue
-                self._pending[slot] = grown(since, piece, order.number, cut)
+                self._keep_if_ours(file, slot, grown(since, piece, order.number, cut))
+
+    def _write_slots(self, order: messages.Save, file: SegmentWriter, pace: "Pace") -> None:
+        """Those of the slots that are ours by now, in full: nobody else has them in this checkpoint."""
+        cut = self._role.store.cut()
+        for slot in filter(self._role.owns, order.slots):
+            with pace:
+                piece = self._append(file, slot, None)
+            self._keep_if_ours(file, slot, grown(None, piece, order.number, cut))
+
+    def _keep_if_ours(self, file: SegmentWriter, slot: int, chain: Chain) -> None:
+        if self._role.owns(slot):
+            self._pending[slot] = chain
+        else:  # it left while it was copied: that may be half of it
+            file.take_back(slot)
 
     def _append(self, file: SegmentWriter, slot: int, since: Chain | None) -> Piece:
         cut = since.cut if since else 0
@@ -172,14 +189,14 @@ def start(
     """Save whatever the master orders, in a thread, until the server leaves."""
 
     def attend() -> None:
-        term = number = 0
+        term = number = part = 0
         try:
             while not over.is_set():
-                order = ask(messages.SaveRequest(term, number, takes_copies_at))
+                order = ask(messages.SaveRequest(term, number, part, takes_copies_at))
                 if isinstance(order, messages.Pulse):  # the job is over
                     return
                 if isinstance(order, messages.Save):
-                    term, number = order.term, order.number
+                    term, number, part = order.term, order.number, order.part
                     ask(saver.save(order))
         except errors.SpringtideError as error:
             if not over.is_set():

@@ -19,7 +19,7 @@ from springtide.domain.cluster import Role
 from springtide.domain.job import Phase
 from springtide.embedding import placement
 from springtide.job import events, rollout
-from springtide.job.nodes import ALIVE
+from springtide.job.nodes import ALIVE, NodeState
 from springtide.master import entries, meetings
 from springtide.master.buddies import Buddies
 from springtide.master.record import Record
@@ -143,7 +143,8 @@ class Rounds:
 
         def order() -> messages.Save | None:
             order = saving.round.order if saving.round is not None else None
-            new = order is not None and (order.term, order.number) != (request.term, request.number)
+            known = (request.term, request.number, request.part)
+            new = order is not None and (order.term, order.number, order.part) != known
             return self.buddies.named(order, role, self._lives()) if new and order is not None else None
 
         with contextlib.suppress(TimeoutError):
@@ -153,19 +154,27 @@ class Rounds:
 
     def heard(self, role: Role, incarnation: int, said: messages.Saved) -> None:
         """A server has written its part, or could not."""
-        lives, record = self._check_lives(), self._doors.record
-        placed = record.placement
-        owners = {slot: lives.get(rank, "") for slot, rank in enumerate(placed.server_of_slot)} if placed else {}
-        answer = self.saving.hear(f"{role}.{incarnation}", said, record, owners)
+        lives = self._check_lives()
+        answer = self.saving.hear(f"{role}.{incarnation}", said, self._doors.record, self._owners(lives))
+        self._go_on(answer, "failed" if said.error else "abandoned")
+
+    # ---- inside ----
+
+    def _owners(self, lives: Mapping[int, str]) -> dict[int, str]:
+        placed = self._doors.record.placement
+        return {slot: lives.get(rank, "") for slot, rank in enumerate(placed.server_of_slot)} if placed else {}
+
+    def _go_on(self, answer: Manifest | str | None, outcome: str) -> None:
+        """Publish it, give it up, or let servers know that there is more to write."""
         if isinstance(answer, Manifest):
             task = asyncio.get_running_loop().create_task(self._publish(answer))
             self._tasks.add(task)
             task.add_done_callback(self._published)
             self._doors.changed.turn()
         elif answer is not None:
-            self._give_up(answer, "failed" if said.error else "abandoned")
-
-    # ---- inside ----
+            self._give_up(answer, outcome)
+        else:
+            self._doors.changed.turn()
 
     async def _publish(self, manifest: Manifest) -> None:
         try:
@@ -224,7 +233,12 @@ class Rounds:
 
     def _check_lives(self) -> Mapping[int, str]:
         """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""
-        lives, now = self._lives(), self.saving.round
+        lives = self._lives()
+        servers = rollout.of(self._doors.record.state.nodes)
+        gone = [node for node in servers if node.state is NodeState.GONE and node.removed]
+        if self.saving.left(frozenset(f"{node.role}.{node.incarnation}" for node in gone)):
+            self._go_on(self.saving.weigh(self._doors.record, self._owners(lives)), "abandoned")
+        now = self.saving.round
         if now is not None and (lost := sorted(now.lives - set(lives.values()))):
             self._give_up(f"{', '.join(lost)} was lost meanwhile", "abandoned")
         return lives

@@ -26,6 +26,7 @@ from springtide.rpc import messages
 
 log = logging.getLogger(__name__)
 
+MOST_PARTS = 20  # of a checkpoint: slots that move faster than that are waited for by the next one
 AGAIN_S = 2.0  # after one that failed or was abandoned, or sooner where checkpoints are more frequent
 
 
@@ -45,7 +46,9 @@ class Round:
     """Of a bsp group, which waits after this step."""
     generation: int = 0
     """The group that waits: a later one may have gone on."""
-    written: dict[str, Written] = field(default_factory=dict)
+    written: list[Written] = field(default_factory=list)
+    answered: set[str] = field(default_factory=set)
+    """Servers that have written what the newest order asks for."""
     tables: dict[int, TableSpec] = field(default_factory=dict)
     cpu_s: float = 0.0
     unmirrored: str = ""
@@ -182,18 +185,44 @@ class Saving:
             return f"{life}: {said.error or 'wrote nothing'}"
         if record.state.generation != now.generation:
             return "the bsp group was formed anew meanwhile, and may have gone on"
-        now.written[life] = said.written
+        if said.written not in now.written:
+            now.written.append(said.written)
+        if said.part == now.order.part:
+            now.answered.add(life)
         now.tables |= {spec.id: spec for spec in said.tables}
         now.cpu_s += said.cpu_s
         if said.unmirrored:
             now.unmirrored = "; ".join(filter(None, (now.unmirrored, f"{life}: {said.unmirrored}")))
-        covered = cover.cover(record.state.spec.slots, self.last, tuple(now.written.values()), owners)
+        return self.weigh(record, owners)
+
+    def weigh(self, record: Record, owners: Mapping[int, str]) -> Manifest | str | None:
+        """Whether all that is needed has been written; if slots were under way, whoever owns them now is to save them.
+
+        That is sound, since the note of the ledger is older than any image, whoever makes it and whenever.
+        """
+        now = self.round
+        if now is None or now.publishing:
+            return None
+        covered = cover.cover(record.state.spec.slots, self.last, now.written, owners)
         if not covered.missing:
             now.publishing = True
             return now.manifest(record, covered)
-        if now.lives <= now.written.keys() and set(owners.values()) <= now.written.keys():
-            return f"{len(covered.missing)} slots have changed servers meanwhile and are in nobody's part"
+        if not (now.lives <= now.answered and set(owners.values()) <= now.answered):
+            return None
+        if now.order.part >= MOST_PARTS:
+            return f"{len(covered.missing)} slots change servers all the time, and are in nobody's part"
+        part = now.order.part + 1
+        now.order = msgspec.structs.replace(now.order, part=part, slots=covered.missing, forget=())
+        now.answered = set()
         return None
+
+    def left(self, lives: frozenset[str]) -> bool:
+        """These servers have gone, after their last slot: nobody waits for their part. Whether somebody did."""
+        now = self.round
+        waited = now is not None and bool(now.lives & lives - now.answered)
+        if now is not None:
+            now.lives -= lives
+        return waited
 
     def publish(self, manifest: Manifest) -> None:
         """Put it into the folder and drop what is not needed any more. Waits for the disk: call it in a thread."""

@@ -15,6 +15,7 @@ class SaveRequest(Message, frozen=True):
     term: int = 0
     number: int = 0
     """What it has dealt with last."""
+    part: int = 0
     takes_copies_at: str = ""
     """Where it listens for the files of others, for which it is the buddy; empty: it takes none."""
 
@@ -30,6 +31,9 @@ class Save(Message, frozen=True):
     """Somebody waits for it."""
     forget: tuple[ShardRange, ...] = ()
     """All shards that were finished before the last complete one began: details of their identities can go."""
+    part: int = 0
+    """Not 0: all have written what they owned, and some slots were under way: whoever owns these now writes them."""
+    slots: tuple[int, ...] = ()
     buddy: Buddy | None = None
     """Who is to have a copy of what is written, where a mirror is kept and there is another server."""
 
@@ -45,6 +49,7 @@ class Saved(Message, frozen=True):
     seconds: float = 0.0
     cpu_s: float = 0.0
     """Processor seconds of the thread that wrote it."""
+    part: int = 0
     unmirrored: str = ""
     """Why its buddy has no copy, where a mirror is kept."""
 
