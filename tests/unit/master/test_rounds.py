@@ -16,10 +16,9 @@ from springtide.domain.leases import Progress
 from springtide.domain.samples import DatasetCard
 from springtide.embedding import restoring, saving
 from springtide.embedding.placement import even
-from springtide.job import events
 from springtide.master import desk
 from springtide.master.record import Record
-from springtide.master.saving import MOST_PARTS, Saving
+from springtide.master.saving import Saving
 from springtide.rpc import messages
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
@@ -407,74 +406,3 @@ def test_ranges_that_are_new():
     before = (ShardRange(0, 3), ShardRange(5, 6))
     assert newly(before, (ShardRange(0, 8),)) == [3, 4, 6, 7]
     assert newly(before, before) == [] and newly((), (ShardRange(2, 4),)) == [2, 3]
-
-
-def give(job, slots, source, target):
-    """Slots go from one server to another, and the master hears of it."""
-    owners = list(job.master.record.owners)
-    for slot in slots:
-        owners[slot] = target
-    for rank, server in enumerate(job.servers):
-        server.owns = lambda slot, rank=rank: owners[slot] == rank
-    return job.ask(f"server-{source}", messages.SlotsMoved(tuple(slots), target))
-
-
-def holds_what_server_0_has(job, number):
-    """Whether the whole of a checkpoint is what was trained (all servers of these tests are trained alike)."""
-    again = stores._native.Store(slots=stores.SLOTS, seed=5)
-    restoring.restore(again, str(job.folder), number, range(stores.SLOTS))
-    return stores.contents(again) == stores.contents(job.servers[0].store)
-
-
-def test_slots_that_move_while_a_checkpoint_is_written_are_saved_by_their_new_owner(tmp_path):
-    async def test(job):
-        await job.train()
-        job.tick()
-        await job.save()
-        await job.train()
-        job.tick(31)
-        await job.save(1)
-        await give(job, range(5), 0, 1)  # its new owner has written its part already
-        await job.save(0)
-        assert job.outcomes == [(1, "complete")]
-        await give(job, [3], 1, 0)  # and one of them comes back
-        await job.save(0, 1)
-        assert job.outcomes == [(1, "complete"), (2, "complete")]
-        assert holds_what_server_0_has(job, 2)
-        await job.train()
-        job.tick(31)
-        await job.save()
-        assert job.outcomes[-1] == (3, "complete") and holds_what_server_0_has(job, 3)
-
-    with_job(test, tmp_path)
-
-
-def test_a_server_that_leaves_as_planned_while_a_checkpoint_is_written_does_not_end_it(tmp_path):
-    async def test(job):
-        await job.train()
-        job.tick()
-        await job.order(0)
-        await job.ask("server-0", job.servers[0].saver.save(messages.Save(1, 1)))
-        job.master._happen(events.ServersScaled(1, "test"))
-        await give(job, range(32, 64), 1, 0)
-        job.master._happen(events.Emptied(Role(RoleKind.SERVER, 1)))
-        job.tick()
-        assert job.outcomes == []
-        await job.save(0)
-        assert job.outcomes == [(1, "complete")] and holds_what_server_0_has(job, 1)
-
-    with_job(test, tmp_path)
-
-
-def test_slots_that_never_come_to_rest_are_left_to_the_next_checkpoint(tmp_path):
-    async def test(job):
-        await job.train()
-        job.tick()
-        job.servers[0].owns = job.servers[1].owns = lambda slot: slot > 3
-        for _ in range(MOST_PARTS + 1):
-            await job.save()
-        ((number, outcome),) = job.outcomes
-        assert (number, outcome) == (1, "abandoned")
-        assert "4 slots change servers all the time" in job.told()[0]["why"]
-
-    with_job(test, tmp_path)
