@@ -36,7 +36,7 @@ GOALS = {
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["store-growth", "master-load", "migrate"])
+@pytest.mark.parametrize("name", ["store-growth", "master-load", "migrate", "plan"])
 def test_a_benchmark_ends_with_its_goals(name):
     command = [sys.executable, "-m", "springtide.bench", name, "--quick", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
