@@ -29,6 +29,8 @@ Floats = NDArray[np.float64]
 CPUS = ("worker_cpu", "server_cpu")
 OPTIONS = 48
 """Of one job, at most; the front is thinned to so many."""
+ROOM_TO_GROW = 1.5
+"""Memory for rows in a new plan, against what they are expected to need: forecasts err, and plans are for long."""
 NEAR = 2.0
 """As long as a model is unclear it is trusted for so many times as much of anything as was measured, or as little."""
 COUNTS, SIZES = 8, 3
@@ -38,6 +40,7 @@ COUNTS, SIZES = 8, 3
 def bid(ready: Ready, fitted: Fitted, view: ClusterView, config: PlanningConfig) -> Bid | str:
     """The job's candidates, and what each would bring."""
     job, now = ready.job, ready.measured.shape
+    job = replace(job, need=replace(job.need, rows=math.ceil(ROOM_TO_GROW * job.need.rows)))
     shapes = (
         _nearby(job, now, config) if fitted.unclear and not ready.first else _worth_having(job, now, fitted, config)
     )

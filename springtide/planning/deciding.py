@@ -113,8 +113,9 @@ def _shared_out(
     for plan in plans:
         room.change(jobs[plan.job].shape, validated.takes(plan))
     notes += [decision.why, *decision.notes] if bids else []
+    changed = {plan.job for plan in plans}
     for one in ready:
-        if decision.plan_for(one.job.name) is None:
+        if one.job.name not in changed:
             mended = stages.mend(one.job, one.measured.shape, config)
             if isinstance(mended, Plan) and _fits(room, one.job, mended):
                 plans.append(mended)

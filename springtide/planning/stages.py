@@ -19,10 +19,14 @@ from springtide.domain.plan import Plan
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Shape, cost
 from springtide.domain.stages import Stage
-from springtide.domain.view import ClusterView, JobView, Trouble
+from springtide.domain.view import ClusterView, Finding, JobView, Trouble
 from springtide.planning import evidence, fitting_in, sizing, warm_start
 from springtide.planning.evidence import Measured
 
+SOON = 3.0
+"""Times the sampling time: a job that has no other size by then has the one it will have."""
+ROOMIER = 1.5
+"""Memory of a server whose rows will outgrow it, against what it has."""
 URGENT, START, SIZE = 0, 1, 2
 """In this order wishes are met."""
 
@@ -53,10 +57,11 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     """What the job needs, or why it needs nothing now."""
     if job.shape is None:
         return _start(job, view, config)
-    urgent = _memory(job, job.shape, config, ahead=job.stage is Stage.ADJUSTING)
+    quiet = evidence.unchanged_s(job, at=view.now)
+    sized = job.stage not in (Stage.WAITING, Stage.SAMPLING) or quiet > SOON * config.sample_s
+    urgent = _memory(job, job.shape, config, ahead=sized)
     if urgent is not None:
         return urgent
-    quiet = evidence.unchanged_s(job, at=view.now)
     if quiet < config.between_changes_s:
         return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
     here = evidence.now(job)
@@ -97,21 +102,36 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
     A job that has not its size yet is about to get it, with the memory that it needs: what lies ahead waits for that.
     """
     for one in job.findings:
-        if one.trouble is Trouble.OOM and one.role.kind is RoleKind.WORKER:
-            wanted = replace(shape, worker_memory=2 * shape.worker_memory)
-            why = f"{one.role} ran out of memory: twice as much for each worker"
+        if one.role.kind is RoleKind.WORKER and one.trouble is Trouble.OOM:
+            wanted = [replace(shape, worker_memory=2 * shape.worker_memory)]
         elif one.role.kind is RoleKind.SERVER and (
             one.trouble is Trouble.OOM or (one.trouble is Trouble.MEMORY and ahead)
         ):
-            more = 2 * shape.servers if one.trouble is Trouble.OOM else shape.servers + 1
-            wanted = replace(shape, servers=max(one.servers or more, shape.servers))
-            why = f"{one.role}, {one.trouble}: {wanted.servers} servers ({one.why})"
+            wanted = _more_for_rows(job, shape, one)
         else:
             continue
-        held = fitting_in.within(wanted, job.bounds, config, need=job.need)
-        if held != shape and held.memory >= shape.memory and held.servers >= shape.servers:
-            return Wish(plan=_plan(job, held, why, config, None), rank=URGENT)
+        for each in wanted:
+            held = fitting_in.within(each, job.bounds, config, need=job.need)
+            if _memory_of(held) > _memory_of(shape):
+                return Wish(
+                    plan=_plan(job, held, f"{one.role}, {one.trouble}: {held} ({one.why})", config, None), rank=URGENT
+                )
     return None
+
+
+def _more_for_rows(job: JobView, shape: Shape, found: Finding) -> list[Shape]:
+    """More servers where a guard says how many or after a kill, else larger ones; the other where bounds forbid it."""
+    factor = 2.0 if found.trouble is Trouble.OOM else ROOMIER
+    larger = replace(shape, server_memory=max(round(factor * shape.server_memory), job.need.of_server(shape.servers)))
+    count = found.servers or (2 * shape.servers if found.trouble is Trouble.OOM else shape.servers + 1)
+    more = replace(shape, servers=max(count, shape.servers))
+    by_number = found.trouble is Trouble.OOM or found.servers is not None or not shape.server_memory
+    return [more, larger] if by_number else [larger, more]
+
+
+def _memory_of(shape: Shape) -> tuple[int, int]:
+    """What servers have together, or how many they are where memory has no limit; then what a worker has."""
+    return shape.servers * (shape.server_memory or 1), shape.worker_memory
 
 
 def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:

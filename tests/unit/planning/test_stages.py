@@ -121,9 +121,20 @@ def test_memory_comes_before_everything_and_does_not_wait():
         return planned(views.running(of, findings=(finding,), last_change_at=999.0)).shape
 
     assert found(Trouble.MEMORY, RoleKind.SERVER, servers=5).servers == 5
-    assert found(Trouble.MEMORY, RoleKind.SERVER).servers == 3
+    assert found(Trouble.MEMORY, RoleKind.SERVER).server_memory == 6 * GIB
     assert found(Trouble.OOM, RoleKind.SERVER).servers == 4
     assert found(Trouble.OOM, RoleKind.WORKER).worker_memory == 4 * GIB
+
+
+def test_a_job_at_its_quota_gets_larger_servers_when_more_of_them_are_not_allowed():
+    of = Shape(workers=75, servers=57, worker_cpu=1, server_cpu=2, worker_memory=4 * GIB, server_memory=2 * GIB)
+    most = Shape(workers=75, servers=57, worker_cpu=8, server_cpu=8, worker_memory=9 * GIB, server_memory=99 * GIB)
+    bounds = Bounds(least=views.shape(1, 1, 1, 1), most=most, quota=Capacity(cpu=200, memory=1e13))
+    for servers in (None, 80):
+        finding = Finding(trouble=Trouble.MEMORY, role=Role(RoleKind.SERVER, 0), why="rows grow", servers=servers)
+        need = MemoryNeed(rows=200 * GIB)
+        job = views.running(of, findings=(finding,), bounds=bounds, need=need, stage=Stage.OPTIMIZING, uses=())
+        assert planned(job).shape.server_memory >= 200 * GIB / 57
 
 
 def test_a_straggler_is_not_mistaken_for_the_job():
