@@ -14,7 +14,7 @@ from typing import NamedTuple
 from springtide import errors
 
 PART_BYTES = 4 << 20
-NAME = re.compile(r"server-\d+\.\d+-\d{6,}\.seg")
+NAME = re.compile(r"server-\d+\.\d+(\+\d+)?-\d{6,}\.seg")
 
 
 class Part(NamedTuple):

@@ -53,7 +53,7 @@ class Mirror:
     ) -> tuple[str, ...]:
         """All that is lacking there; names of what is there now. What was given up is not worth a copy."""
         base, newest = needed
-        own = sorted((path.name, path.stat().st_size) for path in self._own.glob(f"{self._life}-*.seg"))
+        own = sorted((path.name, path.stat().st_size) for path in self._own.glob(f"{self._life}[-+]*.seg"))
         own = [(name, size) for name, size in own if (number := number_in(name) or 0) <= base or number == newest]
         link = channel.Channel(buddy.address, self._secret, connect_timeout_s=CONNECT_S)
         try:

@@ -101,6 +101,20 @@ def test_either_folder_may_go_and_increments_are_in_the_mirror_too(pair, lost):
     assert reader.latest(str(pair.folder)).manifest.number == 2, "nothing is missing that was not kept twice"
 
 
+def test_a_second_part_of_a_checkpoint_is_in_the_mirror_too(pair):
+    owned(pair)
+    orders = [
+        messages.Save(1, 1, part=part, slots=tuple(range(stores.SLOTS)),
+                      buddy=Buddy("server-1", pair.taking[1].address))
+        for part in (0, 1)
+    ]  # fmt: skip
+    said = [pair.savers[0].save(order) for order in orders]
+    assert not any(one.unmirrored for one in said)
+    files = ("server-0.0+1-000001.seg", "server-0.0-000001.seg")
+    assert sorted(said[1].written.mirrored) == sorted(path.name for path in (pair.folder / "server-1").iterdir())
+    assert tuple(sorted(said[1].written.mirrored)) == files
+
+
 def test_a_damaged_image_is_read_from_its_mirror_too(pair):
     owned(pair)
     pair.save(1)
