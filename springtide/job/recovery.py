@@ -4,7 +4,8 @@ In: `job.state` with how the process ended. Out: `Relaunch` or `GiveUp`. The rul
 
 =====================================  ================================================================
 a crash, a kill, a missed heartbeat    relaunch; at once, then after a pause that doubles; up to a limit
-killed for want of memory              relaunch at once with twice the memory; up to the same limit
+killed for want of memory              relaunch at once with twice the memory; up to the same limit; of a server's
+                                       kind there are twice as many from then on
 evicted or preempted                   relaunch at once; does not count
 an exception in the training code      never comes here: the job fails at once with the user's error
 a server is away                       a worker that could not go on without it is relaunched; does not count
@@ -32,6 +33,8 @@ class Relaunch:
     oom_kills: int
     memory: int | None
     after_s: float = 0.0
+    starved: bool = False
+    """It was killed for want of memory: if it is a server, the job gets more of them (`job.rollout.double`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ def after_exit(
             return GiveUp(error=f"{ended}{tried(oom_kills, node.memory)}", blame=Blame.INFRASTRUCTURE)
         doubled = 2 * node.memory
         why = f"{ended} at {in_gib(node.memory)}: it gets {in_gib(doubled)}"
-        return Relaunch(why=why, failures=failures, oom_kills=oom_kills + 1, memory=doubled)
+        return Relaunch(why=why, failures=failures, oom_kills=oom_kills + 1, memory=doubled, starved=True)
     if node.role.kind is RoleKind.SERVER:
         return _crashed(node, str(ended), Blame.INFRASTRUCTURE, spec, at)
     how = f"{ended}, status 0, before its script had ended" if ended.clean else str(ended)

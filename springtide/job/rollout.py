@@ -16,6 +16,7 @@ from springtide.job.nodes import Node, NodeState
 if TYPE_CHECKING:
     from springtide.job.state import JobState
 
+MOST_SERVERS = 64  # that are asked for without a user's word
 Reasoned = tuple[str, str]
 """What was decided, and why."""
 
@@ -52,6 +53,19 @@ def scale(state: "JobState", wanted: events.ServersScaled, at: float) -> Reasone
         add(state.nodes, role, state.spec, at=at)
     before, state.servers_wanted = state.servers_wanted, wanted.servers
     return f"scale from {before} to {wanted.servers} servers: {what}", wanted.why
+
+
+def double(state: "JobState", at: float) -> Reasoned | None:
+    """Twice as many servers, after one was killed for want of memory; None where that cannot be, or has begun.
+
+    The one that was killed needs more memory to bring its slots back at all; that they need not stay there is what
+    more servers are for.
+    """
+    servers = min(2 * state.servers_wanted, state.spec.slots, MOST_SERVERS)
+    coming = any(node.coming for node in of(state.nodes) if node.active)
+    if state.in_step or state.phase is not Phase.RUNNING or coming or servers <= state.servers_wanted:
+        return None
+    return scale(state, events.ServersScaled(servers, "one was killed for want of memory: rows need more room"), at)
 
 
 def replace(state: "JobState", asked: events.ServerReplaced, at: float) -> Reasoned:

@@ -299,7 +299,8 @@ class JobState:
         if self.group and trained:
             return [lost, *self._group_back(verdict.why, at)]
         what = servers.relaunch_text(node, self.safety, verdict.after_s, trained=trained)
-        return [lost, self._decide(what, verdict.why)]
+        more = rollout.double(self, at) if verdict.starved and trained else None
+        return [lost, self._decide(what, verdict.why), *([self._decide(*more)] if more else [])]
 
     def _group_back(self, why: str, at: float) -> list[actions.Action]:
         """The bsp group goes on from its last checkpoint, if there is one and it is to go on at all."""

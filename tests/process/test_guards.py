@@ -90,6 +90,7 @@ def test_without_the_guard_the_same_job_is_killed_for_its_memory_and_recovers(tm
         ended = job.wait()
 
     assert any("memory" in str(event.get("how", "")) for event in job.story if event["event"] == "exited")
+    assert any(text.startswith("scale from 1 to 2 servers") for text in decisions(job)), decisions(job)
     assert ended.phase is Phase.FINISHED, ended.why
     assert counts_are_exact(tmp_path, 320_000)
 

@@ -1,6 +1,6 @@
 """Servers that are replaced: by one that is ready, or, when they are far too slow, by their peers at once."""
 
-from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import JobSpec
 from springtide.job import actions, events, rollout
 from springtide.job.state import JobState
@@ -62,3 +62,30 @@ def test_a_server_in_anothers_place_has_as_much_as_that():
     state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
 
     assert (state.nodes["server-2"].cpu, state.nodes["server-2"].memory) == (1.0, 2 << 30)
+
+
+def kill(state, rank, *, oom, at=3.0):
+    """A server is killed; what was decided about it."""
+    role = Role(RoleKind.SERVER, rank)
+    life = state.nodes[str(role)].incarnation
+    ended = RoleExit(role=role, pid=rank + 1, signal="SIGKILL", incarnation=life, oom=oom)
+    told = state.handle(events.Gone(ended), at=at)
+    state.check()
+    return [action.what for action in told if isinstance(action, actions.Decided)]
+
+
+def test_after_a_kill_for_want_of_memory_there_are_twice_as_many_servers():
+    state = training(server_memory=1 << 30)
+    state.handle(events.Saved(1), at=1.0)
+
+    again, more = kill(state, 1, oom=True)
+    assert again.startswith("relaunch server-1 as incarnation 1") and more.startswith("scale from 2 to 4 servers: add ")
+    assert [state.nodes[f"server-{rank}"].memory for rank in (1, 2)] == [2 << 30, 1 << 30]
+    assert len(kill(state, 0, oom=True)) == 1, "more are on their way already"
+
+
+def test_after_any_other_kill_there_are_as_many_as_before():
+    state = training(server_memory=1 << 30)
+    state.handle(events.Saved(1), at=1.0)
+
+    assert len(kill(state, 1, oom=False)) == 1 and state.servers_wanted == 2
