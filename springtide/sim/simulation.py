@@ -25,7 +25,7 @@ from springtide.sim.running import End, Outcome, Running
 from springtide.sim.systems import System
 from springtide.sim.world import Job
 
-HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 400, 200, 24, 18, 6
+HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 24, 18, 6
 LONGEST_S = 60 * DAY_S
 MOST_TRIES = 2
 Watch = Callable[[float, int], None]

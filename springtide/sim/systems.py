@@ -60,7 +60,7 @@ class System:
     """Between two times that it is asked."""
     again_s: float = 600.0
     """A job with nothing new about it is shown to it that often at most..."""
-    rarely: float = 0.1
+    rarely: float = 0.25
     """...and again after this share of the time since its last change."""
 
 
