@@ -8,6 +8,7 @@
 #include "check.h"
 #include "cluster_for_tests.h"
 #include "refusal.h"
+#include "slot_target.h"
 
 using namespace springtide;
 
@@ -177,6 +178,54 @@ TEST(a_target_with_other_tables_refuses_and_the_slot_is_served_as_before) {
   CHECK(outcome.moved.empty() && outcome.kept.size() == kSlots / 2);
   CHECK(outcome.why.find("dim") != std::string::npos);
   CHECK(pulled(backend, routed).size() == 12);
+}
+
+// An answer may be lost and the frame still come: it waited on a connection that the source gave up.
+TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
+  Three cluster;
+  for (const auto& store : cluster.stores) store->declare(table(0, 4));
+  ServerOptions options;
+  options.secret = kSecret;
+  ServerState source(*cluster.stores[0], options);
+  const HandoverOptions to{"127.0.0.1", cluster[2].port(), 2, 5};
+  SlotTarget first(source, to), second(source, to);
+  const std::vector<uint8_t> image = cluster.stores[0]->export_slot(0);
+  FrameHeader answer;
+  const auto says = [&](SlotTarget& over, Kind kind) {
+    over.send(kind, 0, image);
+    return over.receive(answer).empty() ? static_cast<int>(answer.step) : -1;
+  };
+  CHECK(says(second, Kind::take) == 0);
+  CHECK(says(first, Kind::own) == 0);
+  CHECK(says(second, Kind::own) == 1);
+  CHECK(says(second, Kind::take) == 1);
+  CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
+}
+
+TEST(a_slot_that_changes_much_while_its_image_travels_is_complete_where_it_arrives) {
+  Three cluster;
+  RemoteBackend backend(cluster.of_two(false, 0));
+  const std::vector<TableSpec> tables = {counting(0, 4), counting(1, 9)};
+  backend.declare(tables);
+  std::vector<std::pair<TableId, Key>> pairs;
+  for (Key key = 0; key < 60000; ++key) pairs.emplace_back(0, key);  // some 900 rows a slot
+  const Routed routed = plan(cluster.placement, pairs, 4, 9);
+  const std::vector<float> minus(routed.row_offset.back(), -1.0f);
+  const Part part{&routed, const_cast<float*>(minus.data())};
+  std::atomic<bool> over = false;
+  uint64_t pushes = 0;
+  std::thread pushing([&] {
+    for (; !over || pushes < 3; ++pushes) backend.push(std::span(&part, 1), batch(0, pushes))->wait();
+  });
+  for (int round = 0; round < 4; ++round) {
+    const uint16_t from = round % 2 == 0 ? 0 : 2, to = round % 2 == 0 ? 2 : 0;
+    const HandoverOutcome outcome = cluster.move(from, to, cluster[from].owned());
+    CHECK(outcome.moved.size() == kSlots / 2 && outcome.why.empty());
+  }
+  over = true;
+  pushing.join();
+  const std::vector<float> rows = pulled(backend, routed);
+  CHECK(std::all_of(rows.begin(), rows.end(), [&](float x) { return x == static_cast<float>(pushes); }));
 }
 
 TEST(a_refusal_that_makes_no_sense_is_told_from_one_that_does) {

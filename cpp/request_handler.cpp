@@ -387,28 +387,30 @@ uint32_t RequestHandler::handed_slot(const FrameHeader& header) const {
 
 // The image is laid into a slot that stays closed: nobody reads or writes it until it is owned.
 bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
-  const std::shared_lock in_turn(state_.taking);
-  const uint32_t slot = handed_slot(header);
-  FrameHeader answer = reply_to(header);
-  if (state_.store.is_open(slot)) {
-    answer.step = 1;
-    return reply(answer, {});
-  }
-  state_.expects(slot);
-  state_.store.import_closed(slot, body, false);
-  return reply(answer, {});
+  return lay_in(header, body, false);
 }
 
 bool RequestHandler::own(const FrameHeader& header, std::span<const uint8_t> body) {
+  return lay_in(header, body, true);
+}
+
+// A slot that is open here has been given already, and the source gave nothing since: it had closed it. That
+// frame may have waited on an earlier connection of the source and come in between at any moment.
+bool RequestHandler::lay_in(const FrameHeader& header, std::span<const uint8_t> body, bool open) {
+  FrameHeader answer = reply_to(header);
   {
     const std::shared_lock in_turn(state_.taking);
     const uint32_t slot = handed_slot(header);
-    if (!state_.store.is_open(slot)) {  // else: said before, over a connection that broke
-      state_.store.import_closed(slot, body, true);
-      state_.got(slot);
+    if (!open && !state_.store.is_open(slot)) state_.expects(slot);
+    try {
+      state_.store.import_closed(slot, body, open);
+      if (open) state_.got(slot);
+    } catch (const BadInput&) {
+      if (!state_.store.is_open(slot)) throw;
+      answer.step = 1;
     }
   }
-  return reply(reply_to(header), {});
+  return reply(answer, {});
 }
 
 bool RequestHandler::reply(const FrameHeader& reply, std::span<const uint8_t> body) {

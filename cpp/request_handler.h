@@ -51,6 +51,7 @@ class RequestHandler {
   uint32_t handed_slot(const FrameHeader& header) const;
   bool take(const FrameHeader& header, std::span<const uint8_t> body);
   bool own(const FrameHeader& header, std::span<const uint8_t> body);
+  bool lay_in(const FrameHeader& header, std::span<const uint8_t> body, bool open);
 
   bool reply(const FrameHeader& reply, std::span<const uint8_t> body);
   bool fail(const FrameHeader& request, Status status, const std::string& why);

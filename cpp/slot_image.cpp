@@ -46,13 +46,18 @@ class Reader {
     std::memcpy(&value, take(sizeof value), sizeof value);
     return value;
   }
-  // The size is checked before anything is allocated for it.
+  // The size is checked before anything is allocated for it, or read.
   template <class T>
-  void get_all(std::vector<T>& values, uint64_t count) {
+  Column<T> column(uint64_t count) {
     if (count > rest_.size() / sizeof(T)) torn();
-    const uint8_t* from = take(count * sizeof(T));
-    values.resize(count);
-    if (count != 0) std::memcpy(values.data(), from, count * sizeof(T));
+    return {take(count * sizeof(T)), count};
+  }
+  template <class T>
+  std::vector<T> all(uint64_t count) {
+    const Column<T> from = column<T>(count);
+    std::vector<T> values(count);
+    if (count != 0) std::memcpy(values.data(), from.at, count * sizeof(T));
+    return values;
   }
   void finish() const {
     if (!rest_.empty()) torn();
@@ -80,16 +85,16 @@ TableImage read_table(Reader& r) {
   t.state_floats = head.state_floats;
   uint64_t weight_bytes = uint64_t{head.dim} * bytes_of(t.dtype),
            state_bytes = uint64_t{head.state_floats} * 4;
-  r.get_all(t.rows, head.rows);
-  r.get_all(t.row_ages, head.rows);
+  t.rows = r.column<uint64_t>(head.rows);
+  t.row_ages = r.column<uint64_t>(head.rows);
   if (weight_bytes != 0 && head.rows > UINT64_MAX / weight_bytes) Reader::torn();
-  r.get_all(t.weights, head.rows * weight_bytes);
+  t.weights = r.column<uint8_t>(head.rows * weight_bytes);
   if (state_bytes != 0 && head.rows > UINT64_MAX / state_bytes) Reader::torn();
-  r.get_all(t.state, head.rows * state_bytes);
-  r.get_all(t.waiting, head.waiting);
-  r.get_all(t.waiting_ages, head.waiting);
-  r.get_all(t.waiting_counts, head.waiting);
-  r.get_all(t.gone, head.gone);
+  t.state = r.column<uint8_t>(head.rows * state_bytes);
+  t.waiting = r.column<uint64_t>(head.waiting);
+  t.waiting_ages = r.column<uint64_t>(head.waiting);
+  t.waiting_counts = r.column<uint32_t>(head.waiting);
+  t.gone = r.column<uint64_t>(head.gone);
   return t;
 }
 
@@ -98,9 +103,9 @@ size_t bytes_in(const std::vector<T>& values) {
   return values.size() * sizeof(T);
 }
 
-void check_home(const SlotImage& image, const std::vector<uint64_t>& hashes) {
-  for (uint64_t hash : hashes) {
-    if (slot_of(hash, image.slots) != image.slot) Reader::torn();
+void check_home(const SlotImage& image, const Column<uint64_t>& hashes) {
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    if (slot_of(hashes[i], image.slots) != image.slot) Reader::torn();
   }
 }
 
@@ -207,10 +212,8 @@ SlotImage decode(std::span<const uint8_t> bytes) {
   SlotImage image{slot.slot, slot.slots, slot.seed, slot.clock, slot.full != 0, {}, {}};
   if (image.slots < kStripes || !std::has_single_bit(image.slots) || image.slot >= image.slots)
     Reader::torn();
-  std::vector<SampleSpan> spans;
-  std::vector<ShardRun> finished;
-  r.get_all(spans, slot.spans);
-  r.get_all(finished, slot.finished);
+  std::vector<SampleSpan> spans = r.all<SampleSpan>(slot.spans);
+  std::vector<ShardRun> finished = r.all<ShardRun>(slot.finished);
   image.identities = IdentitySet(std::move(spans), std::move(finished));
   for (uint32_t i = 0; i < slot.tables; ++i) {
     image.tables.push_back(read_table(r));

@@ -1,9 +1,10 @@
 // One slot as bytes: what moves between servers and what checkpoints hold. Versioned, checksummed, sizes
-// checked. In: a slot (store_export.cpp). Out: bytes, and back as a SlotImage (store_slots.cpp); BadInput on
+// checked. In: a slot (store_export.cpp). Out: bytes, and back as a SlotImage (store_import.cpp); BadInput on
 // anything torn or foreign.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -13,6 +14,20 @@
 
 namespace springtide {
 
+// A column of an image, read where it lies; nothing there is aligned.
+template <class T>
+struct Column {
+  const uint8_t* at = nullptr;
+  size_t count = 0;
+
+  size_t size() const { return count; }
+  T operator[](size_t i) const {
+    T value;
+    std::memcpy(&value, at + i * sizeof(T), sizeof value);
+    return value;
+  }
+};
+
 // The rows of one table, column by column. Hashes stand for keys (hash.h).
 struct TableImage {
   TableId id = 0;
@@ -20,11 +35,11 @@ struct TableImage {
   DType dtype = DType::f32;
   OptimKind optimizer = OptimKind::sgd;
   uint32_t state_floats = 0;
-  std::vector<uint64_t> rows, row_ages;
-  std::vector<uint8_t> weights, state;
-  std::vector<uint64_t> waiting, waiting_ages;
-  std::vector<uint32_t> waiting_counts;
-  std::vector<uint64_t> gone;
+  Column<uint64_t> rows, row_ages;
+  Column<uint8_t> weights, state;
+  Column<uint64_t> waiting, waiting_ages;
+  Column<uint32_t> waiting_counts;
+  Column<uint64_t> gone;
 };
 
 struct SlotImage {
@@ -67,6 +82,7 @@ class ImageWriter {
   size_t capacity_ = 0, size_ = 0;
   std::vector<TableColumns> columns_;
 };
+// Good as long as the bytes are: its columns are not copied.
 SlotImage decode(std::span<const uint8_t> bytes);
 
 uint64_t checksum(std::span<const uint8_t> bytes);

@@ -114,6 +114,20 @@ void SlotIndex::clear(Slot& slot) {
   slot.requests = requests;
 }
 
+void SlotIndex::reserve(Slot& slot, uint64_t cells) {
+  if (slot.bucket_mask != 0 || cells == 0) return;
+  const auto holds = [](uint32_t segment_cells) { return uint64_t{segment_cells} * 5 / 8; };
+  uint32_t size_class = kFirstClass, depth = 0;
+  while (size_class < kFullClass && cells > holds(16u << size_class)) ++size_class;
+  while (depth < kMaxReserved && cells > holds(16u << kFullClass) << depth) ++depth;
+  uint32_t unit = depth > Slot::kInlineDepth ? pool_.take(directory_class(depth)) : 0;
+  auto* entries = unit == 0 ? slot.segments : reinterpret_cast<uint32_t*>(pool_.at(unit));
+  for (uint32_t i = 0; i < uint32_t{1} << depth; ++i) entries[i] = new_segment(size_class, depth);
+  if (unit != 0) slot.segments[0] = unit;
+  slot.depth = static_cast<uint8_t>(depth);
+  slot.bucket_mask = static_cast<uint16_t>((16u << size_class) / kBucket - 1);
+}
+
 // Limits are drawn from 0.5 to 0.9 of the cells, evenly by ratio. Equal slots reach them over most of a
 // doubling of the rows, so that there is about as much splitting at one time as at another.
 uint32_t SlotIndex::new_segment(uint32_t size_class, uint32_t depth) {

@@ -81,6 +81,9 @@ class SlotIndex {
   }
   void erase(Slot& slot, Cell* cell);  // moves other cells of its segment
   void clear(Slot& slot);
+  // An empty slot gets room for so many cells at once; as dense as growing would leave it, so some may still
+  // grow.
+  void reserve(Slot& slot, uint64_t cells);
 
   bool belongs(uint64_t meta, TableId table) const { return table_of(meta) == table; }
   TableId table_of(uint64_t meta) const {
@@ -113,6 +116,7 @@ class SlotIndex {
   static constexpr uint32_t kFirstClass = 0;  // 16 cells
   static constexpr uint32_t kFullClass = 6;   // 1024 cells, 16 KiB
   static constexpr uint32_t kMaxDepth = 30;
+  static constexpr uint32_t kMaxReserved = 12;  // depth of a directory that is made at once
 
   // In the last cell of a segment, in the place of its hash. Its meta is one that belongs to no table.
   struct Header {

@@ -19,12 +19,13 @@ uint64_t crowded(std::mt19937_64& random) {
   return hash >> 6;  // all in slot 0
 }
 
-void play(uint64_t seed, int calls, size_t most) {
+void play(uint64_t seed, int calls, size_t most, uint64_t reserved = 0) {
   std::mt19937_64 random(seed);
   std::vector<TableId> owners(16, 7);
   owners[0] = kNoTable;
   SlotIndex index(kSlots, size_t{64} << 20, owners.data());
   Slot& slot = index.slot(0);
+  index.reserve(slot, reserved);
   std::map<uint64_t, uint64_t> wanted;
   for (int call = 0; call < calls; ++call) {
     bool add = wanted.size() < most && (random() % 3 != 0 || wanted.empty());
@@ -60,6 +61,29 @@ TEST(small_segments_keep_every_cell_findable) {
 
 TEST(splitting_segments_keep_every_cell_findable) {
   for (uint64_t seed = 0; seed < 3; ++seed) play(seed, 30000, 12000);
+}
+
+TEST(slots_that_were_given_room_at_once_keep_every_cell_findable_and_grow_on) {
+  for (uint64_t seed = 0; seed < 40; ++seed) play(seed, 600, 10 + seed, 1 + seed);
+  for (uint64_t room : {400, 700, 1400, 6000, 60000}) play(room, 20000, 12000, room);
+}
+
+TEST(room_given_at_once_takes_no_more_memory_than_growing) {
+  std::vector<TableId> owners{kNoTable, 7};
+  const auto segments = [&](bool at_once) {
+    SlotIndex index(kSlots, size_t{256} << 20, owners.data());
+    std::mt19937_64 random(2);
+    for (uint32_t number = 0; number < kSlots; ++number) {
+      const uint64_t cells = 300 * (1 + number);
+      if (at_once) index.reserve(index.slot(number), cells);
+      for (uint64_t i = 0; i < cells; ++i) {
+        index.insert(index.slot(number), uint64_t{number} << 58 | random() >> 6,
+                     row_meta(uint64_t{1} << kRowBits, 1));
+      }
+    }
+    return static_cast<double>(index.resident());
+  };
+  CHECK(segments(true) < 1.1 * segments(false));
 }
 
 TEST(memory_of_cleared_slots_comes_back) {

@@ -205,10 +205,8 @@ void Store::close_slot(uint32_t slot) { impl_->set_closed(slot, true); }
 void Store::open_slot(uint32_t slot) { impl_->set_closed(slot, false); }
 bool Store::is_open(uint32_t slot) const { return impl_->is_open(slot); }
 
-std::vector<uint8_t> Store::close_and_export(uint32_t slot, uint64_t since_cut) {
-  ImageWriter image;
-  impl_->write_image(slot, since_cut, image, true);
-  return {image.bytes().begin(), image.bytes().end()};
+void Store::close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to) {
+  impl_->write_image(slot, since_cut, to, true);
 }
 
 void Store::import_closed(uint32_t slot, std::span<const uint8_t> image, bool open) {

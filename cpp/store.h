@@ -136,7 +136,7 @@ class Store {
   void open_slot(uint32_t slot);
   bool is_open(uint32_t slot) const;
   // Closes the slot and copies what changed since the cut: nothing can come after that copy.
-  std::vector<uint8_t> close_and_export(uint32_t slot, uint64_t since_cut);
+  void close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to);
   // Imports into `slot`, and opens it then if asked to. BadInput when the image is of another slot, or this
   // one is open: a slot has one owner.
   void import_closed(uint32_t slot, std::span<const uint8_t> image, bool open);

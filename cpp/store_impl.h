@@ -1,5 +1,6 @@
 // The parts of a Store and what its files share: store.cpp (tables, wiring), store_pull.cpp, store_push.cpp,
-// store_once.cpp (pushes by identity), store_evict.cpp, store_slots.cpp (scan, cuts, export, import).
+// store_once.cpp (pushes by identity), store_evict.cpp, store_slots.cpp (scan, loads),
+// store_export.cpp, store_import.cpp, store_gates.cpp.
 #pragma once
 
 #include <array>
@@ -127,7 +128,9 @@ class StoreImpl {
   template <class Source>
   void pull_rows(Source& source);
   void apply_one(const Item& item, uint32_t tick, PushStats& stats);
-  RowHandle create(const Item& item, Cell* cell, uint32_t tick);
+  RowHandle create(const Item& item, Cell* cell, uint32_t tick);  // with its init
+  // Its memory holds anything. The cell of a key that waited, if there is one, becomes the row's.
+  RowHandle make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick);
   void update(const Item& item, RowHandle row);
   void assign_one(const Item& item, uint32_t tick);
 
@@ -136,6 +139,7 @@ class StoreImpl {
   void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
   void forget_rows(uint32_t slot_number);
   void import_table(uint32_t slot_number, const TableImage& part);
+  void import_rows(uint32_t slot_number, const TableImage& part, Table& into);
   void remember_gone(uint32_t slot_number, uint64_t hash, TableId table);
   uint64_t drop_expired(uint32_t slot_number, const std::vector<Cell>& found);
   void sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& stats);

@@ -203,17 +203,20 @@ void StoreImpl::apply_one(const Item& item, uint32_t tick, PushStats& stats) {
   ++stats.created;
 }
 
-// The row with its init; the cell of a key that waited, if there is one, becomes the row's.
 RowHandle StoreImpl::create(const Item& item, Cell* cell, uint32_t tick) {
-  Table& table = *item.use->table;
-  uint32_t number = slot_number(item.hash);
+  RowHandle row = make_row(*item.use->table, item.hash, cell, tick);
+  item.use->table->write_init(row, item.hash);
+  return row;
+}
+
+RowHandle StoreImpl::make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick) {
+  uint32_t number = slot_number(hash);
   Slot& slot = index_.slot(number);
-  RowHandle row = table.rows.take(stripe_number(item.hash));
-  table.write_init(row, item.hash);
+  RowHandle row = table.rows.take(stripe_number(hash));
   if (cell != nullptr) {
     cell->meta = row_meta(row, tick);
   } else {
-    index_.insert(slot, item.hash, row_meta(row, tick));
+    index_.insert(slot, hash, row_meta(row, tick));
   }
   ++slot.rows;
   slot.row_bytes += table.bytes();

@@ -1,0 +1,56 @@
+#include "slot_target.h"
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "frame_io.h"
+#include "handshake.h"
+
+namespace springtide {
+namespace {
+
+constexpr uint64_t kReplyBytes = 1 << 16;
+
+}  // namespace
+
+SlotTarget::SlotTarget(const ServerState& state, const HandoverOptions& to) {
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(to.timeout_s));
+  fd_ = connect_tcp(to.host, to.port, deadline);
+  if (!fd_) throw PeerLost(std::string("cannot be reached: ") + std::strerror(errno));
+  set_timeouts(fd_.get(), to.timeout_s, to.timeout_s);
+  tune_tcp(fd_.get());
+  FrameHeader who;
+  who.rank = state.options.index;
+  who.generation = state.generation;
+  const Welcome terms = introduce(fd_.get(), state.options.secret, who);
+  if (terms.server_index != to.server) {
+    throw PeerLost("says it is server " + std::to_string(terms.server_index));
+  }
+  if (terms.slots != state.store.slots()) throw PeerLost("cuts its tables into another number of slots");
+  generation_ = terms.generation;
+}
+
+void SlotTarget::send(Kind kind, uint64_t slot, std::span<const uint8_t> body) {
+  FrameHeader header;
+  header.kind = static_cast<uint8_t>(kind);
+  header.request = ++sent_;
+  header.step = slot;
+  header.generation = generation_;
+  if (send_frame(fd_.get(), header, body) != Io::ok) throw PeerLost("went away");
+}
+
+std::string SlotTarget::receive(FrameHeader& answer) {
+  std::vector<uint8_t> body;
+  std::string why;
+  if (const Io io = receive_frame(fd_.get(), answer, body, kReplyBytes, why); io != Io::ok || !why.empty()) {
+    throw PeerLost(why.empty() ? describe(io) : why);
+  }
+  if (answer.request != ++received_) throw PeerLost("answered what nobody asked");
+  return answer.status == static_cast<uint16_t>(Status::ok) ? "" : text_of(body) + " ";
+}
+
+void SlotTarget::cut() { shut_both(fd_.get()); }
+
+}  // namespace springtide

@@ -1,0 +1,33 @@
+// A connection to the server that slots go to. In: its address, this server's secret. Out: frames there,
+// answers back in the order of the questions. Used by handover.cpp and slot_stream.cpp.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "server.h"
+#include "server_state.h"
+#include "socket.h"
+#include "wire.h"
+
+namespace springtide {
+
+class SlotTarget {
+ public:
+  SlotTarget(const ServerState& state, const HandoverOptions& to);  // PeerLost
+
+  void send(Kind kind, uint64_t slot, std::span<const uint8_t> body);  // PeerLost
+  // Empty when it is done; else what the target has against it. PeerLost when there is no telling.
+  std::string receive(FrameHeader& answer);
+
+  int fd() const { return fd_.get(); }
+  void cut();  // whoever sends or receives here gets PeerLost; from any thread
+
+ private:
+  Fd fd_;
+  uint32_t generation_ = 0;
+  uint64_t sent_ = 0, received_ = 0;
+};
+
+}  // namespace springtide
