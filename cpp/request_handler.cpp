@@ -14,12 +14,6 @@
 namespace springtide {
 namespace {
 
-// Rows are gathered and sent by this many bytes, so that the peer copies one chunk while the next is
-// gathered, and a chunk is still in the cache when the kernel copies it.
-constexpr size_t kChunkBytes = 192 << 10;
-// With a store of several threads a chunk has this many keys at least, so that they are worth waking, but no
-// more bytes than this.
-constexpr size_t kSharedKeys = 4096, kSharedBytes = 1 << 20;
 constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan stops at the first slot past this
 
 // Counts this request among those being served, while it is.
@@ -30,11 +24,6 @@ struct Serving {
   Serving& operator=(const Serving&) = delete;
   std::atomic<uint32_t>& count;
 };
-
-uint64_t now_ns() {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
-}
 
 std::pair<std::vector<TableId>, std::vector<Hyper>> hyper_of(const BodyView& body) {
   std::pair<std::vector<TableId>, std::vector<Hyper>> all;
@@ -104,103 +93,6 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
            std::string("a ") + name_of(kind) + " has no place after the handshake");
       return false;
   }
-}
-
-bool RequestHandler::pull(const FrameHeader& header, const BodyView& body) {
-  const std::vector<Run> runs = reply_runs(header, body, window_, dims_);
-  uint64_t waited = 0;
-  if (header.step != 0) {
-    const uint64_t start = now_ns();
-    state_.steps.wait(header.step, state_.options.step_wait_s);
-    waited = now_ns() - start;
-    state_.count.step_wait_ns += waited;
-  }
-  const auto owned = state_.ownership();
-  const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
-  state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
-  if (!foreign.empty()) return refuse_slots(header, foreign, 0);
-  ++state_.count.pulls;
-  state_.count.pulled_keys += body.keys.size();
-  return runs.empty() ? stream(header, body, waited) : fill_window(header, body, runs, waited);
-}
-
-bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns) {
-  FrameHeader answer = reply_to(header);
-  answer.flags |= kTimed;
-  answer.clock = waited_ns;
-  answer.step = state_.staleness.applied();
-  uint64_t spent = 0;
-  std::vector<uint16_t> left;  // slots that moved away after they were looked at
-  uint32_t common = 0;
-  answer.body_bytes = sizeof(float) * dims_.floats(body.tables, common) + sizeof spent;
-  seal(answer);
-  std::vector<iovec> out = {{&answer, sizeof answer}};
-  const bool alone = state_.serving == 1;  // beside other requests helpers would only take turns with them
-  const size_t total = body.keys.size();
-  const size_t pieces = alone && state_.options.threads > 1 ? total / kSharedKeys : 0;
-  const size_t least = pieces == 0 ? 0 : (total + pieces - 1) / pieces;
-  size_t at = 0;
-  while (at < total) {
-    size_t bytes = 0;
-    const size_t end = chunk_end(body.tables, at, least, common, bytes);
-    if (rows_.size() * sizeof(float) < bytes) rows_.resize(bytes / sizeof(float));
-    const uint64_t start = now_ns();
-    state_.store.pull(body.tables.subspan(at, end - at), body.keys.subspan(at, end - at), rows_.data(),
-                      &left);
-    spent += now_ns() - start;
-    if (!left.empty() && !mid_reply_) return refuse_slots(header, left, spent);
-    out.push_back({rows_.data(), bytes});
-    at = end;
-    if (at == total) break;  // the last chunk goes with the trailer
-    mid_reply_ = true;
-    if (send_all(fd_, out) != Io::ok) return false;
-  }
-  mid_reply_ = false;
-  state_.count.lookup_ns += spent;
-  if (!left.empty()) spent |= kSlotsLeft;
-  out.push_back({&spent, sizeof spent});
-  state_.count.bytes_out += sizeof answer + answer.body_bytes;
-  return send_all(fd_, out) == Io::ok;
-}
-
-size_t RequestHandler::chunk_end(std::span<const TableId> tables, size_t at, size_t least, uint32_t common,
-                                 size_t& bytes) {
-  const size_t total = tables.size();
-  if (common != 0) {  // the usual case, without a look at every key
-    const size_t row = sizeof(float) * common;
-    const size_t keys =
-        std::max((kChunkBytes + row - 1) / row, std::min(least, (kSharedBytes + row - 1) / row));
-    const size_t end = std::min(total, at + keys);
-    bytes = (end - at) * row;
-    return end;
-  }
-  size_t end = at;
-  while (end < total && (bytes < kChunkBytes || (end - at < least && bytes < kSharedBytes))) {
-    bytes += sizeof(float) * dims_.of(tables[end++]);
-  }
-  return end;
-}
-
-bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
-                                 uint64_t waited_ns) {
-  const uint64_t start = now_ns();
-  const uint64_t applied = state_.staleness.applied();
-  uint64_t bytes = 0;
-  std::vector<uint16_t> left;
-  for (const Run& run : runs) {
-    const auto tables = body.tables.subspan(run.first, run.keys);
-    state_.store.pull(tables, body.keys.subspan(run.first, run.keys), run.floats, &left);
-  }
-  if (!left.empty()) return refuse_slots(header, left, now_ns() - start);
-  for (const FloatSpan& span : body.spans) bytes += span.bytes;
-  FrameHeader answer = reply_to(header);
-  answer.flags |= kInWindow;
-  answer.clock = waited_ns;
-  answer.step = applied;
-  answer.server_ns = now_ns() - start;
-  state_.count.lookup_ns += answer.server_ns;
-  state_.count.bytes_out += bytes;
-  return reply(answer, {});
 }
 
 void RequestHandler::check_push(const FrameHeader& header, const BodyView& body) {

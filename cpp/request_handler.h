@@ -16,6 +16,8 @@
 
 namespace springtide {
 
+struct RowReply;
+
 class RequestHandler {
  public:
   RequestHandler(ServerState& state, int fd)
@@ -28,11 +30,12 @@ class RequestHandler {
 
  private:
   bool dispatch(const FrameHeader& header, std::span<const uint8_t> body);
-  bool pull(const FrameHeader& header, const BodyView& body);
+  bool pull(const FrameHeader& header, const BodyView& body);  // this and the next four: pull_requests.cpp
   bool stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns);
-  // Where the chunk that starts at `at` ends, and its bytes. `common`: the dim of all tables, 0 when they
+  bool look_up(const BodyView& body, size_t first, size_t end, bool helped, uint32_t common, RowReply& reply);
+  // Where the piece that starts at `at` ends, and its bytes. `common`: the dim of all tables, 0 when they
   // differ.
-  size_t chunk_end(std::span<const TableId> tables, size_t at, size_t least, uint32_t common, size_t& bytes);
+  size_t piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes);
   bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                    uint64_t waited_ns);
   bool push(const FrameHeader& header, const BodyView& body);
@@ -63,7 +66,7 @@ class RequestHandler {
   const uint64_t turn_;
   Dims dims_;
   Window window_;
-  std::vector<float> rows_;  // one chunk of a reply
+  std::vector<float> rows_;  // one piece of a reply
   std::vector<uint8_t> keep_;
   bool mid_reply_ =
       false;  // part of a reply is out: an error can no longer be told, only the connection ended

@@ -20,6 +20,10 @@ struct PortTaken : std::runtime_error {
 };
 
 using Clock = std::chrono::steady_clock;
+inline uint64_t now_ns() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
+}
 
 class Fd {
  public:

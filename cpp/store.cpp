@@ -160,6 +160,11 @@ void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, flo
   impl_->pull(tables, keys, out, refused);
 }
 
+void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
+                 std::vector<uint16_t>& refused, bool helped, const std::function<void(size_t)>& ready) {
+  impl_->pull(tables, keys, out, &refused, helped, ready);
+}
+
 PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                       std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
                       bool unique, bool check_finite, std::vector<uint16_t>* refused) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -87,6 +88,12 @@ class Store {
   // nothing.
   void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
             std::vector<uint16_t>* refused = nullptr);
+
+  // The same for a caller that has use for the first rows while others are looked up: `ready(n)` is told, in
+  // its own thread, that the rows of the first n keys are there and their closed slots noted, the last time
+  // with all. `helped`: by the store's threads.
+  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
+            std::vector<uint16_t>& refused, bool helped, const std::function<void(size_t)>& ready);
 
   // Applies gradients laid out like pull's output. hyper[k] belongs to table hyper_tables[k]; every table
   // pushed to must be named. `unique` promises that no (table, key) comes twice; else duplicates are summed

@@ -54,7 +54,8 @@ class StoreImpl {
   void check_process() const;  // a forked child has no tables
 
   void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
-            std::vector<uint16_t>* refused);
+            std::vector<uint16_t>* refused, bool helped = true,
+            const std::function<void(size_t)>& ready = {});
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
                  std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock,
                  bool unique, bool check_finite, std::vector<uint16_t>* refused);

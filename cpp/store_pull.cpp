@@ -7,27 +7,40 @@ namespace springtide {
 namespace {
 
 constexpr uint32_t kSharesAThread = 4;
+constexpr size_t kReadyKeys = 1024;  // a share of a call that is told of the first rows
 
 }  // namespace
 
 void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
-                     std::vector<uint16_t>* refused) {
+                     std::vector<uint16_t>* refused, bool helped, const std::function<void(size_t)>& ready) {
   std::mutex noting;
+  std::vector<uint16_t> noted;
   const auto note = [&](uint64_t hash) {  // under the stripe's lock
     const uint32_t slot = slot_number(hash);
     if (closed_[slot] == 0) return;
     const std::lock_guard hold(noting);
-    refused->push_back(static_cast<uint16_t>(slot));
+    noted.push_back(static_cast<uint16_t>(slot));
+  };
+  const auto tell = [&](size_t first_keys) {
+    if (refused != nullptr) {
+      const std::lock_guard hold(noting);
+      refused->insert(refused->end(), noted.begin(), noted.end());
+      noted.clear();
+    }
+    if (ready) ready(first_keys);
   };
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
   plan.name_tables(tables, keys, [this](TableId id) { return TableUse(table(id)); });
   if (plan.seems_ordered(tables, keys)) {
+    helped = helped && worth_sharing(keys.size());
     // More shares than threads: one whose core is taken from it for a while holds nobody up for long.
-    const std::vector<KeyRange> ranges =
-        plan.cut(tables, keys, worth_sharing(keys.size()) ? kSharesAThread * crew_.threads() : 1);
-    crew_.run(static_cast<uint32_t>(ranges.size()), [&](uint32_t i) {
+    const size_t shares = ready    ? (keys.size() + kReadyKeys - 1) / kReadyKeys
+                          : helped ? size_t{kSharesAThread} * crew_.threads()
+                                   : 1;
+    const std::vector<KeyRange> ranges = plan.cut(tables, keys, static_cast<uint32_t>(shares));
+    const auto work = [&](uint32_t i) {
       const KeyRange& range = ranges[i];
       StreamedItems source{tables.data(),   keys.data(), range.first, range.end, out + range.floats_before,
                            plan.use_by_id()};
@@ -40,11 +53,16 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
         if (stripe.closed == 0 || refused == nullptr) continue;
         for (size_t k = before; k < source.at; ++k) note(hash_key(tables[k], keys[k]));
       }
-    });
-    return;
+    };
+    const auto count = static_cast<uint32_t>(ranges.size());
+    if (ready) {
+      return crew_.run_in_order(count, helped, work, [&](uint32_t done) { tell(ranges[done - 1].end); });
+    }
+    crew_.run(count, work);
+    return tell(keys.size());
   }
   plan.group(tables, keys, out);
-  for_stripes(keys.size(), [&](uint32_t number) {
+  for_stripes(helped ? keys.size() : 0, [&](uint32_t number) {
     GroupedItems source{plan.stripe(number)};
     if (source.items.empty()) return;
     std::lock_guard hold(stripes_[number].lock);
@@ -52,6 +70,7 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
     if (stripes_[number].closed == 0 || refused == nullptr) return;
     for (const Item& item : plan.stripe(number)) note(item.hash);
   });
+  tell(keys.size());
 }
 
 template <class Source>

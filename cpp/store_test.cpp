@@ -1,6 +1,7 @@
 // The store from several threads at once, and what Python cannot reach: made for the sanitizers.
 #include "store.h"
 
+#include <algorithm>
 #include <atomic>
 #include <random>
 #include <thread>
@@ -174,6 +175,44 @@ TEST(any_damage_to_an_image_is_noticed_and_changes_nothing) {
   }
   CHECK(store.export_slot(slot) == image);
   CHECK(store.rows() == keys.size());
+}
+
+TEST(rows_that_are_said_to_be_ready_are_those_of_a_plain_pull) {
+  for (const uint32_t threads : {1u, 3u}) {
+    Store store(small(threads));
+    store.declare(spec(0, 8, OptimKind::sgd));
+    store.declare(spec(1, 5, OptimKind::sgd));
+    std::mt19937_64 random(4);
+    for (const size_t count : {0, 10, 3000, 20000}) {
+      Batch b = batch(store, random, count, 1 << 30, 2);
+      if (count != 10) {  // as clients send them
+        std::vector<std::pair<uint64_t, size_t>> order;
+        for (size_t i = 0; i < count; ++i) order.emplace_back(hash_key(b.tables[i], b.keys[i]), i);
+        std::sort(order.begin(), order.end());
+        const Batch given = b;
+        for (size_t i = 0; i < count; ++i) {
+          b.tables[i] = given.tables[order[i].second];
+          b.keys[i] = given.keys[order[i].second];
+        }
+      }
+      std::vector<float> wanted(b.floats.size()), got(b.floats.size(), 99.0f);
+      store.pull(b.tables, b.keys, wanted.data());
+      store.close_slot(40);
+      std::vector<uint16_t> refused;
+      size_t told = 0;
+      bool right = true;
+      store.pull(b.tables, b.keys, got.data(), refused, true, [&](size_t keys) {
+        const uint64_t floats = store.row_floats(std::span(b.tables).first(keys));
+        right = right && keys >= told && std::equal(got.begin(), got.begin() + floats, wanted.begin());
+        told = keys;
+        for (size_t i = 0; i < keys && refused.empty(); ++i)
+          right = right && slot_of(hash_key(b.tables[i], b.keys[i]), store.slots()) != 40;
+      });
+      CHECK(right && told == count && got == wanted);
+      CHECK(refused.empty() == (count < 3000));
+      store.open_slot(40);
+    }
+  }
 }
 
 CHECK_MAIN

@@ -20,12 +20,22 @@ class WorkCrew {
   // Calls work(0) … work(shares - 1), each once. A crew that is busy with another call leaves it to the
   // caller.
   void run(uint32_t shares, const std::function<void(uint32_t)>& work);
+  // The same, telling the caller in between how many from the first on are done: `done(n)` runs in its thread
+  // while others still work, the last time with all. Without `helped` it works alone.
+  void run_in_order(uint32_t shares, bool helped, const std::function<void(uint32_t)>& work,
+                    const std::function<void(uint32_t)>& done);
   uint32_t threads() const { return threads_; }
 
  private:
   void start();
   void help();
-  void take_shares(const std::function<void(uint32_t)>& work, uint32_t shares);
+  void begin(uint32_t shares, const std::function<void(uint32_t)>& work);
+  void end(std::unique_lock<std::mutex>& hold);
+  static constexpr uint32_t kNone = UINT32_MAX;
+  // With the lock held.
+  uint32_t take();  // kNone: nothing is left
+  void note_done(uint32_t share);
+  void call(uint32_t number, const std::function<void(uint32_t)>& work);  // keeps what it throws
 
   const uint32_t threads_;
   std::mutex in_use_;
@@ -34,6 +44,8 @@ class WorkCrew {
   std::vector<std::thread> members_;
   const std::function<void(uint32_t)>* work_ = nullptr;
   uint32_t shares_ = 0, next_ = 0, busy_ = 0;
+  std::vector<uint8_t> done_;  // by share
+  uint32_t done_first_ = 0;    // from the first on
   uint64_t round_ = 0;
   std::exception_ptr failure_;
   bool stop_ = false;
