@@ -26,7 +26,9 @@ from springtide.planning.evidence import Measured
 SOON = 3.0
 """Times the sampling time: a job that has no other size by then has the one it will have."""
 ROOMIER = 1.5
-"""Memory of a server whose rows will outgrow it, against what it has."""
+"""Memory of a server whose rows will outgrow it, against what it has and against what it will need."""
+UNKNOWN = 2.0
+"""Memory of servers at a start, against what similar jobs had: how fast its rows grow nobody has seen yet."""
 URGENT, START, SIZE = 0, 1, 2
 """In this order wishes are met."""
 
@@ -92,8 +94,10 @@ def _sized(
 
 def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> Wish:
     start = warm_start.start(job, view.history, config)
+    unknown = replace(start.shape, server_memory=round(UNKNOWN * start.shape.server_memory))
+    shape = fitting_in.within(unknown, job.bounds, config, need=job.need)
     stage = Stage.OPTIMIZING if start.warm else Stage.SAMPLING
-    return Wish(plan=_plan(job, start.shape, start.why, config, stage), rank=START, notes=start.notes)
+    return Wish(plan=_plan(job, shape, start.why, config, stage), rank=START, notes=start.notes)
 
 
 def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> Wish | None:
@@ -122,7 +126,9 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
 def _more_for_rows(job: JobView, shape: Shape, found: Finding) -> list[Shape]:
     """More servers where a guard says how many or after a kill, else larger ones; the other where bounds forbid it."""
     factor = 2.0 if found.trouble is Trouble.OOM else ROOMIER
-    larger = replace(shape, server_memory=max(round(factor * shape.server_memory), job.need.of_server(shape.servers)))
+    larger = replace(
+        shape, server_memory=round(max(factor * shape.server_memory, ROOMIER * job.need.of_server(shape.servers)))
+    )
     count = found.servers or (2 * shape.servers if found.trouble is Trouble.OOM else shape.servers + 1)
     more = replace(shape, servers=max(count, shape.servers))
     by_number = found.trouble is Trouble.OOM or found.servers is not None or not shape.server_memory
