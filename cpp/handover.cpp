@@ -27,7 +27,9 @@ double since(Clock::time_point then) { return std::chrono::duration<double>(Cloc
 class Mover {
  public:
   Mover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
-      : state_(state), to_(to), images_(state, to), words_(state, to), outcome_(outcome) {}
+      : state_(state), to_(to), images_(state, to), words_(state, to), outcome_(outcome) {
+    outcome_.local = images_.local() && words_.local();
+  }
 
   // Throws PeerLost in the middle; `outcome` then says what is certain.
   void move(const std::vector<uint16_t>& slots) {

@@ -65,6 +65,7 @@ struct HandoverOutcome {
   std::string why;                 // of those not moved
   uint64_t bytes = 0;
   double seconds = 0, longest_freeze_s = 0;
+  bool local = false;  // through a Unix socket: the target is on this host
 };
 
 class Server {

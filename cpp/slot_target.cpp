@@ -12,6 +12,22 @@ namespace {
 
 constexpr uint64_t kReplyBytes = 1 << 16;
 
+// A connection that stays within this host, to the same life of the same server; invalid where it is on
+// another.
+Fd within_host(const ServerState& state, const HandoverOptions& to, const FrameHeader& who,
+               const Welcome& terms) {
+  if (!state.options.shared_memory || terms.local_name[0] == '\0') return Fd();
+  Fd local = connect_local(terms.local_name.data());
+  if (!local) return Fd();
+  set_timeouts(local.get(), to.timeout_s, to.timeout_s);
+  try {
+    return introduce(local.get(), state.options.secret, who).instance == terms.instance ? std::move(local)
+                                                                                        : Fd();
+  } catch (const PeerLost&) {  // the name is someone else's: the connection we have is good
+    return Fd();
+  }
+}
+
 }  // namespace
 
 SlotTarget::SlotTarget(const ServerState& state, const HandoverOptions& to) {
@@ -30,6 +46,10 @@ SlotTarget::SlotTarget(const ServerState& state, const HandoverOptions& to) {
   }
   if (terms.slots != state.store.slots()) throw PeerLost("cuts its tables into another number of slots");
   generation_ = terms.generation;
+  if (Fd local = within_host(state, to, who, terms)) {
+    fd_ = std::move(local);
+    local_ = true;
+  }
 }
 
 void SlotTarget::send(Kind kind, uint64_t slot, std::span<const uint8_t> body) {

@@ -1,5 +1,6 @@
-// A connection to the server that slots go to. In: its address, this server's secret. Out: frames there,
-// answers back in the order of the questions. Used by handover.cpp and slot_stream.cpp.
+// A connection to the server that slots go to: by TCP, or through a Unix socket where both are on one host,
+// so that images do not pass through the network there. In: its address, this server's secret. Out: frames
+// there, answers back in the order of the questions. Used by handover.cpp and slot_stream.cpp.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,12 @@ class SlotTarget {
   std::string receive(FrameHeader& answer);
 
   int fd() const { return fd_.get(); }
+  bool local() const { return local_; }
   void cut();  // whoever sends or receives here gets PeerLost; from any thread
 
  private:
   Fd fd_;
+  bool local_ = false;
   uint32_t generation_ = 0;
   uint64_t sent_ = 0, received_ = 0;
 };

@@ -38,6 +38,7 @@ nb::dict hand_over(st::Server& server, const std::string& host, uint16_t port, u
   nb::dict d;
   d["moved"] = o.moved, d["kept"] = o.kept, d["in_doubt"] = o.in_doubt, d["why"] = o.why;
   d["bytes"] = o.bytes, d["seconds"] = o.seconds, d["longest_freeze_s"] = o.longest_freeze_s;
+  d["local"] = o.local;
   return d;
 }
 

@@ -34,13 +34,16 @@ class HandedOver:
     seconds: float
     longest_freeze_s: float
     """The longest that any of them had no owner."""
+    local: bool = False
+    """Whether the images stayed within this host: they went through a Unix socket, not through the network."""
     why: str = ""
     """Of those that did not move."""
 
     def __str__(self) -> str:
         rate = self.bytes / self.seconds / 1e6 if self.seconds else 0.0
         return (
-            f"{len(self.moved)} slots to server-{self.server}: {self.bytes / 1e6:.1f} MB in {self.seconds:.3f} s "
+            f"{len(self.moved)} slots to server-{self.server}{' on this host' if self.local else ''}: "
+            f"{self.bytes / 1e6:.1f} MB in {self.seconds:.3f} s "
             f"({rate:.0f} MB/s), none without an owner for longer than {self.longest_freeze_s * 1e3:.2f} ms"
         )
 
@@ -125,7 +128,7 @@ class ServerRole:
         self.in_doubt = {slot: self.in_doubt.get(slot, server) for slot in doubtful}
         return HandedOver(
             moved=tuple(done["moved"]), server=server, bytes=done["bytes"], seconds=done["seconds"],
-            longest_freeze_s=done["longest_freeze_s"], why=done["why"],
+            longest_freeze_s=done["longest_freeze_s"], local=done["local"], why=done["why"],
         )  # fmt: skip
 
     def take_back(self, slot: int) -> bool:

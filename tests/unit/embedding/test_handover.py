@@ -30,6 +30,24 @@ def two():
         roles.pop().stop(0)
 
 
+@pytest.mark.parametrize(("source", "target"), [(True, True), (True, False), (False, True)])
+def test_images_stay_within_the_host_unless_one_side_shares_no_memory(source, target):
+    roles = [
+        ServerRole(index=index, slots=SLOTS, seed=1, workers=1, secret=SECRET, shared_memory=shared)
+        for index, shared in enumerate((source, target))
+    ]
+    try:
+        for role in roles:
+            role.start()
+            role.set_owners(1, OWNERS.server_of_slot)
+        handed = roles[0].hand_over(range(SLOTS), 1, roles[1].address)
+        assert len(handed.moved) == SLOTS and handed.local == (source and target)
+        assert ("on this host" in str(handed)) == handed.local
+    finally:
+        while roles:
+            roles.pop().stop(0)
+
+
 def connect(role, **options):
     host, _, port = role.address.rpartition(":")
     return TableClient.connect([(host, int(port))], secret=SECRET, placement=OWNERS.server_of_slot, epoch=1, **options)
