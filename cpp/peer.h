@@ -40,7 +40,10 @@ class Peer {
   void settle(Call& call) noexcept;                // until nothing uses the caller's memory any more
   bool done(const Call& call);
   void move_to(uint32_t life, const std::string& host, uint16_t port);  // see RemoteBackend::readdress
-  FrameHeader header(Kind kind) const;                                  // with this client's identity
+  // Whether it waits for a next life when its server is lost. One that nobody can tell of it should not.
+  // False when it was lost meanwhile.
+  bool wait_for_next_life(bool wait);
+  FrameHeader header(Kind kind) const;  // with this client's identity
 
   uint16_t index() const { return index_; }
   void set_generation(uint32_t generation) { generation_ = generation; }
@@ -107,6 +110,7 @@ class Peer {
   std::string broken_;       // why the connection is being opened again
   uint32_t life_ = 0;        // of the server at that address
   bool moved_here_ = false;  // to a life that is not connected yet
+  bool patient_ = true;
   bool same_place_ = false;  // it was named where this is connected already: to that life, or to one before
   Clock::time_point reopen_until_{};
   Clock::time_point last_reply_{};

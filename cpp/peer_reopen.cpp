@@ -20,7 +20,7 @@ void Peer::broke(const std::string& why) {
   // that lives might still write into the window.
   const double patience_s =
       shared_ ? options_.recovery_s : std::max(options_.reconnect_s, options_.recovery_s);
-  if (closing_ || patience_s <= 0) return fail(why);
+  if (closing_ || patience_s <= 0 || !patient_) return fail(why);
   broken_ = why;
   reopen_until_ = Clock::now() + seconds_of(patience_s);
   shut_both(fd_.get());  // whoever sends or receives lets go
@@ -45,6 +45,12 @@ void Peer::move_to(uint32_t life, const std::string& host, uint16_t port) {
     host_ = host, port_ = port;
   }
   broke(before + " was lost, and its next life is at " + host + ":" + std::to_string(port));
+}
+
+bool Peer::wait_for_next_life(bool wait) {
+  const std::lock_guard lock(mutex_);
+  patient_ = wait;
+  return failed_.empty();
 }
 
 void Peer::drop_unrepeatable() {

@@ -177,8 +177,11 @@ bool RemoteLinks::reach(uint16_t server, const std::string& address) {
   }
   try {
     auto fresh = std::make_shared<Peer>(options, server, host, port, shared, kReachS);
+    fresh->wait_for_next_life(
+        false);  // nobody could tell it where that is, as long as it is not among peers_
     if (!declared.empty()) ask(*fresh, Kind::declare, encode_tables(declared), 0);
     const std::lock_guard lock(mutex_);
+    if (!fresh->wait_for_next_life(true)) return false;
     if (peers_.size() <= server) peers_.resize(server + size_t{1});
     peers_[server] = std::move(fresh);
     Placement placement = routes_->placement;

@@ -94,7 +94,7 @@ def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repe
     def hurt(job):
         job.until(lambda status: status.checkpoint)
         job.scale(servers=2)
-        job.until(lambda status: status.slots_moving)
+        job.until(lambda _: any(str(event.get("what", "")).startswith("move ") for event in job.story))
         assert job.kill("server-1")
         job.until(lambda status: at_rest(job, 2, status) and moves(job))
 
