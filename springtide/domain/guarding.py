@@ -17,8 +17,8 @@ class GuardRules:
     slower: float = 3.0
     """So many times its peers' time a key is slow."""
     far_slower: float = 10.0
-    """So many times it, by the last report alone, is so slow that nothing more is waited for: its slots go to its
-    peers at once, and from there to the server that takes its place."""
+    """So many times it, by each of the last two reports, is so slow that nothing more is waited for: its slots go to
+    its peers at once, and from there to the server that takes its place."""
     hotter: float = 1.3
     """So many times its peers' keys a second is more load."""
     at_work: float = 0.15

@@ -4,10 +4,13 @@ In: every second, what servers and their agent have told. Out: events, each with
 `planning.servers` gives; the state machine and `master.rollout` do the rest.
 """
 
+import itertools
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 from springtide import errors
 from springtide.data.book import Book
@@ -46,6 +49,8 @@ class Watched:
     report: Report | None = None
     """The last that was taken down."""
     sums: deque[Counted] = field(default_factory=deque)
+    at_work_since: float = math.inf
+    """When it was first asked for keys. Its first seconds are not taken down: with first rows come pages and tables."""
     blamed: int = 0
     """Looks in a row that found it at fault."""
 
@@ -106,6 +111,10 @@ class Guards:
             watched.report = report
             keys = counters.get("pulled_keys", 0.0) + counters.get("pushed_keys", 0.0)
             ns = counters.get("lookup_ns", 0.0) + counters.get("update_ns", 0.0)
+            if keys and watched.at_work_since == math.inf:
+                watched.at_work_since = now
+            if now - watched.at_work_since < self.rules.window_s:
+                continue
             used = usage.get(node.role)
             watched.sums.append(Counted(now, keys, ns, used.cpu_s if used else 0.0))
             while len(watched.sums) > 2 and watched.sums[1].at <= now - self.rules.window_s:
@@ -141,8 +150,7 @@ class Guards:
     def _on_pace(self, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> events.Event | None:
         if not self.rules.servers:
             return None
-        latest = [one for node in nodes if (one := self._pace(node, usage, latest=True)) is not None]
-        worst = servers.far_behind(latest, self.rules)
+        worst = self._far_behind(nodes, usage)
         if worst is not None:
             return events.ServerReplaced(worst.rank, worst.why, at_once=self._peers_have_room(worst.rank, nodes, usage))
         paces = [one for node in nodes if (one := self._pace(node, usage)) is not None]
@@ -156,6 +164,15 @@ class Guards:
                     return self._relieve(verdict, paces, workers)
                 return events.ServerReplaced(verdict.rank, verdict.why)
         return None
+
+    def _far_behind(self, nodes: list[Node], usage: Mapping[Role, RoleUsage]) -> servers.Verdict | None:
+        """By the last report and by the one before it: one alone may only have been kept waiting for a processor."""
+        found = []
+        for ago in (0, 1):
+            paces = [one for node in nodes if (one := self._reported_pace(node, usage, ago)) is not None]
+            found.append(servers.far_behind(paces, self.rules))
+        last, before = found
+        return last if last is not None and before is not None and last.rank == before.rank else None
 
     def _relieve(self, verdict: servers.Verdict, paces: list[servers.Pace], workers: int) -> events.Event:
         hot = next(one for one in paces if one.rank == verdict.rank)
@@ -174,20 +191,34 @@ class Guards:
         room = [memory.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
         return sum(room) >= memory.SLACK * self._rollout.bytes_on(rank)
 
-    def _pace(self, node: Node, usage: Mapping[Role, RoleUsage], *, latest: bool = False) -> servers.Pace | None:
-        """Over the window, or since the last report but one. None: it has not been watched for long enough."""
+    def _pace(self, node: Node, usage: Mapping[Role, RoleUsage]) -> servers.Pace | None:
+        """Over the window, whose odd seconds do not count. None: it has not been watched for long enough."""
         sums = self._watched[node.role.rank].sums
-        if len(sums) < 2:
+        if not sums or sums[-1].at - sums[0].at < self.rules.window_s / 2:
             return None
-        first, last = sums[-2] if latest else sums[0], sums[-1]
-        seconds, keys = last.at - first.at, last.keys - first.keys
-        if seconds < (LATEST_S if latest else self.rules.window_s / 2):
+        usual = median(_ns_a_key(first, last) for first, last in itertools.pairwise(sums))
+        return replace(_between(node, sums[0], sums[-1], usage), ns_a_key=usual)
+
+    def _reported_pace(self, node: Node, usage: Mapping[Role, RoleUsage], ago: int) -> servers.Pace | None:
+        """From one report to the next: the last two, or the two before. None: there are none."""
+        watched = self._watched[node.role.rank]
+        if len(watched.sums) < ago + 2:
             return None
-        limit = usage[node.role].cpu_limit if node.role in usage else None
-        return servers.Pace(
-            rank=node.role.rank, keys_s=keys / seconds, ns_a_key=(last.ns - first.ns) / keys if keys else 0.0,
-            cpu=(last.cpu_s - first.cpu_s) / seconds, cpu_limit=limit,
-        )  # fmt: skip
+        first, last = watched.sums[-2 - ago], watched.sums[-1 - ago]
+        return _between(node, first, last, usage) if last.at - first.at >= LATEST_S else None
+
+
+def _between(node: Node, first: Counted, last: Counted, usage: Mapping[Role, RoleUsage]) -> servers.Pace:
+    seconds = last.at - first.at
+    return servers.Pace(
+        rank=node.role.rank, keys_s=(last.keys - first.keys) / seconds, ns_a_key=_ns_a_key(first, last),
+        cpu=(last.cpu_s - first.cpu_s) / seconds, cpu_limit=usage[node.role].cpu_limit if node.role in usage else None,
+    )  # fmt: skip
+
+
+def _ns_a_key(first: Counted, last: Counted) -> float:
+    keys = last.keys - first.keys
+    return (last.ns - first.ns) / keys if keys else 0.0
 
 
 def samples_in_all(book: Book) -> int:

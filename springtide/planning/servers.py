@@ -64,7 +64,7 @@ def judge(paces: Sequence[Pace], rules: GuardRules) -> tuple[Verdict, ...]:
 
 
 def far_behind(latest: Sequence[Pace], rules: GuardRules) -> Verdict | None:
-    """The server that is slower than its peers by far, going by what each did since its last report but one."""
+    """The server that is slower than its peers by far, going by what each did from one report to the next."""
     found = [
         verdict for verdict in judge(latest, replace(rules, slower=rules.far_slower)) if verdict.cause is Cause.SLOW
     ]

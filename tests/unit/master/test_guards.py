@@ -1,0 +1,65 @@
+"""The master's guards, given servers' reports: what is taken for a slow machine, and what is not yet."""
+
+import asyncio
+
+import pytest
+
+from springtide.domain.cluster import Role, RoleKind
+from springtide.job import events
+from springtide.master.guards import Guards
+from springtide.master.tally import Tally
+from springtide.rpc.messages import Report
+from tests.unit.master.test_healing import Job
+
+KEYS = 10_000.0  # a second, of each server
+USUAL, SLOW = 20_000.0, 400_000.0  # nanoseconds a key: with these keys at work all the time, the slow one with threads
+
+
+class Watch:
+    """Guards over the two servers of a job, with a report a second of each."""
+
+    def __init__(self, folder):
+        self.job, self.tally, self.happened, self.now = Job(folder), Tally(), [], 0.0
+        self.sums = {0: [0.0, 0.0], 1: [0.0, 0.0]}
+        asyncio.run(self.job.begin())
+        self.guards = Guards(self.job.desk.record, self.job.desk._rollout, self.happened.append)
+        self.job.story.close()
+
+    def second(self, *ns_a_key):
+        """A second in which the servers took so long a key."""
+        self.now += 1.0
+        for rank, ns in enumerate(ns_a_key):
+            self.sums[rank][0] += KEYS
+            self.sums[rank][1] += KEYS * ns
+            keys, total = self.sums[rank]
+            self.tally.reports[Role(RoleKind.SERVER, rank)] = Report(counters={"pulled_keys": keys, "lookup_ns": total})
+        self.guards.look(self.tally, {}, self.now)
+
+
+@pytest.fixture
+def watch(tmp_path):
+    return Watch(tmp_path)
+
+
+def test_a_server_that_is_slower_by_far_in_two_reports_is_replaced_at_once(watch):
+    for _ in range(8):
+        watch.second(USUAL, USUAL)
+    watch.second(USUAL, SLOW)
+    assert not watch.happened
+    watch.second(USUAL, SLOW)
+    (event,) = watch.happened
+    assert isinstance(event, events.ServerReplaced) and event.rank == 1
+
+
+def test_one_slow_second_is_no_reason_for_anything(watch):
+    for second in range(30):
+        watch.second(USUAL, SLOW if second % 10 == 9 else USUAL)
+    assert not watch.happened
+
+
+def test_the_first_seconds_at_work_say_nothing(watch):
+    for _ in range(3):
+        watch.second(USUAL, SLOW)
+    for _ in range(20):
+        watch.second(USUAL, USUAL)
+    assert not watch.happened
