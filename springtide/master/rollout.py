@@ -197,8 +197,9 @@ class Rollout:
         self._let_go()
         stay, have = rollout.staying(state.nodes), set(self._record.owners)
         needed = bool(have - set(stay)) or bool(set(stay) - have)
+        stranded = bool(have - set(stay)) and not self._goal  # arrived after the goal was made
         busy = self._planning is not None and not self._planning.done()
-        if stay and not busy and (self._again or (needed and stay != self._planned_for)):
+        if stay and not busy and (self._again or stranded or (needed and stay != self._planned_for)):
             self._planned_for, self._again = stay, False
             self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
 

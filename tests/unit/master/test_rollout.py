@@ -58,3 +58,24 @@ def test_nobody_waits_while_a_server_is_away(tmp_path):
         assert job.desk.state.node(Role(RoleKind.SERVER, 1)).incarnation == 1
 
     run(job, work)
+
+
+def test_slots_that_reach_a_server_after_it_was_told_to_leave_are_moved_on(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.01)
+
+    async def goal_of(server):
+        async with asyncio.timeout(10.0):
+            while not ((goal := (await job.ask(server, messages.Heartbeat())).goal) and goal.parcels):
+                job.desk.tick()
+        return goal.parcels
+
+    async def work():
+        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.tick()
+        (parcel,) = await goal_of("server-1")
+        await job.ask("server-0", messages.SlotsMoved((3, 4), 1))  # under way when it was told to leave, told late
+        await job.ask("server-1", messages.SlotsMoved(parcel.slots, 0))
+        (rest,) = await goal_of("server-1")
+        assert (rest.server, rest.slots) == (0, (3, 4))
+
+    run(job, work)
