@@ -10,8 +10,7 @@ from springtide.checkpoint.places import place_of
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting
-from tests.process.test_bsp_groups import BATCH, COUNTING
+from tests.process import group_counting
 
 pytestmark = pytest.mark.process
 
@@ -120,24 +119,9 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def count(folder, seed, *, batches, hurt, pause_s=0.01, **more):
-    """Count under faults; the last status, and what the counts are off by."""
-    ids = counting.draw(np.random.default_rng(seed), batches * BATCH)
-    script = counting.write(folder, ids, COUNTING)
-    rules = CheckpointRules(every_s=0.5)
-    job = LocalCluster(
-        script, [folder, 1, BATCH, pause_s], spec=spec(seed=seed, checkpoints=rules, **more), folder=folder / "runs"
-    )
-    with job:
-        job.until(lambda status: status.checkpoint)
-        hurt(job)
-        (folder / "hurry").touch()
-        status = job.wait()
-    assert status.phase is Phase.FINISHED, status
-    assert status.samples == len(ids)
-    counts = dict(np.load(folder / "counts.npz"))
-    np.savez(folder / "counts.npz", **{**counts, "small": counts["small"] * BATCH, "rows": counts["rows"] * BATCH})
-    return status, counting.differences(folder, ids, epochs=1, batch=BATCH)
+def count(folder, seed, **how):
+    """Count under faults, from the first checkpoint on; the last status, and what the counts are off by."""
+    return group_counting.count(folder, spec, seed, begun=lambda status: status.checkpoint, **how)
 
 
 @pytest.mark.soak

@@ -9,17 +9,9 @@ import pytest
 
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting, running
+from tests.process import group_counting, running
 
 pytestmark = pytest.mark.process
-
-BATCH = 32
-
-COUNTING = counting.SCRIPT.replace(
-    "(-model(x[:, :1] % 50, x)).backward()",
-    "(-(model(x[:, :1] % 50, x) - model.steps.sum()) / len(x) - model.steps.sum()).backward()",
-).replace("time.sleep(pause_s)", "time.sleep(0 if (folder / 'hurry').exists() else pause_s)")
-"""In a group gradients are means: each occurrence counts 1 / BATCH, and the dense parameter one a step as ever."""
 
 MODEL = """
 import time
@@ -54,21 +46,9 @@ def spec(**more):
     return JobSpec(name="group", **(given | more))
 
 
-def count(folder, seed, *, batches, hurt, pause_s=0.01, **more):
+def count(folder, seed, **how):
     """Count under faults; the last status, and what the counts are off by."""
-    assert COUNTING != counting.SCRIPT
-    ids = counting.draw(np.random.default_rng(seed), batches * BATCH)
-    script = counting.write(folder, ids, COUNTING)
-    with LocalCluster(script, [folder, 1, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder / "runs") as job:
-        job.until(lambda status: status.samples > 0)
-        hurt(job)
-        (folder / "hurry").touch()  # what is left may be trained as quickly as can be
-        status = job.wait()
-    assert status.phase is Phase.FINISHED, status
-    assert status.samples == len(ids)
-    counts = dict(np.load(folder / "counts.npz"))
-    np.savez(folder / "counts.npz", **{**counts, "small": counts["small"] * BATCH, "rows": counts["rows"] * BATCH})
-    return status, counting.differences(folder, ids, epochs=1, batch=BATCH)
+    return group_counting.count(folder, spec, seed, **how)
 
 
 def until_formed(job, workers, number=None):
