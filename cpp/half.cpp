@@ -1,6 +1,10 @@
 #include "half.h"
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #include <bit>
 #include <cstring>
@@ -37,28 +41,56 @@ uint16_t float_to_bf16(float f) {
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-__attribute__((target("f16c,avx"))) void f16_widen_fast(const uint16_t* from, float* to, size_t count) {
+// Eight halves at a time, by the processor's own conversion, and how many that were; without one, none.
+#if defined(__x86_64__)
+__attribute__((target("f16c,avx"))) size_t widen_eights(const uint16_t* from, float* to, size_t count) {
   size_t i = 0;
   for (; i + 8 <= count; i += 8) {
     __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(h));
   }
-  for (; i < count; ++i) to[i] = f16_to_float(from[i]);
+  return i;
 }
 
-__attribute__((target("f16c,avx"))) void f16_narrow_fast(const float* from, uint16_t* to, size_t count) {
+__attribute__((target("f16c,avx"))) size_t narrow_eights(const float* from, uint16_t* to, size_t count) {
   size_t i = 0;
   for (; i + 8 <= count; i += 8) {
     __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), h);
   }
-  for (; i < count; ++i) to[i] = float_to_f16(from[i]);
+  return i;
 }
 
-bool has_f16c() {
+bool converts_eights() {
   static const bool has = __builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx");
   return has;
 }
+#elif defined(__aarch64__)
+size_t widen_eights(const uint16_t* from, float* to, size_t count) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    float16x8_t h = vreinterpretq_f16_u16(vld1q_u16(from + i));
+    vst1q_f32(to + i, vcvt_f32_f16(vget_low_f16(h)));
+    vst1q_f32(to + i + 4, vcvt_high_f32_f16(h));
+  }
+  return i;
+}
+
+size_t narrow_eights(const float* from, uint16_t* to, size_t count) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    float16x4_t low = vcvt_f16_f32(vld1q_f32(from + i));
+    vst1q_u16(to + i, vreinterpretq_u16_f16(vcvt_high_f16_f32(low, vld1q_f32(from + i + 4))));
+  }
+  return i;
+}
+
+bool converts_eights() { return true; }
+#else
+size_t widen_eights(const uint16_t*, float*, size_t) { return 0; }
+size_t narrow_eights(const float*, uint16_t*, size_t) { return 0; }
+bool converts_eights() { return false; }
+#endif
 
 }  // namespace
 
@@ -68,10 +100,9 @@ void widen(DType dtype, const void* from, float* to, size_t count) {
     std::memcpy(to, from, count * sizeof(float));
   } else if (dtype == DType::bf16) {
     for (size_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(uint32_t{half[i]} << 16);
-  } else if (has_f16c()) {
-    f16_widen_fast(half, to, count);
   } else {
-    for (size_t i = 0; i < count; ++i) to[i] = f16_to_float(half[i]);
+    size_t i = converts_eights() ? widen_eights(half, to, count) : 0;
+    for (; i < count; ++i) to[i] = f16_to_float(half[i]);
   }
 }
 
@@ -81,10 +112,9 @@ void narrow(DType dtype, const float* from, void* to, size_t count) {
     std::memcpy(to, from, count * sizeof(float));
   } else if (dtype == DType::bf16) {
     for (size_t i = 0; i < count; ++i) half[i] = float_to_bf16(from[i]);
-  } else if (has_f16c()) {
-    f16_narrow_fast(from, half, count);
   } else {
-    for (size_t i = 0; i < count; ++i) half[i] = float_to_f16(from[i]);
+    size_t i = converts_eights() ? narrow_eights(from, half, count) : 0;
+    for (; i < count; ++i) half[i] = float_to_f16(from[i]);
   }
 }
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from torch import nn
 
 import springtide
@@ -75,7 +76,8 @@ def test_a_collection_equals_its_tables_one_by_one(make_served):
         together.step()
         single.step()
     for name in "abc":
-        assert (together.client.scan(f"t.{name}")[1] == single.client.scan(f"t_{name}")[1]).all()
+        # not to the last bit: torch's own sine of a wide row may differ from that of its parts
+        assert_allclose(together.client.scan(f"t.{name}")[1], single.client.scan(f"t_{name}")[1], rtol=1e-5, atol=1e-7)
     assert set(together.model.state_dict()) == {f"t.{name}.{what}" for name in "abc" for what in ("keys", "rows")}
 
 
