@@ -90,8 +90,8 @@ def _open_files() -> dict[int, str]:
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue  # the descriptor of this very listing
-    # what libraries keep open of their own files, such as fonts, is theirs
-    return {fd: to for fd, to in found.items() if "/site-packages/" not in to}
+    # what libraries keep open of their own files, such as fonts, is theirs; so is what they read of the machine
+    return {fd: to for fd, to in found.items() if "/site-packages/" not in to and not to.startswith("/sys/devices/")}
 
 
 def _children() -> set[int]:
