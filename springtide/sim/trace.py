@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from springtide import errors
+from springtide import errors, given
 from springtide.domain.shape import GIB, Shape
+from springtide.given import Place, kind
 from springtide.sim import models, workload
 from springtide.sim.parameters import World
 from springtide.sim.world import Job
@@ -41,36 +42,22 @@ class Trace:
     jobs: tuple[Job, ...]
 
 
-class _Place:
-    """Where in the file something is, for messages."""
-
-    def __init__(self, path: pathlib.Path, text: str) -> None:
-        self.path, self.text = path, text
-
-    def fail(self, trail: tuple[str | int, ...], message: str) -> errors.BadInput:
-        """What is wrong, with its line where that can be found."""
-        line = _line(self.text, trail)
-        where = f"{self.path}:{line}" if line else f"{self.path}"
-        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in trail).lstrip(".")
-        return errors.BadInput(f"{where}: {name or 'the file'}: {message}")
-
-
 def read(path: pathlib.Path) -> Trace:
     """A trace file."""
     if not path.exists():
         raise errors.MissingFile(f"no trace file {path}; `springtide simulate --example` prints one to begin with")
     text = path.read_text()
-    place = _Place(path, text)
-    data = _parse(path, text)
+    place = Place(path, text)
+    data = given.parse(path, text, what="a trace")
     if not isinstance(data, dict):
-        raise place.fail((), f"wanted the sections {' and '.join(SECTIONS)}, got {_kind(data)}")
+        raise place.fail((), f"wanted the sections {' and '.join(SECTIONS)}, got {kind(data)}")
     for section in data:
         if section not in SECTIONS:
             raise place.fail((section,), str(errors.UnknownName("section", str(section), SECTIONS)))
     world = _world(place, data.get("world") or {})
     listed = data.get("jobs")
     if not isinstance(listed, list) or not listed:
-        raise place.fail(("jobs",) if "jobs" in data else (), f"wanted a list of jobs, got {_kind(listed)}")
+        raise place.fail(("jobs",) if "jobs" in data else (), f"wanted a list of jobs, got {kind(listed)}")
     jobs = tuple(_job(place, world, index, entry) for index, entry in enumerate(listed))
     seen: set[str] = set()
     for index, job in enumerate(jobs):
@@ -80,26 +67,9 @@ def read(path: pathlib.Path) -> Trace:
     return Trace(world=world, jobs=tuple(sorted(jobs, key=lambda job: job.arrives_at)))
 
 
-def _parse(path: pathlib.Path, text: str) -> Any:
-    if path.suffix == ".json":
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise errors.BadInput(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
-    try:
-        import yaml
-    except ImportError:
-        raise errors.MissingExtra(f"a trace in YAML ({path}; JSON needs nothing)", "sim") from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise errors.BadInput(f"{path}:{line}: not YAML: {error.problem}") from None
-
-
-def _world(place: _Place, changes: Any) -> World:
+def _world(place: Place, changes: Any) -> World:
     if not isinstance(changes, Mapping):
-        raise place.fail(("world",), f"wanted names and numbers, got {_kind(changes)}")
+        raise place.fail(("world",), f"wanted names and numbers, got {kind(changes)}")
     known = {each.name for each in fields(World)}
     for name, value in changes.items():
         if name not in known:
@@ -109,10 +79,10 @@ def _world(place: _Place, changes: Any) -> World:
     return replace(World(), **changes)
 
 
-def _job(place: _Place, world: World, index: int, entry: Any) -> Job:
+def _job(place: Place, world: World, index: int, entry: Any) -> Job:
     trail = ("jobs", index)
     if not isinstance(entry, Mapping):
-        raise place.fail(trail, f"wanted a job's fields, got {_kind(entry)}")
+        raise place.fail(trail, f"wanted a job's fields, got {kind(entry)}")
     for name, value in entry.items():
         if name not in FIELDS:
             raise place.fail((*trail, str(name)), str(errors.UnknownName("field", str(name), FIELDS)))
@@ -125,7 +95,7 @@ def _job(place: _Place, world: World, index: int, entry: Any) -> Job:
     return _filled(world, models.model(entry["model"]), index, entry)
 
 
-def _check(place: _Place, trail: tuple[str | int, ...], value: Any) -> None:
+def _check(place: Place, trail: tuple[str | int, ...], value: Any) -> None:
     name = str(trail[-1])
     if name in WORDS:
         if not isinstance(value, str) or not value:
@@ -161,33 +131,6 @@ def _filled(world: World, model: models.Model, index: int, entry: Mapping[str, A
         hot=float(entry.get("hot", 1.0)), straggles_at=float(entry.get("straggles_at", float("inf"))),
         straggler_speed=world.straggler_speed, seed=int(entry.get("seed", index)) * 8,
     )  # fmt: skip
-
-
-def _line(text: str, trail: tuple[str | int, ...]) -> int | None:
-    """The line of a place in YAML or JSON, which is YAML too; None without PyYAML."""
-    try:
-        import yaml
-    except ImportError:
-        return None
-    try:
-        node = yaml.compose(text)
-    except yaml.YAMLError:
-        return None
-    mark = node.start_mark if node is not None else None
-    for part in trail:
-        if isinstance(part, int) and isinstance(node, yaml.SequenceNode) and part < len(node.value):
-            node = node.value[part]
-            mark = node.start_mark
-        elif isinstance(node, yaml.MappingNode):
-            found = next(((key, value) for key, value in node.value if key.value == part), None)
-            if found is None:
-                break
-            mark, node = found[0].start_mark, found[1]
-    return int(mark.line) + 1 if mark is not None else None
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
 
 
 def example() -> str:

@@ -49,6 +49,11 @@ class RunFiles:
         return self.root / "journal.db"
 
     @property
+    def view(self) -> pathlib.Path:
+        """What its planner was shown last: `telemetry.views`."""
+        return self.root / "view.json"
+
+    @property
     def checkpoints(self) -> pathlib.Path:
         """Checkpoints of the job, unless it was told to put them elsewhere."""
         return self.root / "checkpoints"
