@@ -41,10 +41,11 @@ def bid(ready: Ready, fitted: Fitted, view: ClusterView, config: PlanningConfig)
     """The job's candidates, and what each would bring."""
     job, now = ready.job, ready.measured.shape
     job = replace(job, need=replace(job.need, rows=math.ceil(ROOM_TO_GROW * job.need.rows)))
-    shapes = (
-        _nearby(job, now, config) if fitted.unclear and not ready.first else _worth_having(job, now, fitted, config)
-    )
     pace = pace_a_core(job, ready.measured.throughput)
+    if fitted.unclear and not ready.first:
+        shapes = _nearby(job, now, config)
+    else:
+        shapes = _worth_having(job, now, fitted, pace, config)
     speed = np.minimum(_predicted(fitted, shapes), ceiling(pace, shapes))
     shapes, speed = _thinned(shapes, speed, config)
     others = _other_workers(job, now, config)
@@ -63,10 +64,13 @@ def bid(ready: Ready, fitted: Fitted, view: ClusterView, config: PlanningConfig)
     )  # fmt: skip
 
 
-def _worth_having(job: JobView, now: Shape, fitted: Fitted, config: PlanningConfig) -> Columns:
+def _worth_having(
+    job: JobView, now: Shape, fitted: Fitted, pace: tuple[float, float], config: PlanningConfig
+) -> Columns:
     """The front of a model that is clear."""
     front = candidates.front(
-        fitted.coefficients, job.facts, bounds=allowed(job.bounds, config), now=now, need=job.need, prices=config.prices
+        fitted.coefficients, job.facts, bounds=allowed(job.bounds, config), now=now, need=job.need,
+        prices=config.prices, pace=pace,
     )  # fmt: skip
     return _with_memory(front.shapes, job, now)
 

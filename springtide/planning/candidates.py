@@ -29,6 +29,7 @@ from springtide.planning.equations import Array, Coefficients, Index, Shapes
 How = Literal["exact", "evolved", "coarse"]
 BLOCK = 64
 """Shapes that are compared at once."""
+NO_LIMIT = (math.inf, math.inf)
 SAME = 1e-12
 """Costs that differ by a smaller part are equal."""
 
@@ -48,6 +49,8 @@ class Ask:
     """From which the overhead of a change is told; None: changes cost nothing."""
     horizon_s: float = math.inf
     """Seconds in which a change has to pay."""
+    pace: tuple[float, float] = NO_LIMIT
+    """Samples a second that a core of workers, and one of servers, is worth at most: fewer cores cannot be faster."""
     seed: int = 0
     """Of NSGA-II."""
 
@@ -115,12 +118,13 @@ def front(
     prices: Prices | None = None,
     launches: Sequence[Launch] | None = None,
     horizon_s: float = math.inf,
+    pace: tuple[float, float] = NO_LIMIT,
 ) -> Front:
     """The front of one job."""
     return front_of(
         Ask(
             coefficients=coefficients, facts=facts, bounds=bounds, now=now, need=need, prices=prices or Prices(),
-            launches=launches, horizon_s=horizon_s,
+            launches=launches, horizon_s=horizon_s, pace=pace,
         )
     )  # fmt: skip
 
@@ -145,8 +149,7 @@ def listed(ask: Ask) -> Front:
     """
     need = grids.rounded(ask.need, ask.bounds)
     grid = grids.grid(ask.bounds, ask.prices, need.worker, need.server)
-    factors = ask.factors
-    throughput = 1 / (factors @ grid.base) if factors.any() else numpy.zeros(len(grid))
+    throughput = foreseen(ask, grid.base)
     fits = fitting(ask, grid.shapes, grid.memory)
     if fits is not None:
         throughput = numpy.where(fits, throughput, -1.0)
@@ -162,6 +165,25 @@ def listed(ask: Ask) -> Front:
     few = with_memory(ask, *(column[hopeful if order is None else order[hopeful]] for column in grid.shapes))
     cost, throughput = cost[hopeful] + need.rows / GIB * ask.prices.memory, throughput[hopeful]
     return assemble(few, cost, throughput, gains(ask, few, throughput), how="exact", looked_at=len(grid))
+
+
+def foreseen(ask: Ask, base: Array) -> Array:
+    """Samples a second of the shapes of a grid: by the equations, and no more than their cores are worth."""
+    factors = ask.factors
+    if not factors.any():
+        return numpy.zeros(base.shape[1])
+    seconds: Array = factors @ base
+    for core_seconds, pace in zip(base[:2], ask.pace, strict=True):
+        if pace < math.inf:
+            numpy.maximum(seconds, core_seconds / pace, out=seconds)
+    return 1 / seconds
+
+
+def capped(ask: Ask, shapes: Columns, throughput: Array) -> Array:
+    """What shapes do by the equations, but no more than their cores are worth."""
+    workers, servers = ask.pace
+    most = numpy.minimum(shapes.workers * shapes.worker_cpu * workers, shapes.servers * shapes.server_cpu * servers)
+    return numpy.minimum(throughput, most)
 
 
 def _hopeful(throughput: Array, share: float, stop: float) -> Index:

@@ -3,7 +3,7 @@
 In: a `Bid` a job: its candidates (`planning.candidates`) with what they would bring. Out: a `Decision`: plans for jobs
 that change, and how good the choice is. Next: `planning.policies` hands it on.
 
-    gain(A)  = throughput(A) - throughput now - samples lost by the change / time it has to pay them back       Eqn 8
+    gain(A)  = mean throughput over the samples in which A has to pay, the change among them - throughput now   Eqn 8
     RE(A)    = gain(A) / cost(A), by which the greedy goes, times WG(A) (`planning.priorities`)            Eqns 11, 14
     maximize the sum of gain * WG over jobs, all of them within capacity                                   Eqns 12, 13
 
@@ -57,7 +57,7 @@ class Row:
     cost: Floats
     throughput: Floats
     effective: Floats
-    """Throughput less the overhead of changing."""
+    """Mean throughput over the samples in which a change has to pay (`switching.mean_throughput`)."""
     stays: int | None
     """The option that is the shape now."""
     cost_now: float
@@ -103,9 +103,8 @@ def row_of(bid: Bid, config: PlanningConfig) -> Row:
     shapes = joined(columns([bid.now]), bid.shapes)
     throughput = np.concatenate([[bid.throughput_now], bid.throughput])
     cost = shapes.cost(config.prices)
-    left_s = bid.standing.samples_left / np.maximum(throughput, priorities.LEAST_RATE)
-    lost = switching.lost_samples(bid.now, shapes, bid.launches, bid.throughput_now, throughput)
-    effective = throughput - lost / np.maximum(config.payback * left_s, 1.0)
+    soon = max(config.payback * bid.standing.samples_left, bid.throughput_now)
+    effective = switching.mean_throughput(bid.now, shapes, bid.launches, bid.throughput_now, throughput, soon)
     effective[0] = throughput[0]
     gain, saving = effective - effective[0], cost[0] - cost
     apart = (gain >= config.least_gain * throughput[0]) | (saving >= config.least_saving * cost[0])

@@ -81,7 +81,7 @@ def score(ask: Ask, shapes: Columns) -> tuple[Array, Array, Array, Array]:
     """Cost, throughput, gain, and by how much bounds are passed (0 or less: not at all)."""
     need = grids.rounded(ask.need, ask.bounds)
     few = Shapes(*shapes[:4])
-    throughput = equations.throughput(ask.coefficients, ask.facts, few)
+    throughput = candidates.capped(ask, shapes, equations.throughput(ask.coefficients, ask.facts, few))
     fits = candidates.fitting(ask, few, shapes.workers * need.worker + shapes.servers * need.server)
     excess = shapes.cpu / ask.bounds.quota.cpu - (1 + ROUNDING)
     if fits is not None:

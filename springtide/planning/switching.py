@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 USUAL_S = 20.0
 """To start a role, where nothing is known: DLRover's figure for a pod."""
 NEWEST = 64
+LEAST_RATE = 1e-9
 
 
 def start_seconds(launches: Sequence[Launch], kind: RoleKind, cpu: Floats) -> Floats:
@@ -66,5 +67,23 @@ def lost_samples(
     resized = resized_workers(now, to)
     if not resized.any():
         return np.asarray(waited)
-    begun_anew = start_seconds(launches, RoleKind.WORKER, to.worker_cpu) * throughput_now
-    return np.asarray(waited + np.where(resized, begun_anew, 0.0))
+    return np.asarray(waited + np.where(resized, _begun_anew(to, launches, throughput_now), 0.0))
+
+
+def mean_throughput(
+    now: Shape, to: Columns, launches: Sequence[Launch], throughput_now: float, throughput: Floats, samples: float
+) -> Floats:
+    """Samples a second over the next so many of them, if the job is changed at once: it waits at its speed of now.
+
+    Of two shapes that are there after the same wait the faster one is always better, however short the job is.
+    """
+    wait = seconds(now, to, launches)
+    before = np.minimum(wait, samples / max(throughput_now, LEAST_RATE))  # a job may end before it is changed
+    again = np.where(resized_workers(now, to), _begun_anew(to, launches, throughput_now), 0.0)
+    after = (samples - before * throughput_now + again) / np.maximum(throughput, LEAST_RATE)
+    return np.asarray(samples / np.maximum(before + after, LEAST_RATE))
+
+
+def _begun_anew(to: Columns, launches: Sequence[Launch], throughput_now: float) -> Floats:
+    """Samples not trained while each worker, in its turn, is replaced by one of another size."""
+    return start_seconds(launches, RoleKind.WORKER, to.worker_cpu) * throughput_now

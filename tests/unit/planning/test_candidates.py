@@ -46,7 +46,8 @@ def brute_force(ask):
     points = set()
     before = equations.throughput(ask.coefficients, ask.facts, ask.now) if ask.now else 0.0
     for shape in every_shape(ask):
-        after = equations.throughput(ask.coefficients, ask.facts, shape)
+        worth = min(ask.pace[0] * shape.workers * shape.worker_cpu, ask.pace[1] * shape.servers * shape.server_cpu)
+        after = min(equations.throughput(ask.coefficients, ask.facts, shape), worth)
         gain = after - before
         if ask.launches is not None and ask.now and math.isfinite(ask.horizon_s):
             lost = switching.lost_samples(ask.now, columns([shape]), ask.launches, before, numpy.array([after]))
@@ -79,14 +80,17 @@ shares = st.floats(0.0, 1.0)
     least_server=st.sampled_from([0, 4 * GIB]),
     now=st.sampled_from([None, LEAST, Shape(workers=3, servers=2, worker_cpu=2.0, server_cpu=1.0)]),
     horizon_s=st.sampled_from([math.inf, 600.0]),
+    pace=st.sampled_from([candidates.NO_LIMIT, (900.0, math.inf), (math.inf, 1500.0), (3000.0, 4000.0)]),
 )  # fmt: skip
-def test_the_front_is_that_of_brute_force(coefficients, prices, need, quota, memory, least_server, now, horizon_s):
+def test_the_front_is_that_of_brute_force(
+    coefficients, prices, need, quota, memory, least_server, now, horizon_s, pace
+):
     bounds = Bounds(
         least=replace(LEAST, server_memory=least_server), most=MOST, quota=Capacity(cpu=quota, memory=memory)
     )
     ask = Ask(
         coefficients=coefficients, facts=FACTS, bounds=bounds, now=now, need=need, prices=prices, launches=LAUNCHES,
-        horizon_s=horizon_s,
+        horizon_s=horizon_s, pace=pace,
     )  # fmt: skip
     found = candidates.front_of(ask)
     assert found.how == "exact"
@@ -117,6 +121,17 @@ def test_memory_that_no_shape_has_leaves_nothing_and_says_so():
 def test_rows_that_one_server_cannot_hold_are_shared_by_more():
     found = candidates.front(TRUE, FACTS, bounds=BOUNDS, need=MemoryNeed(rows=40 * GIB))
     assert found.shapes.servers.min() == 3
+
+
+def test_servers_that_cannot_serve_what_workers_could_do_get_the_cores():
+    bounds = replace(BOUNDS, quota=Capacity(cpu=12.0, memory=math.inf))
+    free = candidates.front(TRUE, FACTS, bounds=bounds)
+    before = free.shape(len(free) - 1)
+    worth = 0.5 * float(free.throughput[-1]) / (before.servers * before.server_cpu)
+    found = candidates.front(TRUE, FACTS, bounds=bounds, pace=(math.inf, worth))
+    after = found.shape(len(found) - 1)
+    assert after.servers * after.server_cpu > before.servers * before.server_cpu
+    assert found.throughput[-1] > 0.5 * free.throughput[-1]
 
 
 def test_a_job_that_takes_no_time_has_one_candidate_the_cheapest():
@@ -151,7 +166,8 @@ def test_a_space_too_large_to_be_listed_is_made_coarser_without_the_extra(monkey
 @pytest.mark.extra("pymoo")
 @pytest.mark.filterwarnings("ignore")
 def test_evolution_finds_nothing_that_the_whole_list_does_not_equal_or_beat():
-    ask = Ask(coefficients=TRUE, facts=FACTS, bounds=BOUNDS, need=MemoryNeed(worker=GIB, server=GIB, rows=20 * GIB))
+    ask = Ask(coefficients=TRUE, facts=FACTS, bounds=BOUNDS, need=MemoryNeed(worker=GIB, server=GIB, rows=20 * GIB),
+              pace=(3000.0, 4000.0))  # fmt: skip
     true, found = candidates.listed(ask), evolve.front(ask, population=40, generations=25)
     assert found.how == "evolved" and len(found) > 5
     for price, gain in zip(found.cost, found.gain, strict=True):

@@ -1,5 +1,7 @@
 """What a change of shape costs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,3 +45,25 @@ def test_workers_of_another_size_lose_the_time_their_successors_take():
     assert switching.lost_samples(NOW, with_(workers=4), told, 100.0, np.array([150.0])) == pytest.approx([1500.0])
     lost = switching.lost_samples(NOW, with_(worker_cpu=8), told, 100.0, np.array([150.0]))
     assert lost == pytest.approx([1500.0 + 3000.0])
+
+
+def test_a_job_that_waits_for_its_change_goes_on_as_it_was_and_then_is_faster():
+    told = (launch(30.0), launch(30.0, 8.0))
+    mean = switching.mean_throughput(NOW, with_(workers=4), told, 100.0, np.array([200.0]), 9000.0)
+    assert mean == pytest.approx([9000 / (30 + 6000 / 200)])
+    mean = switching.mean_throughput(NOW, with_(worker_cpu=8), told, 100.0, np.array([200.0]), 9000.0)
+    assert mean == pytest.approx([9000 / (30 + (6000 + 3000) / 200)])  # and each worker is begun anew
+
+
+def test_of_two_changes_that_take_as_long_the_faster_is_better_however_short_the_job_is():
+    both = columns([replace(NOW, workers=4), replace(NOW, workers=8)])
+    for samples in (4000.0, 20_000.0, 1e9):
+        slow, fast = switching.mean_throughput(NOW, both, (launch(30.0),), 100.0, np.array([2e4, 4e4]), samples)
+        assert fast > slow > 100.0
+    over = switching.mean_throughput(NOW, both, (launch(30.0),), 100.0, np.array([2e4, 4e4]), 2000.0)
+    assert over == pytest.approx([100.0, 100.0])  # it is over before the workers are there
+
+
+def test_a_job_that_stands_still_gains_by_any_change():
+    mean = switching.mean_throughput(NOW, with_(workers=4), (launch(30.0),), 0.0, np.array([200.0]), 9000.0)
+    assert mean == pytest.approx([9000 / (30 + 45)])
