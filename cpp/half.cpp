@@ -15,7 +15,10 @@ namespace {
 
 float f16_to_float(uint16_t h) {
   uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
+  if (exponent == 31) {
+    const uint32_t quiet = mantissa != 0 ? 0x400000u : 0;  // NaN stays one; processors make it a quiet one
+    return std::bit_cast<float>(sign | 0x7f800000u | quiet | mantissa << 13);
+  }
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
   float small = static_cast<float>(mantissa) * 0x1p-24f;
   return sign != 0 ? -small : small;

@@ -149,6 +149,7 @@ void StoreImpl::renumber_ticks() {
     for (Gone& gone : histories_[number].gone) gone.tick = new_tick[gone.tick];
     histories_[number].complete_from = new_tick[histories_[number].complete_from];
   }
+  std::lock_guard declaring(declare_lock_);
   for (const auto& owned : owned_) {
     for (Quota& quota : owned->quotas) quota.oldest_last.clear();
   }

@@ -63,6 +63,7 @@ void StoreImpl::import_image(const SlotImage& image, Into into) {
                    std::to_string(options.seed) + ": rows that do not exist yet would change");
   }
   for (const TableImage& part : image.tables) check_table(part, table(part.id));
+  if (clock.nearly_full()) renumber_ticks();  // every age in the image may need a tick of its own
   clock.advance(image.clock);
   std::lock_guard hold(stripe_of_slot(image.slot).lock);
   if (into != Into::any && closed_[image.slot] == 0) {
