@@ -14,6 +14,8 @@ SpringtideError
 ├── TemporaryError         worth retrying after `delay_s`
 │   ├── GroupChanged       a bsp group that was formed anew meanwhile
 │   ├── WrongOwner         a slot that the addressed server does not own (any more)
+│   ├── BrainUnreachable   a brain that does not answer in time: the master plans by itself
+│   ├── HistoryUnavailable a database of past jobs that cannot be read or written
 │   └── PartlyApplied      a push of several batches of which some were applied before; a sum cannot be split
 └── JobFailed              the job cannot go on
     ├── ServerUnreachable  a server that does not answer: which, after how long, what to check
@@ -92,6 +94,14 @@ class GroupChanged(TemporaryError):
 
 class WrongOwner(TemporaryError):
     """A slot that the addressed server does not own."""
+
+
+class BrainUnreachable(TemporaryError):
+    """The brain cannot be reached, did not answer in time, or answered with something that is no advice."""
+
+
+class HistoryUnavailable(TemporaryError):
+    """The database of past jobs cannot be read or written."""
 
 
 class PartlyApplied(TemporaryError):

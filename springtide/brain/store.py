@@ -1,0 +1,164 @@
+"""The brain's database, by a URL: SQLite in a file, or PostgreSQL. Everything here blocks; callers use a thread.
+
+In: `open_store(url)`. Out: past jobs, newest last, and how many rows made no sense. Safe with several processes on one
+file: SQLite keeps a write-ahead log, and every transaction takes the write lock at its beginning, waiting for it.
+"""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.dialects import postgresql, sqlite
+
+from springtide import errors
+from springtide.brain import rows, schema, versioning
+from springtide.domain.view import PastJob
+
+BUSY_S = 30.0  # how long to wait for another process that writes: it takes milliseconds
+NEWEST = 1000  # past jobs that a decision looks at: a warm start compares each with each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Past jobs as the database has them."""
+
+    jobs: tuple[PastJob, ...] = ()
+    """Oldest first."""
+    unreadable: int = 0
+    """Rows that made no sense."""
+
+
+class Store:
+    """One database. Made by `open_store`."""
+
+    def __init__(self, engine: sa.Engine, where: str) -> None:
+        self._engine, self.where = engine, where
+
+    def remember(self, past: PastJob) -> None:
+        """Keep a job that is over; telling it twice is harmless. It lives no longer."""
+        row = rows.row_of(past)
+        insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
+        with self._transaction() as connection:
+            connection.execute(insert(schema.past_jobs).values(row).on_conflict_do_nothing())
+            connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name == row["name"]))
+
+    def history(self, *, newest: int = NEWEST) -> History:
+        """The newest past jobs."""
+        past = schema.past_jobs
+        asked = sa.select(past).order_by(past.c.ended_at.desc(), past.c.id.desc()).limit(newest)
+        with self._transaction() as connection:
+            found = [dict(row) for row in connection.execute(asked).mappings()]
+        jobs, unreadable = rows.pasts_of(found[::-1])
+        return History(jobs=jobs, unreadable=unreadable)
+
+    def count(self) -> int:
+        """How many past jobs there are."""
+        with self._transaction() as connection:
+            return connection.execute(sa.select(sa.func.count()).select_from(schema.past_jobs)).scalar_one()
+
+    def keep_live(self, live: Sequence[Mapping[str, Any]], gone: Sequence[str] = ()) -> None:
+        """Replace the rows of some live jobs, and forget others, all at once."""
+        insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
+        with self._transaction() as connection:
+            if gone:
+                connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name.in_(gone)))
+            if live:
+                asked = insert(schema.live_jobs)
+                fresh = {name: asked.excluded[name] for name in schema.live_jobs.c.keys() if name != "name"}  # noqa: SIM118
+                connection.execute(asked.on_conflict_do_update(index_elements=["name"], set_=fresh), list(live))
+
+    def live(self) -> list[dict[str, Any]]:
+        """Rows of all live jobs, as they were kept."""
+        with self._transaction() as connection:
+            return [dict(row) for row in connection.execute(sa.select(schema.live_jobs)).mappings()]
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        with said(self.where), self._engine.begin() as connection:
+            yield connection
+
+
+def open_store(url: str) -> Store:
+    """Open a database, make it if it is not there, bring it up to date."""
+    parsed = parse(url)
+    where = parsed.render_as_string(hide_password=True)
+    with said(where):
+        engine = _engine(parsed)
+        try:
+            versioning.bring_up(engine, where=where)
+        except BaseException:
+            engine.dispose()
+            raise
+    return Store(engine, where)
+
+
+def parse(url: str) -> sa.URL:
+    """A URL, or the path of an SQLite file."""
+    if not url:
+        raise errors.BadInput(
+            "database: no URL; wanted one such as sqlite:///history.db or postgresql://user@host/brain"
+        )
+    if "://" not in url:
+        return sa.URL.create("sqlite", database=str(pathlib.Path(url).absolute()))
+    try:
+        parsed = sa.make_url(url)
+    except (exc.ArgumentError, ValueError) as error:
+        raise errors.BadInput(
+            f"database {url!r}: {error}; wanted a URL such as sqlite:///history.db or postgresql://user@host/brain"
+        ) from error
+    match parsed.get_backend_name():
+        case "sqlite":
+            return parsed
+        case "postgresql" | "postgres":
+            return parsed.set(drivername="postgresql+psycopg")
+        case other:
+            raise errors.UnknownName("database", other, ["sqlite", "postgresql"])
+
+
+@contextlib.contextmanager
+def said(where: str) -> Iterator[None]:
+    """Whatever a database complains of, as one of our errors."""
+    try:
+        yield
+    except exc.SQLAlchemyError as error:
+        cause = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
+        raise errors.HistoryUnavailable(
+            f"the brain's database {where}: {cause[0]}. Check that it is there and whole."
+        ) from error
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    if url.get_backend_name() == "postgresql":
+        try:
+            return sa.create_engine(url, pool_pre_ping=True, pool_size=2, connect_args={"connect_timeout": 10})
+        except ModuleNotFoundError as error:
+            raise errors.MissingExtra("a history in PostgreSQL", "brain") from error
+    if url.database and url.database != ":memory:":
+        try:
+            pathlib.Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.HistoryUnavailable(f"the brain's database {url.database}: {error.strerror}") from error
+        engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args={"timeout": BUSY_S})
+    else:
+        engine = sa.create_engine(url, poolclass=sa.StaticPool, connect_args={"check_same_thread": False})
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # the driver begins no transactions of its own: we do
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={int(BUSY_S * 1000)}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
