@@ -2,8 +2,7 @@
 
 In: a job that is `Ready`, and its model (`planning.fit`). Out: a `Bid`, or why there is none. Next: `planning.choose`.
 
-A model is trusted near what was measured, and nowhere beyond what cores can do: a step takes the core-seconds that it
-was seen to take, so servers (or workers) that have fewer cores than that cannot be faster, whatever the equations say.
+A model is trusted near what was measured, and nowhere beyond what cores can do (`planning.paces`).
 """
 
 import functools
@@ -13,15 +12,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.domain.cluster import RoleKind
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Bounds, Shape
 from springtide.domain.view import ClusterView, JobView
-from springtide.planning import candidates, evidence, fitting_in
+from springtide.planning import candidates, evidence, fitting_in, paces
 from springtide.planning.choose import UNENDING_S, Bid
 from springtide.planning.columns import Columns, columns, joined
 from springtide.planning.equations import Shapes
 from springtide.planning.fit import Fitted
+from springtide.planning.paces import Pace
 from springtide.planning.priorities import Standing
 from springtide.planning.stages import Ready
 
@@ -33,6 +32,10 @@ ROOM_TO_GROW = 2.0
 """Memory for rows in a new plan, against what they are expected to need: forecasts err, and plans are for long."""
 NEAR = 2.0
 """As long as a model is unclear it is trusted for so many times as much of anything as was measured, or as little."""
+STEPS_NEAR = 8
+"""Numbers of workers, up and down to `NEAR`, that what runs now is looked at with."""
+TOO_MUCH = 1.5
+"""Memory of a role against what it needs, up to which it is left as it is."""
 COUNTS, SIZES = 8, 3
 """Numbers of a role and sizes of it that are looked at near what was measured."""
 
@@ -41,19 +44,19 @@ def bid(ready: Ready, fitted: Fitted, view: ClusterView, config: PlanningConfig)
     """The job's candidates, and what each would bring."""
     job, now = ready.job, ready.measured.shape
     job = replace(job, need=replace(job.need, rows=math.ceil(ROOM_TO_GROW * job.need.rows)))
-    pace = pace_a_core(job, ready.measured.throughput)
+    pace = paces.pace_of(job, ready.measured.throughput)
     if fitted.unclear and not ready.first:
         shapes = _nearby(job, now, config)
     else:
         shapes = _worth_having(job, now, fitted, pace, config)
-    speed = np.minimum(_predicted(fitted, shapes), ceiling(pace, shapes))
+    speed = np.minimum(_predicted(fitted, shapes), paces.ceiling(pace, shapes))
     shapes, speed = _thinned(shapes, speed, config)
     others = _other_workers(job, now, config)
     if not len(speed) and not len(others.workers):
         return "no shape within its bounds is worth having"
-    faster = np.minimum(_predicted(fitted, others), ceiling(pace, others))
+    faster = np.minimum(_predicted(fitted, others), paces.ceiling(pace, others))
     shapes, speed = joined(shapes, others), np.concatenate([speed, faster])
-    here = float(fitted.predict(now))
+    here = min(float(fitted.predict(now)), paces.ceiling_of(pace, now))
     left = job.remaining if math.isfinite(job.remaining) else here * UNENDING_S
     return Bid(
         job=job.name, now=now, throughput_now=here, shapes=shapes, throughput=speed,
@@ -64,9 +67,7 @@ def bid(ready: Ready, fitted: Fitted, view: ClusterView, config: PlanningConfig)
     )  # fmt: skip
 
 
-def _worth_having(
-    job: JobView, now: Shape, fitted: Fitted, pace: tuple[float, float], config: PlanningConfig
-) -> Columns:
+def _worth_having(job: JobView, now: Shape, fitted: Fitted, pace: Pace, config: PlanningConfig) -> Columns:
     """The front of a model that is clear."""
     front = candidates.front(
         fitted.coefficients, job.facts, bounds=allowed(job.bounds, config), now=now, need=job.need,
@@ -115,20 +116,6 @@ def _crossed(axes: tuple[tuple[float, ...], ...]) -> tuple[Floats, ...]:
     return tuple(axis.ravel() for axis in np.meshgrid(*(np.array(axis, dtype=np.float64) for axis in axes)))
 
 
-def pace_a_core(job: JobView, throughput: float) -> tuple[float, float]:
-    """Samples a second that a core of workers, and one of servers, was seen to be worth; no bound where unknown."""
-    used = [evidence.use(job, kind) for kind in (RoleKind.WORKER, RoleKind.SERVER)]
-    worker, server = (throughput / one.used if one is not None and throughput > 0 else math.inf for one in used)
-    return worker, server
-
-
-def ceiling(pace: tuple[float, float], shapes: Columns) -> Floats:
-    """What cores allow, at what one of them is worth."""
-    return np.minimum(
-        shapes.workers * shapes.worker_cpu * pace[0], shapes.servers * shapes.server_cpu * pace[1]
-    )  # fmt: skip
-
-
 def _predicted(fitted: Fitted, shapes: Columns) -> Floats:
     return np.asarray(fitted.predict(Shapes(*shapes[:4])))
 
@@ -145,20 +132,31 @@ def _thinned(shapes: Columns, speed: Floats, config: PlanningConfig) -> tuple[Co
 
 
 def _with_memory(shapes: Columns, job: JobView, now: Shape) -> Columns:
-    """Memory as it is needed; as it is now, where nobody knows what is needed."""
+    """Memory as it is needed; as it is now, where nobody knows what is needed.
+
+    Roles of the size they have keep their memory where it is enough and not far more: nobody begins anew for that.
+    """
     worker, server = shapes.worker_memory, shapes.server_memory
     if not job.need.worker:
         worker = np.full_like(worker, now.worker_memory)
     if not job.need.server and not job.need.rows:
         server = np.full_like(server, now.server_memory)
+    worker = _kept(worker, now.worker_memory, shapes.worker_cpu == now.worker_cpu)
+    server = _kept(server, now.server_memory, shapes.server_cpu == now.server_cpu)
     return shapes._replace(worker_memory=worker, server_memory=server)
+
+
+def _kept(needed: Floats, held: int, same: NDArray[np.bool_]) -> Floats:
+    return np.where(same & (needed <= held) & (held <= TOO_MUCH * needed), float(held), needed)
 
 
 def _other_workers(job: JobView, now: Shape, config: PlanningConfig) -> Columns:
     """What runs now with more or fewer workers, the change that costs least; and with just the memory that it needs."""
     bounds = job.bounds
-    fewest, most_of_all = bounds.least.workers, bounds.most.workers
-    counts = np.array(sorted({round(fewest + (most_of_all - fewest) * at / 15) for at in range(16)}), dtype=np.float64)
+    near = {round(now.workers * NEAR ** (at / STEPS_NEAR)) for at in range(-STEPS_NEAR, STEPS_NEAR + 1)}
+    ends = {bounds.least.workers, bounds.most.workers}
+    inside = {one for one in near | ends if bounds.least.workers <= one <= bounds.most.workers}
+    counts = np.array(sorted(inside), dtype=np.float64)
     same = (now.servers, now.worker_cpu, now.server_cpu, now.worker_memory, now.server_memory)
     shapes = Columns(counts, *(np.full(counts.shape, float(each)) for each in same))
     quota = fitting_in.quota(bounds, config)

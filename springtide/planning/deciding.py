@@ -13,10 +13,11 @@ import numpy as np
 
 from springtide.domain.plan import Decision, Plan, nothing
 from springtide.domain.planning import PlanningConfig
+from springtide.domain.profile import Profile
 from springtide.domain.shape import Capacity, Shape, cost
 from springtide.domain.stages import Stage
 from springtide.domain.view import ClusterView, JobView
-from springtide.planning import bidding, choose, fit, fitting_in, stages, validated
+from springtide.planning import bidding, choose, fit, fitting_in, paces, stages, validated
 from springtide.planning.stages import Ready, Wish
 
 
@@ -94,7 +95,7 @@ def _shared_out(
     """Jobs with a model bid for what is left; those that stay are looked after."""
     notes: list[str] = []
     bids: list[choose.Bid] = []
-    models = fit.fit_many([(one.job.profiles, one.job.facts) for one in ready])
+    models = fit.fit_many([(_telling(one), one.job.facts) for one in ready])
     for one, model in zip(ready, models, strict=True):
         made = bidding.bid(one, model, view, config) if isinstance(model, fit.Fitted) else model.why
         if isinstance(made, str):
@@ -123,6 +124,11 @@ def _shared_out(
             elif one.job.stage is not Stage.ADJUSTING:
                 notes.append(f"{one.job.name}: {mended if isinstance(mended, str) else mended.reason}")
     return plans, notes
+
+
+def _telling(ready: Ready) -> Sequence[Profile]:
+    """What was measured of a job and says something about shapes that it never had."""
+    return paces.telling(ready.job.profiles, paces.pace_of(ready.job, ready.measured.throughput))
 
 
 def _fits(room: Room, job: JobView, plan: Plan) -> bool:

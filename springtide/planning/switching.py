@@ -73,15 +73,16 @@ def lost_samples(
 def mean_throughput(
     now: Shape, to: Columns, launches: Sequence[Launch], throughput_now: float, throughput: Floats, samples: float
 ) -> Floats:
-    """Samples a second over the next so many of them, if the job is changed at once: it waits at its speed of now.
+    """Samples a second over the next so many of them, if the job is changed at once.
 
-    Of two shapes that are there after the same wait the faster one is always better, however short the job is.
+    It waits for what is faster at its speed of now; a change that comes too late for these samples brings nothing. Of
+    two shapes that are there after the same wait the faster one is always better, however short the job is.
     """
-    wait = seconds(now, to, launches)
-    before = np.minimum(wait, samples / max(throughput_now, LEAST_RATE))  # a job may end before it is changed
+    wait = np.where(throughput > throughput_now, seconds(now, to, launches), 0.0)
+    before = wait * throughput_now
     again = np.where(resized_workers(now, to), _begun_anew(to, launches, throughput_now), 0.0)
-    after = (samples - before * throughput_now + again) / np.maximum(throughput, LEAST_RATE)
-    return np.asarray(samples / np.maximum(before + after, LEAST_RATE))
+    took = wait + (samples - before + again) / np.maximum(throughput, LEAST_RATE)
+    return np.where(before < samples, samples / np.maximum(took, LEAST_RATE), 0.0)
 
 
 def _begun_anew(to: Columns, launches: Sequence[Launch], throughput_now: float) -> Floats:

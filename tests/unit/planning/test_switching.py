@@ -61,7 +61,13 @@ def test_of_two_changes_that_take_as_long_the_faster_is_better_however_short_the
         slow, fast = switching.mean_throughput(NOW, both, (launch(30.0),), 100.0, np.array([2e4, 4e4]), samples)
         assert fast > slow > 100.0
     over = switching.mean_throughput(NOW, both, (launch(30.0),), 100.0, np.array([2e4, 4e4]), 2000.0)
-    assert over == pytest.approx([100.0, 100.0])  # it is over before the workers are there
+    assert over == pytest.approx([0.0, 0.0])  # it is over before the workers are there
+
+
+def test_what_is_slower_is_not_made_better_by_being_waited_for():
+    fewer = columns([replace(NOW, servers=1)])
+    mean = switching.mean_throughput(NOW, fewer, (launch(30.0, kind=RoleKind.SERVER),), 100.0, np.array([50.0]), 2000.0)
+    assert mean == pytest.approx([50.0])
 
 
 def test_a_job_that_stands_still_gains_by_any_change():

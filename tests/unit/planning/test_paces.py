@@ -1,0 +1,74 @@
+"""What a core is worth, what that allows, and which profiles say more than that."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from springtide.domain.profile import TimingSum
+from springtide.planning import evidence, fit, paces
+from springtide.planning.columns import columns
+from springtide.planning.paces import Pace
+from tests.unit.planning import views
+from tests.unit.planning.views import FACTS, profile, running, shape, speed, uses
+
+
+def test_a_core_is_worth_what_was_done_over_what_was_used():
+    job = running(shape(), uses=uses(shape(), worker=0.5, server=0.25))
+    assert paces.pace_of(job, 400.0) == pytest.approx((400 / 8, 400 / 4))
+
+
+def test_where_nothing_is_known_of_cores_they_bound_nothing():
+    pace = paces.pace_of(running(uses=()), 400.0)
+    assert pace == Pace()
+    assert paces.ceiling(pace, columns([shape()]))[0] == math.inf
+    some = [profile(shape())]
+    assert paces.telling(some, pace) is some
+
+
+def test_fewer_cores_of_either_role_bound_a_shape():
+    pace = Pace(worker=10.0, server=20.0)
+    many = columns(
+        [shape(workers=4, worker_cpu=4, servers=2, server_cpu=8), shape(workers=99, servers=1, server_cpu=1)]
+    )
+    assert paces.ceiling(pace, many).tolist() == [160.0, 20.0]
+    assert [paces.ceiling_of(pace, many.shape(at)) for at in (0, 1)] == [160.0, 20.0]
+
+
+def bound(of, pace):
+    """A profile of a shape that waits for its cores: the wait is in the time of updates, where workers see it."""
+    free = profile(of)
+    longer = free.timing.total_s * (speed(of) / paces.ceiling_of(pace, of) - 1)
+    timing = replace(free.timing, update_s=free.timing.update_s + longer, total_s=free.timing.total_s + longer)
+    return replace(free, timing=timing)
+
+
+FREE = [shape(workers=w, servers=p) for w, p in ((1, 1), (2, 2), (2, 1))]
+BOUND = [shape(workers=w, servers=1, server_cpu=1.0) for w in (8, 16, 32)]
+
+
+def test_shapes_bound_by_their_cores_do_not_mislead_the_fit():
+    pace = Pace(server=1.1 * max(speed(one) for one in FREE) / 8)
+    measured = [*map(profile, FREE), *(bound(one, pace) for one in BOUND)]
+    kept = paces.telling(measured, pace)
+    assert [one.shape for one in kept] == FREE
+    other = shape(workers=12, servers=6)
+    right, misled = (fit.fit(some, FACTS).predict(other) / speed(other) - 1 for some in (kept, measured))
+    assert abs(right) < 0.01 < 0.05 < abs(misled)
+
+
+def test_where_too_few_are_left_all_are_used():
+    pace = Pace(server=0.1)
+    everything = [profile(one) for one in FREE]
+    assert paces.telling(everything, pace) is everything
+    totals = [
+        replace(one, timing=TimingSum(steps=100, samples=51_200, total_s=one.timing.total_s)) for one in everything
+    ]
+    slow = [bound(one, Pace(server=100.0)) for one in BOUND]
+    assert paces.telling([*totals[:2], *slow], Pace(server=100.0)) == [*totals[:2], *slow]
+
+
+def test_profiles_without_sense_are_left_to_the_fit():
+    odd = replace(profile(shape()), timing=TimingSum(steps=3, total_s=math.nan))
+    assert evidence.throughput(odd.shape, odd.timing) is None
+    assert odd in paces.telling([odd, *map(profile, FREE)], Pace(worker=views.AMPLE.cpu))
