@@ -30,6 +30,10 @@ class Settings:
     """Per-job secret, hex: proves membership to master and servers. Empty when alone, or when it is in a file."""
     secret_file: str = ""
     """File with that secret, hex, readable by its owner only: an environment shows up in too many places."""
+    brain: str = ""
+    """host:port of a brain that plans for many jobs (`springtide brain serve`). Empty: each master plans by itself."""
+    brain_secret_file: str = ""
+    """File with that brain's secret, hex; its owner hands it to those who may ask."""
     seed: int = 0
     """Seed of shuffles and of rows that no one has trained yet."""
     sync: str = "async"
@@ -121,22 +125,30 @@ def check(settings: Settings) -> Settings:
     for name in ("connect_timeout_s", "master_patience_s", "request_timeout_s", "report_every_s"):
         if getattr(settings, name) <= 0:
             raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, more than 0")
-    if settings.master and ":" not in settings.master:
-        raise errors.BadInput(f"master={settings.master!r}: wanted host:port, such as 10.0.0.5:7700")
+    for name in ("master", "brain"):
+        if getattr(settings, name) and ":" not in getattr(settings, name):
+            raise errors.BadInput(f"{name}={getattr(settings, name)!r}: wanted host:port, such as 10.0.0.5:7700")
     return settings
 
 
 def job_secret(settings: Settings) -> bytes:
     """The job's secret from the environment or from its file; empty when there is none."""
-    text, source = settings.secret, PREFIX + "SECRET"
     if settings.secret_file:
-        source = settings.secret_file
-        try:
-            with open(source, encoding="ascii") as file:
-                text = file.read().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise errors.BadInput(f"cannot read the job's secret from {source}: {error}") from error
+        return read_secret(settings.secret_file, "the job's secret")
+    return _from_hex(settings.secret, "the job's secret", PREFIX + "SECRET")
+
+
+def read_secret(path: str, what: str) -> bytes:
+    """A secret from its file."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return _from_hex(file.read().strip(), what, path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.BadInput(f"cannot read {what} from {path}: {error}") from error
+
+
+def _from_hex(text: str, what: str, source: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise errors.BadInput(f"the job's secret in {source} is not hex; let `springtide run` make it") from None
+        raise errors.BadInput(f"{what} in {source} is not hex; let Springtide make it") from None

@@ -9,28 +9,30 @@ from springtide.domain.advice import Advice
 from springtide.domain.plan import Decision
 
 MOST_NOTES = 20  # of one advice; a cluster's decision may have thousands
+PLAN_FOR = "plan for "
 
 
-def advice(decision: Decision, job: str, *, epoch: int, notes: Sequence[str] = ()) -> Advice:
-    """The part of a decision that is the job's own."""
-    own, others = told(decision, job)
-    plan = decision.plan_for(job)
-    if plan is not None:
-        return Advice(epoch=epoch, plan=plan, why=plan.reason, notes=(*notes, *own, *others)[:MOST_NOTES])
-    why = own[0] if own else decision.why
-    return Advice(epoch=epoch, why=why, notes=(*notes, *own[1:], *others)[:MOST_NOTES])
+class Answers:
+    """A decision, sorted by job once: it may be on thousands of them."""
 
+    def __init__(self, decision: Decision) -> None:
+        self.plans = {plan.job: plan for plan in decision.plans}
+        self._why = decision.why
+        self._own: dict[str, list[str]] = {}
+        self._common: list[str] = []
+        for note in decision.notes:
+            about, mark, rest = note.partition(": ")
+            if about.startswith(PLAN_FOR):
+                self._own.setdefault(about.removeprefix(PLAN_FOR).removesuffix(" refused"), []).append(note)
+            elif mark:
+                self._own.setdefault(about, []).append(rest)
+            else:
+                self._common.append(note)
 
-def told(decision: Decision, job: str) -> tuple[list[str], list[str]]:
-    """Notes of a decision on this job, without its name, and those on none; what is said of others is theirs."""
-    own: list[str] = []
-    common: list[str] = []
-    for note in decision.notes:
-        about, mark, rest = note.partition(": ")
-        if mark and about == job:
-            own.append(rest)
-        elif note.startswith((f"plan for {job} ", f"plan for {job}:")):
-            own.append(note)
-        elif not mark and not note.startswith("plan for "):
-            common.append(note)
-    return own, common
+    def advice(self, job: str, *, epoch: int, notes: Sequence[str] = ()) -> Advice:
+        """The part that is the job's own; what is said of others is theirs."""
+        own, plan = self._own.get(job, []), self.plans.get(job)
+        if plan is not None:
+            return Advice(epoch=epoch, plan=plan, why=plan.reason, notes=(*notes, *own, *self._common)[:MOST_NOTES])
+        why = own[0] if own else self._why
+        return Advice(epoch=epoch, why=why, notes=(*notes, *own[1:], *self._common)[:MOST_NOTES])

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from springtide import errors
-from springtide.brain import answers
+from springtide.brain.answers import Answers
 from springtide.domain.advice import Advice
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Capacity
@@ -60,7 +60,7 @@ class Embedded:
         seen = ClusterView(
             now=now, capacity=self._capacity, jobs=(view,), history=self._history, launches=view.launches
         )
-        return answers.advice(policy(seen, self._config), view.name, epoch=epoch, notes=self._notes)
+        return Answers(policy(seen, self._config)).advice(view.name, epoch=epoch, notes=self._notes)
 
     def _conclude(self, past: PastJob) -> None:
         self._opened().remember(past)

@@ -37,7 +37,7 @@ live_jobs = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("stage", sa.Text, nullable=False),
     sa.Column("shape", sa.Text),
-    sa.Column("pledge", sa.Text),
+    sa.Column("pledge", sa.LargeBinary),
     sa.Column("view", sa.LargeBinary, nullable=False),
 )
 """What a brain that is started again must know at once: who holds what, and what was promised to whom."""

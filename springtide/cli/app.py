@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from springtide import errors
+from springtide.cli import brain
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
@@ -43,6 +44,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(brain.app)
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and log more.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of standard output.")]

@@ -7,14 +7,26 @@ import asyncio
 import contextlib
 import itertools
 import socket
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from springtide import errors
 from springtide.rpc import auth, frames, messages
 
-_decoder = msgspec.msgpack.Decoder(messages.Return)
 RETRY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Who is called: a master, or a brain, whose messages are others."""
+
+    who: str
+    returns: "msgspec.msgpack.Decoder[Any]"
+
+
+MASTER = Other("master", msgspec.msgpack.Decoder(messages.Return))
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -29,9 +41,15 @@ class Connection:
     """An authenticated connection to the master. Made by `connect`; lives in one event loop."""
 
     def __init__(
-        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sock: socket.socket, term: int
+        self,
+        address: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        sock: socket.socket,
+        term: int,
+        other: "Other",
     ) -> None:
-        self.address = address
+        self.address, self._other = address, other
         self.term = term
         """Which master of the job is at the other end."""
         self.sock = sock
@@ -70,7 +88,7 @@ class Connection:
     async def _receive(self) -> None:
         try:
             while True:
-                answer = await frames.read(self._reader, _decoder)
+                answer = await frames.read(self._reader, self._other.returns)
                 future = self._waiting.get(answer.id)
                 if future and not future.done():
                     future.set_result(answer.body)
@@ -79,14 +97,14 @@ class Connection:
 
     def _lose(self, why: str) -> None:
         self._lost = self._lost or errors.MasterUnreachable(
-            f"lost the connection to the master at {self.address}: {why}. See the master's log."
+            f"lost the connection to the {self._other.who} at {self.address}: {why}. See the {self._other.who}'s log."
         )
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(self._lost)
 
 
-async def connect(address: str, secret: bytes, *, within_s: float) -> Connection:
+async def connect(address: str, secret: bytes, *, within_s: float, other: Other = MASTER) -> Connection:
     """Connect and authenticate, trying again until `within_s` has passed while no one listens there yet."""
     host, port = parse_address(address)
     last = "no answer"
@@ -94,19 +112,19 @@ async def connect(address: str, secret: bytes, *, within_s: float) -> Connection
         async with asyncio.timeout(within_s):
             while True:
                 try:
-                    return await _open(address, host, port, secret)
+                    return await _open(address, host, port, secret, other)
                 except (OSError, EOFError, frames.BadFrame) as error:
                     last = str(error) or type(error).__name__
                 await asyncio.sleep(RETRY_S)
     except auth.Rejected as error:
-        raise errors.MasterUnreachable(f"the master at {address} turned this process away: {error}") from error
+        raise errors.MasterUnreachable(f"the {other.who} at {address} turned this process away: {error}") from error
     except TimeoutError:
         raise errors.MasterUnreachable(
-            f"no master at {address} after {within_s:g} s ({last}). Check that the job is running and the port is open."
+            f"no {other.who} at {address} after {within_s:g} s ({last}). Check that it is running and the port is open."
         ) from None
 
 
-async def _open(address: str, host: str, port: int, secret: bytes) -> Connection:
+async def _open(address: str, host: str, port: int, secret: bytes, other: Other) -> Connection:
     loop = asyncio.get_running_loop()
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, where = infos[0]
@@ -124,7 +142,7 @@ async def _open(address: str, host: str, port: int, secret: bytes) -> Connection
     except BaseException:
         await hang_up(writer)
         raise
-    return Connection(address, reader, writer, sock, term)
+    return Connection(address, reader, writer, sock, term, other)
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:

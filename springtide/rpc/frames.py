@@ -23,15 +23,15 @@ class BadFrame(errors.SpringtideError):
     """What came over the wire is not a message of ours; the connection is of no further use."""
 
 
-def pack(message: Any) -> bytes:
+def pack(message: Any, *, limit: int = MAX_BYTES) -> bytes:
     """One message as a frame."""
     try:
         body = msgspec.msgpack.encode(message)
     except OverflowError as error:
         raise errors.BadInput(f"a number in {message} does not fit into 64 bits") from error
-    if len(body) > MAX_BYTES:
+    if len(body) > limit:
         raise errors.BadInput(
-            f"{type(message).__name__} of {len(body)} bytes is over the control plane's limit of {MAX_BYTES} bytes"
+            f"{type(message).__name__} of {len(body)} bytes is over the control plane's limit of {limit} bytes"
         )
     return LENGTH.pack(len(body)) + body
 

@@ -1,4 +1,4 @@
-"""The answering side: accepts members, checks their secret, hands each request to one function.
+"""The answering side: accepts members, checks their secret, hands each request to one function. A brain's too.
 
 In: connections from anyone. Out: calls of `handle(peer, request)` for authenticated peers only, one task a request, so
 that a request that waits (a barrier, a lease at the tail) holds up no other. Garbage costs its sender the connection.
@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -39,8 +40,18 @@ Handle = Callable[[Peer, messages.Request], Awaitable[messages.Reply]]
 class Listener:
     """Serves the control plane on one port."""
 
-    def __init__(self, secret: bytes, handle: Handle, on_lost: Callable[[Peer], None], *, term: int = 0) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        handle: Handle,
+        on_lost: Callable[[Peer], None],
+        *,
+        term: int = 0,
+        calls: "msgspec.msgpack.Decoder[Any]" = _decoder,
+        who: str = "master",
+    ) -> None:
         self._secret, self._handle, self._on_lost, self._term = secret, handle, on_lost, term
+        self._calls, self._who = calls, who
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -51,7 +62,7 @@ class Listener:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise errors.PortTaken(
-                    f"port {port} on {host} is taken by another process; give another with --port, or 0 for a free one"
+                    f"port {port} on {host} is taken by another process; give another port, or 0 for a free one"
                 ) from error
             raise errors.BadInput(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         return f"{host}:{self._server.sockets[0].getsockname()[1]}"
@@ -93,7 +104,7 @@ class Listener:
 
     async def _answer_requests(self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            call = await frames.read(reader, _decoder)
+            call = await frames.read(reader, self._calls)
             while len(peer.tasks) >= MAX_IN_FLIGHT:
                 await asyncio.wait(peer.tasks, return_when=asyncio.FIRST_COMPLETED)
             task = asyncio.create_task(self._answer(peer, call, writer))
@@ -107,7 +118,7 @@ class Listener:
             reply = messages.Refused(type(error).__name__, str(error))
         except Exception as error:
             log.exception("%s failed for %s", type(call.body).__name__, peer.role or peer.address)
-            reply = messages.Refused("JobFailed", f"the master failed on {type(call.body).__name__}: {error!r}")
+            reply = messages.Refused("JobFailed", f"the {self._who} failed on {type(call.body).__name__}: {error!r}")
         if not writer.is_closing():
             writer.write(frames.pack(messages.Return(call.id, reply)))
             try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import errors
@@ -110,10 +110,17 @@ def test_databases_that_nobody_knows_are_refused():
         store.open_store("")
 
 
+@pytest.mark.extra("psycopg")
 def test_a_password_is_not_shown():
     with pytest.raises(errors.HistoryUnavailable) as caught:
         store.open_store("postgresql://ada:sesame@127.0.0.1:1/brain")
     assert "sesame" not in str(caught.value)
+
+
+def test_postgresql_without_its_driver_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(errors.MissingExtra, match=r"springtide\[brain\]"):
+        store.open_store("postgresql://ada@127.0.0.1/brain")
 
 
 GARBAGE = {
@@ -166,12 +173,17 @@ def test_any_past_job_becomes_a_row_and_comes_back(job):
     assert rows.past_of(rows.row_of(job)) == job
 
 
-@given(job=pasts())
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_past_job_goes_through_sql_and_comes_back(opened, job):
-    job = replace(job, name=f"{opened.count()} {job.name}")
-    opened.remember(job)
-    assert job in opened.history(newest=100_000).jobs
+def test_any_past_job_goes_through_sql_and_comes_back():
+    with closing(store.open_store("sqlite://")) as opened:
+
+        @given(job=pasts())
+        @settings(max_examples=20)
+        def check(job):
+            job = replace(job, name=f"{opened.count()} {job.name}")
+            opened.remember(job)
+            assert job in opened.history(newest=100_000).jobs
+
+        check()
 
 
 def test_numbers_that_are_none_are_left_out(opened):

@@ -32,6 +32,6 @@ def upgrade() -> None:
         sa.Column("epoch", sa.BigInteger, nullable=False),
         sa.Column("stage", sa.Text, nullable=False),
         sa.Column("shape", sa.Text),
-        sa.Column("pledge", sa.Text),
+        sa.Column("pledge", sa.LargeBinary),
         sa.Column("view", sa.LargeBinary, nullable=False),
     )

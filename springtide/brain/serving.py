@@ -1,0 +1,116 @@
+"""A served brain from start to end: its folder, its secret, its port, its loops; Ctrl-C ends it in order.
+
+In: `Options` of the command line. Out: `brain.json` and `secret` in its folder, by which masters and commands find it,
+and a service until a signal comes. Everything that matters is in the database by then.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import pathlib
+import resource
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import cast
+
+from springtide import config, errors
+from springtide.brain import store
+from springtide.brain.council import Rules
+from springtide.brain.pool import Pool
+from springtide.brain.service import GATHER_S, KEEP_S, Service
+from springtide.rpc import connection, counsel, whereabouts
+from springtide.rpc.listener import Handle, Listener
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a brain is served."""
+
+    rules: Rules
+    folder: pathlib.Path
+    """For its whereabouts, its secret and, unless told otherwise, its database."""
+    listen: str = "127.0.0.1:7790"
+    """HOST:PORT; port 0 is any free one."""
+    database: str = ""
+    """A URL; empty: SQLite in the folder."""
+    secret_file: str = ""
+    """Empty: one in the folder, drawn if there is none."""
+    executors: int = 1
+    gather_s: float = GATHER_S
+    keep_s: float = KEEP_S
+
+
+def where_file(folder: pathlib.Path) -> pathlib.Path:
+    """Says where the brain of a folder is."""
+    return folder / "brain.json"
+
+
+def secret_file(folder: pathlib.Path) -> pathlib.Path:
+    """The secret of the brain of a folder."""
+    return folder / "secret"
+
+
+def own_secret(options: Options) -> bytes:
+    """The brain's secret: as given, as it was, or a new one."""
+    path = pathlib.Path(options.secret_file) if options.secret_file else secret_file(options.folder)
+    if not options.secret_file and not path.exists():
+        try:
+            options.folder.mkdir(parents=True, exist_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+        except OSError as error:
+            raise errors.BadInput(f"cannot write the brain's secret to {path}: {error.strerror or error}") from error
+    found = config.read_secret(str(path), "the brain's secret")
+    if len(found) < 16:
+        raise errors.BadInput(f"the brain's secret in {path} has {len(found)} bytes; wanted 16 or more")
+    return found
+
+
+async def serve(options: Options, *, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `ready` is told the address."""
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a master
+    over = asyncio.Event()
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(stop, over.set)
+    try:
+        async with serving(options) as service:
+            ready(service.address)
+            await over.wait()
+            log.info("going; live jobs and promises are in the database")
+    finally:
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(stop)
+
+
+@contextlib.asynccontextmanager
+async def serving(options: Options) -> AsyncIterator[Service]:
+    """A service that listens."""
+    host, port = connection.parse_address(options.listen)
+    secret = own_secret(options)
+    database = await asyncio.to_thread(store.open_store, options.database or str(options.folder / "brain.db"))
+    pool = Pool()
+    service = Service(options.rules, database, pool, gather_s=options.gather_s)
+    listener = Listener(secret, cast("Handle", service.handle), lambda _: None, calls=counsel.CALLS, who="brain")
+    loops: list[asyncio.Task[None]] = []
+    try:
+        await pool.resize(options.executors)
+        await service.restore()
+        service.address = await listener.start(host, port)
+        loops += [asyncio.create_task(service.rounds()), asyncio.create_task(service.tidy(options.keep_s))]
+        options.folder.mkdir(parents=True, exist_ok=True)
+        said = whereabouts.Whereabouts(pid=os.getpid(), address=service.address)
+        whereabouts.write(where_file(options.folder), said)
+        yield service
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        await listener.close()
+        await pool.close()
+        await asyncio.to_thread(database.close)

@@ -1,0 +1,259 @@
+"""`springtide brain serve | status | history | executors`: a brain for many masters, and a look inside.
+
+In: options. Out: text of at most 80 columns, `--json` for scripts. A brain is found by its folder, or by its address.
+"""
+
+import asyncio
+import logging
+import os
+import pathlib
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from springtide import errors
+
+FOLDER = ".springtide/brain"
+LISTEN = "127.0.0.1:7790"
+
+app = typer.Typer(
+    name="brain",
+    help="A brain plans for many jobs: serve one, or look inside.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    epilog="""\b
+Examples:
+  springtide brain serve --capacity 64,256G
+  springtide brain status
+  springtide brain executors 4
+""",
+)
+
+Folder = Annotated[str, typer.Option("--folder", help="Where the brain keeps its files.", metavar="DIR")]
+Address = Annotated[str, typer.Option("--brain", help="Where it listens; found in its folder.", metavar="HOST:PORT")]
+SecretFile = Annotated[str, typer.Option("--secret-file", help="Its secret; found in its folder.", metavar="FILE")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of standard output.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and log more.")]
+
+
+@app.command(
+    short_help="Plan for all masters that ask.",
+    epilog="""\b
+Example:
+  springtide brain serve --listen 0.0.0.0:7790 --capacity 64,256G \\
+    --database postgresql://brain@db/brain --executors 2
+""",
+)
+def serve(
+    listen: Annotated[str, typer.Option(help="Where to listen.", metavar="HOST:PORT")] = LISTEN,
+    database: Annotated[str, typer.Option(help="sqlite:/// or postgresql://.  [default: in DIR]", metavar="URL")] = "",
+    policy: Annotated[
+        str, typer.Option(help="Who decides: a built-in name, a plug-in's, module:function.")
+    ] = "springtide",
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another policy for an event: oom, created, slow, iterating, periodic.", metavar="EVENT=POLICY"
+        ),
+    ] = None,
+    capacity: Annotated[
+        str, typer.Option(help="Of all jobs: cores, and memory.  [default: this machine]", metavar="CORES[,SIZE]")
+    ] = "",
+    executors: Annotated[int, typer.Option(min=1, help="Processes that compute plans.")] = 1,
+    period: Annotated[float, typer.Option(help="Between two looks at a job.", metavar="SECONDS")] = 10.0,
+    forget: Annotated[float, typer.Option(help="A silent job is gone after this.", metavar="SECONDS")] = 600.0,
+    folder: Folder = FOLDER,
+    secret_file: SecretFile = "",
+    debug: Debug = False,
+) -> int:
+    """Plan for all masters that ask, until Ctrl-C. Jobs and promises are kept: start it again and nothing is lost."""
+    from springtide.brain import optimizers, serving
+    from springtide.brain.council import Rules
+    from springtide.domain.planning import PlanningConfig
+    from springtide.planning import policies
+    from springtide.telemetry import logs
+
+    logs.log_to_stderr(debug=debug)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    algorithms = optimizers.parse(on or [])
+    for name in {policy, *algorithms.values()}:
+        policies.load(name)  # a mistake is said now
+    rules = Rules(
+        capacity=parse_capacity(capacity), config=PlanningConfig(policy=policy), algorithms=algorithms,
+        period_s=period, forget_s=forget,
+    )  # fmt: skip
+    options = serving.Options(
+        rules=rules, folder=pathlib.Path(folder), listen=listen, database=database, secret_file=secret_file,
+        executors=executors,
+    )  # fmt: skip
+
+    def ready(address: str) -> None:
+        secret = secret_file or serving.secret_file(pathlib.Path(folder))
+        print(f"brain: serving at {address}; masters need its secret, {secret}", flush=True)
+
+    asyncio.run(serving.serve(options, ready=ready))
+    print("brain: stopped", file=sys.stderr)
+    return 0
+
+
+@app.command(
+    short_help="Jobs, last decisions, executors.",
+    epilog="""\b
+Example:
+  springtide brain status --json
+""",
+)
+def status(
+    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", as_json: Json = False,
+    debug: Debug = False,
+) -> int:  # fmt: skip
+    """What the brain knows: jobs, what it last said to each and why, executors, past jobs."""
+    from springtide.rpc import counsel
+
+    found = ask(counsel.Inspect(), counsel.BrainStatus, folder, brain, secret_file)
+    print("\n".join(status_lines(found)))
+    show_json(found, as_json)
+    return 0
+
+
+@app.command(
+    short_help="Jobs that it remembers.",
+    epilog="""\b
+Example:
+  springtide brain history --newest 50
+""",
+)
+def history(
+    newest: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", as_json: Json = False,
+    debug: Debug = False,
+) -> int:  # fmt: skip
+    """The newest jobs that the brain remembers, oldest first."""
+    from springtide.rpc import counsel
+
+    found = ask(counsel.Recall(newest), counsel.Recalled, folder, brain, secret_file)
+    print("\n".join(history_lines(found)))
+    show_json(found, as_json)
+    return 0
+
+
+@app.command(
+    short_help="Change the number of executors.",
+    epilog="""\b
+Example:
+  springtide brain executors 4
+""",
+)
+def executors(
+    number: Annotated[int, typer.Argument(min=1, help="Processes that compute plans.", metavar="N")],
+    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", debug: Debug = False,
+) -> int:  # fmt: skip
+    """Work with so many executors from now on; those that are too many finish what they have in hand."""
+    from springtide.rpc import counsel, messages
+
+    ask(counsel.Staff(number), messages.Ok, folder, brain, secret_file)
+    print(f"{number} executor{'s' if number > 1 else ''} from now on")
+    return 0
+
+
+def parse_capacity(text: str) -> Any:
+    """What all jobs may take: "64" cores, "64,256G", or all of this machine."""
+    from springtide.domain.resources import parse_memory
+    from springtide.domain.shape import Capacity
+
+    if not text:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Capacity(cpu=float(len(os.sched_getaffinity(0))), memory=float(memory))
+    cores, _, size = text.partition(",")
+    try:
+        cpu = float(cores)
+    except ValueError:
+        raise errors.BadInput(f"--capacity {text!r}: wanted CORES or CORES,SIZE, such as 64,256G") from None
+    return Capacity(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
+
+
+def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str) -> Any:
+    """One question to the brain."""
+    from springtide import config
+    from springtide.brain import serving
+    from springtide.brain.remote import Remote
+    from springtide.rpc import whereabouts
+
+    where = whereabouts.read(serving.where_file(pathlib.Path(folder)))
+    if not address and where is None:
+        raise errors.BadInput(f"no brain has served from {folder}; give --folder, or --brain and --secret-file")
+    address = address or (where.address if where else "")
+    secret = config.read_secret(secret_file or str(serving.secret_file(pathlib.Path(folder))), "the brain's secret")
+
+    async def asked() -> Any:
+        remote = Remote(address, secret, connect_s=2.0, answer_s=10.0)
+        try:
+            return await remote.ask(request)
+        finally:
+            await remote.close()
+
+    reply = asyncio.run(asked())
+    if not isinstance(reply, wanted):
+        raise errors.BrainUnreachable(f"the brain at {address} answered with {type(reply).__name__}")
+    return reply
+
+
+def status_lines(found: Any) -> list[str]:
+    """A brain's status for people."""
+    from springtide.cli.picture import wrap
+    from springtide.cli.status import short_time
+    from springtide.domain.resources import show_memory
+
+    def amount(capacity: Any) -> str:
+        memory = "any memory" if capacity.memory == float("inf") else show_memory(int(capacity.memory))
+        return f"{capacity.cpu:,.4g} cores, {memory}"
+
+    lines = wrap(
+        f"brain at {found.address} (pid {found.pid}), up {short_time(found.up_s)}: {len(found.jobs)} live jobs, "
+        f"{found.past:,} past ones in {found.database}"
+    )
+    lines += wrap(f"holds   {amount(found.held)} of {amount(found.capacity)}")
+    lines += wrap(
+        f"works   {len(found.executor_pids)} of {found.executors} executors up, {found.executors_lost} lost; "
+        f"{found.consults:,} consults, {found.decisions:,} decisions, the last in {found.decision_s:.2f} s"
+    )
+    lines += wrap("asks    " + ", ".join(f"{event}: {policy}" for event, policy in found.policies.items()))
+    if found.unreadable:
+        lines += wrap(f"skipped {found.unreadable} past jobs that make no sense")
+    if found.trouble:
+        lines += wrap(f"trouble {found.trouble}")
+    for job in found.jobs:
+        lines += [
+            "",
+            *wrap(f"{job.name}: {job.stage}, {job.shape or 'no shape yet'}, seen {short_time(job.seen_s)} ago"),
+        ]
+        if job.event:
+            lines += wrap(f"  {job.event} ({job.cause}), asked {job.policy}")
+        if job.promised:
+            lines += wrap(f"  becomes {job.promised}")
+        if job.why:
+            lines += wrap(f"  {job.why}")
+    return lines
+
+
+def history_lines(found: Any) -> list[str]:
+    """Past jobs for people."""
+    lines = [f"{'ENDED':<16} {'JOB':<20} {'OUTCOME':<8} SHAPE"]
+    for past in found.jobs:
+        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(past.ended_at))
+        outcome = "finished" if past.finished else "failed"
+        lines.append(f"{ended:<16} {past.name[:20]:<20} {outcome:<8} {past.shape or '-'}"[:110].rstrip())
+    skipped = f"; {found.unreadable} of them make no sense" if found.unreadable else ""
+    return [*lines, f"{len(found.jobs)} of {found.total:,} past jobs{skipped}"]
+
+
+def show_json(found: Any, wanted: bool) -> None:
+    """The same for scripts."""
+    import msgspec
+
+    if wanted:
+        plain = msgspec.to_builtins(found)
+        plain.pop("type", None)
+        print(msgspec.json.encode(plain).decode(), flush=True)

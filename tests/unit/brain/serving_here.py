@@ -1,0 +1,65 @@
+"""A real brain in the test's own event loop, masters that talk to it, and liars in its place."""
+
+import asyncio
+import contextlib
+import pathlib
+
+from springtide.brain import serving
+from springtide.brain.council import Rules
+from springtide.brain.remote import Remote
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.shape import Capacity
+from springtide.rpc import auth, counsel, frames
+
+SECRET = bytes(range(32))
+CAPACITY = Capacity(cpu=100.0, memory=1e15)
+
+
+def options(folder: pathlib.Path, **more):
+    rules = Rules(
+        capacity=more.pop("capacity", CAPACITY), config=PlanningConfig(exact_seconds=0), **more.pop("rules", {})
+    )
+    return serving.Options(rules=rules, folder=folder, listen="127.0.0.1:0", **({"gather_s": 0.01} | more))
+
+
+@contextlib.asynccontextmanager
+async def brain(folder, **more):
+    async with serving.serving(options(folder, **more)) as service:
+        yield service
+
+
+@contextlib.asynccontextmanager
+async def master(folder, service, **more):
+    secret = bytes.fromhex(serving.secret_file(folder).read_text())
+    remote = Remote(service.address, secret, **more)
+    try:
+        yield remote
+    finally:
+        await remote.close()
+
+
+@contextlib.asynccontextmanager
+async def liar(answer, *, knows_secret=True):
+    """Listens as a brain would; `answer(call)` gives the bytes it sends, None: silence."""
+    connections = set()
+
+    async def serve(reader, writer):
+        connections.add(asyncio.current_task())
+        with contextlib.suppress(OSError, EOFError, auth.Rejected, frames.BadFrame, asyncio.CancelledError):
+            await auth.challenge(reader, writer, SECRET if knows_secret else b"x" * 32, 0)
+            while True:
+                said = answer(await frames.read(reader, counsel.CALLS))
+                if said is not None:
+                    writer.write(said)
+        writer.close()
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
