@@ -110,13 +110,13 @@ def ended(role, how, incarnation):
     return events.Gone(RoleExit(role=role, pid=1, incarnation=incarnation, **kinds[how]))
 
 
-def draw_event(world, pick):
+def draw_event(world, pick, rare):
     """One thing that may happen now. `pick` chooses from a list; mostly of the living, now and then of the dead."""
     nodes = list(world.state.nodes.values())
     node = pick(nodes)
     role = node.role if pick(range(20)) else Role(RoleKind.WORKER, MAX_RANK)
     life = max(0, node.incarnation - (pick(range(6)) == 0))
-    kind = pick(["join"] * 6 + ["heard"] * 4 + ["ready"] * 3 + ["tick"] * 3 + ["finish"] * 2 + ["gone"] * 2 + RARE)
+    kind = pick(["join"] * 6 + ["heard"] * 4 + ["ready"] * 3 + ["tick"] * 3 + ["finish"] * 2 + ["gone"] * 2 + rare)
     match kind:
         case "join":
             return events.Joined(role, life)
@@ -153,6 +153,8 @@ def draw_event(world, pick):
 
 
 RARE = ["scale", "scale", "infrastructure", "recover", "stop", "lost", "raised", "saved", "server lost"]
+# nothing that ends a job before its data does
+CALM = ["scale", "recover", "saved", "server lost", "finish", "finish", "finish"]
 
 
 class JobHistories(stateful.RuleBasedStateMachine):
@@ -164,7 +166,9 @@ class JobHistories(stateful.RuleBasedStateMachine):
 
     @stateful.rule(data=st.data(), pause_s=st.floats(0, 3))
     def something_happens(self, data, pause_s):
-        self.world.hear(draw_event(self.world, lambda choices: data.draw(st.sampled_from(list(choices)))), pause_s)
+        self.world.hear(
+            draw_event(self.world, lambda choices: data.draw(st.sampled_from(list(choices))), RARE), pause_s
+        )
 
 
 TestJobHistories = JobHistories.TestCase
@@ -174,10 +178,10 @@ def test_thousands_of_random_histories_keep_every_invariant(seed):
     chance = random.Random(seed)
     phases = {phase: 0 for phase in Phase}
     relaunched = scaled = healed = 0
-    for _ in range(2000):
-        world = World()
+    for number in range(2000):
+        world, rare = World(), CALM if number % 3 == 0 else RARE  # else hardly one in a thousand would finish
         for _ in range(chance.randrange(80)):
-            world.hear(draw_event(world, lambda choices: chance.choice(list(choices))), chance.uniform(0, 2))
+            world.hear(draw_event(world, lambda choices: chance.choice(list(choices)), rare), chance.uniform(0, 2))
         phases[world.state.phase] += 1
         relaunched += world.state.relaunches
         scaled += world.state.workers != SPEC.workers
