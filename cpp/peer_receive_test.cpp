@@ -11,12 +11,14 @@ using namespace springtide;
 
 namespace {
 
-constexpr int kUntilPrompt = 200;  // pulls after which the receiving thread has stood by, busy machine or not
+// By then the receiving thread has stood by, however busy the machine is.
+constexpr auto kUntilPrompt = std::chrono::seconds(30);
 
 // Asks and waits until the caller reads for itself.
 void become_prompt(RemoteBackend& backend, const Routed& routed, const std::vector<float>& wanted) {
   const uint64_t before = backend.stats().read_by_caller;
-  for (int i = 0; i < kUntilPrompt && backend.stats().read_by_caller < before + 3; ++i)
+  const auto until = Clock::now() + kUntilPrompt;
+  while (Clock::now() < until && backend.stats().read_by_caller < before + 3)
     CHECK(pulled(backend, routed) == wanted);
   CHECK(backend.stats().read_by_caller > before);
 }
