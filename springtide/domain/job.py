@@ -11,6 +11,7 @@ from typing import Literal
 from springtide import errors
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.guarding import GuardRules
+from springtide.domain.plan_rules import PlanRules
 from springtide.domain.straggling import StragglerRules
 
 SyncMode = Literal["async", "bsp"]
@@ -84,6 +85,8 @@ class JobSpec:
     """When a worker counts as slow."""
     guards: GuardRules = field(default_factory=GuardRules)
     """What the job does for its servers without being asked."""
+    planning: PlanRules = field(default_factory=PlanRules)
+    """Whether and how it finds its size by itself; numbers and limits here are what it begins with."""
     worker_cpu: float | None = None
     """Cores of one worker; None leaves it unlimited."""
     worker_memory: int | None = None
@@ -110,3 +113,6 @@ class JobSpec:
             raise errors.BadInput(f"job {self.name}: {self.slots} slots; use a power of two, 64 or more")
         if self.servers > self.slots:
             raise errors.BadInput(f"job {self.name}: {self.servers} servers but only {self.slots} slots; raise slots")
+        planning = self.planning
+        if planning.on and planning.resize and (self.worker_cpu is None or self.server_cpu is None):
+            raise errors.BadInput(f"job {self.name}: it is to plan cores, but begins without limits; give both")

@@ -19,6 +19,8 @@ class TableOutline:
     """Modules of the model that look rows up in it."""
     rows: int
     """Ids lie in [0, rows); 0: open-ended."""
+    dim: int = 0
+    """Floats of a row; 0: not told, by an earlier version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

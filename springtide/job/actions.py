@@ -58,6 +58,8 @@ class Decided:
 
     what: str
     why: str
+    told: bool = False
+    """The story has it already."""
 
 
 @dataclass(frozen=True, slots=True)

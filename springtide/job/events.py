@@ -5,9 +5,11 @@ Whatever a process says or suffers names its incarnation: news of an earlier lif
 
 from dataclasses import dataclass
 
-from springtide.domain.cluster import Role, RoleExit
+from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import Blame
 from springtide.domain.leases import Holder
+from springtide.domain.shape import Shape
+from springtide.domain.stages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,10 @@ class Scaled:
 
     workers: int
     why: str
+    planned: bool = False
+    """A move of the plan that is being carried out; otherwise somebody else wants it, and the plan is dropped."""
+    pinned: bool = False
+    """The user wants it so: plans keep to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,38 @@ class ServersScaled:
 
     servers: int
     why: str
+    planned: bool = False
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """All workers, or all servers, may take so much from now on: those that run, and those to come."""
+
+    kind: RoleKind
+    cpu: float | None
+    memory: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTaken:
+    """The job is to get this shape, one move after the other."""
+
+    shape: Shape
+    stage: Stage
+    why: str
+    servers_first: bool = False
+    cpus: tuple[tuple[int, float], ...] = ()
+    """Servers by rank that are to have other cores than the shape says."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEnded:
+    """The plan has been carried out, or cannot be: why not. A job that was measured and stays as it is ends one too."""
+
+    stage: Stage
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +229,12 @@ class Undrained:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Something was decided about the leases of a worker (`job.stragglers`)."""
+    """Something was decided that changes no role: about leases (`job.stragglers`), slots, or the job's size."""
 
     what: str
     why: str
+    told: bool = False
+    """The story has it already, with more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +252,9 @@ Event = (
     | Saved
     | Scaled
     | ServersScaled
+    | Resized
+    | PlanTaken
+    | PlanEnded
     | ServerReplaced
     | ServerGranted
     | Emptied

@@ -12,6 +12,7 @@ from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.job import JobSpec, Phase
 from springtide.job import events, scaling
 from springtide.job.nodes import Node, NodeState
+from springtide.job.planned import Planned
 
 if TYPE_CHECKING:
     from springtide.job.state import JobState
@@ -50,7 +51,8 @@ def scale(state: "JobState", wanted: events.ServersScaled, at: float) -> Reasone
     for node in what.drop:
         _remove(node, wanted.why, at)
     for role in what.add:
-        add(state.nodes, role, state.spec, at=at)
+        add(state.nodes, role, state.planned, at=at)
+    state.planned.changed(at, planned=wanted.planned, asked="servers", pinned=wanted.pinned)
     before, state.servers_wanted = state.servers_wanted, wanted.servers
     return f"scale from {before} to {wanted.servers} servers: {what}", wanted.why
 
@@ -75,7 +77,7 @@ def replace(state: "JobState", asked: events.ServerReplaced, at: float) -> Reaso
         raise errors.BadInput(f"{node.role} is {node.state}: it cannot be replaced now")
     node.replaced, node.shunned = True, asked.at_once
     role = Role(RoleKind.SERVER, len(of(state.nodes)))
-    add(state.nodes, role, state.spec, at=at)
+    add(state.nodes, role, state.planned, at=at)
     state.nodes[str(role)].cpu, state.nodes[str(role)].memory = node.cpu, node.memory
     first = ", its slots go to its peers at once" if asked.at_once else ""
     return f"replace {node.role} by {role}{first}", asked.why
@@ -150,9 +152,9 @@ def change(nodes: dict[str, Node], servers: int, spec: JobSpec) -> scaling.Chang
     )
 
 
-def add(nodes: dict[str, Node], role: Role, spec: JobSpec, *, at: float) -> None:
+def add(nodes: dict[str, Node], role: Role, planned: Planned, *, at: float) -> None:
     """Want a server that the job has not had. Until it is ready nobody waits for it."""
-    scaling.add(nodes, role, spec, at=at)
+    scaling.add(nodes, role, planned, at=at)
     nodes[str(role)].coming = True
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind
-from springtide.domain.job import JobSpec
 from springtide.job.nodes import Node, NodeState
+from springtide.job.planned import Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +54,14 @@ def change(nodes: dict[str, Node], workers: int) -> Change:
     )
 
 
-def add(nodes: dict[str, Node], role: Role, spec: JobSpec, *, at: float) -> None:
+def add(nodes: dict[str, Node], role: Role, planned: Planned, *, at: float) -> None:
     """Want a process of this role: one that the job has not had, or the next life of one that was removed."""
-    server = role.kind is RoleKind.SERVER
     if str(role) in nodes:
         node = nodes[str(role)]
         node.move(NodeState.EXPECTED, at=at, why="wanted again")
         node.failures = node.oom_kills = 0
         node.after_s = 0.0
     else:
-        nodes[str(role)] = Node(
-            role=role,
-            since=at,
-            heard_at=at,
-            cpu=spec.server_cpu if server else spec.worker_cpu,
-            memory=spec.server_memory if server else spec.worker_memory,
-        )
+        node = nodes[str(role)] = Node(role=role, since=at, heard_at=at)
+    size = planned.sizes[role.kind]
+    node.cpu, node.memory = size.cpu, size.memory

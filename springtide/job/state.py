@@ -11,8 +11,10 @@ from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.domain.leases import Holder
-from springtide.job import actions, events, groups, invariants, recovery, rollout, scaling, servers
+from springtide.job import actions, deadlines, events, groups, invariants, planned, recovery, rollout, scaling, servers
+from springtide.job.deadlines import EXPLANATION_S as EXPLANATION_S
 from springtide.job.nodes import ALIVE, Node, NodeState
+from springtide.job.planned import Planned
 
 LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.STARTING: frozenset({Phase.RUNNING, Phase.DRAINING, Phase.FAILED}),
@@ -22,9 +24,6 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.STOPPED: frozenset(),
     Phase.FAILED: frozenset(),
 }
-
-SERVER_SILENCE_S = 30.0  # a silent server costs everyone time, so it gets this much at least; a worker is replaced
-EXPLANATION_S = 2.0  # a symptom (a worker that cannot reach a server) waits so long for its cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,18 @@ class JobState:
     last_save: str | None = None
     """Once all workers have ended: empty while the last checkpoint is being written, then what became of it."""
     decision: actions.Decided = field(default_factory=lambda: actions.Decided("", ""))
+    planned: Planned = field(default_factory=lambda: Planned(sizes={}))
+    """What planning has made of it, and what roles to come may take."""
 
     def __post_init__(self) -> None:
         self.workers = self.workers or self.spec.workers
         self.servers_wanted = self.servers_wanted or self.spec.servers
         self.in_step = self.in_step or self.spec.sync == "bsp"
+        self.planned = self.planned if self.planned.sizes else planned.begin(self.spec)
         if not self.nodes:
             for kind, count in ((RoleKind.SERVER, self.spec.servers), (RoleKind.WORKER, self.spec.workers)):
                 for rank in range(count):
-                    scaling.add(self.nodes, Role(kind, rank), self.spec, at=self.started_at)
+                    scaling.add(self.nodes, Role(kind, rank), self.planned, at=self.started_at)
 
     def handle(self, event: events.Event, *, at: float) -> list[actions.Action]:
         """Take in what happened; return what to do about it. After the end nothing changes any more."""
@@ -98,15 +100,18 @@ class JobState:
             case events.Saved(number):
                 self.safety.saved = number
                 return []
-            case events.Scaled(workers, why):
-                return self._scaled(workers, why, at)
+            case events.Scaled():
+                return self._scaled(event, at)
+            case events.Resized() | events.PlanTaken() | events.PlanEnded():
+                news = planned.take(self, event, at)
+                return [self._decide(*news, told=isinstance(event, events.PlanTaken))] if news else []
             case events.ServersScaled() | events.ServerReplaced() | events.ServerGranted():
                 return [self._decide(*rollout.change_servers(self, event, at))]
             case events.Emptied(role):
                 left = rollout.leave(self.node(role), at)
                 return [actions.Left(role), self._decide(*left)] if left else []
-            case events.Judged(what, why):
-                return [self._decide(what, why)]
+            case events.Judged(what, why, told):
+                return [self._decide(what, why, told=told)]
             case events.InStep():
                 self.in_step = True
                 return []
@@ -343,7 +348,8 @@ class JobState:
 
     # ---- commands ----
 
-    def _scaled(self, workers: int, why: str, at: float) -> list[actions.Action]:
+    def _scaled(self, event: events.Scaled, at: float) -> list[actions.Action]:
+        workers, why = event.workers, event.why
         if self.phase is Phase.DRAINING:
             raise errors.BadInput(f"job {self.spec.name} is draining: {self.why}")
         change = scaling.change(self.nodes, workers)
@@ -355,7 +361,8 @@ class JobState:
             node.removed = True
             fences += self._let_go(node, why, at)
         for role in change.add:
-            scaling.add(self.nodes, role, self.spec, at=at)
+            scaling.add(self.nodes, role, self.planned, at=at)
+        self.planned.changed(at, planned=event.planned, asked="workers", pinned=event.pinned)
         before, self.workers = self.workers, workers
         when = ", and form the bsp group anew before its next shard" if self.group else ""
         what = f"scale from {before} to {workers} workers: {change}{when}"
@@ -382,34 +389,12 @@ class JobState:
 
     def due(self, *, at: float) -> list[events.Event]:
         """What the clock says: events to be handled now. Heartbeats are not journaled, but these are."""
-        if self.phase.over:
-            return []
-        found: list[events.Event] = []
-        if self.suspicion and at - self.suspicion.since >= EXPLANATION_S:
-            found.append(events.Unexplained())
-        for node in self.nodes.values():
-            silent_s = at - node.heard_at
-            if node.state is NodeState.EXPECTED and silent_s > self.spec.join_s:
-                found.append(events.Late(node.role, node.incarnation, silent_s))
-            if node.state not in ALIVE or self.phase is Phase.STARTING:
-                continue
-            worker = node.role.kind is RoleKind.WORKER
-            if worker and node.state is NodeState.DRAINING and at - node.drain_since > self.spec.drain_s:
-                found.append(events.Undrained(node.role, node.incarnation))
-            elif silent_s > self._patience_s(node):
-                found.append(events.Silent(node.role, node.incarnation, silent_s))
-        return found
+        return deadlines.due(self, at=at)
 
     def forgive(self, seconds: float) -> None:
         """The master itself was away for so long, and could hear nobody: that is held against no one."""
         for node in self.nodes.values():
             node.heard_at += seconds
-
-    def _patience_s(self, node: Node) -> float:
-        if node.role.kind is RoleKind.WORKER:
-            return self.spec.silence_s
-        own = self.spec.server_silence_s
-        return max(self.spec.silence_s, SERVER_SILENCE_S) if own is None else own
 
     def _overdue(self, event: events.Silent | events.Late | events.Undrained, at: float) -> list[actions.Action]:
         node = self.node(event.role)
@@ -422,7 +407,7 @@ class JobState:
         if isinstance(event, events.Late):
             late = recovery.never_joined(node, event.silent_s)
             return self._fail(late.error, late.blame)
-        verdict = recovery.after_silence(node, event.silent_s, self._patience_s(node), self.spec, at=at)
+        verdict = recovery.after_silence(node, event.silent_s, deadlines.patience_s(self, node), self.spec, at=at)
         if node.role.kind is RoleKind.SERVER:
             return self._lost_server(node, verdict, at)
         if self.phase is Phase.DRAINING or node.state is NodeState.DRAINING:
@@ -431,8 +416,8 @@ class JobState:
 
     # ---- ends ----
 
-    def _decide(self, what: str, why: str) -> actions.Decided:
-        self.decision = actions.Decided(what, why)
+    def _decide(self, what: str, why: str, *, told: bool = False) -> actions.Decided:
+        self.decision = actions.Decided(what, why, told)
         return self.decision
 
     def _fail(self, error: str, blame: Blame, trace: str = "") -> list[actions.Action]:

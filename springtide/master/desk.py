@@ -22,6 +22,7 @@ from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
 from springtide.master import balance, entries, forming, meetings, standing, tally, telling
 from springtide.master.agreeing import Agreeing
+from springtide.master.autoscale import Advised, Autoscale, Hands
 from springtide.master.guards import Guards
 from springtide.master.healing import Healing
 from springtide.master.journal import Journal
@@ -56,6 +57,7 @@ class Desk:
         journal: Journal | None = None,
         term: int = 1,
         saving: Saving | None = None,
+        advised: Advised | None = None,
     ) -> None:
         self.record, self.term = record, term
         self.over = asyncio.Event()
@@ -88,6 +90,10 @@ class Desk:
             record, kept=self._kept, tell=self._tell, happen=self._happen, changed=self._changed, term=term
         )  # fmt: skip
         self._guards = Guards(record, self._rollout, self._happen)
+        self.autoscale = Autoscale(
+            record, self._guards, advised,
+            Hands(happen=self._happen, tell=self._tell, clock=clock, moving=lambda: self._rollout.moving),
+        )  # fmt: skip
 
     @property
     def spec(self) -> JobSpec:
@@ -131,10 +137,10 @@ class Desk:
                 return messages.Ok()
             case messages.Scale():
                 if request.servers is not None:
-                    self._happen(events.ServersScaled(request.servers, request.why))
+                    self._happen(events.ServersScaled(request.servers, request.why, pinned=True))
                 if request.workers is not None:
                     self.record.book.check_group(request.workers)
-                    self._happen(events.Scaled(request.workers, request.why))
+                    self._happen(events.Scaled(request.workers, request.why, pinned=True))
                 return messages.Ok()
             case messages.Fail():
                 role = Role(RoleKind.WORKER, request.rank)
@@ -182,6 +188,7 @@ class Desk:
         self.rounds.look()
         self._rollout.tick()
         self._guards.look(self._tally, self._usage, now)
+        self.autoscale.tick(self._usage)
         journal = self._journal
         if journal is not None and journal.since_snapshot >= SNAPSHOT_ENTRIES and journal.idle:
             journal.save(self.record.to_bytes())
@@ -191,8 +198,7 @@ class Desk:
         now = self._clock()
         return standing.status_of(
             self.record, self._tally, self._usage, term=self.term, now=now, lag_s=self.lag.longest_s,
-            rounds=self.rounds,
-            moving=self._rollout.moving,
+            rounds=self.rounds, moving=self._rollout.moving, autoscale=self.autoscale,
         )  # fmt: skip
 
     # ---- members ----
@@ -411,6 +417,7 @@ class Desk:
         if report is not None:
             book = self.record.book
             self._tally.take(role, report, at=self._clock(), incarnation=incarnation)
+            self.autoscale.watching.heard(role, incarnation, report, at=self._clock())
             self._tally.note(book.samples_done if book.passes else self._tally.samples, at=self._clock())
 
     def _remember(self, rank: int, objects: dict[str, bytes]) -> None:

@@ -63,6 +63,10 @@ class Guards:
         self._seen: list[growth.Seen] = []
         self._watched: dict[int, Watched] = {}
         self._rest_until = 0.0
+        self.ahead: tuple[memory.Forecast, ...] = ()
+        """What became of memory when it was looked at last."""
+        self.refused: tuple[float, events.Event, str] | None = None
+        """What could not be done about a finding, when, and why not."""
         self._per_worker = 0.0
         """Processors that all servers together have used for a worker, at most: with few workers none is held up."""
 
@@ -92,6 +96,7 @@ class Guards:
             self._happen(event)
         except errors.BadInput as refused:
             log.info("not now: %s", refused)
+            self.refused = (now, event, str(refused))
             return
         if isinstance(event, events.Judged):
             self._rollout.rebalance()
@@ -126,14 +131,24 @@ class Guards:
                 self._seen = self._seen[1::2]
 
     def _on_memory(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]) -> events.Event | None:
-        readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
-        if not self.rules.memory or not self._seen or len(readings) != len(nodes):
+        self.ahead = self._look_ahead(nodes, tally, usage)
+        if not self.rules.memory or not self.ahead:
             return None
-        samples, rows = self._seen[-1].samples, growth.fit(self._seen)
+        samples = self._seen[-1].samples
         end = max(samples, float(samples_in_all(self._record.book)))
-        ahead = [memory.forecast(one, rows, samples_at_end=end) for one in readings]
-        decision = memory.decide(ahead, samples=samples, samples_at_end=end)
+        decision = memory.decide(self.ahead, samples=samples, samples_at_end=end)
         return events.ServersScaled(decision.servers, decision.why) if decision.servers > len(nodes) else None
+
+    def _look_ahead(
+        self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]
+    ) -> tuple[memory.Forecast, ...]:
+        """Every server at the end of the job; none where memory has no limit, or nothing is known yet."""
+        readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
+        if not self._seen or len(readings) != len(nodes):
+            return ()
+        rows = growth.fit(self._seen)
+        end = max(self._seen[-1].samples, float(samples_in_all(self._record.book)))
+        return tuple(memory.forecast(one, rows, samples_at_end=end) for one in readings)
 
     def _reading(self, node: Node, tally: Tally, usage: Mapping[Role, RoleUsage]) -> memory.Reading | None:
         """None: its memory has no limit, or is not known yet."""

@@ -18,15 +18,18 @@ import time
 import msgspec
 
 from springtide import config, errors
+from springtide.brain.embedded import Embedded
 from springtide.domain.job import JobSpec
 from springtide.master import entries
+from springtide.master.aside import Aside
+from springtide.master.autoscale import Advised
 from springtide.master.desk import Desk
 from springtide.master.journal import Journal
 from springtide.master.record import Record
 from springtide.master.saving import Saving
 from springtide.rpc import whereabouts
 from springtide.rpc.listener import Listener
-from springtide.telemetry import events, logs
+from springtide.telemetry import events, logs, views
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
@@ -57,7 +60,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
         return say_error(files, term, events.as_disk_error(error, files.events))
     try:
         journal = Journal(files.journal, term=term, now=time.time())
-        desk = open_desk(spec, story, journal)
+        desk = open_desk(spec, story, journal, advised_by(spec, files))
         listener = Listener(secret, desk.handle, desk.lost, term=term)
         address = await listener.start(host, port)
     except (errors.UserError, errors.JobFailed) as error:
@@ -75,6 +78,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
     for task in beside:
         task.cancel()
     await asyncio.gather(*beside, return_exceptions=True)
+    await desk.autoscale.close()
     await listener.close()
     journal.close()
     story.close()
@@ -91,7 +95,19 @@ async def tidy(journal: Journal) -> None:
             log.warning("%s", error)
 
 
-def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal) -> Desk:
+def advised_by(spec: JobSpec, files: logs.RunFiles) -> Advised | None:
+    """Who plans for this job: the brain in this process, in a thread of its own. Nobody, where nothing is planned."""
+    rules = spec.planning
+    if rules.bounds is None:
+        return None
+    quota = rules.bounds.quota
+    return Advised(
+        adviser=Aside(lambda: Embedded(rules.history, rules.config, quota)), name=files.root.name, wall=time.time,
+        show=lambda shown: views.write(files.view, shown),
+    )  # fmt: skip
+
+
+def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, advised: Advised | None = None) -> Desk:
     """A desk for the first master of a job, or one that goes on with what the journal says."""
     snapshot, kept = journal.read()
     began = time.monotonic()
@@ -100,7 +116,7 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal) -> Desk:
     start = max(record.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731
     saving = Saving(spec.checkpoints, checkpoint_folder(spec, logs.RunFiles(story.path.parent)), term=journal.term)
-    desk = Desk(record, story, clock, journal, journal.term, saving)
+    desk = Desk(record, story, clock, journal, journal.term, saving, advised)
     if not snapshot and not kept:
         desk.rounds.resume()
     else:

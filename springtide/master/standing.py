@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.job.nodes import ALIVE, NodeState
+from springtide.master.autoscale import Autoscale
 from springtide.master.record import Record
 from springtide.master.rounds import Rounds
 from springtide.master.tally import Tally
@@ -23,6 +24,7 @@ def status_of(
     lag_s: float = 0.0,
     rounds: Rounds | None = None,
     moving: int = 0,
+    autoscale: Autoscale | None = None,
 ) -> JobStatus:
     """The whole job at this moment; after its end, as it was then."""
     state, book = record.state, record.book
@@ -67,6 +69,10 @@ def status_of(
         slots_moving=moving,
         staleness=None if state.in_step else tally.staleness("max"),
         staleness_p50=None if state.in_step else tally.staleness("p50"),
+        stage=state.planned.stage if state.spec.planning.on else "",
+        shape=autoscale.shape if autoscale else None,
+        target=state.planned.target,
+        settled=autoscale.settled if autoscale else False,
     )
 
 

@@ -29,9 +29,9 @@ def told(action: actions.Action) -> Told | None:
             return Told("fenced", {"role": str(role), "incarnation": incarnation, "why": why})
         case actions.Left(role):
             return Told("left", {"role": str(role)})
-        case actions.Decided(what, why):
+        case actions.Decided(what, why, known):
             log.info("%s: %s", what, why)
-            return Told("decision", {"what": what, "why": why})
+            return None if known else Told("decision", {"what": what, "why": why})
         case actions.GroupBack():
             log.info("the bsp group goes back")
         case actions.Drain(why):

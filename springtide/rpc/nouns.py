@@ -8,6 +8,7 @@ import msgspec
 from springtide.domain.cluster import Placement, Role, RoleUsage
 from springtide.domain.job import Blame, Phase
 from springtide.domain.leases import Poisoned
+from springtide.domain.shape import Shape
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -97,6 +98,14 @@ class JobStatus(Message, frozen=True):
     """Most pushes that a server has applied between reading the rows of a push and applying that push; async only."""
     staleness_p50: int | None = None
     """The median of that over all pushes, on the server where it is largest."""
+    stage: str = ""
+    """`domain.stages.Stage`, of a job that plans for itself; empty: nobody plans."""
+    shape: Shape | None = None
+    """What all of such a job has now; None while it changes."""
+    target: Shape | None = None
+    """The plan that is being carried out."""
+    settled: bool = False
+    """It has reached its plan, and the last word on it was to leave it as it is."""
 
 
 class Restore(Message, frozen=True):

@@ -24,7 +24,8 @@ def outline(model: nn.Module, tables: Sequence[ServedTable], placed: Any) -> Out
     state = [*model.named_parameters(), *model.named_buffers()]
     return Outline(
         tables=tuple(
-            TableOutline(name=table.name, paths=table.paths, rows=table.request.rows) for table in tables
+            TableOutline(name=table.name, paths=table.paths, rows=table.request.rows, dim=table.spec.dim)
+            for table in tables
         ),
         dense=tuple(
             DenseOutline(

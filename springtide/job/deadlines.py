@@ -1,0 +1,46 @@
+"""Pure. What the clock says about a job: who is late, silent, or does not leave.
+
+In: `job.state` and the time. Out: events for it. Heartbeats are not journaled, but these are.
+"""
+
+from typing import TYPE_CHECKING
+
+from springtide.domain.cluster import RoleKind
+from springtide.domain.job import Phase
+from springtide.job import events
+from springtide.job.nodes import ALIVE, Node, NodeState
+
+if TYPE_CHECKING:
+    from springtide.job.state import JobState
+
+SERVER_SILENCE_S = 30.0  # a silent server costs everyone time, so it gets this much at least; a worker is replaced
+EXPLANATION_S = 2.0  # a symptom (a worker that cannot reach a server) waits so long for its cause
+
+
+def due(state: "JobState", *, at: float) -> list[events.Event]:
+    """Events to be handled now."""
+    if state.phase.over:
+        return []
+    found: list[events.Event] = []
+    if state.suspicion and at - state.suspicion.since >= EXPLANATION_S:
+        found.append(events.Unexplained())
+    for node in state.nodes.values():
+        silent_s = at - node.heard_at
+        if node.state is NodeState.EXPECTED and silent_s > state.spec.join_s:
+            found.append(events.Late(node.role, node.incarnation, silent_s))
+        if node.state not in ALIVE or state.phase is Phase.STARTING:
+            continue
+        worker = node.role.kind is RoleKind.WORKER
+        if worker and node.state is NodeState.DRAINING and at - node.drain_since > state.spec.drain_s:
+            found.append(events.Undrained(node.role, node.incarnation))
+        elif silent_s > patience_s(state, node):
+            found.append(events.Silent(node.role, node.incarnation, silent_s))
+    return found
+
+
+def patience_s(state: "JobState", node: Node) -> float:
+    """How long a role may be silent."""
+    if node.role.kind is RoleKind.WORKER:
+        return state.spec.silence_s
+    own = state.spec.server_silence_s
+    return max(state.spec.silence_s, SERVER_SILENCE_S) if own is None else own
