@@ -348,6 +348,32 @@ def bench(
 
 
 @app.command(
+    short_help="What would be done with a job now, and why.",
+    epilog="""\b
+Examples:
+  springtide plan train                    of a job, running or past
+  springtide plan examples/plan_job.yaml --policy optimus
+""",
+)
+def plan(
+    source: Annotated[
+        str | None, typer.Argument(help="A job, or a file; the newest job if not given.", metavar="JOB_OR_FILE")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Another than the job's own.", metavar="NAME")] = None,
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """What a policy would do with a job now: its model, candidates with the chosen one marked, and why.
+
+    Nothing is changed. Of a run it is what its planner was shown last; a file has the same fields by hand.
+    """
+    from springtide.cli import plan as verb
+
+    return verb.plan(source, policy=policy, folder=folder, as_json=as_json)
+
+
+@app.command(
     short_help="Try policies on a virtual cluster.",
     epilog="""\b
 Examples:

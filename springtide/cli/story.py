@@ -75,6 +75,8 @@ def sentence(event: Event) -> str:
             return f"checkpoint {event['number']} is without a mirror: {event['mirror']}"
         case "uploaded" if event["outcome"] != "complete":
             return f"checkpoint {event['number']} was not copied to {event['url']}: {event['why']}"
+        case "plan":
+            return planned(event)
         case "resumed":
             return f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']} samples trained"
         case "ready" if event.get("checkpoint"):
@@ -88,6 +90,24 @@ def sentence(event: Event) -> str:
             return f"{what}: {event['why']}"
         case _:
             return ""
+
+
+def planned(event: Event) -> str:
+    """What planning said, and what became of it."""
+    shape, why = event.get("shape") or "another size", event["why"]
+    match event["outcome"]:
+        case "taken":
+            expected = event.get("throughput")
+            speed = f", {expected:,.0f} samples/s expected" if expected else ""
+            said = f"planned: {shape}{speed}: {why}"
+        case "refused":
+            said = f"a plan ({shape}) was refused: {why}"
+        case "done":
+            said = f"the plan is carried out, {shape}: {why}"
+        case _:
+            said = f"left as it is: {why}"
+    stage = f" [{event['stage']}]" if event.get("stage") else ""
+    return said + stage
 
 
 def since(run: Run, event: Event) -> str:

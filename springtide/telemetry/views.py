@@ -19,6 +19,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -120,6 +121,8 @@ def _made(place: Place, trail: Trail, value: Any, wanted: Any) -> Any:
             raise place.fail(trail, f"wanted a list, got {given.kind(value)}")
         item = typing.get_args(wanted)[0]
         return tuple(_made(place, (*trail, index), each, item) for index, each in enumerate(value))
+    if isinstance(wanted, type) and issubclass(wanted, StrEnum) and value not in list(wanted):
+        raise place.fail(trail, f"{value!r}; wanted one of {', '.join(wanted)}")
     try:
         return msgspec.convert(_number(trail, value, wanted), wanted)
     except (msgspec.ValidationError, ValueError, errors.BadInput) as error:

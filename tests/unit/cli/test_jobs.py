@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / ".springtide" / "runs"
 
 
-def past(folder, name, *, began_at, status=None, told=(), agent_pid=1, agent_start=0):
+def past(folder, name, *, began_at, status=None, told=(), agent_pid=1, agent_start=-1):
     """A run that is over; without a status, one whose agent was killed."""
     files = logs.make_run(folder, name)
     card = RunCard(name=name, script="train.py", began_at=began_at, agent_pid=agent_pid, agent_start=agent_start)
