@@ -13,8 +13,9 @@ from springtide.domain.plan import Decision, Plan
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Bounds, Capacity, Shape, cost
 from springtide.domain.view import ClusterView, JobView
-from springtide.planning import bidding, candidates, columns, equations, evidence, fit, probe
+from springtide.planning import bidding, candidates, equations, evidence, fit, paces, probe
 from springtide.planning.fit import Fitted
+from springtide.planning.paces import Pace
 from springtide.planning.probe import Probe
 from springtide.planning.tabulate import Refused
 
@@ -56,23 +57,28 @@ class Outlook:
 
 def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[Outlook, ...]:
     """Of all jobs."""
-    models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs])
+    speeds = [here.throughput if (here := evidence.now(job)) else None for job in view.jobs]
+    seen = [paces.pace_of(job, speed) if speed else Pace() for job, speed in zip(view.jobs, speeds, strict=True)]
+    jobs = list(zip(view.jobs, speeds, seen, strict=True))
+    models = fit.fit_many([(paces.telling(job.profiles, pace), job.facts) for job, _, pace in jobs])
     with np.errstate(all="ignore"):  # what was measured may hold anything
-        return tuple(_one(job, model, view, config, decision) for job, model in zip(view.jobs, models, strict=True))
+        return tuple(
+            _one(job, speed, pace, model, view, config, decision)
+            for (job, speed, pace), model in zip(jobs, models, strict=True)
+        )
 
 
 def _one(
-    job: JobView, model: Fitted | Refused, view: ClusterView, config: PlanningConfig, decision: Decision
-) -> Outlook:
-    plan, here = decision.plan_for(job.name), evidence.now(job)
-    throughput = here.throughput if here else None
+    job: JobView, measured: float | None, pace: Pace, model: Fitted | Refused, view: ClusterView,
+    config: PlanningConfig, decision: Decision,
+) -> Outlook:  # fmt: skip
+    plan = decision.plan_for(job.name)
     options: list[tuple[Shape, float | None]]
     if isinstance(model, Refused):
         options = [(shape, None) for shape in _named(job, plan)]
         why, next_one, shares = f"no candidates: {model.why}", None, None
     else:
         bounds = _bounds(job, view, config)
-        pace = bidding.pace_a_core(job, throughput) if throughput else (math.inf, math.inf)
         front = candidates.front(
             model.coefficients, job.facts, bounds=bounds, now=job.shape, need=job.need, prices=config.prices, pace=pace
         )  # fmt: skip
@@ -92,7 +98,7 @@ def _one(
     ]  # fmt: skip
     listed.sort(key=lambda one: (one.cost, one.throughput or 0.0))
     return Outlook(
-        job=job.name, model=model, measured=throughput, options=tuple(listed), why=why, plan=plan, probe=next_one,
+        job=job.name, model=model, measured=measured, options=tuple(listed), why=why, plan=plan, probe=next_one,
         shares=shares,
     )  # fmt: skip
 
@@ -102,9 +108,9 @@ def _trust(model: Fitted) -> str:
     return unclear if model.unclear else ""
 
 
-def foretold(model: Fitted, pace: tuple[float, float], shape: Shape) -> float:
+def foretold(model: Fitted, pace: Pace, shape: Shape) -> float:
     """Samples a second by the model, and no more than cores can do."""
-    return min(float(model.predict(shape)), float(bidding.ceiling(pace, columns.columns([shape]))[0]))
+    return min(float(model.predict(shape)), paces.ceiling_of(pace, shape))
 
 
 def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> Bounds:

@@ -1,0 +1,111 @@
+"""Commands that try things out and change no job: `bench`, `plan`, `simulate`, `reproduce`.
+
+In: options. Out: each hands over to its own file, imported when it is called. Next: `cli.app` lists them beside others.
+"""
+
+from typing import Annotated
+
+import typer
+
+from springtide.cli.options import RUNS, Debug, Json, Runs
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    short_help="Run a benchmark: ours and a peer in one run.",
+    epilog="""\b
+Example:
+  springtide bench store --json
+""",
+)
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which one; without it, they are listed.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, proves nothing.")] = False,
+    out: Annotated[str | None, typer.Option(help="Folder for plots.", metavar="DIR")] = None,
+    delay: Annotated[
+        list[str] | None, typer.Option(help="Seconds that a baseline is to need.", metavar="NAME=SECONDS")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Run a benchmark: ours and a peer alternately in one run, the ratio last."""
+    from springtide.cli import bench as verb
+
+    return verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or ())
+
+
+@app.command(
+    short_help="What would be done with a job now, and why.",
+    epilog="""\b
+Examples:
+  springtide plan train                    of a job, running or past
+  springtide plan examples/plan_job.yaml --policy optimus
+""",
+)
+def plan(
+    source: Annotated[
+        str | None, typer.Argument(help="A job, or a file; the newest job if not given.", metavar="JOB_OR_FILE")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Another than the job's own.", metavar="NAME")] = None,
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """What a policy would do with a job now: its model, candidates with the chosen one marked, and why.
+
+    Nothing is changed. Of a run it is what its planner was shown last; a file has the same fields by hand.
+    """
+    from springtide.cli import plan as verb
+
+    return verb.plan(source, policy=policy, folder=folder, as_json=as_json)
+
+
+@app.command(
+    short_help="Try policies on a virtual cluster.",
+    epilog="""\b
+Examples:
+  springtide simulate --policy static --policy springtide --jobs 2000
+  springtide simulate --example > trace.json; springtide simulate trace.json
+""",
+)
+def simulate(
+    trace: Annotated[str | None, typer.Argument(help="Jobs, in YAML or JSON; drawn if not given.")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Which, or several; also oracle, module:function.", metavar="NAME")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many to draw.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="What they are drawn from.")] = 0,
+    plot: Annotated[str | None, typer.Option(help="Where to put a plot.", metavar="FILE.png")] = None,
+    example: Annotated[bool, typer.Option("--example", help="Print a trace to begin with, and leave.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Try policies on a virtual cluster: each on the same jobs, with the same faults, in virtual time."""
+    from springtide.cli import simulate as verb
+
+    return verb.simulate(
+        trace, names=policy or verb.DEFAULTS, jobs=jobs, seed=seed, plot=plot, example=example, as_json=as_json
+    )
+
+
+@app.command(
+    short_help="A paper's figures from this code, beside its own.",
+    epilog="""\b
+Example:
+  springtide reproduce dlrover-rm --out figures --json
+""",
+)
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Which paper: dlrover-rm.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How often everything is done, with other luck.")] = 3,
+    jobs: Annotated[int, typer.Option(min=10, help="Jobs of a cluster's day.")] = 500,
+    quick: Annotated[bool, typer.Option("--quick", help="Few jobs: shows that it runs, proves nothing.")] = False,
+    out: Annotated[str | None, typer.Option(help="Folder for plots and a page.", metavar="DIR")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """A paper's figures from this code, in simulation, beside the paper's own, each with its goal."""
+    from springtide.cli import reproduce as verb
+
+    return verb.reproduce(name, seeds=seeds, jobs=jobs, quick=quick, out=out, as_json=as_json)
