@@ -96,5 +96,4 @@ def one(view: ClusterView) -> Took:
 
 
 def _forget() -> None:
-    grids.grid.cache_clear()
-    grids.count.cache_clear()
+    grids.sides.cache_clear()

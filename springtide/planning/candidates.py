@@ -12,64 +12,23 @@ NSGA-II (`planning.evolve`, the extra `brain`); without it they are made coarser
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy
 
 from springtide import errors
-from springtide.domain.cluster import RoleKind
 from springtide.domain.profile import ModelFacts
-from springtide.domain.shape import GIB, NO_NEED, Bounds, MemoryNeed, Prices, Shape
+from springtide.domain.shape import NO_NEED, Bounds, MemoryNeed, Prices, Shape
 from springtide.domain.view import Launch
-from springtide.planning import equations, grids, switching
+from springtide.planning import grids, listing, switching
+from springtide.planning.asking import NO_LIMIT, Ask
 from springtide.planning.columns import Columns
 from springtide.planning.equations import Array, Coefficients, Index, Shapes
 
 How = Literal["exact", "evolved", "coarse"]
-BLOCK = 64
-"""Shapes that are compared at once."""
-NO_LIMIT = (math.inf, math.inf)
 SAME = 1e-12
 """Costs that differ by a smaller part are equal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """What a front is wanted for."""
-
-    coefficients: Coefficients
-    facts: ModelFacts
-    bounds: Bounds
-    now: Shape | None = None
-    """What the job has; None: nothing runs yet."""
-    need: MemoryNeed = NO_NEED
-    prices: Prices = field(default_factory=Prices)
-    launches: Sequence[Launch] | None = None
-    """From which the overhead of a change is told; None: changes cost nothing."""
-    horizon_s: float = math.inf
-    """Seconds in which a change has to pay."""
-    pace: tuple[float, float] = NO_LIMIT
-    """Samples a second that a core of workers, and one of servers, is worth at most: fewer cores cannot be faster."""
-    seed: int = 0
-    """Of NSGA-II."""
-
-    def __post_init__(self) -> None:
-        if not self.horizon_s > 0:
-            raise errors.BadInput(f"candidates: horizon_s {self.horizon_s:g}; wanted seconds above 0")
-
-    @property
-    def factors(self) -> Array:
-        """What the columns of a grid are multiplied with to be seconds a sample."""
-        c, facts = self.coefficients, self.facts
-        traffic = facts.dense_bytes / facts.bandwidth
-        seconds = [c.grad * facts.batch, c.upd, c.sync * traffic, c.emb * facts.batch * facts.dim, c.beta]
-        return numpy.array(seconds) / facts.batch
-
-    @property
-    def before(self) -> float:
-        """Samples a second as it is now."""
-        return equations.throughput(self.coefficients, self.facts, self.now) if self.now else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,52 +90,36 @@ def front(
 
 def front_of(ask: Ask) -> Front:
     """The same; the whole space where it can be listed, what evolution finds of it elsewhere."""
-    if grids.count(ask.bounds) <= grids.MOST:
-        return listed(ask)
+    return fronts([ask])[0]
+
+
+def fronts(asks: Sequence[Ask]) -> list[Front]:
+    """The same of many jobs, all together: far quicker than one by one."""
+    small = [grids.count(ask.bounds) <= grids.MOST for ask in asks]
+    found = iter(listed([ask for ask, fits in zip(asks, small, strict=True) if fits]))
+    return [next(found) if fits else _searched(ask) for ask, fits in zip(asks, small, strict=True)]
+
+
+def _searched(ask: Ask) -> Front:
+    """The front of a space too large to be listed."""
     try:
         from springtide.planning import evolve
 
         return evolve.front(ask)
     except errors.MissingExtra:
-        return replace(listed(replace(ask, bounds=_coarser(ask.bounds))), how="coarse")
+        (found,) = listed([replace(ask, bounds=_coarser(ask.bounds))])
+        return replace(found, how="coarse")
 
 
-def listed(ask: Ask) -> Front:
-    """The true front, by looking at every shape.
-
-    Overhead takes no more than a known part of any gain. So what is too slow for that beside a cheaper shape is off the
-    front, whatever the overhead of either, which is reckoned for the few that are left.
-    """
-    need = grids.rounded(ask.need, ask.bounds)
-    grid = grids.grid(ask.bounds, ask.prices, need.worker, need.server)
-    throughput = foreseen(ask, grid.base)
-    fits = fitting(ask, grid.shapes, grid.memory)
-    if fits is not None:
-        throughput = numpy.where(fits, throughput, -1.0)
-    cost = grid.cost
-    extra = _beyond_need(ask.bounds, need, grid.shapes.servers)
-    order: Index | None = None
-    if extra.any():  # the least memory of a server is more than it needs: then more servers cost more than on the grid
-        cost = cost + extra * grid.shapes.servers / GIB * ask.prices.memory
-        order = numpy.argsort(cost, kind="stable")
-        throughput, cost = throughput[order], cost[order]
-    share, stop = most_overhead(ask)
-    hopeful = _hopeful(throughput, share, stop)
-    few = with_memory(ask, *(column[hopeful if order is None else order[hopeful]] for column in grid.shapes))
-    cost, throughput = cost[hopeful] + need.rows / GIB * ask.prices.memory, throughput[hopeful]
-    return assemble(few, cost, throughput, gains(ask, few, throughput), how="exact", looked_at=len(grid))
-
-
-def foreseen(ask: Ask, base: Array) -> Array:
-    """Samples a second of the shapes of a grid: by the equations, and no more than their cores are worth."""
-    factors = ask.factors
-    if not factors.any():
-        return numpy.zeros(base.shape[1])
-    seconds: Array = factors @ base
-    for core_seconds, pace in zip(base[:2], ask.pace, strict=True):
-        if pace < math.inf:
-            numpy.maximum(seconds, core_seconds / pace, out=seconds)
-    return 1 / seconds
+def listed(asks: Sequence[Ask]) -> list[Front]:
+    """The true fronts, by looking at every shape."""
+    found = []
+    for first in range(0, len(asks), listing.AT_ONCE):
+        some = asks[first : first + listing.AT_ONCE]
+        for ask, (shapes, cost, throughput) in zip(some, listing.listed(some), strict=True):
+            gain = gains(ask, shapes, throughput)
+            found.append(assemble(shapes, cost, throughput, gain, how="exact", looked_at=grids.count(ask.bounds)))
+    return found
 
 
 def capped(ask: Ask, shapes: Columns, throughput: Array) -> Array:
@@ -186,26 +129,6 @@ def capped(ask: Ask, shapes: Columns, throughput: Array) -> Array:
     return numpy.minimum(throughput, most)
 
 
-def _hopeful(throughput: Array, share: float, stop: float) -> Index:
-    """Those that no cheaper one outdoes even after the most overhead there can be; below 0: left out.
-
-    They are held against the best of the blocks before their own: a running maximum over all of them takes longer.
-    """
-    blocks = -(-len(throughput) // BLOCK)
-    flat = numpy.full(blocks * BLOCK, -1.0)
-    flat[: len(throughput)] = throughput
-    padded = flat.reshape(blocks, BLOCK)
-    best = numpy.empty(blocks)
-    best[0] = 0.0
-    numpy.maximum.accumulate(padded[:-1].max(axis=1), out=best[1:])
-    limit = numpy.maximum(best * (1 - share) - stop, 0.0)
-    few: Index = numpy.nonzero((padded >= limit[:, None]).ravel())[0]
-    among = throughput[few]
-    running = numpy.maximum.accumulate(among) * (1 - share) - stop
-    kept: Index = few[numpy.append(True, among[1:] > running[:-1])] if len(few) else few
-    return kept
-
-
 def gains(ask: Ask, shapes: Columns, throughput: Array) -> Array:
     """Eqn 8 of shapes with such a throughput."""
     before = ask.before
@@ -213,16 +136,6 @@ def gains(ask: Ask, shapes: Columns, throughput: Array) -> Array:
     if ask.launches is None or ask.now is None or not math.isfinite(ask.horizon_s):
         return more
     return more - switching.lost_samples(ask.now, shapes, ask.launches, before, throughput) / ask.horizon_s
-
-
-def most_overhead(ask: Ask) -> tuple[float, float]:
-    """No overhead is more than this part of the throughput and, beside it, so many samples a second."""
-    if ask.launches is None or ask.now is None or not math.isfinite(ask.horizon_s):
-        return 0.0, 0.0
-    for_worker = switching.start_seconds(ask.launches, RoleKind.WORKER, numpy.array([ask.bounds.most.worker_cpu]))
-    for_server = switching.start_seconds(ask.launches, RoleKind.SERVER, numpy.array([ask.bounds.most.server_cpu]))
-    late = max(float(for_worker[0]), float(for_server[0]))
-    return min(late / ask.horizon_s, 1.0), ask.before * float(for_worker[0]) / ask.horizon_s
 
 
 def fitting(ask: Ask, shapes: Shapes, memory_without_rows: Array) -> Index | None:

@@ -1,6 +1,6 @@
 """Pure. A front by NSGA-II, as DLRover-RM finds it: for spaces too large to be listed. Needs the extra `brain`.
 
-In: an `Ask` of `planning.candidates`. Out: a `Front`. Genes are places in the lists of counts and sizes that the bounds
+In: an `Ask`. Out: a `Front`. Genes are places in the lists of counts and sizes that the bounds
 allow; cores and memory beyond the quota are a violated constraint.
 """
 
@@ -11,7 +11,8 @@ import numpy
 from springtide import errors
 from springtide.domain.shape import ROUNDING, Bounds
 from springtide.planning import candidates, equations, grids
-from springtide.planning.candidates import Ask, Front
+from springtide.planning.asking import Ask
+from springtide.planning.candidates import Front
 from springtide.planning.columns import Columns
 from springtide.planning.equations import Array, Shapes
 

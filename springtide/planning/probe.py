@@ -13,7 +13,7 @@ import numpy
 
 from springtide.domain.shape import NO_NEED, Bounds, MemoryNeed, Prices, Shape
 from springtide.planning import candidates, equations, grids
-from springtide.planning.candidates import Ask
+from springtide.planning.asking import Ask
 from springtide.planning.equations import TERMS, Shapes
 from springtide.planning.fit import Fitted
 
@@ -40,8 +40,7 @@ def next_probe(
     if grids.count(bounds) > grids.MOST:
         return None
     ask = Ask(coefficients=fitted.coefficients, facts=fitted.facts, bounds=bounds, need=need, prices=prices or Prices())
-    rounded = grids.rounded(need, bounds)
-    grid = grids.grid(bounds, ask.prices, rounded.worker, rounded.server)
+    grid = grids.grid(bounds, ask.prices, grids.rounded(need, bounds))
     fits = candidates.fitting(ask, grid.shapes, grid.memory)
     shapes = grid.shapes if fits is None else Shapes(*(column[fits] for column in grid.shapes))
     if not len(shapes.workers):

@@ -14,9 +14,9 @@ from springtide.domain.cluster import RoleKind
 from springtide.domain.shape import GIB, Bounds, Capacity, MemoryNeed, Prices, Shape, cost
 from springtide.domain.view import Launch
 from springtide.planning import candidates, equations, evolve, grids, switching
-from springtide.planning.candidates import Ask
+from springtide.planning.asking import Ask
 from springtide.planning.columns import columns
-from springtide.planning.equations import Coefficients
+from springtide.planning.equations import Coefficients, Shapes
 from tests.unit.planning.planted import FACTS, TRUE
 
 LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
@@ -168,10 +168,78 @@ def test_a_space_too_large_to_be_listed_is_made_coarser_without_the_extra(monkey
 def test_evolution_finds_nothing_that_the_whole_list_does_not_equal_or_beat():
     ask = Ask(coefficients=TRUE, facts=FACTS, bounds=BOUNDS, need=MemoryNeed(worker=GIB, server=GIB, rows=20 * GIB),
               pace=(3000.0, 4000.0))  # fmt: skip
-    true, found = candidates.listed(ask), evolve.front(ask, population=40, generations=25)
+    true, found = candidates.listed([ask])[0], evolve.front(ask, population=40, generations=25)
     assert found.how == "evolved" and len(found) > 5
     for price, gain in zip(found.cost, found.gain, strict=True):
         as_cheap = true.gain[true.cost <= price * (1 + 1e-9)]
         assert len(as_cheap) and as_cheap.max() >= gain * (1 - 1e-9)
     again = evolve.front(ask, population=40, generations=25)
     numpy.testing.assert_array_equal(again.cost, found.cost)
+
+
+WIDE = replace(
+    BOUNDS, most=Shape(workers=40, servers=14, worker_cpu=16.0, server_cpu=16.0, worker_memory=64 * GIB,
+                       server_memory=32 * GIB), quota=Capacity(cpu=120.0, memory=900.0 * GIB),
+)  # fmt: skip
+
+
+def without_a_rough_look(ask):
+    """Cost and samples a second of the front, from a list of all shapes."""
+    need = grids.rounded(ask.need, ask.bounds)
+    grid = grids.grid(ask.bounds, ask.prices, need)
+    fits = candidates.fitting(ask, grid.shapes, grid.memory)
+    shapes = grid.shapes if fits is None else Shapes(*(column[fits] for column in grid.shapes))
+    whole = candidates.with_memory(ask, *shapes)
+    speed = candidates.capped(ask, whole, equations.throughput(ask.coefficients, ask.facts, shapes))
+    price = whole.cost(ask.prices)
+    order = numpy.lexsort((-speed, price))
+    price, speed = price[order], speed[order]
+    kept = numpy.append(True, speed[1:] > numpy.maximum.accumulate(speed)[:-1] * (1 + 1e-9))
+    return price[kept], speed[kept]
+
+
+def drawn(random):
+    """What any job may be like: no two have anything in common."""
+    least = Shape(workers=int(random.integers(1, 4)), servers=int(random.integers(1, 3)),
+                  worker_cpu=float(random.uniform(0.5, 2)), server_cpu=float(random.uniform(0.5, 2)),
+                  server_memory=int(random.integers(0, 2)) * 3 * GIB)  # fmt: skip
+    most = replace(WIDE.most, workers=int(random.integers(5, 40)), servers=int(random.integers(3, 14)),
+                   worker_cpu=float(random.uniform(2, 16)))  # fmt: skip
+    quota = Capacity(
+        cpu=float(random.choice([60.0, 200.0, math.inf])), memory=float(random.choice([300 * GIB, math.inf]))
+    )
+    return Ask(
+        coefficients=Coefficients(
+            grad=float(random.uniform(0, 1e-3)), upd=float(random.uniform(0, 0.05)), sync=float(random.uniform(0, 3)),
+            emb=float(random.choice([0.0, random.uniform(0, 2e-6)])), beta=float(random.uniform(1e-4, 0.02)),
+        ),
+        facts=replace(FACTS, batch=int(random.integers(64, 4096))),
+        bounds=Bounds(least=least, most=most, quota=quota),
+        need=MemoryNeed(worker=int(random.integers(0, 9 * GIB)), server=int(random.integers(0, 2 * GIB)),
+                        rows=int(random.integers(0, 60 * GIB))),
+        prices=Prices(cpu=float(random.uniform(0.1, 2)), memory=float(random.choice([0.0, random.uniform(0, 0.5)]))),
+        pace=(float(random.choice([math.inf, random.uniform(50, 5000)])),
+              float(random.choice([math.inf, random.uniform(50, 5000)]))),
+    )  # fmt: skip
+
+
+def test_the_rough_look_leaves_out_nothing_that_is_on_a_front():
+    random = numpy.random.default_rng(11)
+    asks = [drawn(random) for _ in range(60)]
+    for ask, found in zip(asks, candidates.fronts(asks), strict=True):
+        price, speed = without_a_rough_look(ask)
+        assert len(found) >= 1 and found.how == "exact"
+        # each of the one is met by the other: at no more money as fast, but for rounding
+        best = found.throughput[numpy.searchsorted(found.cost, price * (1 + 1e-9), side="right") - 1]
+        assert (best >= speed * (1 - 1e-9)).all()
+        true = speed[numpy.searchsorted(price, found.cost * (1 + 1e-9), side="right") - 1]
+        assert (found.throughput <= true * (1 + 1e-9)).all()
+
+
+def test_jobs_together_have_the_fronts_that_each_has_alone():
+    random = numpy.random.default_rng(12)
+    asks = [drawn(random) for _ in range(40)]
+    for ask, together in zip(asks, candidates.fronts(asks), strict=True):
+        alone = candidates.front_of(ask)
+        assert all((one == other).all() for one, other in zip(alone.shapes, together.shapes, strict=True))
+        assert (alone.throughput == together.throughput).all() and alone.why == together.why
