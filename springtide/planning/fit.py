@@ -17,6 +17,7 @@ are not drawn hard, since terms overlap in time and only the total is what a job
 totals decide.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -33,6 +34,7 @@ FEWEST = 3
 """Configurations below which totals alone say nothing about others."""
 FEWEST_TIMED = 1
 """The same where each step was timed by term: each term scales in its own way."""
+NO_NUMBERS = "what was measured spans more than numbers do: no model of it is finite"
 TERMS_PULL = 0.1
 """Of the slopes of single terms: totals are good to about 3%, terms, which overlap, to about 30%."""
 CLEAR = 0.1
@@ -117,7 +119,9 @@ def leave_one_out(fitted: Fitted) -> float | None:
     rest = [table.without(row) for row in range(len(table))]
     if any(len(one) == 0 or _refusal(one) is not None for one in rest):
         return None
-    models = _fit_tables([(one, fitted.facts) for one in rest])
+    models = [model for model in _fit_tables([(one, fitted.facts) for one in rest]) if isinstance(model, Fitted)]
+    if len(models) < len(rest):
+        return None
     rows = design([table], [fitted.facts])[0]
     foretold = (rows * numpy.array([model.coefficients.array for model in models])).sum(axis=1)
     measured = numpy.array([times.step for times in table.times])
@@ -155,7 +159,7 @@ def _padded(rows: Sequence[Sequence[tuple[float, ...]]]) -> Array:
     return whole
 
 
-def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]]) -> list[Fitted]:
+def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]]) -> list[Fitted | Refused]:
     """Models of jobs that have enough rows."""
     tables, facts = [table for table, _ in jobs], [fact for _, fact in jobs]
     rows, times = design(tables, facts), _padded([table.times for table in tables])
@@ -190,6 +194,7 @@ def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]]) -> list[Fitted]:
             facts=facts[job], table=tables[job], rmsle=one_rmsle, mape=one_mape, deviations=tuple(deviation),
             information=information[job], constants=tuple(parts) if tables[job].timed else None,
         )
+        if all(map(math.isfinite, c)) else Refused(why=NO_NUMBERS, dropped=tables[job].dropped)
         for job, (c, one_rmsle, one_mape, deviation, parts) in enumerate(
             zip(solution.coefficients.tolist(), rmsle.tolist(), mape.tolist(), deviations.tolist(), apart.tolist(),
                 strict=True)
@@ -220,7 +225,9 @@ def _deviations(information: Array, shares: Array, deviation: Array) -> Array:
     """One deviation of each coefficient's part of the step's time. A column that is always 0 has no part."""
     matters = shares > 0
     size = numpy.where(matters, shares, 1.0)
-    values, vectors = numpy.linalg.eigh(information / size[:, :, None] / size[:, None, :])
+    scaled = information / size[:, :, None] / size[:, None, :]
+    finite = numpy.isfinite(scaled).all(axis=(1, 2), keepdims=True)  # what passes all numbers tells nothing
+    values, vectors = numpy.linalg.eigh(numpy.where(finite, scaled, 0.0))
     seen = values > 1e-6 * values[:, -1:]
     blind = (vectors**2 * ~seen[:, None, :]).sum(axis=2) > 0.01
     variance = (vectors**2 * (seen / numpy.where(seen, values, 1.0))[:, None, :]).sum(axis=2)

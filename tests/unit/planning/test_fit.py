@@ -158,3 +158,9 @@ def test_whatever_comes_in_a_model_or_a_refusal_comes_out(rows):
         assert found.why
     else:
         assert found.why
+
+
+def test_information_beyond_all_numbers_tells_nothing():
+    information = numpy.stack([numpy.eye(5), numpy.full((5, 5), numpy.inf)])
+    told = fit._deviations(information, numpy.full((2, 5), 0.2), numpy.ones(2))
+    assert numpy.isfinite(told[0]).all() and numpy.isinf(told[1]).all()
