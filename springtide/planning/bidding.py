@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 CPUS = ("worker_cpu", "server_cpu")
 OPTIONS = 48
 """Of one job, at most; the front is thinned to so many."""
-ROOM_TO_GROW = 2.0
+ROOM_TO_GROW = 1.25
 """Memory for rows in a new plan, against what they are expected to need: forecasts err, and plans are for long."""
 NEAR = 2.0
 """As long as a model is unclear it is trusted for so many times as much of anything as was measured, or as little."""

@@ -58,10 +58,15 @@ def telling(profiles: Sequence[Profile], pace: Pace) -> Sequence[Profile]:
     if math.isinf(pace.worker) and math.isinf(pace.server):
         return profiles
     free = [one for one in profiles if not _bound(one, pace)]
-    return free if len({one.shape for one in free}) >= fit.FEWEST else profiles
+    enough = fit.FEWEST_TIMED if all(_timed(one) for one in free) else fit.FEWEST
+    return free if len({one.shape for one in free}) >= enough else profiles
 
 
 def _bound(profile: Profile, pace: Pace) -> bool:
     speed = evidence.throughput(profile.shape, profile.timing)
     return speed is not None and speed >= BUSY * ceiling_of(pace, profile.shape)
 
+
+def _timed(profile: Profile) -> bool:
+    timing = profile.timing
+    return timing.gradient_s + timing.update_s + timing.synchronization_s + timing.lookup_s > 0

@@ -1,11 +1,13 @@
-"""Pure. How alike jobs are, feature by feature: user, model, tables, data source, batch size.
+"""Pure. How alike jobs are, feature by feature: user, model, tables, data source, batch size; and what follows from it.
 
-In: features as words and numbers. Out: a matrix of similarities, 0 to 1, one a feature, and their weighted mean.
-Next: `planning.warm_start` takes the most similar past jobs.
+In: features as words and numbers. Out: a matrix of similarities, 0 to 1, one a feature; how much each of them tells
+about something else in which jobs differ (`Telling`). Next: `planning.warm_start` takes the most similar past jobs,
+`planning.start_memory` what they needed.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,8 @@ from numpy.typing import NDArray
 from springtide.domain.view import Feature
 
 Floats = NDArray[np.float64]
+LEAST_WEIGHT = 0.05
+"""Of all weights together, shared by the features: what none has less than, so that they decide among equals."""
 
 
 def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
@@ -54,9 +58,30 @@ def _code(codes: dict[str, int], value: Feature | None) -> int:
     return codes.setdefault(value, len(codes)) if isinstance(value, str) else -1
 
 
-def mean(parts: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
-    """One similarity: features by weight."""
-    total = sum(weights.get(name, 0.0) for name in parts)
-    if total <= 0:
-        return np.zeros(next(iter(parts.values())).shape if parts else (0, 0))
-    return np.asarray(sum(weights.get(name, 0.0) * part for name, part in parts.items()) / total)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """How far jobs are apart in something, told by how far they are apart in features: a sum over them."""
+
+    weights: Mapping[str, float]
+    chance: float
+    """What jobs differ by though alike in everything."""
+
+    def apart(self, parts: Mapping[str, Floats]) -> Floats:
+        """How far each pair is expected to be apart. A feature that nothing was learned of counts as the least does."""
+        usual = min(self.weights.values())
+        apart = sum(self.weights.get(name, usual) * (1.0 - part) for name, part in parts.items())
+        return np.asarray(self.chance + apart)
+
+
+def learn(parts: Mapping[str, Floats], apart: Floats, pairs: NDArray[np.bool_]) -> Telling:
+    """How much a feature tells, over all pairs that count.
+
+    Non-negative least squares: a feature that tells nothing beside the others gets next to no weight.
+    """
+    from scipy import optimize
+
+    known = np.stack([1.0 - part[pairs] for part in parts.values()], axis=1)
+    found = optimize.nnls(np.hstack([known, np.ones((len(known), 1))]), apart[pairs])[0]
+    least = LEAST_WEIGHT * max(float(found[:-1].sum()), LEAST_WEIGHT) / len(parts)
+    weights = {name: max(least, float(weight)) for name, weight in zip(parts, found, strict=False)}
+    return Telling(weights=weights, chance=float(found[-1]))

@@ -27,8 +27,6 @@ SOON = 3.0
 """Times the sampling time: a job that has no other size by then has the one it will have."""
 ROOMIER = 1.5
 """Memory of a server whose rows will outgrow it, against what it has and against what it will need."""
-UNKNOWN = 2.0
-"""Memory of servers at a start, against what similar jobs had: how fast its rows grow nobody has seen yet."""
 URGENT, START, SIZE = 0, 1, 2
 """In this order wishes are met."""
 
@@ -94,10 +92,8 @@ def _sized(
 
 def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> Wish:
     start = warm_start.start(job, view.history, config)
-    unknown = replace(start.shape, server_memory=round(UNKNOWN * start.shape.server_memory))
-    shape = fitting_in.within(unknown, job.bounds, config, need=job.need)
     stage = Stage.OPTIMIZING if start.warm else Stage.SAMPLING
-    return Wish(plan=_plan(job, shape, start.why, config, stage), rank=START, notes=start.notes)
+    return Wish(plan=_plan(job, start.shape, start.why, config, stage), rank=START, notes=start.notes)
 
 
 def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> Wish | None:
@@ -111,7 +107,7 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
         elif one.role.kind is RoleKind.SERVER and (
             one.trouble is Trouble.OOM or (one.trouble is Trouble.MEMORY and ahead)
         ):
-            wanted = _more_for_rows(job, shape, one)
+            wanted = _more_for_rows(job, shape, one, config)
         else:
             continue
         for each in wanted:
@@ -123,14 +119,19 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
     return None
 
 
-def _more_for_rows(job: JobView, shape: Shape, found: Finding) -> list[Shape]:
-    """More servers where a guard says how many or after a kill, else larger ones; the other where bounds forbid it."""
+def _more_for_rows(job: JobView, shape: Shape, found: Finding, config: PlanningConfig) -> list[Shape]:
+    """More servers where a guard says how many or after a kill, else larger ones; the other where bounds forbid it.
+
+    Where the quota has no cores for more servers they share those that servers have: no worker goes for them.
+    """
     factor = 2.0 if found.trouble is Trouble.OOM else ROOMIER
     larger = replace(
         shape, server_memory=round(max(factor * shape.server_memory, ROOMIER * job.need.of_server(shape.servers)))
     )
     count = found.servers or (2 * shape.servers if found.trouble is Trouble.OOM else shape.servers + 1)
     more = replace(shape, servers=max(count, shape.servers))
+    if not fitting_in.quota(job.bounds, config).holds(more):
+        more = replace(more, server_cpu=shape.server_cpu * shape.servers / more.servers)
     by_number = found.trouble is Trouble.OOM or found.servers is not None or not shape.server_memory
     return [more, larger] if by_number else [larger, more]
 

@@ -10,7 +10,7 @@ with: each of its newest jobs is foretold from those before it.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import FIELDS, Shape
 from springtide.domain.view import JobView, PastJob
-from springtide.planning import fitting_in, similarity
+from springtide.planning import fitting_in, similarity, start_memory
 
 Floats = NDArray[np.float64]
 NEWEST = 160
@@ -31,9 +31,11 @@ USUAL_SIMILAR, USUAL_SMOOTHING = 3, 0.7
 SIMILARS = (1, 2, 3, 5, 8)
 SMOOTHINGS = (0.3, 0.5, 0.7, 0.9)
 ALIKE = 0.5
-"""Similarity below which a past job says nothing about this one."""
-LEAST_WEIGHT = 0.05
-"""Of all weights together, shared by the features: what none has less than, so that they decide among equals."""
+"""A past job whose configuration is expected to be less close than this says nothing about this one."""
+UNKNOWN = 2.0
+"""Memory of servers at a start, against what similar jobs ended with, where these have not told what they needed."""
+COMPARED = 4
+"""Of a configuration's fields, those by which one is near another: numbers and cores. Other features tell memory."""
 USER = "user"
 
 
@@ -53,9 +55,18 @@ class Lesson:
 
     similar: int
     smoothing: float
-    weights: dict[str, float]
+    telling: similarity.Telling | None
+    """How far configurations are apart, by features; None: too short a history to tell."""
+    among: dict[str, Floats]
+    """Similarities among the newest past jobs, feature by feature."""
     accuracy: float
     """Mean part of the final configuration that the backtest foretold; NaN: too short a history to tell."""
+
+    def closeness(self, parts: dict[str, Floats]) -> Floats:
+        """How close the configuration of each past job is to the new one's: expected, or by plain similarity."""
+        if self.telling is None:
+            return np.asarray(np.mean([part[0] for part in parts.values()], axis=0))
+        return np.asarray(np.clip(1.0 - self.telling.apart(parts)[0], 0.0, 1.0))
 
 
 def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> Start:
@@ -68,13 +79,18 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> S
     lesson = learn(past, config)
     features = [_features(one) for one in past]
     parts = similarity.by_feature([similarity.usable({USER: job.user, **job.features})], features)
-    alike = similarity.mean(parts, _weights_for(parts, lesson.weights))[0]
+    alike = lesson.closeness(parts)
     order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # newest first among equals
     near = [int(at) for at in order if alike[at] >= ALIKE]
     if not near:
         return cold(job, config, f"no past job is like it (at best {alike.max():.0%})", notes)
-    smoothed = smooth(np.array([_row(past[at].shape) for at in near]), lesson.smoothing)
-    shape = fitting_in.within(_shape(smoothed), job.bounds, config, need=job.need)
+    shape = _shape(smooth(np.array([_row(past[at].shape) for at in near]), lesson.smoothing))
+    needed = start_memory.foretold(past, parts, lesson.among)
+    if needed is None:
+        shape = replace(shape, server_memory=round(UNKNOWN * shape.server_memory))
+    elif shape.server_memory:
+        shape = replace(shape, worker_memory=needed.worker, server_memory=needed.of_server(shape.servers))
+    shape = fitting_in.within(shape, job.bounds, config, need=job.need)
     told = f", {lesson.accuracy:.0%} right in backtest" if math.isfinite(lesson.accuracy) else ""
     why = (
         f"warm start from {len(near)} similar job{'s' if len(near) > 1 else ''}, most like {past[near[0]].name} "
@@ -99,7 +115,8 @@ def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, .
     asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
     small = Shape(
         workers=1, servers=1, worker_cpu=cores, server_cpu=cores,
-        worker_memory=asked.worker_memory if asked else 0, server_memory=asked.server_memory if asked else 0,
+        worker_memory=asked.worker_memory if asked else 0,
+        server_memory=asked.servers * asked.server_memory if asked else 0,  # this one has the rows of all of them
     )  # fmt: skip
     shape = fitting_in.within(small, job.bounds, config, need=job.need)
     return Start(shape=shape, why=f"small start to be measured: {because}", warm=False, notes=notes)
@@ -130,24 +147,24 @@ def learn(past: Sequence[PastJob], config: PlanningConfig) -> Lesson:
     if len(recent) < FEWEST or not any(features):
         return Lesson(
             similar=config.similar or USUAL_SIMILAR, smoothing=config.smoothing or USUAL_SMOOTHING,
-            weights={}, accuracy=math.nan,
+            telling=None, among={}, accuracy=math.nan,
         )  # fmt: skip
-    finals = np.array([_row(one.shape) for one in recent])
+    finals = np.array([_row(one.shape)[:COMPARED] for one in recent])
     parts = similarity.by_feature(features, features)
     older = np.tri(len(recent), k=-1, dtype=bool)
-    weights = _telling(parts, closeness(finals[:, None, :], finals[None, :, :]), older)
-    alike = np.where(older, similarity.mean(parts, weights), -1.0)
+    telling = similarity.learn(parts, 1.0 - closeness(finals[:, None, :], finals[None, :, :]), older)
+    alike = np.where(older, -telling.apart(parts), -np.inf)
     ranked = np.argsort(alike, axis=1, kind="stable")[:, ::-1]
     tested = np.arange(len(recent) // 2, len(recent))  # the first half has too few before it
     best = (-1.0, USUAL_SIMILAR, USUAL_SMOOTHING)
     for similar in (config.similar,) if config.similar else SIMILARS:
         rows = finals[ranked[tested][:, : min(similar, int(tested[0]))]]  # [tested, k, field]
         for smoothing in (config.smoothing,) if config.smoothing else SMOOTHINGS:
-            foretold = np.rint(smooth(np.moveaxis(rows, 1, 0), smoothing)[:, :2])
-            right = float(closeness(foretold, finals[tested][:, :2]).mean())
+            foretold = smooth(np.moveaxis(rows, 1, 0), smoothing)
+            right = float(closeness(foretold, finals[tested]).mean())
             if right > best[0] + 1e-6:
                 best = (right, similar, smoothing)
-    return Lesson(similar=best[1], smoothing=best[2], weights=weights, accuracy=best[0])
+    return Lesson(similar=best[1], smoothing=best[2], telling=telling, among=parts, accuracy=best[0])
 
 
 def closeness(ones: Floats, others: Floats) -> Floats:
@@ -155,26 +172,6 @@ def closeness(ones: Floats, others: Floats) -> Floats:
     larger = np.maximum(ones, others)
     parts = np.divide(np.minimum(ones, others), larger, out=np.ones_like(larger), where=larger > 0)
     return np.asarray(parts.mean(axis=-1))
-
-
-def _telling(parts: dict[str, Floats], close: Floats, pairs: NDArray[np.bool_]) -> dict[str, float]:
-    """How much a feature tells: how far configurations are apart, as a sum of how far jobs are apart in each feature.
-
-    Non-negative least squares over all pairs: a feature that tells nothing beside the others gets next to no weight.
-    """
-    from scipy import optimize
-
-    apart = np.stack([1.0 - part[pairs] for part in parts.values()], axis=1)
-    chance = np.ones((len(apart), 1))  # what jobs differ by though alike in everything, told by no feature
-    found = optimize.nnls(np.hstack([apart, chance]), 1.0 - close[pairs])[0][:-1]
-    least = LEAST_WEIGHT * max(float(found.sum()), LEAST_WEIGHT) / len(parts)
-    return {name: max(least, float(weight)) for name, weight in zip(parts, found, strict=True)}
-
-
-def _weights_for(parts: dict[str, Floats], learned: dict[str, float]) -> dict[str, float]:
-    """Learned weights; a feature that is new counts as the least of them, all alike where nothing was learned."""
-    usual = min(learned.values()) if learned else 1.0
-    return {name: learned.get(name, usual) for name in parts}
 
 
 def _features(one: PastJob) -> dict[str, str | float]:

@@ -9,16 +9,18 @@ import numpy as np
 
 from springtide.domain.plan import Decision
 from springtide.domain.planning import PlanningConfig
-from springtide.domain.view import ClusterView
+from springtide.domain.view import ClusterView, PastJob
 from springtide.planning import policies
 from springtide.sim import measure, oracle, systems, workload
 from springtide.sim.measure import Summary
 from springtide.sim.parameters import World
 from springtide.sim.rows import Row, row
 from springtide.sim.running import End, Outcome
-from springtide.sim.simulation import Simulation, Story
+from springtide.sim.simulation import HISTORY, Simulation, Story
 
 WORLD = World()
+EARLIER = HISTORY
+"""Jobs of the days before, from which a history comes: the papers' systems ran for months."""
 Which = Callable[[Outcome], bool]
 
 
@@ -55,13 +57,20 @@ def _day(count: int, seed: int) -> Day:
     ours = systems.system("springtide", policies.load("springtide"))
     config = PlanningConfig(exact_seconds=0.0)
 
-    def run(system: systems.System) -> Story:
-        return Simulation(WORLD, jobs, system, config=config).run()
+    def run(system: systems.System, history: Sequence[PastJob] = ()) -> Story:
+        return Simulation(WORLD, jobs, system, config=config, history=history).run()
 
     return Day(
-        before=run(systems.system("static", policies.load("static"))), after=run(ours),
+        before=run(systems.system("static", policies.load("static"))), after=run(ours, _earlier(ours, seed, config)),
         cold=run(replace(ours, name="cold", policy=_forgetful(ours.policy))), oracle=run(oracle.oracle(jobs)),
     )  # fmt: skip
+
+
+def _earlier(ours: systems.System, seed: int, config: PlanningConfig) -> list[PastJob]:
+    """What the history holds when the day begins: other jobs of the same users, which ours ran on the days before."""
+    before = Simulation(WORLD, workload.jobs(WORLD, EARLIER, seed, earlier=True), ours, config=config)
+    over = before.run().ended_at
+    return [replace(one, ended_at=one.ended_at - over) for one in before.history]
 
 
 def _forgetful(policy: systems.Policy) -> systems.Policy:

@@ -142,9 +142,10 @@ def _overflow(sim: "Simulation", running: Running, generation: int) -> None:
     if not _current(running, generation):
         return
     sim.touch(running)
-    running.ooms += 1
     shape = running.shape
     assert shape is not None
+    running.ooms += 1
+    running.ran_out = shape
     larger = _more_memory(sim, shape)
     if not sim.mechanisms.elastic or not sim.resized(running, larger):
         sim.end(running, End.OOM)

@@ -11,16 +11,13 @@ from enum import StrEnum
 import numpy as np
 
 from springtide.domain.profile import Profile
-from springtide.domain.shape import GIB, MemoryNeed, Shape
+from springtide.domain.shape import NO_NEED, Shape
 from springtide.domain.stages import Stage
 from springtide.domain.view import Launch
 from springtide.planning.growth import Seen
 from springtide.sim import world as physics
 from springtide.sim.cluster import Reserved
 from springtide.sim.world import Condition, Job, Speed
-
-FIRST_NEED = MemoryNeed(worker=4 * GIB, server=GIB, rows=64 * GIB)
-"""Before anything was measured: 001 Table 2, 8 servers of 8 GB."""
 
 
 class End(StrEnum):
@@ -103,11 +100,12 @@ class Running:
         self.profiles: list[Profile] = []
         self.launches: list[Launch] = []
         self.seen: list[Seen] = []
-        self.need = FIRST_NEED
+        self.need = NO_NEED
         self.looked_at = -math.inf
         self.news = True
         self.used = Used()
         self.changes = self.ooms = 0
+        self.ran_out: Shape | None = None
         self.slow_s = self.held_up = 0.0
         self.ended = False
 

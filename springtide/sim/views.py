@@ -10,7 +10,7 @@ from springtide.domain.view import Feature, Finding, JobView, PastJob, RoleUse, 
 from springtide.planning import growth
 from springtide.sim import world as physics
 from springtide.sim.parameters import World
-from springtide.sim.running import FIRST_NEED, End, Running
+from springtide.sim.running import End, Running
 from springtide.sim.world import Job
 
 ROOM = 1.15
@@ -103,18 +103,22 @@ def uses(running: Running) -> tuple[RoleUse, ...]:
 
 
 def findings(running: Running) -> tuple[Finding, ...]:
-    """What the guards would say."""
+    """What the guards would say. Memory that ran out is mended once servers have more of it than they had then."""
     shape = running.shape
     if shape is None:
         return ()
     found = []
     end = running.need.of_server(shape.servers)
-    if running.need is not FIRST_NEED and 0 < shape.server_memory < end:
+    if 0 < shape.server_memory < end:
         said = f"servers will need {end / GIB:.1f} GiB and have {shape.server_memory / GIB:.1f}"
         found.append(Finding(trouble=Trouble.MEMORY, role=Role(RoleKind.SERVER), why=said))
-    if running.ooms and running.news:
+    if running.ran_out is not None and _of_servers(shape) <= _of_servers(running.ran_out):
         found.append(Finding(trouble=Trouble.OOM, role=Role(RoleKind.SERVER), why="a server ran out of memory"))
     return tuple(found)
+
+
+def _of_servers(shape: Shape) -> int:
+    return shape.servers * shape.server_memory
 
 
 def past(running: Running, end: End, at: float) -> PastJob:

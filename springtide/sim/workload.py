@@ -20,13 +20,21 @@ SIZES = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
 MOST_WORKERS = 60
 
 
-def jobs(world: World, count: int, seed: int, *, days: float | None = None) -> tuple[Job, ...]:
-    """Jobs of a cluster day (or as many days as so many jobs take): Poisson arrivals, users who come back."""
-    random = np.random.default_rng([seed, 1])
+def jobs(world: World, count: int, seed: int, *, days: float | None = None, earlier: bool = False) -> tuple[Job, ...]:
+    """Jobs of a cluster day (or as many days as so many jobs take): Poisson arrivals, users who come back.
+
+    `earlier`: others of the same users, as they were submitted on the days before.
+    """
+    when, which = (4, 5) if earlier else (1, 3)
+    random = np.random.default_rng([seed, when])
     length = (days if days is not None else count / world.jobs_a_day) * DAY_S
     arrivals = np.sort(random.uniform(0.0, length, size=count))
     kinds = _kinds(world, np.random.default_rng([seed, 2]))
-    return tuple(_job(world, index, at, kinds, seed) for index, at in enumerate(arrivals.tolist()))
+    drawn = (np.random.default_rng([seed, which, index]) for index in range(count))
+    return tuple(
+        _job(world, index, at, kinds, random)
+        for index, (at, random) in enumerate(zip(arrivals.tolist(), drawn, strict=True))
+    )
 
 
 def one(world: World, model: Model, *, requested: Shape, name: str = "job", steps: int | None = None) -> Job:
@@ -50,7 +58,7 @@ def _kinds(world: World, random: np.random.Generator) -> list[Job]:
             kind = one(world, model, requested=model.tuned, name=f"user-{user}/{number}")
             steps = world.steps_mean * math.exp(random.normal(-0.5 * world.steps_spread**2, world.steps_spread))
             kind = replace(
-                jittered(kind, random, world.family_spread), user=f"user-{user}", kind=kind.name,
+                _jittered(kind, random, world.family_spread), user=f"user-{user}", kind=kind.name,
                 samples=max(steps, 1000.0) * world.batch,
                 table_bytes=GIB * world.table_gib * math.exp(random.normal(0.0, world.table_spread)),
             )  # fmt: skip
@@ -58,7 +66,7 @@ def _kinds(world: World, random: np.random.Generator) -> list[Job]:
     return found
 
 
-def jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
+def _jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
     """Wider or narrower: coefficients and core-seconds by one factor for computing and one for moving."""
     compute, move = (math.exp(each) for each in random.normal(0.0, spread, size=2))
     known = job.coefficients
@@ -71,10 +79,9 @@ def jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
     )  # fmt: skip
 
 
-def _job(world: World, index: int, at: float, kinds: list[Job], seed: int) -> Job:
-    random = np.random.default_rng([seed, 3, index])
+def _job(world: World, index: int, at: float, kinds: list[Job], random: np.random.Generator) -> Job:
     kind = kinds[int(len(kinds) * random.random() ** 2)]  # some come far more often than others
-    job = jittered(kind, random, world.job_spread)
+    job = _jittered(kind, random, world.job_spread)
     job = replace(
         job, name=f"job-{index}", arrives_at=at, samples=job.samples * math.exp(random.normal(0.0, 0.2)),
         hot=world.hot_load if random.random() < world.hot_share else 1.0,

@@ -9,9 +9,10 @@ from hypothesis import strategies
 from springtide import errors
 from springtide.domain.plan import Decision, Plan, nothing
 from springtide.domain.shape import Shape
-from springtide.sim import measure, models, oracle, simulation, systems, workload
+from springtide.domain.view import Trouble
+from springtide.sim import measure, models, oracle, simulation, systems, views, workload
 from springtide.sim.parameters import World
-from springtide.sim.running import End
+from springtide.sim.running import End, Running
 from springtide.sim.simulation import Simulation
 
 WORLD = World()
@@ -118,6 +119,23 @@ def test_memory_that_is_too_small_ends_a_static_job_and_costs_an_elastic_one_a_r
     survivor = finish(job)
     assert survivor.end is End.FINISHED and survivor.ooms == 1
     assert survivor.final.server_memory == 2 * job.requested.server_memory
+
+
+def test_memory_that_ran_out_is_told_of_until_servers_have_more_of_it():
+    job = tuned(table_bytes=float(100 << 30))
+    told = []
+
+    def watching(view, config):
+        told.extend((one.shape.server_memory, found.trouble) for one in view.jobs for found in one.findings)
+        return as_asked(view, config)
+
+    assert finish(job, replace(ELASTIC, policy=watching)).ooms == 1
+    assert (2 * job.requested.server_memory, Trouble.OOM) not in told
+    running = Running(job)
+    running.shape = running.ran_out = job.requested
+    assert [found.trouble for found in views.findings(running)] == [Trouble.OOM]
+    running.shape = replace(job.requested, servers=12)
+    assert views.findings(running) == ()
 
 
 def test_a_straggler_costs_static_shards_far_more_than_dynamic_ones():

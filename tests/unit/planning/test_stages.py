@@ -137,6 +137,15 @@ def test_a_job_at_its_quota_gets_larger_servers_when_more_of_them_are_not_allowe
         assert planned(job).shape.server_memory >= 200 * GIB / 57
 
 
+def test_no_worker_goes_for_servers_that_memory_asks_for():
+    of = Shape(workers=24, servers=8, worker_cpu=3, server_cpu=16, worker_memory=4 * GIB, server_memory=8 * GIB)
+    most = replace(of, workers=64, servers=64, server_memory=64 * GIB)
+    bounds = Bounds(least=views.shape(1, 1, 1, 1), most=most, quota=Capacity(cpu=200, memory=1e13))
+    killed = Finding(trouble=Trouble.OOM, role=Role(RoleKind.SERVER, 0), why="killed")
+    plan = planned(views.running(of, findings=(killed,), bounds=bounds, uses=()))
+    assert plan.shape == replace(of, servers=16, server_cpu=8)
+
+
 def test_a_straggler_is_not_mistaken_for_the_job():
     slow = Finding(trouble=Trouble.STRAGGLER, role=Role(RoleKind.WORKER, 1), why="3 times slower")
     assert "not the shape's" in planned(views.running(findings=(slow,)))

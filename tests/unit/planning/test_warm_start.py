@@ -62,7 +62,7 @@ def test_similar_jobs_decide_and_others_do_not():
     other = {"model": "dlrm", "tables": 3.0, "batch": 8192.0, "source": "images"}
     history = [past("near", 20, at=1), past("far", 60, user="bob", features=other, at=2), past("nearer", 22, at=3)]
     start = warm_start.start(job(), history, replace(CONFIG, similar=2, smoothing=0.5))
-    assert start.warm and start.shape == shape(21)
+    assert start.warm and start.shape == replace(shape(21), server_memory=8 * GIB)  # nobody has told what it needed
     assert "2 similar jobs" in start.why and "nearer" in start.why
 
 
@@ -103,6 +103,18 @@ def test_a_history_without_any_feature_gives_a_small_start(count):
     assert not start.warm and "no past job has a feature" in start.why
 
 
+def test_a_stranger_begins_as_others_of_its_model_where_the_history_shows_that_they_are_close():
+    history = seasons(5, 60)
+    stranger = job("nobody", {"model": "xdeepfm", "batch": 512.0, "source": "table-99", "rows": 7.0})
+    start = warm_start.start(stranger, history, CONFIG)
+    assert start.warm and start.shape.servers == 2 and start.shape.workers == pytest.approx(8, abs=2)
+
+
+def test_a_small_start_has_the_memory_of_all_servers_that_were_asked_for():
+    asked = warm_start.cold(job(requested=shape(8, servers=4)), CONFIG, "there is no history").shape
+    assert asked.server_memory == 4 * 4 * GIB
+
+
 def test_a_start_holds_the_memory_that_is_known_to_be_needed():
     start = warm_start.start(job(need=MemoryNeed(worker=2 * GIB, rows=40 * GIB)), [past("one", 12)], CONFIG)
     assert start.shape.worker_memory == 2 * GIB
@@ -114,7 +126,8 @@ def test_the_backtest_finds_what_tells_and_comes_near_the_final_shape(seed):
     history = seasons(seed, 160)
     known, new = history[:120], history[120:]
     lesson = warm_start.learn(warm_start.sound(known)[0], CONFIG)
-    assert lesson.weights["model"] > lesson.weights["source"] and lesson.weights["model"] > lesson.weights["user"]
+    weights = lesson.telling.weights
+    assert weights["model"] > weights["source"] and weights["model"] > weights["user"]
     near = []
     for one in new:
         started = warm_start.start(job(one.user, one.features), known, CONFIG).shape

@@ -1,0 +1,58 @@
+"""Pure. The memory that a new job begins with: what past jobs like it needed, the more of it the less they are like it.
+
+In: how alike past jobs are to it, and to each other, feature by feature. Out: a `MemoryNeed`, or None where no past job
+has told what it needed. Next: `planning.warm_start` puts it into the first shape.
+
+Too little of it kills a server, too much is given back once growth has been measured. So of all past jobs that are
+about as alike as the most alike one, the one that needed most counts; and as much is added as such jobs differ by.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.shape import MemoryNeed
+from springtide.domain.view import PastJob
+from springtide.planning import similarity
+
+Floats = NDArray[np.float64]
+FEWEST = 8
+"""Past jobs with a known need below which nothing is learned about what tells it: the most of all of them counts."""
+LEARNED = 64
+"""The newest of them, from which that is learned."""
+ABOUT, WIDER = 0.1, 1.5
+"""Doublings and times: past jobs that are expected to be so much further off than the nearest count too."""
+ROOM = 1.25
+"""On top of all: two runs of one job differ by their data."""
+
+
+def foretold(past: Sequence[PastJob], to_new: Mapping[str, Floats], among: Mapping[str, Floats]) -> MemoryNeed | None:
+    """What a new job may need. `to_new`: [1, past] similarities a feature; `among`: [past, past] of the newest."""
+    known = np.array([one.need.rows > 0 for one in past], dtype=bool)
+    if not known.any():
+        return None
+    rows = np.array([max(float(one.need.rows), 1.0) for one in past])
+    near = known
+    told = _told(known, rows, among)
+    if told is not None:
+        apart = np.where(known, told.apart(to_new)[0], np.inf)
+        near = apart <= ABOUT + WIDER * apart.min()
+    some = [one.need for one, counts in zip(past, near.tolist(), strict=True) if counts]
+    return MemoryNeed(
+        worker=max(need.worker for need in some),
+        server=max(need.server for need in some),
+        rows=round(ROOM * float(rows[near].max())),
+    )
+
+
+def _told(known: NDArray[np.bool_], rows: Floats, among: Mapping[str, Floats]) -> similarity.Telling | None:
+    """How far needs are apart, in doublings, by how far jobs are."""
+    if not among or int(known.sum()) < FEWEST:
+        return None
+    newest = next(iter(among.values())).shape[0]
+    some, logs = known[-newest:], np.log2(rows[-newest:])
+    pairs = np.tri(newest, k=-1, dtype=bool) & some[:, None] & some[None, :]
+    if not pairs.any():
+        return None
+    return similarity.learn(among, np.abs(logs[:, None] - logs[None, :]), pairs)
