@@ -94,9 +94,7 @@ class Council:
             return None
         if live.asks is not None:  # asked again before the answer
             return None
-        return self._offered(live, at) or self._told(
-            live, f"nothing is new; it is looked at again in {max(0.0, live.administrator.next_look() - at):.0f} s"
-        )
+        return self._offered(live, at) or self._told(live, _again(live, at))
 
     def conclude(self, name: str) -> None:
         """A job is over."""
@@ -168,7 +166,7 @@ class Council:
         others = pledges.beside(self._held, has)
         if not pledges.has_room(plan, live.view, others, self.rules.capacity):
             return False
-        live.pledge = Pledge(plan=plan, epoch=live.epoch, until=at + self.rules.pledge_s)
+        live.pledge = Pledge(plan=plan, epoch=live.epoch, made_at=at, until=at + self.rules.pledge_s)
         live.offer = None
         self._held = pledges.total((others, pledges.holds(live.view, live.pledge)))
         return True
@@ -212,3 +210,11 @@ class Council:
     def _usual(self) -> str:
         """The policy for jobs with which nothing is new."""
         return self.rules.algorithms.get(EventKind.PERIODIC, self.rules.config.policy)
+
+
+def _again(live: Live, at: float) -> str:
+    """What is said to a job with which nothing is new: what it was told before, if that still holds."""
+    before = live.advice
+    if before is not None and before.plan is None and before.epoch == live.epoch:
+        return before.why
+    return f"nothing is new; it is looked at again in {max(0.0, live.administrator.next_look() - at):.0f} s"

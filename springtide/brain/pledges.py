@@ -22,15 +22,20 @@ class Pledge:
     plan: Plan
     epoch: int
     """Of the view that it was made for."""
+    made_at: float
     until: float
     """A job that has not become it by then has refused it, or nobody heard it."""
 
     def open(self, view: JobView, epoch: int, *, at: float) -> bool:
         """Whether it may still be carried out, now that the job shows itself again.
 
-        A master that asks again with the same epoch has not taken the plan, and will not: it hears no late answers.
+        A master that asks again with the same epoch has not taken the plan, and will not: it hears no late answers. One
+        that has changed since and is something else was hindered.
         """
-        return view.shape != self.plan.shape and epoch != self.epoch and at < self.until
+        if view.shape == self.plan.shape or epoch == self.epoch or at >= self.until:
+            return False
+        changed = view.last_change_at is not None and view.last_change_at > self.made_at
+        return not (changed and view.shape is not None)
 
 
 def holds(view: JobView, pledge: Pledge | None) -> Capacity:

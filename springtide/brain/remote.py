@@ -17,7 +17,7 @@ from springtide.rpc.messages import Ok
 
 log = logging.getLogger(__name__)
 CONNECT_S = 2.0
-ANSWER_S = 30.0  # a round gathers for a second and decides within a few
+ANSWER_S = 15.0  # a round gathers for a second and decides within a few; a master has time left to plan by itself
 
 
 class Remote:

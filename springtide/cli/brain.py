@@ -81,7 +81,7 @@ def serve(
     for name in {policy, *algorithms.values()}:
         policies.load(name)  # a mistake is said now
     rules = Rules(
-        capacity=parse_capacity(capacity), config=PlanningConfig(policy=policy), algorithms=algorithms,
+        capacity=parse_capacity(capacity), config=PlanningConfig(policy=policy, extra_workers=0), algorithms=algorithms,
         period_s=period, forget_s=forget,
     )  # fmt: skip
     options = serving.Options(
@@ -91,7 +91,7 @@ def serve(
 
     def ready(address: str) -> None:
         secret = secret_file or serving.secret_file(pathlib.Path(folder))
-        print(f"brain: serving at {address}; masters need its secret, {secret}", flush=True)
+        print(f"brain: serving at {address}; masters need its secret, {secret}", file=sys.stderr, flush=True)
 
     asyncio.run(serving.serve(options, ready=ready))
     print("brain: stopped", file=sys.stderr)

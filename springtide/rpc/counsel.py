@@ -17,7 +17,7 @@ from springtide.rpc.nouns import Message
 
 
 class Consult(Message, frozen=True):
-    """What should this job change? Answered with `Counsel`, which may take a few seconds."""
+    """What should this job change? Asked when nothing of it is being changed; answered with `Counsel`, in seconds."""
 
     view: JobView
     epoch: int

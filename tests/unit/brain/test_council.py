@@ -43,11 +43,12 @@ def test_a_new_job_waits_for_a_decision_and_gets_it():
     assert advice.epoch == 3 and advice.plan is not None and advice.notes[0].startswith("created (new): it is new")
 
 
-def test_who_asks_again_with_nothing_new_is_answered_at_once():
+def test_who_asks_again_with_nothing_new_is_answered_at_once_and_the_same():
     brain = council()
     brain.consult(views.running(), epoch=0, at=0.0)
     decided(brain)
-    assert "looked at again in 7 s" in brain.consult(views.running(), epoch=0, at=3.0).why
+    assert brain.consult(views.running(), epoch=0, at=3.0).why == "so"
+    assert "looked at again in 6 s" in brain.consult(views.running(), epoch=1, at=4.0).why
 
 
 def test_what_was_promised_counts_until_it_is_there():
@@ -77,6 +78,15 @@ def test_a_plan_that_was_not_taken_is_free_again():
     assert brain.held().cpu > 0
     brain.assignments((), 20.0 + brain.rules.pledge_s)
     assert brain.held().cpu == 0
+
+
+def test_a_job_that_was_hindered_and_became_something_else_is_free_again():
+    brain = council()
+    brain.consult(views.running(), epoch=0, at=150.0)
+    decided(brain, plan("job", workers=9), at=150.0)
+    half = views.running(views.shape(workers=6), last_change_at=160.0)
+    brain.consult(half, epoch=2, at=170.0)
+    assert brain.jobs["job"].pledge is None and brain.held().cpu == views.shape(workers=6).cpu
 
 
 def test_a_job_that_has_become_what_it_was_told_holds_just_that():

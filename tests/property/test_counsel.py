@@ -1,0 +1,80 @@
+"""Views, advice and past jobs survive the way to a brain and back; anything else is refused without harm."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from springtide.brain import names
+from springtide.brain.executor import Task, _tasks
+from springtide.domain.advice import Advice
+from springtide.domain.plan import Plan
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.stages import Stage
+from springtide.rpc import counsel, frames
+from tests.unit.brain.test_store import pasts
+from tests.unit.planning import views
+
+ANY = st.floats()
+plans = st.builds(
+    Plan, job=st.text(max_size=9), shape=views.shapes(), reason=st.text(min_size=1, max_size=9),
+    gain=st.floats(allow_nan=False), cost=st.floats(0, 1e9), throughput=st.none() | st.floats(allow_nan=False),
+    stage=st.none() | st.sampled_from(Stage), extra_workers=st.integers(0, 9),
+    server_cpus=st.lists(st.tuples(st.integers(0, 9), st.floats(0.1, 9)), max_size=2).map(tuple),
+)  # fmt: skip
+advices = st.builds(
+    Advice, epoch=st.integers(0, 2**40), why=st.text(min_size=1, max_size=9), plan=st.none() | plans,
+    notes=st.lists(st.text(max_size=9), max_size=2).map(tuple),
+)  # fmt: skip
+requests = st.one_of(
+    st.builds(counsel.Consult, view=views.jobs("job"), epoch=st.integers(0, 2**40), now=ANY, key=st.text(max_size=9)),
+    st.builds(counsel.Conclude, past=pasts(), key=st.text(max_size=9)),
+    st.just(counsel.Inspect()),
+    st.builds(counsel.Staff, executors=st.integers(-5, 500)),
+)
+
+
+def there_and_back(message, decoder):
+    packed = frames.pack(message)
+    return packed, frames.unpack(packed[frames.LENGTH.size :], decoder)
+
+
+@given(st.builds(counsel.Call, st.integers(0, 2**40), requests))
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_what_a_master_sends_is_what_the_brain_reads(call):
+    _, read = there_and_back(call, counsel.CALLS)
+    packed, again = there_and_back(read, counsel.CALLS)
+    assert frames.pack(again) == packed
+    assert read == call or "nan" in repr(call)  # which is not like itself
+
+
+@given(st.integers(0, 2**40), advices)
+def test_what_the_brain_says_is_what_the_master_hears(number, advice):
+    _, read = there_and_back(counsel.Return(number, counsel.Counsel(advice)), counsel.BRAIN.returns)
+    assert read.id == number and read.body.advice == advice
+
+
+@given(pasts())
+def test_a_past_job_arrives_as_it_was(past):
+    _, read = there_and_back(counsel.Call(1, counsel.Conclude(past)), counsel.CALLS)
+    assert read.body.past == past
+
+
+@given(views.clusters())
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+def test_a_whole_cluster_reaches_an_executor(view):
+    _, read = there_and_back(Task("springtide", view, PlanningConfig()), _tasks)
+    assert [job.name for job in read.view.jobs] == [job.name for job in view.jobs]
+    assert len(read.view.history) == len(view.history) and read.config == PlanningConfig()
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(data):
+    for decoder in (counsel.CALLS, counsel.BRAIN.returns, _tasks):
+        with pytest.raises(frames.BadFrame):
+            frames.unpack(data, decoder)
+
+
+@given(st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9), st.text(max_size=9))
+def test_jobs_of_one_name_are_told_apart_by_their_keys(key, other, job):
+    assert names.name_of(job, key) == names.name_of(job, key) != job
+    assert (names.name_of(job, key) == names.name_of(job, other)) is (key == other)

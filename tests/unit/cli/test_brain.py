@@ -1,0 +1,71 @@
+"""`springtide brain`: mistakes are said in one line, and what is inside is shown."""
+
+import pytest
+
+from springtide.cli import app, brain
+from springtide.domain.shape import Capacity
+from springtide.domain.view import PastJob
+from springtide.rpc import counsel
+from tests.unit.planning import views
+
+MISTAKES = [
+    (("status",), "no brain has served from"),
+    (("serve", "--policy", "sprintide"), "Did you mean 'springtide'?"),
+    (("serve", "--on", "slow"), "wanted EVENT=POLICY"),
+    (("serve", "--on", "slwo=es"), "Did you mean 'slow'?"),
+    (("serve", "--capacity", "many"), "wanted CORES or CORES,SIZE"),
+    (("serve", "--capacity", "-1"), "wanted neither below 0"),
+    (("serve", "--period", "0"), "wanted seconds, more than 0"),
+    (("serve", "--listen", "here"), "wanted host:port"),
+    (("serve", "--database", "mysql://x/y"), "no database named 'mysql'"),
+    (("serve", "--secret-file", "nowhere"), "cannot read the brain's secret"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(one[0]) for one in MISTAKES])
+def test_a_mistake_is_said_without_a_traceback(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert app.main(["brain", *arguments]) == app.BAD_USAGE
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+
+
+def test_a_secret_that_is_too_short_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_text("abcd")
+    assert app.main(["brain", "serve", "--secret-file", "short"]) == app.BAD_USAGE
+    assert "has 2 bytes; wanted 16 or more" in capsys.readouterr().err
+
+
+def test_capacity_is_cores_and_perhaps_memory():
+    assert brain.parse_capacity("64") == Capacity(cpu=64.0, memory=float("inf"))
+    assert brain.parse_capacity("1.5,2G") == Capacity(cpu=1.5, memory=2.0 * 2**30)
+    assert brain.parse_capacity("").cpu >= 1
+
+
+def test_a_status_says_what_was_decided_and_why_in_80_columns():
+    job = counsel.LiveJob(
+        name="train@0a1b", user="ada", stage="adjusting", shape=views.shape(), seen_s=3.0, event="slow",
+        cause="hot server", policy="springtide", why="server-0 has more to do than it can " * 4,
+        promised=views.shape(workers=6),
+    )  # fmt: skip
+    status = counsel.BrainStatus(
+        address="127.0.0.1:7790", pid=7, up_s=61.0, database="sqlite:///a.db", held=Capacity(cpu=40.0, memory=2**33),
+        capacity=Capacity(cpu=64.0, memory=float("inf")), executors=2, executor_pids=(8, 9), jobs=(job,), past=1234,
+        policies={"otherwise": "springtide", "oom": "dlrover"}, unreadable=2, trouble="the disk is full",
+    )  # fmt: skip
+    lines = brain.status_lines(status)
+    text = " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= 80
+    for said in (
+        "1 live jobs, 1,234 past ones", "40 cores, 8G of 64 cores, any memory", "2 of 2 executors", "oom: dlrover",
+        "2 past jobs that make no sense", "the disk is full", "slow (hot server), asked springtide", "becomes 6",
+    ):  # fmt: skip
+        assert said in text
+
+
+def test_past_jobs_are_listed_with_their_outcome():
+    past = (PastJob(name="wide", shape=views.shape(), ended_at=0.0), PastJob(name="deep", finished=False, ended_at=9e8))
+    lines = brain.history_lines(counsel.Recalled(jobs=past, unreadable=1, total=40))
+    assert "finished 4 workers (4 CPU), 2 servers" in lines[1] and lines[2].endswith("failed   -")
+    assert lines[-1] == "2 of 40 past jobs; 1 of them make no sense"
