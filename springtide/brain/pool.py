@@ -145,7 +145,7 @@ class Pool:
             return
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        await process.wait()
-        transport = getattr(process, "_transport", None)  # closes the pipes now, not when it is collected
-        if transport is not None:
-            transport.close()
+        try:
+            await process.wait()
+        finally:  # also when this is called off: pipes are closed now, not when they are collected
+            getattr(process, "_transport").close()  # noqa: B009 - there is no public way
