@@ -1,0 +1,133 @@
+"""A brain that lies, over a real connection, to a master with a real desk: the job stays as it is, and says why."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from springtide import errors
+from springtide.brain.either import Either
+from springtide.brain.embedded import Embedded
+from springtide.brain.remote import Remote
+from springtide.domain.advice import Advice
+from springtide.domain.plan import Plan
+from springtide.domain.shape import Shape
+from springtide.planning import acceptance
+from springtide.rpc import counsel, frames, messages
+from tests.unit.brain.serving_here import SECRET, liar
+from tests.unit.master.test_autoscale import CONFIG, LARGER, RULES, SMALL, World
+from tests.unit.planning import views
+
+
+def says(make):
+    """Bytes of a reply that `make(consult)` gives."""
+    return lambda call: frames.pack(counsel.Return(call.id, make(call.body)))
+
+
+def plan(consult, **more):
+    fields = {"job": consult.view.name, "shape": LARGER, "reason": "trust me"} | more
+    return counsel.Counsel(Advice(epoch=consult.epoch, why="trust me", plan=Plan(**fields)))
+
+
+def stale(consult):
+    return counsel.Counsel(replace(plan(consult).advice, epoch=consult.epoch - 1))
+
+
+HUGE = Shape(workers=4, servers=2, worker_cpu=1.0, server_cpu=1.0)  # within bounds, over the quota of 2 cores
+LIES = {
+    "over quota": (lambda consult: plan(consult, shape=HUGE), "not within the job's bounds or quota"),
+    "out of bounds": (lambda consult: plan(consult, shape=replace(LARGER, workers=99)), "not within the job's bounds"),
+    "tiny": (lambda consult: plan(consult, shape=replace(LARGER, worker_cpu=1e-9)), "not within the job's bounds"),
+    "another job's": (lambda consult: plan(consult, job="other"), "it is for job other; this is job-2"),
+    "of the past": (stale, "it is for the job as it was"),
+    "beyond the quota": (lambda consult: plan(consult, extra_workers=1), "extra workers"),
+    "a server of its own": (lambda consult: plan(consult, server_cpus=((7, 0.5),)), "server-7"),
+    "a server that is everything": (lambda consult: plan(consult, server_cpus=((0, 50.0),)), "server-0 with 50 cores"),
+    "no change": (lambda consult: plan(consult, shape=consult.view.shape), "it changes nothing"),
+    "another answer": (lambda consult: messages.Ok(), "answered with Ok to a consult"),
+    "a refusal": (lambda consult: messages.Refused("JobFailed", "I do not like you"), "I do not like you"),
+}
+
+
+@pytest.mark.parametrize(("lie", "why"), LIES.values(), ids=LIES)
+def test_a_lie_changes_nothing_and_the_story_says_why(tmp_path, lie, why):
+    async def run():
+        async with liar(says(lie)) as address:
+            remote = Remote(address, SECRET)
+            world = await World(tmp_path, remote).begin()
+            try:
+                await world.train(12)
+                status = world.desk.status()
+                return status.shape, status.target, world.told()
+            finally:
+                await world.end()
+
+    shape, target, told = asyncio.run(run())
+    assert shape == SMALL and target is None
+    assert {one["outcome"] for one in told} <= {"refused", "nothing"}
+    assert any(why in one["why"] for one in told), [one["why"] for one in told]
+
+
+GARBAGE = {
+    "garbage": lambda call: b"\0\0\0\x05\xc1\xc1\xc1\xc1\xc1",
+    "a plan that is none": lambda call: frames.pack(
+        [call.id, {"type": "Counsel", "advice": {"epoch": 0, "why": "x", "plan": {"job": "job-2", "shape": []}}}]
+    ),
+    "a frame without end": lambda call: frames.LENGTH.pack(2**31),
+    "nonsense in the place of an advice": lambda call: frames.pack([call.id, {"type": "Counsel", "advice": 7}]),
+}
+
+
+@pytest.mark.parametrize("answer", GARBAGE.values(), ids=GARBAGE)
+def test_with_a_brain_that_talks_garbage_the_job_plans_by_itself(tmp_path, answer):
+    async def run():
+        async with liar(answer) as address:
+            either = Either(Remote(address, SECRET), Embedded("", CONFIG, RULES.bounds.quota))
+            advice = await either.advise(views.running(), epoch=0, now=0.0)
+            await either.close()
+            return advice
+
+    advice = asyncio.run(run())
+    assert (advice.notes[0].startswith("planned without the brain: ") and "not a message" in advice.notes[0]) or (
+        "bytes announced" in advice.notes[0]
+    )
+    assert acceptance.refused(advice, views.running(), CONFIG, epoch=0, now=0.0) == "" or advice.plan is not None
+
+
+def test_an_honest_brain_is_followed(tmp_path):
+    def honest(consult):
+        if consult.view.shape == LARGER or not consult.view.profiles:
+            return counsel.Counsel(Advice(epoch=consult.epoch, why="as it should be"))
+        return plan(consult)
+
+    async def run():
+        async with liar(says(honest)) as address:
+            world = await World(tmp_path, Remote(address, SECRET)).begin()
+            try:
+                await world.train(30)
+                return world.desk.status().shape
+            finally:
+                await world.end()
+
+    assert asyncio.run(run()) == LARGER
+
+
+def test_an_answer_to_an_earlier_question_is_refused():
+    """A brain that is silent, and then says to the second question what it had to say to the first."""
+    held = []
+
+    def late(call):
+        held.append(call)
+        return frames.pack(counsel.Return(call.id, plan(held[0].body))) if len(held) > 1 else None
+
+    async def run():
+        async with liar(late) as address:
+            remote = Remote(address, SECRET, connect_s=0.2, answer_s=0.2)
+            with pytest.raises(errors.BrainUnreachable, match="no answer within"):
+                await remote.advise(views.running(), epoch=1, now=0.0)
+            again = await remote.advise(views.running(), epoch=2, now=1.0)
+            await remote.close()
+            return again
+
+    refused = acceptance.refused(asyncio.run(run()), views.running(), CONFIG, epoch=2, now=1.0)
+    assert refused == "it is for the job as it was (epoch 1, now 2)"
