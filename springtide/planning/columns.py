@@ -3,6 +3,7 @@
 In: `planning.candidates`. Out: `Columns`, of which `planning.choose` makes a `Shape` only for what is chosen.
 """
 
+import operator
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -51,9 +52,12 @@ class Columns(NamedTuple):
         )  # fmt: skip
 
 
+_fields = operator.attrgetter(*FIELDS)
+
+
 def columns(many: Iterable[Shape]) -> Columns:
     """Shapes as columns."""
-    rows = np.array([[getattr(one, name) for name in FIELDS] for one in many], dtype=np.float64)
+    rows = np.array([_fields(one) for one in many], dtype=np.float64)
     return Columns(*rows.reshape(-1, len(FIELDS)).T)
 
 

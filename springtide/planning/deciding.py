@@ -13,12 +13,12 @@ import numpy as np
 
 from springtide.domain.plan import Decision, Plan, nothing
 from springtide.domain.planning import PlanningConfig
-from springtide.domain.profile import Profile
 from springtide.domain.shape import Capacity, Shape, cost
 from springtide.domain.stages import Stage
 from springtide.domain.view import ClusterView, JobView
 from springtide.planning import bidding, choose, fit, fitting_in, paces, stages, validated
 from springtide.planning.stages import Ready, Wish
+from springtide.planning.weighing import Bid
 
 
 class Room:
@@ -94,14 +94,22 @@ def _shared_out(
 ) -> tuple[list[Plan], list[str]]:
     """Jobs with a model bid for what is left; those that stay are looked after."""
     notes: list[str] = []
-    bids: list[choose.Bid] = []
-    models = fit.fit_many([(_telling(one), one.job.facts) for one in ready])
+    bids: list[Bid] = []
+    found = [paces.pace_of(one.job, one.measured.throughput) for one in ready]
+    models = fit.fit_many(
+        [(paces.telling(one.job.profiles, pace), one.job.facts) for one, pace in zip(ready, found, strict=True)]
+    )
+    bidders = [
+        bidding.Bidder(one, model, pace)
+        for one, model, pace in zip(ready, models, found, strict=True) if isinstance(model, fit.Fitted)
+    ]  # fmt: skip
+    made = iter(bidding.bids(bidders, view, config))
     for one, model in zip(ready, models, strict=True):
-        made = bidding.bid(one, model, view, config) if isinstance(model, fit.Fitted) else model.why
-        if isinstance(made, str):
-            notes.append(f"{one.job.name}: {made}")
+        bid = next(made) if isinstance(model, fit.Fitted) else model.why
+        if isinstance(bid, str):
+            notes.append(f"{one.job.name}: {bid}")
         else:
-            bids.append(made)
+            bids.append(bid)
     left = Capacity(
         cpu=max(0.0, room.cpu + sum(one.now.cpu for one in bids)),
         memory=max(0.0, room.memory + sum(one.now.memory for one in bids)),
@@ -124,11 +132,6 @@ def _shared_out(
             elif one.job.stage is not Stage.ADJUSTING:
                 notes.append(f"{one.job.name}: {mended if isinstance(mended, str) else mended.reason}")
     return plans, notes
-
-
-def _telling(ready: Ready) -> Sequence[Profile]:
-    """What was measured of a job and says something about shapes that it never had."""
-    return paces.telling(ready.job.profiles, paces.pace_of(ready.job, ready.measured.throughput))
 
 
 def _fits(room: Room, job: JobView, plan: Plan) -> bool:

@@ -53,6 +53,20 @@ class Coefficients:
         return numpy.array([self.grad, self.upd, self.sync, self.emb, self.beta])
 
 
+class Models(NamedTuple):
+    """Models of many jobs at once: coefficients and facts, one number a shape."""
+
+    grad: Array
+    upd: Array
+    sync: Array
+    emb: Array
+    beta: Array
+    dense_bytes: Array
+    bandwidth: Array
+    dim: Array
+    batch: Array
+
+
 class Shapes(NamedTuple):
     """Many shapes at once, or one: what the equations see of them."""
 
@@ -109,6 +123,19 @@ def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Sha
     if isinstance(seconds, numpy.ndarray):
         return numpy.divide(shape.workers * facts.batch, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
     return shape.workers * facts.batch / seconds if seconds > 0 else 0.0
+
+
+def throughputs(models: Models, many: Shapes) -> Array:
+    """The same of shapes that each have a model of their own."""
+    w, p = many.workers, many.servers
+    seconds = (
+        models.grad * models.batch / many.worker_cpu
+        + models.upd * w / (p * many.server_cpu)
+        + models.sync * models.dense_bytes / models.bandwidth * w / p
+        + models.emb * models.batch * models.dim / p
+        + models.beta
+    )
+    return numpy.divide(w * models.batch, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
 
 
 def design(facts: ModelFacts, many: Shapes, batches: Sequence[int] | Array | None = None) -> Array:

@@ -48,6 +48,11 @@ def by_shape(job: JobView) -> tuple[Measured, ...]:
     )
 
 
+def shapes(job: JobView) -> set[Shape]:
+    """Shapes in which something sensible was measured."""
+    return {one.shape for one in job.profiles if _sound(one)}
+
+
 def now(job: JobView) -> Measured | None:
     """In the shape it has now, since it has it."""
     since = job.last_change_at if job.last_change_at is not None else -math.inf
@@ -91,12 +96,13 @@ class Use:
 
 def use(job: JobView, kind: RoleKind) -> Use | None:
     """What workers or servers use; None: nothing sensible is known."""
-    told = [
-        one for one in job.used_by(kind) if 0 <= one.cpu_used < math.inf and 0 < one.cpu < math.inf
-    ]  # fmt: skip
-    if not told or not sum(one.cpu_used for one in told) > 0:
+    used, given, count, share, hottest = 0.0, 0.0, 0, -1.0, None
+    for one in job.uses:
+        mine, cpu = one.cpu_used, one.cpu
+        if one.role.kind is kind and 0 <= mine < math.inf and 0 < cpu < math.inf:
+            used, given, count = used + mine, given + cpu, count + 1
+            if mine / cpu > share:
+                share, hottest = mine / cpu, one
+    if hottest is None or not used > 0:
         return None
-    return Use(
-        used=sum(one.cpu_used for one in told), given=sum(one.cpu for one in told), count=len(told),
-        hottest=max(told, key=lambda one: one.cpu_used / one.cpu),
-    )  # fmt: skip
+    return Use(used=used, given=given, count=count, hottest=hottest)

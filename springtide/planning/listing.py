@@ -23,6 +23,7 @@ from springtide.planning.promising import Limits, Option
 
 AT_ONCE = 32
 """Jobs that are looked at together: as many as stay near the processor."""
+SAME = 1e-12
 Listed = tuple[Columns, Array, Array]
 """Shapes, what they cost an hour, and their samples a second."""
 
@@ -73,7 +74,8 @@ def listed(asks: Sequence[Ask]) -> list[Listed]:
     seconds = numpy.maximum(seconds, numpy.maximum(workers.least.take(left), servers.least.take(right)))
     throughput = numpy.divide(1.0, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
     best = numpy.maximum(rows.best_before(throughput), -1.0)
-    (hopeful,) = numpy.nonzero(throughput > best * (1 - wanted.slower.take(job)) - wanted.less.take(job))
+    least = best * (1 - wanted.slower.take(job)) - wanted.less.take(job)
+    (hopeful,) = numpy.nonzero(throughput * (1 - SAME) > least)  # what is faster by rounding only is as fast
     rows, job, left, right = rows.only(hopeful), job[hopeful], left[hopeful], right[hopeful]
     whole = _columns(wanted, job, workers, servers, left, right)
     cost = cost[hopeful] + wanted.rows.take(job) / GIB * wanted.memory_price.take(job)

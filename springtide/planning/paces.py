@@ -41,11 +41,10 @@ def pace_of(job: JobView, throughput: float) -> Pace:
     return Pace(*(throughput / one.used if one is not None and throughput > 0 else math.inf for one in used))
 
 
-def ceiling(pace: Pace, shapes: Columns) -> Floats:
-    """Samples a second that the cores of shapes allow."""
-    return np.minimum(
-        shapes.workers * shapes.worker_cpu * pace.worker, shapes.servers * shapes.server_cpu * pace.server
-    )  # fmt: skip
+def ceiling(pace: Pace | Floats, shapes: Columns) -> Floats:
+    """Samples a second that the cores of shapes allow: at one pace, or each at its own (two rows of numbers)."""
+    worker, server = pace
+    return np.minimum(shapes.workers * shapes.worker_cpu * worker, shapes.servers * shapes.server_cpu * server)
 
 
 def ceiling_of(pace: Pace, shape: Shape) -> float:

@@ -7,8 +7,9 @@ Jobs train on while roles start and slots move, so a change costs mostly the wai
 size are begun anew, one after the other, and each loses the time its successor takes.
 """
 
-import functools
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,27 +26,57 @@ NEWEST = 64
 LEAST_RATE = 1e-9
 
 
-def start_seconds(launches: Sequence[Launch], kind: RoleKind, cpu: Floats) -> Floats:
-    """How long roles of this kind and these cores take to start: a line through past launches, by median slope."""
-    usual, slope, least = _line(tuple(launches), kind)
+class Line(NamedTuple):
+    """Seconds that a role takes to start: of one without cores, more of them a core, and the least there were."""
+
+    usual: Floats | float
+    slope: Floats | float
+    least: Floats | float
+
+
+class Starts(NamedTuple):
+    """How long workers and servers take to start; numbers for one job, arrays for many."""
+
+    worker: Line
+    server: Line
+
+
+Known = Sequence[Launch] | Starts
+"""Past launches, or what they say."""
+
+
+def starts(launches: Sequence[Launch]) -> Starts:
+    """What past launches say: a line through them, by median slope."""
+    return Starts(_line(launches, RoleKind.WORKER), _line(launches, RoleKind.SERVER))
+
+
+def starts_of_many(launches: Sequence[Sequence[Launch]]) -> Starts:
+    """The same for many jobs, a number each: those that were shown the same launches are asked once."""
+    known = {id(some): starts(some) for some in {id(some): some for some in launches}.values()}
+    rows = np.array([(*known[id(some)].worker, *known[id(some)].server) for some in launches]).reshape(-1, 6).T
+    return Starts(Line(*rows[:3]), Line(*rows[3:]))
+
+
+def start_seconds(known: Known, kind: RoleKind, cpu: Floats) -> Floats:
+    """How long roles of this kind and these cores take to start."""
+    told = known if isinstance(known, Starts) else starts(known)
+    usual, slope, least = told.worker if kind is RoleKind.WORKER else told.server
     return np.maximum(usual + slope * cpu, least)
 
 
-@functools.lru_cache(maxsize=64)
-def _line(launches: tuple[Launch, ...], kind: RoleKind) -> tuple[float, float, float]:
-    """Seconds of a role without cores, more of them a core, and the least there were: once for all jobs."""
-    told = [one for one in launches if one.kind is kind and np.isfinite(one.seconds + one.cpu) and one.seconds >= 0]
+def _line(launches: Sequence[Launch], kind: RoleKind) -> Line:
+    told = [one for one in launches if one.kind is kind and math.isfinite(one.seconds + one.cpu) and one.seconds >= 0]
     if not told:
-        return USUAL_S, 0.0, USUAL_S
+        return Line(USUAL_S, 0.0, USUAL_S)
     told = told[-NEWEST:]
     sizes, seconds = np.array([one.cpu for one in told]), np.array([one.seconds for one in told])
     apart_by, later_by = sizes[:, None] - sizes[None, :], seconds[:, None] - seconds[None, :]
     apart = apart_by > 1e-9
     slope = max(0.0, float(np.median(later_by[apart] / apart_by[apart]))) if apart.any() else 0.0
-    return float(np.median(seconds - slope * sizes)), slope, float(seconds.min())
+    return Line(float(np.median(seconds - slope * sizes)), slope, float(seconds.min()))
 
 
-def seconds(now: Shape, to: Columns, launches: Sequence[Launch]) -> Floats:
+def seconds(now: Shape | Columns, to: Columns, launches: Known) -> Floats:
     """Until all of a candidate is at work. Workers that leave take no time; slots of servers that leave must move."""
     more_workers = (to.workers > now.workers) | resized_workers(now, to)
     moved = (to.servers != now.servers) | (to.server_cpu != now.server_cpu) | (to.server_memory != now.server_memory)
@@ -54,13 +85,13 @@ def seconds(now: Shape, to: Columns, launches: Sequence[Launch]) -> Floats:
     return np.asarray(np.maximum(for_workers, for_servers))
 
 
-def resized_workers(now: Shape, to: Columns) -> NDArray[np.bool_]:
+def resized_workers(now: Shape | Columns, to: Columns) -> NDArray[np.bool_]:
     """Whether workers that stay must begin anew, being of another size."""
     return np.asarray((to.worker_cpu != now.worker_cpu) | (to.worker_memory != now.worker_memory))
 
 
 def lost_samples(
-    now: Shape, to: Columns, launches: Sequence[Launch], throughput_now: float, throughput: Floats
+    now: Shape | Columns, to: Columns, launches: Known, throughput_now: Floats | float, throughput: Floats
 ) -> Floats:
     """Samples that a change costs: its gain while it is waited for, and the work of workers that begin anew."""
     waited = seconds(now, to, launches) * np.maximum(throughput - throughput_now, 0.0)
@@ -71,7 +102,12 @@ def lost_samples(
 
 
 def mean_throughput(
-    now: Shape, to: Columns, launches: Sequence[Launch], throughput_now: float, throughput: Floats, samples: float
+    now: Shape | Columns,
+    to: Columns,
+    launches: Known,
+    throughput_now: Floats | float,
+    throughput: Floats,
+    samples: Floats | float,
 ) -> Floats:
     """Samples a second over the next so many of them, if the job is changed at once.
 
@@ -85,6 +121,6 @@ def mean_throughput(
     return np.where(before < samples, samples / np.maximum(took, LEAST_RATE), 0.0)
 
 
-def _begun_anew(to: Columns, launches: Sequence[Launch], throughput_now: float) -> Floats:
+def _begun_anew(to: Columns, launches: Known, throughput_now: Floats | float) -> Floats:
     """Samples not trained while each worker, in its turn, is replaced by one of another size."""
     return start_seconds(launches, RoleKind.WORKER, to.worker_cpu) * throughput_now

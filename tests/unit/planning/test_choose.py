@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +12,9 @@ from springtide.domain.profile import ModelFacts
 from springtide.domain.shape import Capacity, Prices, Shape
 from springtide.domain.view import Launch
 from springtide.planning import choose, equations
-from springtide.planning.choose import Bid
 from springtide.planning.columns import columns
 from springtide.planning.priorities import Standing
+from springtide.planning.weighing import Bid
 
 FACTS = ModelFacts(dense_bytes=1e6, bandwidth=1e9, dim=416, batch=512)
 JOB = equations.Coefficients(grad=2e-4, upd=5e-3, sync=2.0, emb=1e-8, beta=0.01)
@@ -122,14 +121,6 @@ def test_no_choice_is_ever_over_capacity(jobs, spare, rho):
     decision = choose.choose(bids, capacity, PlanningConfig(rho=rho, exact_seconds=0))
     shapes = {one.job: one.now for one in bids} | {plan.job: plan.shape for plan in decision.plans}
     assert sum(each.cpu for each in shapes.values()) <= capacity.cpu * (1 + 1e-6)
-
-
-def test_what_is_worth_having_ends_where_the_next_step_brings_too_little():
-    cost = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-    speed = np.array([10.0, 19.0, 30.0, 31.0, 31.1])
-    assert choose.worth_having(cost, speed, 0.0) == 4
-    assert choose.worth_having(cost, speed, 0.01) == 3
-    assert choose.worth_having(cost, speed, 0.5) == 2
 
 
 def test_free_resources_are_no_division_by_nothing():
