@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from springtide.domain.plan import Decision
+from springtide import errors
+from springtide.domain.plan import Decision, nothing
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.view import ClusterView
 from springtide.rpc import frames
@@ -44,7 +45,10 @@ def main() -> int:
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a policy that prints must not write into our frames
     while (task := read(source)) is not None:
-        decision = policies.load(task.policy)(task.view, task.config)
+        try:
+            decision = policies.load(task.policy)(task.view, task.config)
+        except errors.SpringtideError as error:  # its package may have gone since the brain was started
+            decision = nothing(f"policy {task.policy} is not there: {error}")
         sink.write(frames.pack(Done(decision), limit=MAX_BYTES))
         sink.flush()
     return 0

@@ -97,12 +97,16 @@ class Service:
         """Write live jobs down, forget those that are silent."""
         while True:
             await asyncio.sleep(every_s)
-            now = self._clock()
-            gone = self.council.forget(now)
-            for name in gone:
-                log.info("job %s has not been heard of for %g s: forgotten", name, self.council.rules.forget_s)
-            stale = [name for name, live in self.council.jobs.items() if live.seen_at > self._kept_at.get(name, 0.0)]
-            await self._keep(stale, gone)
+            await self.write_down()
+
+    async def write_down(self) -> None:
+        """All jobs that have shown themselves since they were written down, and none that are gone."""
+        gone = self.council.forget(self._clock())
+        for name in gone:
+            self._kept_at.pop(name, None)
+            log.info("job %s has not been heard of for %g s: forgotten", name, self.council.rules.forget_s)
+        stale = [name for name, live in self.council.jobs.items() if live.seen_at > self._kept_at.get(name, 0.0)]
+        await self._keep(stale, gone)
 
     async def _consult(self, request: counsel.Consult) -> counsel.Counsel:
         self._consults += 1

@@ -6,13 +6,14 @@ and a service until a signal comes. Everything that matters is in the database b
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import pathlib
 import resource
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -60,7 +61,6 @@ def own_secret(options: Options) -> bytes:
     path = pathlib.Path(options.secret_file) if options.secret_file else secret_file(options.folder)
     if not options.secret_file and not path.exists():
         try:
-            options.folder.mkdir(parents=True, exist_ok=True)
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(secrets.token_hex(32))
         except OSError as error:
@@ -92,6 +92,33 @@ async def serve(options: Options, *, ready: Callable[[str], None]) -> None:
 async def serving(options: Options) -> AsyncIterator[Service]:
     """A service that listens."""
     host, port = connection.parse_address(options.listen)
+    with alone(options.folder):
+        async with _serving(options, host, port) as service:
+            yield service
+
+
+@contextlib.contextmanager
+def alone(folder: pathlib.Path) -> Iterator[None]:
+    """Two brains on one folder would each give the same cores away. The lock goes with the process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / "lock", "w")  # noqa: SIM115 - it is held till the end
+    except OSError as error:
+        raise errors.BadInput(f"the brain's folder {folder}: {error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            where = whereabouts.read(where_file(folder))
+            other = f" (pid {where.pid}, at {where.address})" if where else ""
+            raise errors.BadInput(
+                f"another brain{other} serves from {folder}; stop that one, or give --folder"
+            ) from None
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _serving(options: Options, host: str, port: int) -> AsyncIterator[Service]:
     secret = own_secret(options)
     database = await asyncio.to_thread(store.open_store, options.database or str(options.folder / "brain.db"))
     pool = Pool()
@@ -103,7 +130,6 @@ async def serving(options: Options) -> AsyncIterator[Service]:
         await service.restore()
         service.address = await listener.start(host, port)
         loops += [asyncio.create_task(service.rounds()), asyncio.create_task(service.tidy(options.keep_s))]
-        options.folder.mkdir(parents=True, exist_ok=True)
         said = whereabouts.Whereabouts(pid=os.getpid(), address=service.address)
         whereabouts.write(where_file(options.folder), said)
         yield service
@@ -112,5 +138,6 @@ async def serving(options: Options) -> AsyncIterator[Service]:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
         await listener.close()
+        await service.write_down()
         await pool.close()
         await asyncio.to_thread(database.close)

@@ -21,6 +21,9 @@ HEAVY = {
     "kubernetes",
     "rich",
     "typer",
+    "scipy",
+    "sqlalchemy",
+    "alembic",
     "springtide._native",
 }
 

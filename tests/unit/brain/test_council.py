@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -162,6 +163,21 @@ def test_an_answer_is_not_for_a_view_that_has_been_replaced():
     brain.consult(views.running(), epoch=1, at=1.0)
     assert brain.settle(one, nothing("so"), 1.0) == {}
     assert brain.jobs["job"].asks is not None
+
+
+@given(jobs=st.lists(views.jobs("job"), max_size=4), clocks=st.lists(st.floats(), min_size=4, max_size=4))
+@settings(
+    max_examples=20, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
+def test_whatever_masters_show_all_are_answered_and_nothing_is_raised(jobs, clocks):
+    brain = council()
+    for number, (job, clock) in enumerate(zip(jobs, clocks, strict=False)):
+        brain.consult(replace(job, name=f"job-{number}"), epoch=0, at=1000.0, ahead=1000.0 - clock)
+        keeping.row_of(brain.jobs[f"job-{number}"])
+    told = {}
+    for one in brain.assignments((), 1000.0):
+        told |= brain.settle(one, policies.load(one.policy)(one.view, brain.rules.config), 1000.0)
+    assert len(told) == len(jobs)
 
 
 def test_rules_that_make_no_sense_are_refused():

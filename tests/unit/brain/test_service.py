@@ -53,6 +53,16 @@ def test_two_masters_share_one_cluster_and_a_new_brain_keeps_the_promises(tmp_pa
     asyncio.run(second(asyncio.run(first())))
 
 
+def test_two_brains_do_not_serve_from_one_folder(tmp_path):
+    async def serve_twice():
+        async with brain(tmp_path) as service:
+            with pytest.raises(errors.BadInput, match=f"another brain .*{service.address}.* serves from"):
+                async with brain(tmp_path):
+                    pass
+
+    asyncio.run(serve_twice())
+
+
 def test_who_does_not_know_the_secret_is_turned_away(tmp_path):
     from springtide.brain.remote import Remote
 
