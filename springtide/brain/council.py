@@ -102,7 +102,7 @@ class Council:
 
     def forget(self, at: float) -> list[str]:
         """Let go of jobs that have not been heard of for long; which."""
-        gone = [name for name, live in self.jobs.items() if at - live.seen_at > self.rules.forget_s]
+        gone = [name for name, live in self.jobs.items() if at - live.seen_at > self._patience(live)]
         for name in gone:
             del self.jobs[name]
         return gone
@@ -194,6 +194,10 @@ class Council:
             live.pledge = None
         return live
 
+    def _patience(self, live: Live) -> float:
+        """One of which nothing has run yet was given up before it began, as its promise is."""
+        return min(self.rules.forget_s, self.rules.pledge_s) if live.view.shape is None else self.rules.forget_s
+
     def _lapse(self, at: float) -> None:
         for live in self.jobs.values():
             if live.pledge is not None and at >= live.pledge.until:
@@ -213,8 +217,7 @@ class Council:
 
 
 def _again(live: Live, at: float) -> str:
-    """What is said to a job with which nothing is new: what it was told before, if that still holds."""
-    before = live.advice
-    if before is not None and before.plan is None and before.epoch == live.epoch:
-        return before.why
+    """What is said to a job with which nothing is new: what it was told before, if that was to stay as it is."""
+    if live.advice is not None and live.advice.plan is None:
+        return live.advice.why
     return f"nothing is new; it is looked at again in {max(0.0, live.administrator.next_look() - at):.0f} s"

@@ -47,6 +47,7 @@ class Service:
         self._clock: Callable[[], float] = lambda: start + time.monotonic() - began
         """Time of day that never goes back: rows of the brain before this one are by it too."""
         self._waiting: dict[str, asyncio.Future[Advice]] = {}
+        self._names = names.Names()
         self._asked = asyncio.Event()
         self._database = asyncio.Lock()
         self._kept_at: dict[str, float] = {}
@@ -58,6 +59,7 @@ class Service:
         """Take back what a brain before this one knew."""
         rows = await self._in_thread(self._store.live)
         bad = keeping.restore(self.council, rows, at=self._clock())
+        self._names.restore(self.council.jobs)
         await self._read_history()
         if self.council.jobs or bad:
             log.info("took back %d live jobs; %d rows made no sense", len(self.council.jobs), bad)
@@ -73,7 +75,8 @@ class Service:
                 return self._status()
             case counsel.Recall():
                 found = await self._in_thread(lambda: self._store.history(newest=max(0, min(request.newest, 1000))))
-                return counsel.Recalled(jobs=found.jobs, unreadable=found.unreadable, total=self._past)
+                total = await self._in_thread(self._store.count)
+                return counsel.Recalled(jobs=found.jobs, unreadable=found.unreadable, total=total)
             case counsel.Staff():
                 await self.pool.resize(request.executors)
                 log.info("%d executors from now on", request.executors)
@@ -103,15 +106,15 @@ class Service:
         """All jobs that have shown themselves since they were written down, and none that are gone."""
         gone = self.council.forget(self._clock())
         for name in gone:
-            self._kept_at.pop(name, None)
-            log.info("job %s has not been heard of for %g s: forgotten", name, self.council.rules.forget_s)
+            self._let_go(name)
+            log.info("job %s has not been heard of for long: forgotten", name)
         stale = [name for name, live in self.council.jobs.items() if live.seen_at > self._kept_at.get(name, 0.0)]
         await self._keep(stale, gone)
 
     async def _consult(self, request: counsel.Consult) -> counsel.Counsel:
         self._consults += 1
         now, own = self._clock(), request.view.name
-        view = replace(request.view, name=names.name_of(own, request.key))
+        view = replace(request.view, name=self._names.of(own, request.key))
         before = self._waiting.pop(view.name, None)
         if before is not None and not before.done():
             before.set_exception(errors.TemporaryError(f"job {own} has asked again since"))
@@ -125,12 +128,12 @@ class Service:
         return counsel.Counsel(names.own_words(advice, own))
 
     async def _conclude(self, request: counsel.Conclude) -> Ok:
-        name = names.name_of(request.past.name, request.key)
+        name = self._names.of(request.past.name, request.key)
         await self._in_thread(lambda: self._store.remember(request.past))
         self.council.conclude(name)
-        self._kept_at.pop(name, None)
+        self._let_go(name)
         await self._keep([], [name])
-        self._read_at = float("-inf")
+        self._read_at, self._past = float("-inf"), self._past + 1
         return Ok()
 
     async def _round(self) -> None:
@@ -163,6 +166,10 @@ class Service:
     async def _decided(self, one: Assignment) -> dict[str, Advice]:
         decision = await self.pool.decide(Task(one.policy, one.view, self.council.rules.config))
         return self.council.settle(one, decision, self._clock())
+
+    def _let_go(self, name: str) -> None:
+        self._kept_at.pop(name, None)
+        self._names.forget(name)
 
     async def _keep(self, changed: list[str], gone: list[str] | None = None) -> None:
         """Write jobs down. A database that cannot be written is said, and decisions go on."""

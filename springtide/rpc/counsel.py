@@ -24,7 +24,7 @@ class Consult(Message, frozen=True):
     now: float
     """By the master's own clock, which the times in its view are of."""
     key: str = ""
-    """Tells jobs of one name apart: where the job runs. A master that is started again says the same."""
+    """Tells jobs of one name apart: which run it is. A master that is started again says the same."""
 
 
 class Conclude(Message, frozen=True):

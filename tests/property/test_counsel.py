@@ -76,5 +76,13 @@ def test_garbage_is_refused(data):
 
 @given(st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9), st.text(max_size=9))
 def test_jobs_of_one_name_are_told_apart_by_their_keys(key, other, job):
-    assert names.name_of(job, key) == names.name_of(job, key) != job
-    assert (names.name_of(job, key) == names.name_of(job, other)) is (key == other)
+    known = names.Names()
+    mine = known.of(job, key)
+    assert mine != job == known.of(job, "")
+    assert (mine == known.of(job, other)) is (key == other)
+    assert known.of(f"{job}-2", key) == mine  # a run may be named when it starts
+    later = names.Names()
+    later.restore([mine])
+    assert later.of("another", key) == mine
+    later.forget(mine)
+    assert later.of("another", key) != mine or job == "another"

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from springtide import errors
 from springtide.brain import keeping
 from springtide.brain.council import Council, Rules
+from springtide.domain.advice import Advice
 from springtide.domain.plan import Decision, Plan, nothing
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Capacity
@@ -49,7 +50,7 @@ def test_who_asks_again_with_nothing_new_is_answered_at_once_and_the_same():
     brain.consult(views.running(), epoch=0, at=0.0)
     decided(brain)
     assert brain.consult(views.running(), epoch=0, at=3.0).why == "so"
-    assert "looked at again in 6 s" in brain.consult(views.running(), epoch=1, at=4.0).why
+    assert brain.consult(views.running(), epoch=1, at=4.0) == Advice(epoch=1, why="so")
 
 
 def test_what_was_promised_counts_until_it_is_there():
@@ -154,6 +155,13 @@ def test_jobs_that_end_or_fall_silent_are_forgotten():
     brain.conclude("ends")
     brain.consult(views.running(name="talks"), epoch=0, at=50.0)
     assert brain.forget(61.0) == ["silent"] and list(brain.jobs) == ["talks"]
+
+
+def test_a_job_that_never_began_is_forgotten_with_its_promise():
+    brain = council()
+    brain.consult(views.waiting(), epoch=0, at=0.0)
+    decided(brain, plan("job"))
+    assert brain.forget(brain.rules.pledge_s) == [] and brain.forget(brain.rules.pledge_s + 1) == ["job"]
 
 
 def test_an_answer_is_not_for_a_view_that_has_been_replaced():

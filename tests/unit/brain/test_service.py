@@ -42,6 +42,7 @@ def test_two_masters_share_one_cluster_and_a_new_brain_keeps_the_promises(tmp_pa
             (job,) = status.jobs
             assert job.promised == plan.shape and status.held.cpu == plan.shape.cpu and status.past == 1
             recalled = await a.ask(counsel.Recall())
+            assert recalled.total == 1
             assert [past.name for past in recalled.jobs] == ["train"]
             advice = await a.advise(views.running(plan.shape, name="train"), epoch=1, now=30.0)
             assert advice.why and (await a.ask(counsel.Inspect())).jobs[0].promised is None
