@@ -33,6 +33,7 @@ BENCHES = {
     "checkpoint": "springtide.bench.checkpoint",
     "plan": "springtide.bench.plan",
     "fit": "springtide.bench.fit",
+    "autotune": "springtide.bench.autotune",
 }
 
 

@@ -96,9 +96,7 @@ def _shared_out(
     notes: list[str] = []
     bids: list[Bid] = []
     found = [paces.pace_of(one.job, one.measured.throughput) for one in ready]
-    models = fit.fit_many(
-        [(paces.telling(one.job.profiles, pace), one.job.facts) for one, pace in zip(ready, found, strict=True)]
-    )
+    models = fit.fit_many([(one.job.profiles, one.job.facts) for one in ready], found)
     bidders = [
         bidding.Bidder(one, model, pace)
         for one, model, pace in zip(ready, models, found, strict=True) if isinstance(model, fit.Fitted)

@@ -11,6 +11,9 @@ non-negative least squares finds them.
 **Outliers.** Configurations are weighed by Huber's rule on their log residuals, so that one that fits no model of this
 kind pulls with a bounded force; odd windows are dropped before, by `observe` and `tabulate`.
 
+**Cores.** A shape whose cores were all busy was slow by that, whatever the equations say (`planning.paces`). Of such a
+configuration the fit takes only that the equations allow its speed.
+
 **Four terms.** Totals alone cannot tell, say, `emb` from `beta` before the number of servers has changed. Where steps
 were timed by term, each term has a line of its own, slope and constant, and coefficients are drawn to the slopes. They
 are not drawn hard, since terms overlap in time and only the total is what a job waits for: where totals say anything,
@@ -28,6 +31,7 @@ from springtide.domain.profile import ModelFacts, Profile
 from springtide.domain.shape import Shape
 from springtide.planning import equations, least_error
 from springtide.planning.equations import TERMS, Array, Coefficients, Shapes
+from springtide.planning.paces import Pace
 from springtide.planning.tabulate import Refused, Table, tabulate
 
 FEWEST = 3
@@ -40,6 +44,8 @@ TERMS_PULL = 0.1
 CLEAR = 0.1
 """Of a step's time: a coefficient whose part is uncertain by more is unclear."""
 VARIES = 1e-6
+BUSY = 0.85
+"""Of what cores can do: a shape that does more is bound by them. Two windows of one shape may differ by so much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,7 @@ class Fitted:
     table: Table
     """What it was fitted to."""
     rmsle: float
-    """Root mean square of log(predicted / measured) over configurations."""
+    """Root mean square of log(predicted / measured) over configurations, by equations and cores together."""
     mape: float
     """Mean absolute error of throughput, as a part of what was measured."""
     deviations: tuple[float, ...]
@@ -96,17 +102,20 @@ class Fitted:
         return f"{said}; cannot tell yet: {', '.join(self.unclear)}" if self.unclear else said
 
 
-def fit(profiles: Iterable[Profile], facts: ModelFacts) -> Fitted | Refused:
-    """The model that fits the profiles of one job best, or why there is none."""
-    return fit_many([(profiles, facts)])[0]
+def fit(profiles: Iterable[Profile], facts: ModelFacts, pace: Pace | None = None) -> Fitted | Refused:
+    """The model that fits the profiles of one job best, or why there is none; `pace`: what its cores can do."""
+    return fit_many([(profiles, facts)], [pace or Pace()])[0]
 
 
-def fit_many(jobs: Iterable[tuple[Iterable[Profile], ModelFacts]]) -> list[Fitted | Refused]:
+def fit_many(
+    jobs: Iterable[tuple[Iterable[Profile], ModelFacts]], paces: Sequence[Pace] | None = None
+) -> list[Fitted | Refused]:
     """The same for many jobs, all together: far quicker than one by one."""
     given = [(tabulate(profiles), facts) for profiles, facts in jobs]
     refused = [_refusal(table) for table, _ in given]
     usable = [(table, facts) for table, facts in given if isinstance(table, Table) and _refusal(table) is None]
-    models = iter(_fit_tables(usable) if usable else ())
+    told = [pace for pace, why in zip(paces or [Pace()] * len(given), refused, strict=True) if why is None]
+    models = iter(_fit_tables(usable, told) if usable else ())
     return [why if why is not None else next(models) for why in refused]
 
 
@@ -119,7 +128,11 @@ def leave_one_out(fitted: Fitted) -> float | None:
     rest = [table.without(row) for row in range(len(table))]
     if any(len(one) == 0 or _refusal(one) is not None for one in rest):
         return None
-    models = [model for model in _fit_tables([(one, fitted.facts) for one in rest]) if isinstance(model, Fitted)]
+    models = [
+        model
+        for model in _fit_tables([(one, fitted.facts) for one in rest], [Pace()] * len(rest))
+        if isinstance(model, Fitted)
+    ]
     if len(models) < len(rest):
         return None
     rows = design([table], [fitted.facts])[0]
@@ -159,7 +172,16 @@ def _padded(rows: Sequence[Sequence[tuple[float, ...]]]) -> Array:
     return whole
 
 
-def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]]) -> list[Fitted | Refused]:
+def _least_seconds(tables: Sequence[Table], paces: Sequence[Pace]) -> Array:
+    """Of a step of each row, as cores can do it; 0 where nobody knows. (jobs, rows)."""
+    settings = _padded([table.settings for table in tables])
+    w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(settings > 0, settings, 1.0), -1, 0)
+    worker, server = 1 / numpy.array(paces).T[:, :, None]
+    seconds: Array = numpy.maximum(m / worker_cpu * worker, w * m / (p * server_cpu) * server)
+    return seconds
+
+
+def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]], paces: Sequence[Pace]) -> list[Fitted | Refused]:
     """Models of jobs that have enough rows."""
     tables, facts = [table for table, _ in jobs], [fact for _, fact in jobs]
     rows, times = design(tables, facts), _padded([table.times for table in tables])
@@ -174,13 +196,15 @@ def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]]) -> list[Fitted | Refus
     pull[:, :4] = TERMS_PULL * shares[:, :4] * there
     towards = numpy.zeros_like(shares)
     towards[:, :4] = slopes
+    by_cores = _least_seconds(tables, paces)
+    bound = present * (by_cores >= BUSY * seconds)
     solution = least_error.solve(
-        least_error.Problem(rows=rows, seconds=seconds, present=present, pull=pull, towards=towards)
+        least_error.Problem(rows=rows, seconds=seconds, present=present, bound=bound, pull=pull, towards=towards)
     )
-    residuals = solution.residuals
+    fitted_s = numpy.exp(solution.residuals) * seconds
+    residuals = present * numpy.log(numpy.maximum(fitted_s, by_cores) / seconds)
     rmsle = numpy.sqrt((residuals**2).sum(axis=1) / count)
     mape = numpy.abs(numpy.expm1(-residuals)).sum(axis=1) / count
-    fitted_s = numpy.exp(residuals) * seconds
     relative = rows * (numpy.sqrt(solution.weights) / fitted_s)[:, :, None]
     information = numpy.swapaxes(relative, 1, 2) @ relative
     each = numpy.arange(4)

@@ -3,7 +3,8 @@
 In: `Problem`, padded arrays of `planning.fit`. Out: `Solution`. All jobs go through the same few array operations:
 for one job alone, calling them costs more than what they compute.
 
-Wanted are c >= 0 with the least sum of squares of log(X c / measured). Around an estimate t of the seconds, log(X c) is
+Wanted are c >= 0 with the least sum of squares of log(X c / measured); of rows that were bound by cores only what is
+above 0 counts, since the equations are not what made them slow. Around an estimate t of the seconds, log(X c) is
 log(t) + X c / t - 1 to first order. So each turn of Gauss-Newton is a non-negative least squares problem with rows
 divided by t; its answer is taken as far as it makes the error smaller. The first turn, with t as measured, is NNLS
 weighted by 1 / seconds. Where the answer without the condition is nowhere below 0, it is also the one with it;
@@ -41,6 +42,8 @@ class Problem:
     """Measured; 1 where padded. (jobs, rows)."""
     present: Array
     """1, or 0 where padded."""
+    bound: Array
+    """1 where cores bound the row: the equations must allow its speed, and may allow more. (jobs, rows)."""
     pull: Array
     """How strongly each coefficient is drawn to `towards`, in parts of the step's time. (jobs, 5)."""
     towards: Array
@@ -54,7 +57,7 @@ class Solution:
     residuals: Array
     """log(fitted / measured); 0 where padded."""
     weights: Array
-    """Of rows, between 0 and 1."""
+    """Of rows, between 0 and 1; 0 where cores bound a row that the equations allow."""
 
 
 def solve(problem: Problem) -> Solution:
@@ -64,22 +67,31 @@ def solve(problem: Problem) -> Solution:
     found = _one_turn(problem, weights, now)
     residuals = _residuals(problem, found)
     for _ in range(TURNS):
-        weights = present * _huber(residuals, present)
-        before, before_residuals = found, residuals
-        error = _error(problem, before, before_residuals, weights)
-        now = numpy.exp(before_residuals) * seconds
-        found = _one_turn(problem, weights, now)
+        before, felt = found, _felt(problem, residuals)
+        weights = present * _huber(felt, present)
+        error = _error(problem, before, felt, weights)
+        now = numpy.exp(residuals) * seconds
+        active = weights * (felt == residuals)
+        found = numpy.where(active.any(axis=1)[:, None], _one_turn(problem, active, now), before)
         for halving in range(HALVINGS + 1):
             residuals = _residuals(problem, found)
-            worse = _error(problem, found, residuals, weights) > error
+            worse = _error(problem, found, _felt(problem, residuals), weights) > error
             if not worse.any():
                 break
             share = 0.5 if halving < HALVINGS else 0.0
             found = numpy.where(worse[:, None], before + share * (found - before), found)
         residuals = _residuals(problem, found)
-        if (error - _error(problem, found, residuals, weights) <= SETTLED * numpy.maximum(error, NOWHERE)).all():
+        after = _error(problem, found, _felt(problem, residuals), weights)
+        if (error - after <= SETTLED * numpy.maximum(error, NOWHERE)).all():
             break
+    weights = weights * (_felt(problem, residuals) == residuals)
     return Solution(coefficients=found, residuals=residuals, weights=weights)
+
+
+def _felt(problem: Problem, residuals: Array) -> Array:
+    """Residuals as far as they count: a row that cores bound may be slower than its equations."""
+    felt: Array = numpy.where((problem.bound > 0) & (residuals < 0), 0.0, residuals)
+    return felt
 
 
 def _one_turn(problem: Problem, weights: Array, now: Array) -> Array:

@@ -60,7 +60,7 @@ def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> t
     speeds = [here.throughput if (here := evidence.now(job)) else None for job in view.jobs]
     seen = [paces.pace_of(job, speed) if speed else Pace() for job, speed in zip(view.jobs, speeds, strict=True)]
     jobs = list(zip(view.jobs, speeds, seen, strict=True))
-    models = fit.fit_many([(paces.telling(job.profiles, pace), job.facts) for job, _, pace in jobs])
+    models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs], seen)
     with np.errstate(all="ignore"):  # what was measured may hold anything
         return tuple(
             _one(job, speed, pace, model, view, config, decision)

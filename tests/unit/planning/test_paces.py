@@ -1,11 +1,11 @@
-"""What a core is worth, what that allows, and which profiles say more than that."""
+"""What a core is worth, what that allows, and what the fit makes of shapes that were bound by it."""
 
 import math
 from dataclasses import replace
 
 import pytest
 
-from springtide.domain.profile import TimingSum
+from springtide.domain.profile import Profile, TimingSum
 from springtide.planning import evidence, fit, paces
 from springtide.planning.columns import columns
 from springtide.planning.paces import Pace
@@ -22,8 +22,6 @@ def test_where_nothing_is_known_of_cores_they_bound_nothing():
     pace = paces.pace_of(running(uses=()), 400.0)
     assert pace == Pace()
     assert paces.ceiling(pace, columns([shape()]))[0] == math.inf
-    some = [profile(shape())]
-    assert paces.telling(some, pace) is some
 
 
 def test_fewer_cores_of_either_role_bound_a_shape():
@@ -50,25 +48,32 @@ BOUND = [shape(workers=w, servers=1, server_cpu=1.0) for w in (8, 16, 32)]
 def test_shapes_bound_by_their_cores_do_not_mislead_the_fit():
     pace = Pace(server=1.1 * max(speed(one) for one in FREE) / 8)
     measured = [*map(profile, FREE), *(bound(one, pace) for one in BOUND)]
-    kept = paces.telling(measured, pace)
-    assert [one.shape for one in kept] == FREE
     other = shape(workers=12, servers=6)
-    right, misled = (fit.fit(some, FACTS).predict(other) / speed(other) - 1 for some in (kept, measured))
-    assert abs(right) < 0.01 < 0.05 < abs(misled)
+    right, misled = (fit.fit(measured, FACTS, known).predict(other) / speed(other) - 1 for known in (pace, Pace()))
+    assert abs(right) < 0.02 < 0.05 < abs(misled)
 
 
-def test_where_too_few_are_left_all_are_used():
-    pace = Pace(server=0.1)
-    everything = [profile(one) for one in FREE]
-    assert paces.telling(everything, pace) is everything
-    totals = [
-        replace(one, timing=TimingSum(steps=100, samples=51_200, total_s=one.timing.total_s)) for one in everything
-    ]
-    slow = [bound(one, Pace(server=100.0)) for one in BOUND]
-    assert paces.telling([*totals[:2], *slow], Pace(server=100.0)) == [*totals[:2], *slow]
+def test_where_cores_bound_everything_the_equations_allow_at_least_that():
+    pace = Pace(worker=20_000.0, server=90_000.0)
+    shapes = [
+        shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
+        for w, p, a, b in ((1, 1, 0.4, 0.2), (1, 1, 0.8, 0.1), (2, 1, 0.3, 0.05), (3, 2, 0.3, 0.2), (2, 2, 0.5, 0.1))
+    ]  # fmt: skip
+    measured = [by_cores(one, pace) for one in shapes]
+    found = fit.fit(measured, FACTS, pace)
+    assert found.mape < 0.01
+    for one in shapes:
+        assert found.predict(one) > 0.95 * paces.ceiling_of(pace, one)
 
 
-def test_profiles_without_sense_are_left_to_the_fit():
+def by_cores(of, pace):
+    """A profile of a shape that is as fast as its cores allow, timed as a whole."""
+    step_s = of.workers * FACTS.batch / paces.ceiling_of(pace, of)
+    timing = TimingSum(steps=100, samples=100 * FACTS.batch, total_s=100 * step_s)
+    return Profile(shape=of, batch=FACTS.batch, timing=timing, at=0.0)
+
+
+def test_profiles_without_sense_are_left_out_with_any_pace():
     odd = replace(profile(shape()), timing=TimingSum(steps=3, total_s=math.nan))
     assert evidence.throughput(odd.shape, odd.timing) is None
-    assert odd in paces.telling([odd, *map(profile, FREE)], Pace(worker=views.AMPLE.cpu))
+    assert len(fit.fit([odd, *map(profile, FREE)], FACTS, Pace(worker=views.AMPLE.cpu)).table) == len(FREE)
