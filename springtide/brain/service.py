@@ -129,10 +129,10 @@ class Service:
 
     async def _conclude(self, request: counsel.Conclude) -> Ok:
         name = self._names.of(request.past.name, request.key)
-        await self._in_thread(lambda: self._store.remember(request.past))
         self.council.conclude(name)
         self._let_go(name)
         await self._keep([], [name])
+        await self._in_thread(lambda: self._store.remember(request.past))
         self._read_at, self._past = float("-inf"), self._past + 1
         return Ok()
 
@@ -170,6 +170,9 @@ class Service:
     def _let_go(self, name: str) -> None:
         self._kept_at.pop(name, None)
         self._names.forget(name)
+        future = self._waiting.pop(name, None)
+        if future is not None and not future.done():
+            future.set_exception(errors.TemporaryError(f"job {name} is over"))
 
     async def _keep(self, changed: list[str], gone: list[str] | None = None) -> None:
         """Write jobs down. A database that cannot be written is said, and decisions go on."""

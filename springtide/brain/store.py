@@ -19,6 +19,8 @@ from springtide.brain import rows, schema, versioning
 from springtide.domain.view import PastJob
 
 BUSY_S = 30.0  # how long to wait for another process that writes: it takes milliseconds
+POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
+"""Seconds, and milliseconds: a server that is cut off must not hold up decisions for the minutes that TCP would."""
 NEWEST = 1000  # past jobs that a decision looks at: a warm start compares each with each
 
 
@@ -138,7 +140,7 @@ def said(where: str) -> Iterator[None]:
 def _engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() == "postgresql":
         try:
-            return sa.create_engine(url, pool_pre_ping=True, pool_size=2, connect_args={"connect_timeout": 10})
+            return sa.create_engine(url, pool_pre_ping=True, pool_size=2, connect_args=POSTGRESQL)
         except ModuleNotFoundError as error:
             raise errors.MissingExtra("a history in PostgreSQL", "brain") from error
     if url.database and url.database != ":memory:":
@@ -156,6 +158,7 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # the driver begins no transactions of its own: we do
+    connection.text_factory = lambda text: text.decode(errors="replace")  # one bad row must not hide all others
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={int(BUSY_S * 1000)}"):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -242,7 +242,10 @@ def history_lines(found: Any) -> list[str]:
     """Past jobs for people."""
     lines = [f"{'ENDED':<16} {'JOB':<20} {'OUTCOME':<8} SHAPE"]
     for past in found.jobs:
-        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(past.ended_at))
+        try:
+            ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(past.ended_at))
+        except (OverflowError, ValueError, OSError):
+            ended = f"{past.ended_at:g}"  # of a clock that was never set, or of a row by hand
         outcome = "finished" if past.finished else "failed"
         lines.append(f"{ended:<16} {past.name[:20]:<20} {outcome:<8} {past.shape or '-'}"[:110].rstrip())
     skipped = f"; {found.unreadable} of them make no sense" if found.unreadable else ""

@@ -118,7 +118,8 @@ def test_a_brain_serves_from_it_and_is_followed_by_another(url, tmp_path):
     async def first():
         async with brain(tmp_path, database=url) as service, master(tmp_path, service) as job:
             advice = await job.advise(views.waiting(), epoch=0, now=0.0)
-            await job.conclude(PastJob(name="earlier", shape=views.shape(), ended_at=1.0))
+            async with master(tmp_path, service, key="another") as other:
+                await other.conclude(PastJob(name="earlier", shape=views.shape(), ended_at=1.0))
             return advice.plan
 
     async def second(plan):
@@ -128,6 +129,28 @@ def test_a_brain_serves_from_it_and_is_followed_by_another(url, tmp_path):
             assert status.database.startswith("postgresql+psycopg://")
 
     asyncio.run(second(asyncio.run(first())))
+
+
+def test_while_the_server_is_away_decisions_go_on_and_afterwards_all_is_kept(url, server, tmp_path):
+    name = url.rpartition("?")[0].rpartition("/")[2]
+
+    def reach(allowed):
+        server.psql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {allowed};")
+        server.psql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}';")
+
+    async def run():
+        async with brain(tmp_path, database=url) as service, master(tmp_path, service) as job:
+            await asyncio.to_thread(reach, "false")
+            advice = await job.advise(views.waiting(), epoch=0, now=0.0)
+            assert advice.plan is not None
+            assert "not currently accepting connections" in (await job.ask(counsel.Inspect())).trouble
+            with pytest.raises(errors.HistoryUnavailable):
+                await job.conclude(PastJob(name="lost", ended_at=1.0))
+            await asyncio.to_thread(reach, "true")
+            await job.conclude(PastJob(name="kept", ended_at=2.0))
+            return [past.name for past in (await job.ask(counsel.Recall())).jobs]
+
+    assert asyncio.run(run()) == ["kept"]
 
 
 def test_a_server_that_goes_away_is_said():

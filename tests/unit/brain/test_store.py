@@ -145,6 +145,7 @@ def test_garbage_in_the_file_is_skipped_and_counted(path, opened):
                 "INSERT INTO past_jobs (name, owner, outcome, ended_at, shape) VALUES ('bad', '', 'finished', ?, ?)",
                 (at, shape),
             )
+        file.execute("UPDATE past_jobs SET shape = CAST(x'ff7b' AS TEXT) WHERE name = 'bad' AND ended_at = 0")
     assert opened.history() == store.History(jobs=(past(),), unreadable=4)
 
 

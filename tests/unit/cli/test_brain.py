@@ -1,5 +1,7 @@
 """`springtide brain`: mistakes are said in one line, and what is inside is shown."""
 
+import logging
+
 import pytest
 
 from springtide.cli import app, brain
@@ -7,6 +9,16 @@ from springtide.domain.shape import Capacity
 from springtide.domain.view import PastJob
 from springtide.rpc import counsel
 from tests.unit.planning import views
+
+
+@pytest.fixture(autouse=True)
+def _own_logging():
+    """A command logs to standard error, which a test has for itself."""
+    before, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = before
+    logging.root.setLevel(level)
+
 
 MISTAKES = [
     (("status",), "no brain has served from"),
@@ -68,4 +80,6 @@ def test_past_jobs_are_listed_with_their_outcome():
     past = (PastJob(name="wide", shape=views.shape(), ended_at=0.0), PastJob(name="deep", finished=False, ended_at=9e8))
     lines = brain.history_lines(counsel.Recalled(jobs=past, unreadable=1, total=40))
     assert "finished 4 workers (4 CPU), 2 servers" in lines[1] and lines[2].endswith("failed   -")
+    odd = brain.history_lines(counsel.Recalled(jobs=(PastJob(name="odd", ended_at=1e300),)))
+    assert odd[1].startswith("1e+300")
     assert lines[-1] == "2 of 40 past jobs; 1 of them make no sense"
