@@ -74,18 +74,25 @@ def simulate(
     policy: Annotated[
         list[str] | None, typer.Option(help="Which, or several; also oracle, module:function.", metavar="NAME")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="How many to draw.")] = 2000,
+    jobs: Annotated[int | None, typer.Option(min=1, help="How many to draw: 2000, or 5 if detailed.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="What they are drawn from.")] = 0,
+    detailed: Annotated[
+        bool, typer.Option("--detailed", help="Few jobs, each with its real master, ledger, slots and checkpoints.")
+    ] = False,
     plot: Annotated[str | None, typer.Option(help="Where to put a plot.", metavar="FILE.png")] = None,
     example: Annotated[bool, typer.Option("--example", help="Print a trace to begin with, and leave.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Try policies on a virtual cluster: each on the same jobs, with the same faults, in virtual time."""
+    if detailed and not example:
+        from springtide.cli import simulate_jobs
+
+        return simulate_jobs.simulate(trace, names=policy or (), jobs=jobs, seed=seed, plot=plot, as_json=as_json)
     from springtide.cli import simulate as verb
 
     return verb.simulate(
-        trace, names=policy or verb.DEFAULTS, jobs=jobs, seed=seed, plot=plot, example=example, as_json=as_json
+        trace, names=policy or verb.DEFAULTS, jobs=jobs or 2000, seed=seed, plot=plot, example=example, as_json=as_json
     )
 
 

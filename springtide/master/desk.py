@@ -58,8 +58,9 @@ class Desk:
         term: int = 1,
         saving: Saving | None = None,
         advised: Advised | None = None,
+        away_s: float = AWAY_S,
     ) -> None:
-        self.record, self.term = record, term
+        self.record, self.term, self._away_s = record, term, away_s
         self.over = asyncio.Event()
         """Set when the agent has said that the master may go, or has gone itself."""
         self._clock, self._journal = clock, journal
@@ -171,9 +172,9 @@ class Desk:
     def tick(self) -> None:
         """Let deadlines pass."""
         now = self._clock()
-        away_s, self._ticked_at = now - self._ticked_at - AWAY_S, now
+        away_s, self._ticked_at = now - self._ticked_at - self._away_s, now
         if away_s > 0:
-            log.warning("this process did not run for %.1f s", away_s + AWAY_S)
+            log.warning("this process did not run for %.1f s", away_s + self._away_s)
             self.state.forgive(away_s)
         if self._agent_left_at is not None and now - self._agent_left_at > AGENT_GRACE_S:
             log.warning("the agent has gone; so do I")

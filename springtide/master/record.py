@@ -68,6 +68,7 @@ class Record:
         self.last_at = 0.0
         """Of the newest entry: a new master's clock goes on from here."""
         self._changes = 0
+        self._placement: Placement | None = None
 
     @property
     def changes(self) -> int:
@@ -79,7 +80,11 @@ class Record:
         """Which slots are whose, once all servers listen."""
         if not self.owners:
             return None
-        return Placement(epoch=self.epoch, servers=len(self.addresses), server_of_slot=self.owners)
+        known = self._placement  # asked for with every heartbeat
+        if known is None or (known.epoch, known.servers) != (self.epoch, len(self.addresses)):
+            known = Placement(epoch=self.epoch, servers=len(self.addresses), server_of_slot=self.owners)
+            self._placement = known
+        return known
 
     @property
     def reachable(self) -> bool:

@@ -1,0 +1,223 @@
+"""One job on virtual machines, from its first process to its end: all parts together, and what came of it.
+
+In: a `Setup`. Out: an `Outcome` with the counts of every slot. The walk of this room: see the package.
+"""
+
+import asyncio
+import pathlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from springtide import _native
+from springtide.data import shards
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.cluster import RoleKind, WantedRole
+from springtide.domain.guarding import GuardRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.domain.leases import Holder
+from springtide.domain.samples import DatasetCard
+from springtide.domain.shape import Shape
+from springtide.domain.straggling import StragglerRules
+from springtide.master.record import Record
+from springtide.rpc import messages
+from springtide.sim.jobs import counting
+from springtide.sim.jobs.machines import Machines, Program
+from springtide.sim.jobs.master import Masters, Told
+from springtide.sim.jobs.network import DataWeather, Network
+from springtide.sim.jobs.pace import Pace, Serving
+from springtide.sim.jobs.server import Disks, VirtualServer, owner_of
+from springtide.sim.jobs.wire import Weather, Wire
+from springtide.sim.jobs.worker import VirtualWorker
+from springtide.sim.world import Job
+
+SLOTS = 64
+TOLD = frozenset({"phase", "decision", "lost", "ready", "checkpoint", "moved", "master", "failed", "poisoned"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A job, and the world around it."""
+
+    job: Job
+    shape: Shape
+    """What it begins with."""
+    seed: int = 0
+    heartbeat_s: float = 1.0
+    """Longer ones are cheaper to simulate; the master's patience grows with them."""
+    stride_s: float = 0.5
+    """A worker pushes after about so much work, one batch at least."""
+    save_every_s: float = 600.0
+    relaunches: int = 5
+    guards: GuardRules = field(default_factory=lambda: GuardRules(memory=False))
+    """What the job does for its servers. Where memory is not looked after, it has no limit either."""
+    weather: Weather = field(default_factory=Weather)
+    data_weather: DataWeather = field(default_factory=DataWeather)
+    disks: Disks = field(default_factory=Disks)
+    starts_s: Callable[[WantedRole, random.Random], float] = lambda wanted, chance: chance.uniform(0.5, 3.0)
+    """From the wish for a process until it runs."""
+
+    @property
+    def card(self) -> DatasetCard:
+        """The job's data: as many batches as it has steps."""
+        batch = self.job.facts.batch
+        batches = max(1, round(self.job.samples / batch))
+        return DatasetCard(samples=batches * batch, batch_size=batch, shard_batches=shards.batches_a_shard(batches))
+
+    @property
+    def spec(self) -> JobSpec:
+        """As a master is told of it."""
+        beat, usual = self.heartbeat_s, StragglerRules()
+        return JobSpec(
+            name=self.job.name.replace("~", "-").lower(), servers=self.shape.servers, workers=self.shape.workers,
+            slots=SLOTS, heartbeat_s=beat, silence_s=max(30.0, 6 * beat), join_s=1e6, relaunches=self.relaunches,
+            drain_s=max(30.0, 6 * beat, 4 * self.stride_s),
+            checkpoints=CheckpointRules(every_s=self.save_every_s), guards=replace(self.guards, window_s=5 * beat),
+            stragglers=replace(usual, window_s=max(usual.window_s, 6 * beat), every_s=max(usual.every_s, 4 * beat)),
+            worker_cpu=self.shape.worker_cpu, server_cpu=self.shape.server_cpu,
+            worker_memory=self.shape.worker_memory or None,
+            server_memory=self.shape.server_memory or None if self.guards.memory else None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a virtual job ended."""
+
+    name: str
+    phase: Phase
+    why: str
+    jct_s: float
+    """From its submission."""
+    samples: int
+    """That the ledger has as trained."""
+    wanted: int
+    counts: counting.Counts
+    relaunches: int
+    terms: int
+    """Masters."""
+    eras: int
+    """How often the ledger went back."""
+    moved: int
+    """Slots that changed servers."""
+    copies: int
+    """Pushes that arrived twice."""
+    told: Counter[str]
+    """Lines of its story, by kind."""
+    story: list[tuple[float, str, dict[str, object]]] = field(repr=False)
+
+    @property
+    def right(self) -> bool:
+        """It finished, and every batch was applied once, everywhere."""
+        return self.phase is Phase.FINISHED and self.samples == self.wanted and self.counts.right
+
+
+class VirtualJob:
+    """A job that runs. Faults and scaling reach into it by `machines`, `masters` and `scale`."""
+
+    def __init__(self, setup: Setup, folder: pathlib.Path) -> None:
+        self.setup, self.spec, self.card = setup, setup.spec, setup.card
+        self.chance = random.Random(setup.seed)
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self.told = Told(lambda: self._loop.time() - self._began, TOLD.__contains__)
+        self.masters = Masters(self.spec, folder, self.told, self._check)
+        self.network = Network(setup.data_weather, self.chance)
+        self.pace = Pace(setup.job, SLOTS)
+        self.pace.serving, self.pace.done = self._serving, lambda: float(self.samples_done)
+        self.machines = Machines(
+            self._wire, self._program, lambda wanted: setup.starts_s(wanted, self.chance), self.spec.heartbeat_s / 2
+        )
+        self.keys = counting.counting_keys(SLOTS, self.card.epochs * self.card.shards)
+        self._servers: list[VirtualServer] = []
+        self._samples_done = 0
+        self.over = asyncio.Event()
+
+    async def run(self) -> Outcome:
+        """To its end."""
+        self.masters.start()
+        attending = self._loop.create_task(self.machines.attend())
+        watching = self._loop.create_task(self._watch())
+        done, _ = await asyncio.wait([attending, watching], return_when=asyncio.FIRST_COMPLETED)
+        self.over.set()
+        watching.cancel()
+        if watching in done:
+            attending.cancel()
+            watching.result()
+        status = attending.result()
+        await self.masters.present()
+        outcome = self._outcome(status)
+        self.machines.end_all()
+        self.masters.kill()
+        return outcome
+
+    async def scale(self, *, workers: int | None = None, servers: int | None = None, why: str) -> None:
+        """As `springtide scale`, or a plan, does. BadInput where the job cannot do that now."""
+        link = self._wire("plan")
+        await link.ask(messages.Scale(workers=workers, servers=servers, why=why))
+
+    async def _watch(self) -> None:
+        """What breaks, breaks the simulation."""
+        while True:
+            await asyncio.sleep(10 * self.spec.heartbeat_s)
+            broken = self.masters.broken or next(
+                (one.broken for one in self.machines.processes.values() if one.broken), None
+            )
+            if broken is not None:
+                raise broken
+
+    def _wire(self, name: str) -> Wire:
+        return Wire(self.masters, name, self.setup.weather, self.chance)
+
+    def _program(self, wanted: WantedRole) -> Program:
+        if wanted.role.kind is RoleKind.WORKER:
+            holder = Holder(wanted.role.rank, wanted.incarnation)
+            return VirtualWorker(holder, self.card, self.network, self.pace, self.setup.stride_s)
+        server = VirtualServer(
+            wanted.role.rank, wanted.incarnation, self.keys, self.network, self.pace, self.setup.disks,
+            self.chance,
+        )  # fmt: skip
+        self._servers = [*(one for one in self._servers if one.gates or one.alive), server]
+        return server
+
+    def _serving(self) -> Serving:
+        """The servers that have slots."""
+        found = [one.process for one in self._servers if one.alive and one.gates and one.process is not None]
+        if not found:
+            return Serving(1, self.setup.shape.server_cpu)
+        return Serving(len(found), sum(one.cpu for one in found) / len(found), min(one.speed for one in found))
+
+    @property
+    def samples_done(self) -> int:
+        """As far as the master knows; while there is none, as the last one did."""
+        if (desk := self.masters.desk) is not None:
+            self._samples_done = desk.record.book.samples_done
+        return self._samples_done
+
+    def _check(self, record: Record) -> None:
+        """What must be true at any moment."""
+        record.state.check()
+        record.book.check()
+        alive = [server for server in self._servers if server.alive]
+        for slot in range(SLOTS):
+            owner_of(slot, alive)
+
+    def _store_of(self, slot: int) -> _native.Store | None:
+        """Where a slot lies in the end: with its owner, or with whoever was about to hand it over."""
+        owner = owner_of(slot, self._servers)
+        kept = (server for server in self._servers if server.moving.keeps(slot))
+        found = owner or next(kept, None)
+        return found.store if found is not None else None
+
+    def _outcome(self, status: messages.JobStatus) -> Outcome:
+        record = self.masters.record
+        owners = [(slot, store) for slot in range(SLOTS) if (store := self._store_of(slot)) is not None]
+        totals = record.book.totals()
+        return Outcome(
+            name=self.spec.name, phase=status.phase, why=status.why, jct_s=self._loop.time() - self._began,
+            samples=totals.samples_done, wanted=self.card.epochs * self.card.samples_used,
+            counts=counting.count(self.card, SLOTS, owners), relaunches=status.relaunches, terms=self.masters.term,
+            eras=record.book.era, moved=sum(line["slots"] for _, kind, line in self.told.lines if kind == "moved"),
+            copies=self.network.copies, told=Counter(kind for _, kind, _ in self.told.lines), story=self.told.lines,
+        )  # fmt: skip

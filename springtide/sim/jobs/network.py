@@ -1,0 +1,99 @@
+"""Where virtual servers listen, and how pushes reach them: late, perhaps after their sender is dead, perhaps twice.
+
+In: pushes of `worker`, by address. Out: what the server there says, or nothing if it is gone.
+"""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from springtide.domain.cluster import Placement
+from springtide.sim.jobs.counting import Batches
+
+if TYPE_CHECKING:
+    from springtide.sim.jobs.server import VirtualServer
+
+
+class Push(NamedTuple):
+    """Batches of a shard, and the slots that it speaks for."""
+
+    batches: Batches
+    covers: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """What became of a push."""
+
+    refused: frozenset[int] = frozenset()
+    """Slots that are another's."""
+    torn: frozenset[int] = frozenset()
+    """Slots that have some of the batches, not all: send them one by one."""
+    owners: Mapping[int, tuple[int, str]] | None = None
+    """Whose the refused ones are, and where, as far as the server knows."""
+    placement: Placement | None = None
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataWeather:
+    """What pushes meet on their way."""
+
+    late_s: float = 0.0
+    """Mean time to a server; 0: all parts of a push arrive at once."""
+    twice: float = 0.0
+    """Share of pushes of which a copy arrives much later."""
+    later_s: float = 60.0
+    """How much later, on average."""
+
+
+class Network:
+    """The data plane of one job."""
+
+    def __init__(self, weather: DataWeather, chance: random.Random) -> None:
+        self._weather, self._chance = weather, chance
+        self._ports = itertools.count(1)
+        self._there: dict[str, VirtualServer] = {}
+        self.copies = 0
+        """Pushes that arrived once more."""
+
+    def listen(self, server: "VirtualServer") -> str:
+        """An address that no other server has ever had."""
+        address = f"host:{next(self._ports)}"
+        self._there[address] = server
+        return address
+
+    def hang_up(self, server: "VirtualServer") -> None:
+        """Nobody listens there any more."""
+        self._there = {address: one for address, one in self._there.items() if one is not server}
+
+    def at(self, address: str) -> "VirtualServer | None":
+        """Who listens there."""
+        return self._there.get(address)
+
+    def send(self, address: str, push: Push) -> asyncio.Future[Answer | None]:
+        """It arrives, whatever becomes of the sender; None: nobody was there."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer | None] = loop.create_future()
+
+        def arrive() -> None:
+            server = self._there.get(address)
+            said = server.apply(push) if server is not None else None
+            if not answer.done():
+                answer.set_result(said)
+
+        def arrive_again() -> None:
+            server = self._there.get(address)
+            if server is not None:
+                server.apply(push)
+                self.copies += 1
+
+        if not self._weather.late_s:
+            arrive()
+        else:
+            loop.call_later(self._chance.expovariate(1 / self._weather.late_s), arrive)
+        if self._weather.twice and self._chance.random() < self._weather.twice:
+            loop.call_later(self._chance.expovariate(1 / self._weather.later_s), arrive_again)
+        return answer

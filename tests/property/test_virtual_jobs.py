@@ -1,0 +1,91 @@
+"""Whatever is killed, cut off, slowed or scaled, a job ends, and every batch is in every slot exactly once.
+
+A failing seed is in the message; `virtual_histories.tell(SEED, folder)` is that history again.
+"""
+
+import logging
+from collections import Counter
+
+import pytest
+
+from springtide.data.book import Book
+from springtide.master import saving
+from springtide.master.rollout import Rollout
+from tests.property.virtual_histories import USUAL, tell
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Masters warn of all that goes wrong."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def search(seeds, folder, **given):
+    """What went wrong in these histories, by kind, and how often each kind of trouble was met."""
+    wrong, met = [], Counter()
+    for seed in seeds:
+        try:
+            history = tell(seed, folder / str(seed), **given)
+        except (AssertionError, TimeoutError) as error:
+            wrong.append(f"seed {seed}: {type(error).__name__}: {error}")
+            continue
+        met += history.happened
+        outcome = history.outcome
+        if not outcome.right:
+            wrong.append(f"seed {seed}: {outcome.phase}: {outcome.why}; {outcome.counts}")
+    return wrong, met
+
+
+def test_every_batch_is_applied_once_in_random_histories_of_whole_jobs(seed, tmp_path):
+    wrong, met = search(range(seed, seed + 6), tmp_path)
+    assert not wrong, "\n".join(wrong)
+    assert met.total() > 5, f"hardly anything went wrong: {met}"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_every_batch_is_applied_once_in_hundreds_of_histories(seed, tmp_path):
+    wrong, met = search(range(seed, seed + 400), tmp_path, batches=(200, 4000))
+    assert not wrong, "\n".join(wrong)
+    assert not [kind for kind in USUAL.__slots__ if not met[kind]], f"some trouble was never met: {met}"
+
+
+def stay(self, note):
+    """A ledger that does not go back."""
+    self.era += 1
+    return 0
+
+
+def noted_late(weigh):
+    """A checkpoint whose note of the ledger is younger than its slots."""
+
+    def late(self, record, owners):
+        if self.round is not None:
+            self.round.note = record.book.note()
+        return weigh(self, record, owners)
+
+    return late
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "instead"),
+    [
+        (Book, "restore", stay),
+        (saving.Saving, "weigh", noted_late(saving.Saving.weigh)),
+        (Rollout, "settle", lambda self, heir: self.calling.settle(heir)),
+    ],
+    ids=["the ledger goes back", "a note is older than any slot", "a roll call is heeded"],
+)
+def test_the_search_would_notice_a_rule_that_is_dropped(monkeypatch, tmp_path, where, name, instead):
+    monkeypatch.setattr(where, name, instead)
+    for seed in range(40):
+        if search([seed], tmp_path)[0]:
+            return
+    pytest.fail("nothing was noticed")
+
+
+def test_the_same_seed_is_the_same_history(tmp_path):
+    once, again = (tell(3, tmp_path / name).outcome for name in ("once", "again"))
+    assert (once.jct_s, once.told, once.moved, once.eras) == (again.jct_s, again.told, again.moved, again.eras)
