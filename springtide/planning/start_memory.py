@@ -3,8 +3,8 @@
 In: how alike past jobs are to it, and to each other, feature by feature. Out: a `MemoryNeed`, or None where no past job
 has told what it needed. Next: `planning.warm_start` puts it into the first shape.
 
-Too little of it kills a server, too much is given back once growth has been measured. So of all past jobs that are
-about as alike as the most alike one, the one that needed most counts; and as much is added as such jobs differ by.
+Too little of it kills a server, too much is given back once growth has been measured. So of past jobs of its kind the
+one that needed most counts, of many where none is of its kind; and as much is added as jobs of one kind differ by.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,10 @@ FEWEST = 8
 """Past jobs with a known need below which nothing is learned about what tells it: the most of all of them counts."""
 LEARNED = 64
 """The newest of them, from which that is learned."""
-ABOUT, WIDER = 0.1, 1.5
-"""Doublings and times: past jobs that are expected to be so much further off than the nearest count too."""
+ABOUT = 0.25
+"""Doublings: past jobs that are expected to be off by no more than this, beside what is chance, are of one kind."""
+STRANGERS = 48
+"""To a job of a kind that is not known so many of the nearest count: of few, none need have needed as much as it."""
 ROOM = 1.25
 """On top of all: two runs of one job differ by their data."""
 
@@ -33,16 +35,19 @@ def foretold(past: Sequence[PastJob], to_new: Mapping[str, Floats], among: Mappi
     if not known.any():
         return None
     rows = np.array([max(float(one.need.rows), 1.0) for one in past])
-    near = known
+    near, more = known, 1.0
     told = _told(known, rows, among)
     if told is not None:
         apart = np.where(known, told.apart(to_new)[0], np.inf)
-        near = apart <= ABOUT + WIDER * apart.min()
+        near = apart <= apart.min() + ABOUT
+        more = 2.0**told.chance
+        if apart.min() > told.chance + ABOUT:
+            near = known & (apart <= np.sort(apart)[min(STRANGERS, int(known.sum())) - 1])
     some = [one.need for one, counts in zip(past, near.tolist(), strict=True) if counts]
     return MemoryNeed(
         worker=max(need.worker for need in some),
         server=max(need.server for need in some),
-        rows=round(ROOM * float(rows[near].max())),
+        rows=round(ROOM * more * float(rows[near].max())),
     )
 
 

@@ -66,6 +66,11 @@ class World:
     testbed_steps: int = known(200_000, "steps", "000 §6")
     users: int = known(40, "users", "assumed: warm start needs users who come back")
     families_a_user: int = known(3, "kinds", "assumed: a user repeats the same few jobs with other data")
+    common_share: float = known(
+        0.5,
+        "of kinds",
+        "assumed: W&D, of the two most common (000 §2.1); with a third of each 75% would use < 50% of CPU, not 80%",
+    )
     family_spread: float = known(
         0.25, "sigma", "assumed: coefficients of jobs of one model differ by widths and features"
     )

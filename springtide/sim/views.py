@@ -57,9 +57,12 @@ def need(running: Running) -> MemoryNeed:
     """Bytes that the job will need, as far as anyone can know by now."""
     law = growth.fit(running.seen)
     rows = max(law.cautious(running.job.samples), physics.rows_bytes(running.job, running.done))
+    return _roomy(running.job, rows)
+
+
+def _roomy(job: Job, rows: float) -> MemoryNeed:
     return MemoryNeed(
-        worker=int(running.job.worker_bytes * ROOM), server=int(running.job.server_base_bytes * ROOM),
-        rows=int(rows * ROOM),
+        worker=int(job.worker_bytes * ROOM), server=int(job.server_base_bytes * ROOM), rows=int(rows * ROOM)
     )  # fmt: skip
 
 
@@ -122,9 +125,10 @@ def _of_servers(shape: Shape) -> int:
 
 
 def past(running: Running, end: End, at: float) -> PastJob:
-    """One job that is over."""
+    """One job that is over. What it needed is what it had in the end: by then nothing is forecast."""
     job = running.job
+    rows = physics.rows_bytes(job, running.done)
     return PastJob(
         name=job.name, user=job.user, features=features(job), initial=running.initial, shape=running.shape,
-        finished=end is End.FINISHED, ended_at=at, need=running.need, facts=job.facts,
+        finished=end is End.FINISHED, ended_at=at, need=_roomy(job, rows), facts=job.facts,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from springtide.sim.world import Job
 SIZES = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
 """Cores that people ask for."""
 MOST_WORKERS = 60
+COMMON = "widedeep"
 
 
 def jobs(world: World, count: int, seed: int, *, days: float | None = None, earlier: bool = False) -> tuple[Job, ...]:
@@ -50,11 +51,12 @@ def one(world: World, model: Model, *, requested: Shape, name: str = "job", step
 
 def _kinds(world: World, random: np.random.Generator) -> list[Job]:
     """Each user's few kinds of jobs: a model, widths, tables, an amount of data."""
-    names = list(MODELS)
+    others = [name for name in MODELS if name != COMMON]
     found = []
     for user in range(world.users):
         for number in range(world.families_a_user):
-            model = MODELS[names[int(random.integers(len(names)))]]
+            common = random.random() < world.common_share
+            model = MODELS[COMMON if common else others[int(random.integers(len(others)))]]
             kind = one(world, model, requested=model.tuned, name=f"user-{user}/{number}")
             steps = world.steps_mean * math.exp(random.normal(-0.5 * world.steps_spread**2, world.steps_spread))
             kind = replace(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies
 
@@ -10,7 +11,7 @@ from springtide import errors
 from springtide.domain.plan import Decision, Plan, nothing
 from springtide.domain.shape import Shape
 from springtide.domain.view import Trouble
-from springtide.sim import measure, models, oracle, simulation, systems, views, workload
+from springtide.sim import cluster, measure, models, oracle, simulation, systems, views, workload
 from springtide.sim.parameters import World
 from springtide.sim.running import End, Running
 from springtide.sim.simulation import Simulation
@@ -111,6 +112,21 @@ def test_without_elasticity_a_lost_pod_fails_the_job_and_the_user_runs_it_again(
     elastic = Simulation(stormy, [tuned(seed=3)], ELASTIC).run().outcomes
     assert [one.end for one in elastic] == [End.FINISHED]
     assert elastic[0].jct_s > finish(tuned()).jct_s
+
+
+def test_pods_fail_as_often_as_the_paper_says():
+    world = replace(CALM, pod_failures_a_day=WORLD.pod_failures_a_day)
+    fifty = Shape(workers=40, servers=10, worker_cpu=1, server_cpu=1)
+    endless = [replace(tuned(), name=f"job-{n}", seed=n * 8, requested=fifty, samples=1e15) for n in range(300)]
+    outcomes = Simulation(world, endless, STATIC).run(until=DAY_S).outcomes
+    lost = {one.job.name.partition("~")[0] for one in outcomes if one.end is End.POD_LOST}
+    assert len(lost) / 300 == pytest.approx(0.53, abs=0.07)  # 000 §2.2: 1 - (1 - 0.015)^50
+
+
+def test_larger_pods_pend_longer_five_minutes_the_largest():
+    random = np.random.default_rng(0)
+    middle = [np.median([cluster.pending_s(WORLD, cpu, 1, random) for _ in range(400)]) for cpu in (4, 32)]
+    assert middle[1] == pytest.approx(300, rel=0.1) and middle[0] == pytest.approx(300 / 8, rel=0.1)
 
 
 def test_memory_that_is_too_small_ends_a_static_job_and_costs_an_elastic_one_a_restart():
