@@ -58,6 +58,9 @@ def serve(
             help="Another policy for an event: oom, created, slow, iterating, periodic.", metavar="EVENT=POLICY"
         ),
     ] = None,
+    planning: Annotated[
+        list[str] | None, typer.Option(help="How it is planned, such as rho=1 or prices.cpu=2.", metavar="NAME=VALUE")
+    ] = None,
     capacity: Annotated[
         str, typer.Option(help="Of all jobs: cores, and memory.  [default: this machine]", metavar="CORES[,SIZE]")
     ] = "",
@@ -71,7 +74,6 @@ def serve(
     """Plan for all masters that ask, until Ctrl-C. Jobs and promises are kept: start it again and nothing is lost."""
     from springtide.brain import optimizers, serving
     from springtide.brain.council import Rules
-    from springtide.domain.planning import PlanningConfig
     from springtide.planning import policies
     from springtide.telemetry import logs
 
@@ -81,7 +83,7 @@ def serve(
     for name in {policy, *algorithms.values()}:
         policies.load(name)  # a mistake is said now
     rules = Rules(
-        capacity=parse_capacity(capacity), config=PlanningConfig(policy=policy, extra_workers=0), algorithms=algorithms,
+        capacity=parse_capacity(capacity), config=parse_planning(planning or [], policy), algorithms=algorithms,
         period_s=period, forget_s=forget,
     )  # fmt: skip
     options = serving.Options(
@@ -172,6 +174,34 @@ def parse_capacity(text: str) -> Any:
     except ValueError:
         raise errors.BadInput(f"--capacity {text!r}: wanted CORES or CORES,SIZE, such as 64,256G") from None
     return Capacity(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
+
+
+def parse_planning(pairs: list[str], policy: str) -> Any:
+    """How plans are made: fields of `PlanningConfig`, of its prices and steps by a dot."""
+    import dataclasses
+
+    import msgspec
+
+    from springtide.domain.planning import PlanningConfig
+
+    plain: dict[str, Any] = {"extra_workers": 0}  # no platform of ours has priorities yet
+    for pair in pairs:
+        name, mark, value = pair.partition("=")
+        if not mark:
+            raise errors.BadInput(f"--planning {pair}: wanted NAME=VALUE, such as rho=1")
+        group, _, part = name.partition(".")
+        kind: Any = type(getattr(PlanningConfig(), group, None)) if part else PlanningConfig
+        known = [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+        if (part or group) not in known or name == "policy":
+            raise errors.UnknownName(
+                "planning setting", name, [each.name for each in dataclasses.fields(PlanningConfig)]
+            )
+        place = plain.setdefault(group, {}) if part else plain
+        place[part or group] = value
+    try:
+        return msgspec.convert({**plain, "policy": policy}, PlanningConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise errors.BadInput(f"--planning {' '.join(pairs)}: {error}") from error
 
 
 def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str) -> Any:

@@ -28,6 +28,11 @@ MISTAKES = [
     (("serve", "--capacity", "many"), "wanted CORES or CORES,SIZE"),
     (("serve", "--capacity", "-1"), "wanted neither below 0"),
     (("serve", "--period", "0"), "wanted seconds, more than 0"),
+    (("serve", "--planning", "roh=1"), "Did you mean 'rho'?"),
+    (("serve", "--planning", "rho"), "wanted NAME=VALUE"),
+    (("serve", "--planning", "rho=much"), "Expected `float`"),
+    (("serve", "--planning", "prices.cpu=-1"), "wanted neither below 0"),
+    (("serve", "--planning", "prices.gpu=1"), "no planning setting named"),
     (("serve", "--listen", "here"), "wanted host:port"),
     (("serve", "--database", "mysql://x/y"), "no database named 'mysql'"),
     (("serve", "--secret-file", "nowhere"), "cannot read the brain's secret"),
@@ -47,6 +52,12 @@ def test_a_secret_that_is_too_short_is_refused(tmp_path, monkeypatch, capsys):
     (tmp_path / "short").write_text("abcd")
     assert app.main(["brain", "serve", "--secret-file", "short"]) == app.BAD_USAGE
     assert "has 2 bytes; wanted 16 or more" in capsys.readouterr().err
+
+
+def test_planning_is_set_by_name():
+    found = brain.parse_planning(["rho=1", "prices.cpu=2", "similar=5", "steps.workers=1"], "es")
+    assert (found.policy, found.rho, found.prices.cpu, found.similar, found.steps.workers) == ("es", 1.0, 2.0, 5, 1)
+    assert brain.parse_planning([], "springtide").extra_workers == 0
 
 
 def test_capacity_is_cores_and_perhaps_memory():
