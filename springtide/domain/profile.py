@@ -31,13 +31,13 @@ class StepTiming:
     push_wait_s: float
     """Inside `optimizer.step()`, blocked: on the last push, on dense values, on other ranks."""
     gradient_s: float
-    """Term 1 of the model: forward and backward compute."""
+    """Term 1 of the model: forward and backward compute; with tables on servers, all that the worker does itself."""
     update_s: float
-    """Term 2: servers applying gradients (their mean), and what `optimizer.step()` itself computes and copies."""
+    """Term 2: waits for servers that apply gradients; with tables in this process, `optimizer.step()`."""
     synchronization_s: float
-    """Term 3: requests under way that no server was working on: network, queues, other ranks."""
+    """Term 3: waits for requests under way that no server was working on: network, queues, other ranks."""
     lookup_s: float
-    """Term 4: servers looking rows up (their mean), and asking for them: with tables in this process, all of it."""
+    """Term 4: waits for servers that look rows up; with tables in this process, the lookups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

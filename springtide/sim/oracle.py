@@ -19,16 +19,14 @@ from springtide.planning.equations import Array, Shapes
 from springtide.sim import systems
 from springtide.sim.world import Job
 
-SERVERS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
-NEARLY = 0.995
+NEARLY = 0.999
 """Of two shapes nearly as fast the cheaper one is taken."""
 
 
 @lru_cache(maxsize=8)
 def grid(bounds: Bounds) -> Shapes:
-    """Shapes to choose from: every number of workers, sizes as bounds have them."""
-    servers = [count for count in SERVERS if bounds.least.servers <= count <= bounds.most.servers]
-    axes = (bounds.workers, servers, bounds.worker_cpus, bounds.server_cpus)
+    """Shapes to choose from: all that policies choose from."""
+    axes = (bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus)
     many = Shapes(*(np.asarray(axis, dtype=np.float64).ravel() for axis in np.meshgrid(*axes, indexing="ij")))
     fits = cpu_of(many) <= bounds.quota.cpu
     return Shapes(*(axis[fits] for axis in many))

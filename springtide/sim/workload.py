@@ -60,7 +60,7 @@ def _kinds(world: World, random: np.random.Generator) -> list[Job]:
             kind = one(world, model, requested=model.tuned, name=f"user-{user}/{number}")
             steps = world.steps_mean * math.exp(random.normal(-0.5 * world.steps_spread**2, world.steps_spread))
             kind = replace(
-                _jittered(kind, random, world.family_spread), user=f"user-{user}", kind=kind.name,
+                jittered(kind, random, world.family_spread), user=f"user-{user}", kind=kind.name,
                 samples=max(steps, 1000.0) * world.batch,
                 table_bytes=GIB * world.table_gib * math.exp(random.normal(0.0, world.table_spread)),
             )  # fmt: skip
@@ -68,7 +68,7 @@ def _kinds(world: World, random: np.random.Generator) -> list[Job]:
     return found
 
 
-def _jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
+def jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
     """Wider or narrower: coefficients and core-seconds by one factor for computing and one for moving."""
     compute, move = (math.exp(each) for each in random.normal(0.0, spread, size=2))
     known = job.coefficients
@@ -83,7 +83,7 @@ def _jittered(job: Job, random: np.random.Generator, spread: float) -> Job:
 
 def _job(world: World, index: int, at: float, kinds: list[Job], random: np.random.Generator) -> Job:
     kind = kinds[int(len(kinds) * random.random() ** 2)]  # some come far more often than others
-    job = _jittered(kind, random, world.job_spread)
+    job = jittered(kind, random, world.job_spread)
     job = replace(
         job, name=f"job-{index}", arrives_at=at, samples=job.samples * math.exp(random.normal(0.0, 0.2)),
         hot=world.hot_load if random.random() < world.hot_share else 1.0,

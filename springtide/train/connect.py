@@ -16,7 +16,7 @@ from springtide.embedding.client import TableClient
 from springtide.rpc.messages import Welcome
 from springtide.train import link
 from springtide.train.allreduce import MEETING
-from springtide.train.meter import NOTHING, Spent
+from springtide.train.meter import Spent, in_process
 
 NANO = 1e-9
 ATTEMPT_S = 5.0  # between two looks at where servers are now: one that was lost comes back elsewhere
@@ -76,7 +76,7 @@ def spending(client: TableClient) -> Callable[[], Spent]:
     """Reads how long servers were busy for us and how long we were blocked, as the client has counted it."""
     backend: Any = client.backend
     if not hasattr(backend, "stats"):
-        return lambda: NOTHING
+        return in_process
     share = NANO / client.servers
 
     def read() -> Spent:

@@ -26,7 +26,36 @@ class Spent(NamedTuple):
     """This process blocked on an answer."""
 
 
+class Terms(NamedTuple):
+    """A step's time by what would shorten it."""
+
+    gradient_s: float = 0.0
+    update_s: float = 0.0
+    synchronization_s: float = 0.0
+    lookup_s: float = 0.0
+
+
 NOTHING = Spent()
+
+
+def in_process() -> Spent:
+    """Tables are in this process: nobody else spends anything."""
+    return NOTHING
+
+
+def exposed(before: Spent, after: Spent, *, own_s: float) -> Terms:
+    """The terms of a step on served tables: what this process does itself, and what it waits for.
+
+    Servers work while the worker computes. Of their time, and of the network's, only as much is in a step as the worker
+    was blocked: the rest is hidden, and faster servers would not shorten the step by it.
+    """
+    lookup, update, under_way, waited = (late - early for early, late in zip(before, after, strict=True))
+    busy = lookup + update + under_way
+    share = min(1.0, waited / busy) if busy > 0 else 0.0
+    return Terms(
+        gradient_s=own_s, update_s=share * update, lookup_s=share * lookup,
+        synchronization_s=share * under_way + max(0.0, waited - share * busy),
+    )  # fmt: skip
 
 
 class Meter:
@@ -34,7 +63,7 @@ class Meter:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
-        self.spent: Callable[[], Spent] = lambda: NOTHING
+        self.spent: Callable[[], Spent] = in_process
         """Read at the ends of a step; set where tables are on servers."""
         self.steps: deque[profile.StepTiming] = deque(maxlen=KEPT_STEPS)
         """The latest steps, one by one."""
@@ -79,6 +108,12 @@ class Meter:
         push_wait = spent.wait_s - began.wait_s
         forward = max(0.0, self._forward_end - self._handed - pull_wait)
         backward = max(0.0, self._began - self._forward_end)
+        own = max(0.0, end - self._began - push_wait)
+        terms = (
+            Terms(gradient_s=forward + backward, update_s=own, lookup_s=self._lookup_s)
+            if self.spent is in_process
+            else exposed(last, spent, own_s=forward + backward + own + self._lookup_s)
+        )
         timing = profile.StepTiming(
             samples=samples,
             total_s=end - self._last_end,
@@ -87,10 +122,7 @@ class Meter:
             forward_s=forward,
             backward_s=backward,
             push_wait_s=push_wait,
-            gradient_s=forward + backward,
-            update_s=spent.update_s - last.update_s + max(0.0, end - self._began - push_wait),
-            synchronization_s=spent.synchronization_s - last.synchronization_s,
-            lookup_s=spent.lookup_s - last.lookup_s + self._lookup_s,
+            **terms._asdict(),
         )
         self.steps.append(timing)
         self._fresh.append(timing)

@@ -71,7 +71,9 @@ def test_reading_ahead_lags_by_one_step_and_ends_with_everything_applied(served_
     assert all(float(value) > 0 for value in moved.values())
     total = job.meter.collect()
     assert total.steps == 10
-    assert min(total.update_s, total.synchronization_s, total.lookup_s, total.gradient_s) > 0
+    waited = total.update_s + total.synchronization_s + total.lookup_s
+    assert waited == pytest.approx(total.pull_wait_s + total.push_wait_s)
+    assert total.forward_s + total.backward_s < total.gradient_s < total.total_s
 
 
 def test_reader_processes_forked_after_joining_leave_the_servers_alone(served_job):
