@@ -77,11 +77,18 @@ def run(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of your script, after --.", metavar="ARGS")
     ] = None,
-    servers: Annotated[int | None, typer.Option(min=1, help="Parameter servers.  [default: 1]")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Workers.  [default: 1, 2 from 4 cores on]")] = None,
+    servers: Annotated[int | None, typer.Option(min=1, help="Parameter servers.  [default: planned]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Workers.  [default: planned]")] = None,
     cpu: Annotated[
         float | None, typer.Option(help="Cores that each worker and server may use, such as 0.5.", metavar="CORES")
     ] = None,
+    plan: Annotated[bool | None, typer.Option(help="Let the job find its size.  [default: if it is open]")] = None,
+    quota: Annotated[float | None, typer.Option(help="Cores of the whole job.", metavar="CORES")] = None,
+    planning: Annotated[
+        list[str] | None, typer.Option(help="How it is planned, such as sample_s=10.", metavar="NAME=VALUE")
+    ] = None,
+    brain: Annotated[str, typer.Option(help="A brain that plans for many jobs.", metavar="HOST:PORT")] = "",
+    history: Annotated[str | None, typer.Option(help="Past jobs; '' for none.", metavar="FILE_OR_URL")] = None,
     memory: Annotated[
         str | None, typer.Option(help="Memory that each of them may use, such as 2G.", metavar="SIZE")
     ] = None,
@@ -113,8 +120,9 @@ def run(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Run a training script on this machine: one master, N parameter servers, M workers.
+    """Run a training script on this machine: one master, parameter servers, workers.
 
+    How many there are, and with how many cores each, the job finds out by itself; what you give is kept to.
     Ctrl-C drains: workers finish the batch in hand and stop, and a checkpoint is written. A second Ctrl-C kills.
     """
     from springtide.cli import run as verb
@@ -123,6 +131,7 @@ def run(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
         sync=sync, name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
         heartbeat_s=heartbeat, relaunches=relaunches, recovery=recovery, tries=tries, stragglers=tuple(straggler or ()),
+        plan=plan, quota=quota, planning=tuple(planning or ()), brain=brain, history=history,
         guards=guards, grace_s=grace, checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir,
         checkpoint_url=checkpoint_url, upload_every_s=upload_every, mirror=mirror, resume=resume,
         as_json=as_json, debug=debug,

@@ -12,13 +12,13 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from springtide import errors
-from springtide.cli import keeping, outcome, view
-from springtide.domain import job, resources
+from springtide.cli import keeping, outcome, sizing, view
+from springtide.domain import job, own_machine, resources
 from springtide.domain.guarding import GuardRules
 from springtide.domain.straggling import StragglerRules
 from springtide.platforms.agent import Agent, RunPlan
@@ -51,6 +51,11 @@ class RunOptions:
     tries: int = 3
     stragglers: tuple[str, ...] = ()
     guards: bool = True
+    plan: bool | None = None
+    quota: float | None = None
+    planning: tuple[str, ...] = ()
+    brain: str = ""
+    history: str | None = None
     grace_s: float = 30.0
     checkpoint_every_s: float | None = None
     checkpoint_dir: str = ""
@@ -88,8 +93,8 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
     """Run a job to its end; how it ended, and where its files are. A witness sees every status, and may speak."""
     script = find_script(options.script)
     limits = limits_of(options)
-    sizes = resources.size_locally(cores(), servers=options.servers, workers=options.workers, cpu=limits.cpu)
     name = options.name or name_of(script)
+    sizes = size_of(options, script, name, limits)
     resumed = keeping.find_checkpoint(options.resume)
     spec = job.JobSpec(
         name=name, servers=sizes.servers, workers=sizes.workers, sync=sync_mode(options.sync),
@@ -103,13 +108,14 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
             mirror=options.mirror, servers=sizes.servers,
         ),
         stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
-        guards=GuardRules(memory=options.guards, servers=options.guards),
-        worker_cpu=limits.cpu, worker_memory=limits.memory, server_cpu=limits.cpu, server_memory=limits.memory,
+        guards=guard_rules(options, sizes),
+        worker_cpu=sizes.worker_cpu, server_cpu=sizes.server_cpu,
+        worker_memory=limits.memory, server_memory=limits.memory, planning=sizes.planning,
     )  # fmt: skip
     files = logs.make_run(pathlib.Path(options.logs), name)
     plan = RunPlan(
         spec=spec, script=str(script),
-        arguments=options.arguments, threads_per_worker=sizes.threads_per_worker, port=options.port,
+        arguments=options.arguments, threads_per_worker=sizes.threads, port=options.port,
         grace_s=options.grace_s, debug=options.debug,
     )  # fmt: skip
     return asyncio.run(_run(plan, files, witness)), files
@@ -142,6 +148,26 @@ async def _run(plan: RunPlan, files: logs.RunFiles, witness: Witness | None) -> 
 
     with shown:
         return await agent.run(seen)
+
+
+def size_of(options: RunOptions, script: pathlib.Path, name: str, limits: resources.Limits) -> sizing.Start:
+    """What the job begins with; where its size is open, also how it plans."""
+    fixed = own_machine.Fixed(
+        workers=options.workers, servers=options.servers, cpu=limits.cpu, memory=limits.memory, quota=options.quota
+    )
+    beside = pathlib.Path(options.logs).absolute().parent / "history.db"
+    asked = sizing.Asked(
+        script=script, arguments=options.arguments, name=name, fixed=fixed, sync=sync_mode(options.sync),
+        plan=options.plan, settings=options.planning, brain=options.brain,
+        history=str(beside) if options.history is None else options.history,
+    )  # fmt: skip
+    return sizing.start(asked, cores=cores(), say=lambda line: print(line, file=sys.stderr))
+
+
+def guard_rules(options: RunOptions, sizes: sizing.Start) -> GuardRules:
+    """A hot server gets no more cores than a plan could give it."""
+    rules, bounds = GuardRules(memory=options.guards, servers=options.guards), sizes.planning.bounds
+    return replace(rules, most_cpu=bounds.most.server_cpu) if bounds is not None else rules
 
 
 def limits_of(options: RunOptions) -> resources.Limits:

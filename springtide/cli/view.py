@@ -50,7 +50,10 @@ def open_view(plan: RunPlan, files: RunFiles) -> View:
         f"job {spec.name}: {count(spec.servers, 'server')}, {count(spec.workers, 'worker')}, "
         f"{spec.sync}, {count(plan.threads_per_worker, 'thread')} a worker"
     )
-    if spec.worker_cpu is not None:
+    bounds = spec.planning.bounds
+    if bounds is not None:
+        heading += f", planned within {bounds.quota.cpu:g} cores"
+    elif spec.worker_cpu is not None:
         heading += f", cpu {spec.worker_cpu:g} each"
     if spec.worker_memory is not None:
         heading += f", memory {show_memory(spec.worker_memory)} each"

@@ -39,8 +39,10 @@ class PlanRules:
     """Of each worker, which do not count."""
     brain: str = ""
     """HOST:PORT of a brain for many jobs; empty: the job plans by itself."""
+    brain_secret_file: str = ""
+    """File with its secret; empty: where `springtide brain serve` leaves it."""
     history: str = ""
-    """SQL URL of what past jobs were like; empty: none is kept."""
+    """File or SQL URL of what past jobs were like; empty: none is kept."""
     user: str = ""
     features: dict[str, str | float] = field(default_factory=dict)
     """What is known of the job before it begins, such as its script: by it and by what shows later similar jobs are

@@ -91,6 +91,11 @@ class Autoscale:
         own = self._state.planned
         return self._content and own.target is None and own.stage is Stage.ADJUSTING
 
+    def begin(self) -> None:
+        """The job is new: say what it begins with, and why."""
+        if self._rules.on and self._advised is not None:
+            self._tell("started", None, f"{planned.shape_of(self._state)}: {self._rules.why}")
+
     def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
         """Look at the job; do the next thing, if there is one."""
         if not self._rules.on or self._advised is None:
@@ -242,7 +247,8 @@ class Autoscale:
             "plan", outcome=outcome, shape=shape, why=why, stage=stage, epoch=epoch, notes=list(notes), **details
         )
         if outcome != "taken":
-            what = "leave the job as it is" if outcome == "nothing" else "refuse a plan"
+            what = {"nothing": "leave the job as it is", "started": "begin small"}.get(outcome, "refuse a plan")
+            what = "begin as similar jobs ended" if what == "begin small" and stage is Stage.OPTIMIZING else what
             self._happen(events.Judged(what, why, told=True))
 
     # ---- the end ----

@@ -18,9 +18,8 @@ import time
 import msgspec
 
 from springtide import config, errors
-from springtide.brain.embedded import Embedded
 from springtide.domain.job import JobSpec
-from springtide.master import entries
+from springtide.master import advisers, entries
 from springtide.master.aside import Aside
 from springtide.master.autoscale import Advised
 from springtide.master.desk import Desk
@@ -96,15 +95,17 @@ async def tidy(journal: Journal) -> None:
 
 
 def advised_by(spec: JobSpec, files: logs.RunFiles) -> Advised | None:
-    """Who plans for this job: the brain in this process, in a thread of its own. Nobody, where nothing is planned."""
+    """Who plans for this job, in a thread of its own. Nobody, where nothing is planned."""
     rules = spec.planning
     if rules.bounds is None:
         return None
-    quota = rules.bounds.quota
+    key = str(files.root.absolute())
     return Advised(
-        adviser=Aside(lambda: Embedded(rules.history, rules.config, quota)), name=files.root.name, wall=time.time,
+        adviser=Aside(lambda: advisers.made(rules, key=key)),
+        name=files.root.name,
+        wall=time.time,
         show=lambda shown: views.write(files.view, shown),
-    )  # fmt: skip
+    )
 
 
 def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, advised: Advised | None = None) -> Desk:
@@ -119,6 +120,7 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, advised: 
     desk = Desk(record, story, clock, journal, journal.term, saving, advised)
     if not snapshot and not kept:
         desk.rounds.resume()
+        desk.autoscale.begin()
     else:
         desk.take_over()
         log.info("took over with %d entries in %.3f s", len(kept), time.monotonic() - began)

@@ -8,6 +8,7 @@ brought to what the master wants by `platforms.reconcile`: a master that takes o
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import time
@@ -254,7 +255,9 @@ class Agent:
             "secret_file": str(self._files.secret.absolute()),
             "debug": str(int(self.plan.debug)),
         }
-        environment = {"OMP_NUM_THREADS": str(self.plan.threads_per_worker), "PYTHONUNBUFFERED": "1"}
+        threads = self.plan.threads_per_worker  # more than it has cores would only stand in each other's way
+        threads = threads if limits.cpu is None else max(1, min(threads, math.ceil(limits.cpu)))
+        environment = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
         return Launch(
             life=life, module=module, arguments=arguments, settings=settings, environment=environment, limits=limits
         )

@@ -111,6 +111,19 @@ class Groups:
             self._say(f"no limits: {why}; going on without. To have them, {HINT}")
 
 
+def why_not() -> str:
+    """Why processes cannot be held to cores here; empty: they can be."""
+    said: list[str] = []
+    groups = Groups(said.append)
+    group = groups.make("probe", Limits(cpu=1.0))
+    if group is not None:
+        groups.remove(group)
+    groups.close()
+    if group is not None and not said:
+        return ""
+    return said[0].removeprefix("no limits: ").partition(";")[0] if said else "there are no control groups"
+
+
 def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> bool:
     """Let children of a version 2 group have controllers; whether they do.
 

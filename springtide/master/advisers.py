@@ -1,0 +1,27 @@
+"""Who plans for a job: the brain in this process, or one that serves many, with the own one while that is away.
+
+In: `PlanRules`. Out: an `Adviser`. Next: `master.autoscale` asks it, and `cli.sizing` for the first shape.
+"""
+
+import pathlib
+import socket
+
+from springtide import config
+from springtide.brain.either import Either
+from springtide.brain.embedded import Embedded
+from springtide.brain.remote import Remote
+from springtide.domain.advice import Adviser
+from springtide.domain.plan_rules import PlanRules
+
+SECRET = ".springtide/brain/secret"
+"""Where `springtide brain serve` leaves it, seen from the same folder."""
+
+
+def made(rules: PlanRules, *, key: str) -> Adviser:
+    """The adviser that the rules name. The key tells jobs of one name apart, also after their master was replaced."""
+    assert rules.bounds is not None
+    own = Embedded(rules.history, rules.config, rules.bounds.quota)
+    if not rules.brain:
+        return own
+    secret = config.read_secret(str(pathlib.Path(rules.brain_secret_file or SECRET)), "the brain's secret")
+    return Either(Remote(rules.brain, secret, key=f"{socket.gethostname()}:{key}"), own)
