@@ -82,6 +82,8 @@ def picture(status: JobStatus) -> Group:
     notes.add_column(max_width=WIDTH - 12)
     if ending(status):
         notes.add_row("draining", ending(status))
+    if status.stage and not status.phase.over:
+        notes.add_row("plan", f"{status.stage}: {status.target or status.shape or 'not all of it is there'}")
     if status.decision:
         notes.add_row("decided", decision_of(status))
     if status.poisoned:

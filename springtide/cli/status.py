@@ -62,6 +62,8 @@ def text(run: Run, job: JobStatus) -> str:
         lines += wrap(f"stale   {job.staleness_p50} pushes at the median, {job.staleness} at most")
     if job.checkpoint or job.checkpoint_trouble:
         lines += wrap(f"saved   {saved(job)}")
+    if job.stage:
+        lines += wrap(f"plan    {plan_of(job)}")
     if job.decision:
         lines += wrap(f"decided {decision_of(job)}")
     if not job.phase.over:
@@ -80,6 +82,13 @@ def shards(job: JobStatus) -> str:
     if job.epochs > 1:
         parts.append(f"epoch {job.epochs}")
     return ", ".join(parts)
+
+
+def plan_of(job: JobStatus) -> str:
+    """How far planning has come, and with what."""
+    if job.target is not None:
+        return f"{job.stage}: becomes {job.target}"
+    return f"{job.stage}: {job.shape or 'not all of it is there'}{', as planned' if job.settled else ''}"
 
 
 def saved(job: JobStatus) -> str:

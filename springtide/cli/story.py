@@ -103,7 +103,11 @@ def planned(event: Event) -> str:
         case "refused":
             said = f"a plan ({shape}) was refused: {why}"
         case "done":
-            said = f"the plan is carried out, {shape}: {why}"
+            return f"the plan is carried out: {shape}"
+        case "started":
+            said = f"begins with {why}"
+        case "forgotten":
+            return f"the job is not remembered for others: {why}"
         case _:
             said = f"left as it is: {why}"
     stage = f" [{event['stage']}]" if event.get("stage") else ""

@@ -1,0 +1,81 @@
+"""A job that plans for itself changes its workers, servers and cores while it trains, and every count stays exact."""
+
+import numpy as np
+import pytest
+
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.domain.plan_rules import PlanRules
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.shape import Bounds, Capacity, Shape
+from springtide.platforms import cgroups
+from springtide.testing.cluster import LocalCluster
+from tests.process import counting
+
+pytestmark = pytest.mark.process
+
+BATCH = 32
+WAITING = counting.SCRIPT.replace("time.sleep(pause_s)", "time.sleep(pause_s if (folder / 'go').exists() else 0.05)")
+"""Slow until it is told to go: however long roles take to start, the job is not over before."""
+
+
+def spec(**more):
+    held = not cgroups.why_not()
+    least, most = (0.2, 1.0) if held else (0.5, 0.5)
+    rules = PlanRules(
+        bounds=Bounds(
+            least=Shape(workers=1, servers=1, worker_cpu=least, server_cpu=least),
+            most=Shape(workers=2, servers=2, worker_cpu=most, server_cpu=most),
+            quota=Capacity(cpu=4.0, memory=2**40),
+        ),
+        resize=held, every_s=0.2, settle_s=0.1, window_s=1.0, warm_up_steps=1,
+        config=PlanningConfig(policy="tests.process.steps_policy:steps", between_changes_s=0.3, extra_workers=0),
+    )  # fmt: skip
+    cpu = 1.0 if held else None
+    return JobSpec(
+        name="planned", worker_cpu=cpu, server_cpu=cpu, planning=rules, slots=128, heartbeat_s=0.2, silence_s=10.0,
+        relaunches=1000, backoff_s=0.0, checkpoints=CheckpointRules(every_s=1.0), **more,
+    )  # fmt: skip
+
+
+def outcomes(job):
+    return [event["outcome"] for event in job.story if event["event"] == "plan"]
+
+
+def test_counts_are_exact_after_a_plan_has_changed_workers_and_cores(tmp_path):
+    ids = counting.draw(np.random.default_rng(5), 40 * BATCH - 5)
+    script = counting.write(tmp_path, ids, WAITING)
+    with LocalCluster(script, [tmp_path, 40, BATCH, 0.0], spec=spec(), folder=tmp_path / "runs") as job:
+        job.until(lambda status: "done" in outcomes(job))
+        last = job.status
+        (tmp_path / "go").touch()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert counting.differences(tmp_path, ids, epochs=40, batch=BATCH) == {}
+    wanted = {member.role.rank for member in last.members if member.role.kind == "worker"}
+    assert wanted == {0, 1}, "a worker has come"
+    said = [str(event.get("what", "")) for event in job.story if event["event"] == "decision"]
+    assert any("scale from 1 to 2 workers" in what for what in said)
+    assert not spec().planning.resize or any("give each worker 0.9 CPU" in what for what in said)
+    assert outcomes(job)[0] == "started"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_are_carried_out(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    ids = counting.draw(rng, 200 * BATCH - 5)
+    script = counting.write(tmp_path, ids, WAITING)
+    with LocalCluster(script, [tmp_path, 16, BATCH, 0.0], spec=spec(seed=seed), folder=tmp_path / "runs") as job:
+        for turn in range(3):
+            job.until(lambda status: status.target is not None)
+            job.kill("master")
+            job.until(lambda status, term=turn + 2: status.term == term)
+            job.until(lambda status: any(m.role.kind == "worker" and m.joined and m.alive for m in status.members))
+            job.kill(f"worker-{int(rng.integers(0, 2))}") or job.kill("worker-0")
+            job.until(lambda status, done=turn + 1: outcomes(job).count("done") >= done)
+        (tmp_path / "go").touch()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert counting.differences(tmp_path, ids, epochs=16, batch=BATCH) == {}
+    assert "refused" not in outcomes(job)
