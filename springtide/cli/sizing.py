@@ -9,6 +9,7 @@ import getpass
 import math
 import os
 import pathlib
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -99,7 +100,7 @@ def rules_of(asked: Asked, limits: Bounds, *, resize: bool) -> PlanRules:
     )  # fmt: skip
     settings = config.load()
     rules = PlanRules(
-        bounds=limits, resize=resize, config=own, user=user(), history=asked.history,
+        bounds=limits, resize=resize, config=own, key=uuid.uuid4().hex, user=user(), history=asked.history,
         brain=asked.brain or settings.brain, brain_secret_file=settings.brain_secret_file,
         features={"script": asked.script.name, "arguments": " ".join(asked.arguments), "job": asked.name},
     )  # fmt: skip
@@ -148,7 +149,7 @@ def warm(asked: Asked, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRules
     if not rules.brain and not known(rules.history):
         return small, rules
     try:
-        advice = asyncio.run(_ask(advisers.made(rules, key=asked.name), first_view(asked, rules)))
+        advice = asyncio.run(_ask(advisers.made(rules), first_view(asked, rules)))
         wrong = acceptance.refused(advice, first_view(asked, rules), rules.config, epoch=0, now=0.0)
     except errors.UserError:
         raise

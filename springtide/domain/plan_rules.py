@@ -43,6 +43,8 @@ class PlanRules:
     """File with its secret; empty: where `springtide brain serve` leaves it."""
     history: str = ""
     """File or SQL URL of what past jobs were like; empty: none is kept."""
+    key: str = ""
+    """By which a brain for many jobs knows this one, from its submission on; empty: by the folder of its run."""
     user: str = ""
     features: dict[str, str | float] = field(default_factory=dict)
     """What is known of the job before it begins, such as its script: by it and by what shows later similar jobs are

@@ -17,11 +17,11 @@ SECRET = ".springtide/brain/secret"
 """Where `springtide brain serve` leaves it, seen from the same folder."""
 
 
-def made(rules: PlanRules, *, key: str) -> Adviser:
-    """The adviser that the rules name. The key tells jobs of one name apart, also after their master was replaced."""
+def made(rules: PlanRules, *, folder: str = "") -> Adviser:
+    """The adviser that the rules name. A key tells jobs of one name apart, also after their master was replaced."""
     assert rules.bounds is not None
     own = Embedded(rules.history, rules.config, rules.bounds.quota)
     if not rules.brain:
         return own
     secret = config.read_secret(str(pathlib.Path(rules.brain_secret_file or SECRET)), "the brain's secret")
-    return Either(Remote(rules.brain, secret, key=f"{socket.gethostname()}:{key}"), own)
+    return Either(Remote(rules.brain, secret, key=rules.key or f"{socket.gethostname()}:{folder}"), own)

@@ -99,9 +99,8 @@ def advised_by(spec: JobSpec, files: logs.RunFiles) -> Advised | None:
     rules = spec.planning
     if rules.bounds is None:
         return None
-    key = str(files.root.absolute())
     return Advised(
-        adviser=Aside(lambda: advisers.made(rules, key=key)),
+        adviser=Aside(lambda: advisers.made(rules, folder=str(files.root.absolute()))),
         name=files.root.name,
         wall=time.time,
         show=lambda shown: views.write(files.view, shown),
