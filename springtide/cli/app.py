@@ -79,14 +79,10 @@ def run(
     ] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="Parameter servers.  [default: planned]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Workers.  [default: planned]")] = None,
-    cpu: Annotated[
-        float | None, typer.Option(help="Cores that each worker and server may use, such as 0.5.", metavar="CORES")
-    ] = None,
+    cpu: Cpu = None,
     plan: Annotated[bool | None, typer.Option(help="Let the job find its size.  [default: if it is open]")] = None,
     quota: Annotated[float | None, typer.Option(help="Cores of the whole job.", metavar="CORES")] = None,
-    planning: Annotated[
-        list[str] | None, typer.Option(help="How it is planned, such as sample_s=10.", metavar="NAME=VALUE")
-    ] = None,
+    planning: Planning = None,
     brain: Annotated[str, typer.Option(help="A brain that plans for many jobs.", metavar="HOST:PORT")] = "",
     history: Annotated[str | None, typer.Option(help="Past jobs; '' for none.", metavar="FILE_OR_URL")] = None,
     memory: Annotated[
@@ -106,9 +102,7 @@ def run(
         str, typer.Option(help="A server is lost: train its part again (exact), or not (partial).")
     ] = "exact",
     tries: Annotated[int, typer.Option(min=1, help="How often data that cannot be read is tried.")] = 3,
-    straggler: Annotated[
-        list[str] | None, typer.Option(help="When a worker counts as slow, such as window=20.", metavar="NAME=VALUE")
-    ] = None,
+    straggler: Straggler = None,
     guards: Annotated[bool, typer.Option(help="Add, relieve and replace servers where they need it.")] = True,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that workers get to stop after Ctrl-C.")] = 30.0,
     checkpoint_every: Annotated[float | None, typer.Option(min=0, help="Seconds; 0: never.  [default: 30]")] = None,
