@@ -49,6 +49,16 @@ app = typer.Typer(
 app.add_typer(brain.app)
 app.add_typer(trying.app)
 
+Cpu = Annotated[
+    float | None, typer.Option(help="Cores that each worker and server may use, such as 0.5.", metavar="CORES")
+]
+Planning = Annotated[
+    list[str] | None, typer.Option(help="How it is planned, such as sample_s=10.", metavar="NAME=VALUE")
+]
+Straggler = Annotated[
+    list[str] | None, typer.Option(help="When a worker counts as slow, such as window=20.", metavar="NAME=VALUE")
+]
+
 
 @app.callback(invoke_without_command=True)
 def springtide(
