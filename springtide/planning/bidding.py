@@ -9,7 +9,7 @@ A model is trusted near what was measured, and nowhere beyond what cores can do 
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Bounds, MemoryNeed, Shape
 from springtide.domain.view import ClusterView
-from springtide.planning import candidates, equations, evidence, fitting_in, paces, ragged
+from springtide.planning import candidates, equations, evidence, fitting_in, nearby, paces, ragged
 from springtide.planning.asking import Ask
 from springtide.planning.choose import UNENDING_S
 from springtide.planning.columns import Columns, columns, joined
@@ -37,14 +37,12 @@ OPTIONS = 48
 """Of one job, at most; the front is thinned to so many."""
 ROOM_TO_GROW = 1.25
 """Memory for rows in a new plan, against what they are expected to need: forecasts err, and plans are for long."""
-NEAR = 2.0
-"""As long as a model is unclear it is trusted for so many times as much of anything as was measured, or as little."""
 STEPS_NEAR = 8
-"""Numbers of workers, up and down to `NEAR`, that what runs now is looked at with."""
+"""Numbers of workers, up and down to `nearby.NEAR`, that what runs now is looked at with."""
 TOO_MUCH = 1.5
 """Memory of a role against what it needs, up to which it is left as it is."""
-COUNTS, SIZES = 8, 3
-"""Numbers of a role and sizes of it that are looked at near what was measured."""
+COST_STEPS = 128
+"""Between the cheapest shape of a job and the dearest: what is slower than a shape of a lower step is not sorted."""
 
 
 class Bidder(NamedTuple):
@@ -67,23 +65,38 @@ class Bidder(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a job has now and needs: numbers for one job, columns for many."""
+    """What a job has now and needs, one number a shape of its own."""
 
-    worker_cpu: Floats | float
-    server_cpu: Floats | float
-    worker_memory: Floats | float
-    server_memory: Floats | float
-    worker_known: Floats | bool
-    """Whether it is known what workers need, and servers."""
-    server_known: Floats | bool
+    worker_cpu: Floats
+    server_cpu: Floats
+    worker_memory: Floats
+    server_memory: Floats
+    worker_known: Floats
+    """1 where it is known what workers need, 0 elsewhere; the same of servers."""
+    server_known: Floats
+
+
+Look = Callable[[Sequence[Bidder], Sequence[MemoryNeed], PlanningConfig], tuple[Columns, Rows]]
+"""Shapes of some jobs that may be worth having, and whose they are."""
 
 
 def bids(bidders: Sequence[Bidder], view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
     """The candidates of each job, and what each would bring; or why there are none."""
-    if not bidders:
-        return []
+    found: list[Bid | str] = [""] * len(bidders)
+    fronts = [at for at, one in enumerate(bidders) if not one.near]
+    near = [at for at, one in enumerate(bidders) if one.near]
+    for which, look, at_once in ((fronts, _worth_having, 64), (near, _nearby, 16)):  # as many as stay near the CPU
+        for first in range(0, len(which), at_once):
+            some = which[first : first + at_once]
+            for at, one in zip(some, _bids([bidders[at] for at in some], look, view, config), strict=True):
+                found[at] = one
+    return found
+
+
+def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
+    """Of jobs that are looked at in one way."""
     needs = [one.need for one in bidders]
-    shapes, rows = _looked_at(bidders, needs, config)
+    shapes, rows = look(bidders, needs, config)
     speed = _speed(bidders, shapes, rows.owner)
     kept = _thinned(shapes.cost(config.prices), speed, rows)
     others, beside = _other_workers(bidders, needs, config)
@@ -114,30 +127,43 @@ def _bid(one: Bidder, shapes: Columns, speed: Floats, view: ClusterView) -> Bid 
     )  # fmt: skip
 
 
-def _looked_at(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig) -> tuple[Columns, Rows]:
-    """All shapes of each job that may be worth having, and whose they are."""
+def _worth_having(
+    bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
+) -> tuple[Columns, Rows]:
+    """The fronts of models that are clear."""
     asks = [
         Ask(
             coefficients=one.fitted.coefficients, facts=one.fitted.facts, bounds=allowed(one.ready.job.bounds, config),
             now=one.ready.measured.shape, need=need, prices=config.prices, pace=one.pace,
         )
-        for one, need in zip(bidders, needs, strict=True) if not one.near
+        for one, need in zip(bidders, needs, strict=True)
     ]  # fmt: skip
-    fronts = iter(candidates.fronts(asks))
-    parts = []
-    for one, need in zip(bidders, needs, strict=True):
-        parts.append(_nearby(one.ready, need, config) if one.near else next(fronts).shapes)
+    parts = [front.shapes for front in candidates.fronts(asks)]
     rows = ragged.of_lengths([len(part.workers) for part in parts])
-    shapes = joined(*parts)
-    held = [_held(one.ready.measured.shape, need) for one, need in zip(bidders, needs, strict=True)]
-    return _with_memory(shapes, Held(*np.array(held, dtype=float).T[:, rows.owner])), rows
+    return _with_memory(joined(*parts), _held(bidders, needs, rows)), rows
 
 
-def _held(now: Shape, need: MemoryNeed) -> Held:
-    return Held(
-        now.worker_cpu, now.server_cpu, now.worker_memory, now.server_memory, need.worker > 0,
-        need.server > 0 or need.rows > 0,
-    )  # fmt: skip
+def _nearby(
+    bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
+) -> tuple[Columns, Rows]:  # fmt: skip
+    """Shapes near what was measured, of models that cannot tell everything apart yet."""
+    limits = [allowed(one.ready.job.bounds, config) for one in bidders]
+    around = []
+    for one, need, limit in zip(bidders, needs, limits, strict=True):
+        now = one.ready.measured.shape
+        around.append(nearby.Around(evidence.shapes(one.ready.job) or {now}, now, limit, need))
+    shapes, rows = nearby.shapes(around)
+    shapes = _with_memory(shapes, _held(bidders, needs, rows))
+    fits = nearby.inside(shapes, rows, limits)
+    return shapes.taken(fits), rows.only(fits)
+
+
+def _held(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], rows: Rows) -> Held:
+    found = []
+    for one, need in zip(bidders, needs, strict=True):
+        now, known = one.ready.measured.shape, (need.worker > 0, need.server > 0 or need.rows > 0)
+        found.append((now.worker_cpu, now.server_cpu, now.worker_memory, now.server_memory, *known))
+    return Held(*np.array(found, dtype=float).T[:, rows.owner])
 
 
 def allowed(bounds: Bounds, config: PlanningConfig) -> Bounds:
@@ -145,40 +171,6 @@ def allowed(bounds: Bounds, config: PlanningConfig) -> Bounds:
     most = bounds.most
     cpus = {name: max(getattr(bounds.least, name), min(getattr(most, name), config.node_cpu)) for name in CPUS}
     return replace(bounds, most=replace(most, **cpus), quota=fitting_in.quota(bounds, config))
-
-
-def _nearby(ready: Ready, need: MemoryNeed, config: PlanningConfig) -> Columns:
-    """Shapes within the bounds and near what was measured: for a model that cannot tell everything apart yet."""
-    job, now = ready.job, ready.measured.shape
-    seen = evidence.shapes(job) or {now}
-    limits = allowed(job.bounds, config)
-    axes = []
-    for name in ("workers", "servers", *CPUS):
-        values = [getattr(one, name) for one in seen]
-        low, high = getattr(limits.least, name), getattr(limits.most, name)
-        low, high = min(max(low, min(values) / NEAR), high), max(min(high, max(values) * NEAR), low)
-        if name in CPUS:
-            sizes = [low * (high / low) ** (at / (SIZES - 1)) for at in range(SIZES)]
-            axes.append(tuple(sorted({*sizes, min(max(getattr(now, name), low), high)})))
-        else:
-            first, last = math.ceil(low), math.floor(high)
-            axes.append(tuple(sorted({round(first + (last - first) * at / (COUNTS - 1)) for at in range(COUNTS)})))
-    workers, servers, worker_cpu, server_cpu = _crossed(tuple(axes))
-    none = np.zeros(workers.shape)
-    rows = np.ceil(need.rows / servers)
-    shapes = Columns(workers, servers, worker_cpu, server_cpu, none + need.worker, need.server + rows)
-    shapes = _with_memory(shapes, _held(now, need))
-    fits = (shapes.cpu <= limits.quota.cpu) & (shapes.memory <= limits.quota.memory)
-    for name in ("worker_memory", "server_memory"):
-        column = getattr(shapes, name)
-        fits &= (column >= getattr(limits.least, name)) & (column <= getattr(limits.most, name))
-    return shapes.taken(fits)
-
-
-@functools.lru_cache(maxsize=256)
-def _crossed(axes: tuple[tuple[float, ...], ...]) -> tuple[Floats, ...]:
-    """All combinations, a column an axis; jobs that were measured alike share them."""
-    return tuple(axis.ravel() for axis in np.meshgrid(*(np.array(axis, dtype=np.float64) for axis in axes)))
 
 
 def _speed(bidders: Sequence[Bidder], shapes: Columns, owner: Index) -> Floats:
@@ -196,12 +188,16 @@ _facts = operator.attrgetter("dense_bytes", "bandwidth", "dim", "batch")
 
 def _thinned(cost: Floats, speed: Floats, rows: Rows) -> Index:
     """Of each job, shapes of which none is both cheaper and faster than another, and not too many of them."""
-    order = np.lexsort((-speed, cost, rows.owner))
-    kept = order[speed[order] > rows.best_before(speed[order])]
-    left = ragged.of_owners(rows.owner[kept], len(rows.lengths))
+    some = _roughly(cost, speed, rows)
+    rows = rows.only(some)
+    order = some[rows.ordered(cost[some])]
+    rises = speed[order] > rows.best_before(speed[order])
+    kept, owner, price = order[rises], rows.owner[rises], cost[order[rises]]
+    last = np.append((owner[1:] != owner[:-1]) | (price[1:] > price[:-1]), True)  # of equal costs the last is fastest
+    kept, left = kept[last[: len(kept)]], ragged.of_owners(owner[last[: len(kept)]], len(rows.lengths))
     many = np.flatnonzero(left.lengths > OPTIONS)
     if not len(many):
-        return kept
+        return np.asarray(kept)
     even = np.arange(OPTIONS) * ((left.lengths[many] - 1) / (OPTIONS - 1))[:, None]
     even[:, -1] = left.lengths[many] - 1
     chosen = left.lengths[left.owner] <= OPTIONS
@@ -209,19 +205,32 @@ def _thinned(cost: Floats, speed: Floats, rows: Rows) -> Index:
     return np.asarray(kept[chosen])
 
 
+def _roughly(cost: Floats, speed: Floats, rows: Rows) -> Index:
+    """Shapes that are faster than all that are cheaper by a step of cost or more: the others need not be sorted."""
+    low, high = (
+        rows.padded(cost, np.inf).min(axis=1, initial=np.inf),
+        rows.padded(cost, -np.inf).max(axis=1, initial=0.0),
+    )
+    steps = ((cost - low[rows.owner]) * (COST_STEPS / np.maximum(high - low, 1e-300))[rows.owner]).astype(np.intp)
+    best = np.full((len(rows.lengths), COST_STEPS + 2), -np.inf)
+    at = rows.owner * (COST_STEPS + 2) + np.minimum(steps, COST_STEPS)
+    np.maximum.at(best.ravel(), at + 1, speed)
+    return np.flatnonzero(speed > np.maximum.accumulate(best, axis=1).take(at))
+
+
 def _with_memory(shapes: Columns, held: Held) -> Columns:
     """Memory as it is needed; as it is now, where nobody knows what is needed.
 
     Roles of the size they have keep their memory where it is enough and not far more: nobody begins anew for that.
     """
-    worker = np.where(held.worker_known, shapes.worker_memory, held.worker_memory)
-    server = np.where(held.server_known, shapes.server_memory, held.server_memory)
+    worker = np.where(held.worker_known > 0, shapes.worker_memory, held.worker_memory)
+    server = np.where(held.server_known > 0, shapes.server_memory, held.server_memory)
     worker = _kept(worker, held.worker_memory, shapes.worker_cpu == held.worker_cpu)
     server = _kept(server, held.server_memory, shapes.server_cpu == held.server_cpu)
     return shapes._replace(worker_memory=worker, server_memory=server)
 
 
-def _kept(needed: Floats, held: Floats | float, same: NDArray[np.bool_]) -> Floats:
+def _kept(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floats:
     return np.where(same & (needed <= held) & (held <= TOO_MUCH * needed), held, needed)
 
 
@@ -260,7 +269,7 @@ def _other_workers(
 @functools.lru_cache(maxsize=1024)
 def _near_numbers(workers: int) -> tuple[int, ...]:
     """Numbers of workers near one of them."""
-    return tuple({round(workers * NEAR ** (at / STEPS_NEAR)) for at in range(-STEPS_NEAR, STEPS_NEAR + 1)})
+    return tuple({round(workers * nearby.NEAR ** (at / STEPS_NEAR)) for at in range(-STEPS_NEAR, STEPS_NEAR + 1)})
 
 
 def _needed(now: Shape, need: MemoryNeed, bounds: Bounds, config: PlanningConfig) -> Shape:
