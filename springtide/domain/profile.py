@@ -5,6 +5,7 @@ makes a `Profile` a window of them, `planning.fit` a model of profiles.
 """
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
@@ -74,6 +75,15 @@ class TimingSum:
 
 SUM_FIELDS = tuple(field.name for field in fields(TimingSum))
 STEP_FIELDS = tuple(field.name for field in fields(StepTiming))
+
+
+_of_sum = operator.attrgetter(*SUM_FIELDS)
+
+
+def total(sums: Iterable[TimingSum]) -> TimingSum:
+    """Sums of many windows, added up."""
+    columns = zip(*map(_of_sum, sums), strict=True)
+    return TimingSum(**dict(zip(SUM_FIELDS, map(sum, columns), strict=False)))
 
 
 def summed(timings: Iterable[StepTiming]) -> TimingSum:

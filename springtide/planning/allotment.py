@@ -109,8 +109,8 @@ def greedy(options: Options, limits: Limits) -> Ints | None:
         if step is not None:
             heapq.heappush(queue, (-step[0], job, step[1]))
 
-    for job in range(len(taken)):
-        offer(job)
+    queue += _first_steps(options, taken, Limits(cpu=limits.cpu - cpu, memory=limits.memory - memory))
+    heapq.heapify(queue)
     while queue:
         _, job, option = heapq.heappop(queue)
         more_cpu = options.cpu[job, option] - options.cpu[job, taken[job]]
@@ -147,6 +147,21 @@ def _while_all_fits(options: Options, limits: Limits) -> Ints:
     taken = np.zeros(jobs, dtype=np.int64)
     taken[who[:fitting]] = to[:fitting]  # the last step of a job counts
     return taken
+
+
+def _first_steps(options: Options, taken: Ints, free: Limits) -> list[tuple[float, int, int]]:
+    """The best step of each job that has one, all jobs at once: what the queue begins with."""
+    rows = np.arange(len(taken))
+    gain = options.value - options.value[rows, taken][:, None]
+    fits = (gain > 0) & (options.cpu - options.cpu[rows, taken][:, None] <= free.cpu)
+    fits &= options.memory - options.memory[rows, taken][:, None] <= free.memory
+    more = np.maximum(options.cost - options.cost[rows, taken][:, None], LEAST_COST)
+    ratio = np.where(fits, gain, 0.0) / more
+    best = ratio.argmax(axis=1)
+    steepest = ratio[rows, best]
+    (some,) = np.nonzero(fits.any(axis=1))
+    logs = options.scale[some] + np.log(steepest[some])
+    return list(zip((-logs).tolist(), some.tolist(), best[some].tolist(), strict=True))
 
 
 def _best_step(options: Options, job: int, now: int, free: Limits) -> tuple[float, int] | None:

@@ -168,9 +168,11 @@ def _held(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], rows: Rows) ->
 
 def allowed(bounds: Bounds, config: PlanningConfig) -> Bounds:
     """A job's bounds with C_total and C_max in them."""
-    most = bounds.most
+    most, quota = bounds.most, fitting_in.quota(bounds, config)
+    if max(most.worker_cpu, most.server_cpu) <= config.node_cpu and quota == bounds.quota:
+        return bounds
     cpus = {name: max(getattr(bounds.least, name), min(getattr(most, name), config.node_cpu)) for name in CPUS}
-    return replace(bounds, most=replace(most, **cpus), quota=fitting_in.quota(bounds, config))
+    return replace(bounds, most=replace(most, **cpus), quota=quota)
 
 
 def _speed(bidders: Sequence[Bidder], shapes: Columns, owner: Index) -> Floats:

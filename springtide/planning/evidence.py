@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from springtide.domain.cluster import RoleKind
-from springtide.domain.profile import Profile, TimingSum
+from springtide.domain.profile import Profile, TimingSum, total
 from springtide.domain.shape import Shape
 from springtide.domain.view import JobView, RoleUse
 
@@ -42,9 +42,9 @@ def by_shape(job: JobView) -> tuple[Measured, ...]:
         if throughput(profile.shape, profile.timing) is not None:
             sums[profile.shape] = sums.pop(profile.shape, TimingSum()) + profile.timing
     return tuple(
-        Measured(shape=shape, throughput=speed, steps=total.steps)
-        for shape, total in sums.items()
-        if (speed := throughput(shape, total)) is not None
+        Measured(shape=shape, throughput=speed, steps=timing.steps)
+        for shape, timing in sums.items()
+        if (speed := throughput(shape, timing)) is not None
     )
 
 
@@ -56,10 +56,10 @@ def shapes(job: JobView) -> set[Shape]:
 def now(job: JobView) -> Measured | None:
     """In the shape it has now, since it has it."""
     since = job.last_change_at if job.last_change_at is not None else -math.inf
-    recent = [one for one in job.profiles if one.shape == job.shape and one.at >= since and _sound(one)]
+    recent = [one for one in job.profiles if one.at >= since and one.shape == job.shape and _sound(one)]
     if not recent:
         return None
-    timing = sum((one.timing for one in recent), TimingSum())
+    timing = total(one.timing for one in recent)
     speed = throughput(recent[0].shape, timing)
     if speed is None:
         return None

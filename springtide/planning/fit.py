@@ -29,7 +29,7 @@ import numpy
 
 from springtide.domain.profile import ModelFacts, Profile
 from springtide.domain.shape import Shape
-from springtide.planning import equations, least_error
+from springtide.planning import equations, least_error, ragged
 from springtide.planning.equations import TERMS, Array, Coefficients, Shapes
 from springtide.planning.paces import Pace
 from springtide.planning.tabulate import Refused, Table, tabulate
@@ -111,7 +111,8 @@ def fit_many(
     jobs: Iterable[tuple[Iterable[Profile], ModelFacts]], paces: Sequence[Pace] | None = None
 ) -> list[Fitted | Refused]:
     """The same for many jobs, all together: far quicker than one by one."""
-    given = [(tabulate(profiles), facts) for profiles, facts in jobs]
+    asked = list(jobs)
+    given = list(zip(tabulate([profiles for profiles, _ in asked]), [facts for _, facts in asked], strict=True))
     refused = [_refusal(table) for table, _ in given]
     usable = [(table, facts) for table, facts in given if isinstance(table, Table) and _refusal(table) is None]
     told = [pace for pace, why in zip(paces or [Pace()] * len(given), refused, strict=True) if why is None]
@@ -137,7 +138,7 @@ def leave_one_out(fitted: Fitted) -> float | None:
         return None
     rows = design([table], [fitted.facts])[0]
     foretold = (rows * numpy.array([model.coefficients.array for model in models])).sum(axis=1)
-    measured = numpy.array([times.step for times in table.times])
+    measured = table.times[:, 0]
     return float(numpy.mean(numpy.abs(measured / numpy.maximum(foretold, least_error.NOWHERE) - 1)))
 
 
@@ -163,12 +164,11 @@ def design(tables: Sequence[Table], facts: Sequence[ModelFacts]) -> Array:
     return numpy.stack(columns, axis=-1) * present[:, :, None]
 
 
-def _padded(rows: Sequence[Sequence[tuple[float, ...]]]) -> Array:
+def _padded(rows: Sequence[Array]) -> Array:
     """(jobs, rows, 5), 0 where a job has fewer rows than another."""
-    counts = [len(some) for some in rows]
-    whole = numpy.zeros((len(rows), max(counts), 5))
-    place = numpy.arange(max(counts)) < numpy.array(counts)[:, None]
-    whole[place] = numpy.array([row for some in rows for row in some])
+    lines = ragged.of_lengths([len(some) for some in rows])
+    whole = numpy.zeros((len(rows), int(lines.lengths.max()), 5))
+    whole[lines.owner, lines.place] = numpy.concatenate(rows)
     return whole
 
 

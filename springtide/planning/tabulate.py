@@ -1,21 +1,35 @@
-"""Pure. Profiles of one job, one row a configuration; what is of no use is left out and counted.
+"""Pure. Profiles of jobs, one row a configuration; what is of no use is left out and counted.
 
-In: `Profile`s, as they came. Out: a `Table`, or `Refused` with the reason. Next: `planning.fit`.
+In: `Profile`s, as they came. Out: a `Table` a job, or `Refused` with the reason. Next: `planning.fit`.
 
 A configuration that was measured for hours must not outvote one that was probed for a minute, so that windows of one
 configuration become one row, the window of median length: an odd one among several changes nothing.
+
+Windows of all jobs are read into one array and sorted out there: a brain has hundreds of them a job.
 """
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import itertools
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import numpy
 
 from springtide.domain.profile import Profile
+from springtide.planning import ragged
+from springtide.planning.equations import Array, Index
 
 RECENT = 16
 """Windows of one configuration that count, the newest: jobs change as their tables grow."""
+READ = (
+    "shape.workers", "shape.servers", "shape.worker_cpu", "shape.server_cpu", "batch", "timing.total_s",
+    "timing.gradient_s", "timing.update_s", "timing.synchronization_s", "timing.lookup_s", "timing.steps",
+)  # fmt: skip
+"""Of a profile: what says which configuration it is of, and how long its steps took."""
+SETTING = 5
+"""So many of them are the configuration, as far as it matters to the time of a step: workers, servers, cores of each,
+batch. The next are the seconds of a step of one worker, and of its four terms."""
+FAULTS = ("no steps", "times that are no numbers", "no time at all", "times below 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,32 +41,14 @@ class Refused:
     """Profiles of no use, by reason."""
 
 
-class Setting(NamedTuple):
-    """A configuration, as far as it matters to the time of a step."""
-
-    workers: float
-    servers: float
-    worker_cpu: float
-    server_cpu: float
-    batch: float
-
-
-class Times(NamedTuple):
-    """Seconds of a step of one worker, and of its four terms."""
-
-    step: float
-    gradient: float
-    update: float
-    synchronization: float
-    lookup: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table:
-    """Usable measurements: what was measured in each configuration."""
+    """Usable measurements: what was measured in each configuration, a row each."""
 
-    settings: tuple[Setting, ...]
-    times: tuple[Times, ...]
+    settings: Array
+    """Workers, servers, cores of a worker, cores of a server, batch."""
+    times: Array
+    """Seconds of a step of one worker, and of its four terms: gradient, update, synchronization, lookup."""
     windows: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
 
@@ -62,54 +58,84 @@ class Table:
     @property
     def timed(self) -> bool:
         """Whether every step was timed by term."""
-        return all(one.gradient + one.update + one.synchronization + one.lookup > 0 for one in self.times)
+        return bool((self.times[:, 1:].sum(axis=1) > 0).all())
 
     def without(self, row: int) -> "Table":
         """All configurations but one."""
-        return Table(
-            settings=self.settings[:row] + self.settings[row + 1 :], times=self.times[:row] + self.times[row + 1 :]
-        )
+        return Table(settings=numpy.delete(self.settings, row, axis=0), times=numpy.delete(self.times, row, axis=0))
 
 
-def tabulate(profiles: Iterable[Profile]) -> Table | Refused:
-    """Sort out what is of no use and put the rest together by configuration."""
-    dropped: Counter[str] = Counter()
-    found: dict[Setting, list[Times]] = {}
-    for profile in profiles:
-        times = _times(profile)
-        if isinstance(times, str):
-            dropped[times] += 1
-            continue
-        shape = profile.shape
-        key = Setting(shape.workers, shape.servers, shape.worker_cpu, shape.server_cpu, profile.batch)
-        found.setdefault(key, []).append(times)
-    if not found:
-        said = ", ".join(f"{count} with {why}" for why, count in dropped.items())
-        return Refused(why=f"no usable profile{f': {said}' if said else ' yet'}", dropped=dropped)
-    return Table(
-        settings=tuple(found),
-        times=tuple(_middle(times[-RECENT:]) for times in found.values()),
-        windows=sum(map(len, found.values())),
-        dropped=dropped,
-    )
+def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[Table | Refused]:
+    """Sort out what is of no use and put the rest together by configuration, for each job."""
+    given = [list(profiles) for profiles in jobs]
+    rows = ragged.of_lengths([len(profiles) for profiles in given])
+    read = _read(given)
+    steps, batch = read[:, 2 * SETTING], read[:, SETTING - 1]
+    with numpy.errstate(all="ignore"):
+        times = read[:, SETTING : 2 * SETTING] / steps[:, None]
+        fault = numpy.select(
+            [~((steps > 0) & (batch > 0)), ~numpy.isfinite(times.sum(axis=1)), times[:, 0] <= 0, times.min(axis=1) < 0],
+            [0, 1, 2, 3], -1,
+        )  # fmt: skip
+    (good,) = numpy.nonzero(fault < 0)
+    dropped = _counted(rows.owner, fault, len(given))
+    settings, times, owner = read[good, :SETTING], times[good], rows.owner[good]
+    group, first = _groups(owner, settings)
+    middle = _middle(group, times[:, 0], len(first))
+    counts = numpy.bincount(owner[first], minlength=len(given)).tolist()
+    windows = numpy.bincount(owner, minlength=len(given)).tolist()
+    settings, times = settings[first], times[middle]
+    found: list[Table | Refused] = []
+    start = 0
+    for count, window, odd in zip(counts, windows, dropped, strict=True):
+        mine, start = slice(start, start + count), start + count
+        if count:
+            found.append(Table(settings=settings[mine], times=times[mine], windows=window, dropped=odd))
+        else:
+            said = ", ".join(f"{many} with {why}" for why, many in odd.items())
+            found.append(Refused(why=f"no usable profile{f': {said}' if said else ' yet'}", dropped=odd))
+    return found
 
 
-def _times(profile: Profile) -> Times | str:
-    """Seconds a step, or what is wrong with the profile."""
-    timing, steps = profile.timing, profile.timing.steps
-    if not steps > 0 or not profile.batch > 0:
-        return "no steps"
-    times = Times(
-        timing.total_s / steps, timing.gradient_s / steps, timing.update_s / steps, timing.synchronization_s / steps,
-        timing.lookup_s / steps,
-    )  # fmt: skip
-    if not math.isfinite(sum(times)):
-        return "times that are no numbers"
-    if times[0] <= 0:
-        return "no time at all"
-    return times if min(times) >= 0 else "times below 0"
+def _read(jobs: Sequence[Sequence[Profile]]) -> Array:
+    """A row a profile, a column a number of it."""
+    numbers = itertools.chain.from_iterable(map(operator.attrgetter(*READ), itertools.chain.from_iterable(jobs)))
+    return numpy.fromiter(numbers, dtype=numpy.float64).reshape(-1, len(READ))
 
 
-def _middle(windows: list[Times]) -> Times:
-    """The window whose step took the median time: its terms belong together."""
-    return sorted(windows)[(len(windows) - 1) // 2] if len(windows) > 1 else windows[0]
+def _counted(owner: Index, fault: Index, jobs: int) -> list[dict[str, int]]:
+    """Of each job, how many profiles are of no use, by reason."""
+    dropped: list[dict[str, int]] = [{} for _ in range(jobs)]
+    (bad,) = numpy.nonzero(fault >= 0)
+    for job, why in zip(owner[bad].tolist(), fault[bad].tolist(), strict=True):
+        dropped[job][FAULTS[why]] = dropped[job].get(FAULTS[why], 0) + 1
+    return dropped
+
+
+def _groups(owner: Index, settings: Array) -> tuple[Index, Index]:
+    """Which configuration of which job each window is of, and the first window of each: in the order they came in."""
+    whole = numpy.column_stack([owner, settings])
+    begins = numpy.append(True, (whole[1:] != whole[:-1]).any(axis=1))[: len(whole)]
+    (runs,) = numpy.nonzero(begins)  # a job stays in one configuration for a while: few need to be sorted
+    keys = whole[runs]
+    order = numpy.lexsort(keys.T[::-1])
+    new = numpy.append(True, (keys[order[1:]] != keys[order[:-1]]).any(axis=1))[: len(order)]
+    first = order[new]  # sorting is stable: the earliest of each
+    came = numpy.argsort(first)
+    rank = numpy.empty(len(first), dtype=numpy.int64)
+    rank[came] = numpy.arange(len(first))
+    group = numpy.empty(len(order), dtype=numpy.int64)
+    group[order] = rank[numpy.cumsum(new) - 1]
+    return group[numpy.cumsum(begins) - 1], runs[first[came]]
+
+
+def _middle(group: Index, seconds: Array, groups: int) -> Index:
+    """Of each configuration the window whose step took the median time, among the newest."""
+    order = numpy.argsort(group, kind="stable")
+    counts = numpy.bincount(group, minlength=groups)
+    place = numpy.arange(len(order)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
+    recent = order[place >= (counts - RECENT)[group[order]]]
+    recent = recent[numpy.lexsort((seconds[recent], group[recent]))]
+    counts = numpy.minimum(counts, RECENT)
+    middle: Index = recent[numpy.cumsum(counts) - counts + (counts - 1) // 2]
+    return middle
