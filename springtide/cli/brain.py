@@ -192,7 +192,8 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
         group, _, part = name.partition(".")
         kind: Any = type(getattr(PlanningConfig(), group, None)) if part else PlanningConfig
         known = [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
-        if (part or group) not in known or name == "policy":
+        grouped = dataclasses.is_dataclass(getattr(PlanningConfig(), name, None))
+        if (part or group) not in known or name == "policy" or grouped:
             raise errors.UnknownName(
                 "planning setting", name, [each.name for each in dataclasses.fields(PlanningConfig)]
             )

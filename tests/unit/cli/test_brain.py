@@ -33,6 +33,7 @@ MISTAKES = [
     (("serve", "--planning", "rho=much"), "Expected `float`"),
     (("serve", "--planning", "prices.cpu=-1"), "wanted neither below 0"),
     (("serve", "--planning", "prices.gpu=1"), "no planning setting named"),
+    (("serve", "--planning", "prices=1", "--planning", "prices.cpu=1"), "no planning setting named"),
     (("serve", "--listen", "here"), "wanted host:port"),
     (("serve", "--database", "mysql://x/y"), "no database named 'mysql'"),
     (("serve", "--secret-file", "nowhere"), "cannot read the brain's secret"),
