@@ -34,5 +34,5 @@ class Answers:
         own, plan = self._own.get(job, []), self.plans.get(job)
         if plan is not None:
             return Advice(epoch=epoch, plan=plan, why=plan.reason, notes=(*notes, *own, *self._common)[:MOST_NOTES])
-        why = own[0] if own else self._why
+        why = own[0] if own else f"it stays as it is: {self._why}"
         return Advice(epoch=epoch, why=why, notes=(*notes, *own[1:], *self._common)[:MOST_NOTES])

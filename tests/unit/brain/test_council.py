@@ -49,8 +49,8 @@ def test_who_asks_again_with_nothing_new_is_answered_at_once_and_the_same():
     brain = council()
     brain.consult(views.running(), epoch=0, at=0.0)
     decided(brain)
-    assert brain.consult(views.running(), epoch=0, at=3.0).why == "so"
-    assert brain.consult(views.running(), epoch=1, at=4.0) == Advice(epoch=1, why="so")
+    assert brain.consult(views.running(), epoch=0, at=3.0).why == "it stays as it is: so"
+    assert brain.consult(views.running(), epoch=1, at=4.0) == Advice(epoch=1, why="it stays as it is: so")
 
 
 def test_what_was_promised_counts_until_it_is_there():
