@@ -8,12 +8,23 @@ from hypothesis import stateful
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import Blame, JobSpec, Phase
-from springtide.job import actions, events
+from springtide.domain.plan_rules import PlanRules
+from springtide.domain.shape import Bounds, Capacity, Shape
+from springtide.domain.stages import Stage
+from springtide.job import actions, carrying, events
 from springtide.job.nodes import LEGAL, NodeState
 from springtide.job.state import JobState
 
-SPEC = JobSpec(name="job", servers=2, workers=2, join_s=40, silence_s=8, relaunches=3, worker_memory=2**30, drain_s=20)
 MAX_RANK = 5
+BOUNDS = Bounds(
+    least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0),
+    most=Shape(workers=MAX_RANK, servers=2, worker_cpu=1.0, server_cpu=1.0, worker_memory=2**32),
+    quota=Capacity(cpu=100.0, memory=2**40),
+)
+SPEC = JobSpec(
+    name="job", servers=2, workers=2, join_s=40, silence_s=8, relaunches=3, worker_memory=2**30, drain_s=20,
+    planning=PlanRules(bounds=BOUNDS, resize=False),
+)  # fmt: skip
 TICK = None
 
 
@@ -137,6 +148,14 @@ def draw_event(world, pick, rare):
             return ended(worker.role, pick(["killed", "oom", "evicted", "crashed", "left"]), worker.incarnation)
         case "scale":
             return events.Scaled(pick(range(MAX_RANK)), "asked")
+        case "plan":
+            memory = pick([2**30, 2**31])
+            shape = Shape(
+                workers=pick(range(1, MAX_RANK)), servers=2, worker_cpu=1.0, server_cpu=1.0, worker_memory=memory
+            )
+            return events.PlanTaken(shape, Stage.ADJUSTING, "faster")
+        case "move":
+            return carrying.next_move(world.state) or TICK
         case "lost":
             return ended(role, "killed", life)
         case "server lost":
@@ -152,9 +171,22 @@ def draw_event(world, pick, rare):
             return events.StopAsked("Ctrl-C")
 
 
-RARE = ["scale", "scale", "infrastructure", "recover", "stop", "lost", "raised", "saved", "server lost"]
+RARE = [
+    "plan",
+    "move",
+    "move",
+    "scale",
+    "scale",
+    "infrastructure",
+    "recover",
+    "stop",
+    "lost",
+    "raised",
+    "saved",
+    "server lost",
+]
 # nothing that ends a job before its data does
-CALM = ["scale", "recover", "saved", "server lost", "finish", "finish", "finish"]
+CALM = ["plan", "move", "move", "scale", "recover", "saved", "server lost", "finish", "finish", "finish"]
 
 
 class JobHistories(stateful.RuleBasedStateMachine):
@@ -177,7 +209,7 @@ TestJobHistories = JobHistories.TestCase
 def test_thousands_of_random_histories_keep_every_invariant(seed):
     chance = random.Random(seed)
     phases = {phase: 0 for phase in Phase}
-    relaunched = scaled = healed = 0
+    relaunched = scaled = healed = planned = 0
     for number in range(2000):
         world, rare = World(), CALM if number % 3 == 0 else RARE  # else hardly one in a thousand would finish
         for _ in range(chance.randrange(80)):
@@ -185,6 +217,7 @@ def test_thousands_of_random_histories_keep_every_invariant(seed):
         phases[world.state.phase] += 1
         relaunched += world.state.relaunches
         scaled += world.state.workers != SPEC.workers
+        planned += world.state.planned.stage is Stage.ADJUSTING and world.state.planned.target is None
         healed += bool(world.lost) and not world.state.healing and world.state.phase is not Phase.FAILED
     assert all(phases.values()), f"some phase was never reached: {phases}"
-    assert relaunched > 500 and scaled > 100 and healed > 50
+    assert relaunched > 500 and scaled > 100 and healed > 50 and planned > 50

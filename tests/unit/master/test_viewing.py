@@ -1,0 +1,149 @@
+"""What planning is shown of a job is what its master knows, and no more."""
+
+import msgspec
+import pytest
+
+from springtide.domain import outline
+from springtide.domain.cluster import Life, Role, RoleExit, RoleKind, RoleUsage
+from springtide.domain.job import JobSpec
+from springtide.domain.leases import Holder
+from springtide.domain.plan_rules import PlanRules
+from springtide.domain.samples import DatasetCard
+from springtide.domain.shape import Bounds, Capacity, Shape
+from springtide.domain.view import Trouble
+from springtide.job import events
+from springtide.master import entries, viewing
+from springtide.master.record import Record
+from springtide.master.watching import Watching
+from springtide.planning import memory
+from springtide.rpc.messages import Report
+
+WORKER, SERVER = Role(RoleKind.WORKER, 0), Role(RoleKind.SERVER, 0)
+BOUNDS = Bounds(
+    least=Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1),
+    most=Shape(workers=4, servers=4, worker_cpu=4.0, server_cpu=4.0, worker_memory=2**40, server_memory=2**40),
+    quota=Capacity(cpu=8.0, memory=2**42),
+)
+RULES = PlanRules(bounds=BOUNDS, settle_s=1.0, window_s=2.0, warm_up_steps=5)
+CARD = DatasetCard(samples=1000, batch_size=8, epochs=3)
+
+
+class Quiet:
+    """Guards that have found nothing."""
+
+    ahead, refused = (), None
+
+
+def begun(**spec):
+    """A record of a job that trains."""
+    given = dict(worker_cpu=0.5, server_cpu=0.5, planning=RULES)
+    record = Record(JobSpec(name="job", **(given | spec)))
+    record.happen(events.Joined(SERVER), 1.0)
+    record.happen(events.Ready(SERVER, "here"), 1.0)
+    record.happen(events.Joined(WORKER), 2.0)
+    record.lease(entries.Lease(Holder(0, 0), CARD, 1, 2.0, ()))
+    return record
+
+
+def sources(record, watching=None, guards=Quiet, usage=None):
+    watching = watching or Watching(RULES)
+    if watching.era is None:
+        watching.look(viewing.planned.shape_of(record.state), list(record.state.nodes.values()), {}, at=3.0)
+    return viewing.Sources(name="job-2", record=record, watching=watching, guards=guards, usage=usage or {})
+
+
+def test_facts_come_from_the_models_outline_and_the_data_sets_card():
+    record = begun()
+    made = outline.Outline(
+        tables=(outline.TableOutline(name="a", paths=("a", "b"), rows=10, dim=16),),
+        dense=(outline.DenseOutline(name="w", shape=(3, 5), dtype="float32", table=0, first=0, chunks=1),),
+    )
+    record.share(outline.SHARED_KEY, msgspec.msgpack.encode(made))
+    view = viewing.view(sources(record), now=4.0)
+    assert (view.facts.dense_bytes, view.facts.dim, view.facts.batch) == (60.0, 32.0, 8)
+    assert view.features["tables"] == 1.0 and view.features["sync"] == "async"
+    assert (view.samples_done, view.samples_total) == (0.0, 3000.0)
+
+
+@pytest.mark.parametrize("told", [b"", b"\xc1", b"\x01"])
+def test_a_model_that_is_not_told_or_garbled_is_no_reason_to_fail(told):
+    record = begun()
+    record.share(outline.SHARED_KEY, told)
+    assert viewing.view(sources(record), now=4.0).facts.dim == 1.0
+
+
+def test_a_job_that_has_not_shown_its_data_or_is_not_all_there_is_not_shown():
+    record = Record(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
+    assert viewing.view(sources(record), now=4.0) is None
+    whole = sources(begun())
+    whole.watching.look(None, [], {}, at=5.0)
+    assert viewing.view(whole, now=6.0) is None
+
+
+def test_memory_is_needed_only_where_it_has_limits():
+    usage = {WORKER: RoleUsage(role=WORKER, memory=1000)}
+    assert viewing.need(sources(begun(), usage=usage)) == viewing.NO_NEED
+
+    class Ahead(Quiet):
+        ahead = (
+            memory.Forecast(server=0, law="steady", static=90.0, live_at_end=900.0, peak=0, limit=1, crosses_at=None),
+        )
+
+    limited = sources(begun(worker_memory=2**30, server_memory=2**30), guards=Ahead, usage=usage)
+    need = viewing.need(limited)
+    assert (need.worker, need.server, need.rows) == (1150, 100, 1350)
+
+
+def test_a_role_that_was_killed_for_want_of_memory_is_a_finding_until_something_was_changed():
+    record = begun(worker_memory=2**30)
+    record.happen(events.Gone(RoleExit(role=WORKER, pid=0, signal="SIGKILL", oom=True)), 5.0)
+    found = viewing.findings(sources(record), now=6.0)
+    assert [(one.trouble, str(one.role)) for one in found] == [(Trouble.OOM, "worker-0")]
+    record.happen(events.Scaled(2, "by hand"), 7.0)
+    assert viewing.findings(sources(record), now=8.0) == ()
+
+
+def test_what_a_guard_could_not_do_is_a_finding_for_a_while():
+    class Refused(Quiet):
+        refused = (10.0, events.ServersScaled(3, "memory would run out"), "it trains in step")
+
+    here = sources(begun(), guards=Refused)
+    (found,) = viewing.findings(here, now=20.0)
+    assert (found.trouble, found.servers) == (Trouble.MEMORY, 3)
+    assert viewing.findings(here, now=200.0) == ()
+
+
+def test_how_long_roles_took_to_start_is_watched():
+    record = Record(JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, planning=RULES))
+    watching = Watching(RULES)
+    nodes = list(record.state.nodes.values())
+    watching.look(None, nodes, {}, at=1.0)
+    record.happen(events.Joined(SERVER), 3.0)
+    record.happen(events.Joined(WORKER), 6.0)
+    watching.look(None, nodes, {}, at=6.0)
+    assert {(one.kind, one.cpu) for one in watching.launches} == {(RoleKind.WORKER, 0.5), (RoleKind.SERVER, 0.5)}
+    assert all(one.seconds == 6.0 for one in watching.launches)
+    watching.look(None, nodes, {}, at=9.0)
+    assert len(watching.launches) == 2
+
+
+def test_what_was_measured_in_a_shape_is_kept_when_the_job_gets_another():
+    watching = Watching(RULES)
+    first = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
+    second = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.5)
+    steps = 0
+    for at in range(20):
+        watching.look(first if at < 10 else second, [], {WORKER: RoleUsage(role=WORKER, cpu_s=0.25 * at)}, at=float(at))
+        steps += 10
+        watching.heard(WORKER, 0, Report(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at))
+    shapes = [one.shape for one in watching.window(8).profiles()]
+    assert set(shapes) == {first, second} and shapes == sorted(shapes, key=lambda shape: shape.worker_cpu)
+    assert watching.cpu_used(Life(WORKER, 0)) == pytest.approx(0.25)
+    assert watching.cpu_used(Life(SERVER, 0)) is None
+
+
+def test_reports_are_not_counted_while_the_job_changes():
+    watching = Watching(RULES)
+    watching.look(None, [], {}, at=1.0)
+    watching.heard(WORKER, 0, Report(step=5, samples=5), at=2.0)
+    assert watching.window(1).profiles() == ()
