@@ -65,7 +65,7 @@ def choose(bids: Sequence[Bid], capacity: Capacity, config: PlanningConfig) -> D
 
 def efficiency(gain: float, cost: float) -> float:
     """RE, Eqn 11: gain a unit of money that is spent more; of a saving, what is lost a unit of it (negative)."""
-    return gain / cost if cost else (float("inf") if gain > 0 else 0.0)
+    return gain / cost if abs(cost) > allotment.LEAST_COST else (float("inf") if gain > 0 else 0.0)
 
 
 def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) -> Plan | None:

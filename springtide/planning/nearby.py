@@ -67,12 +67,12 @@ def inside(shapes: Columns, rows: Rows, limits: Sequence[Bounds]) -> NDArray[np.
 
 def _axes(one: Around) -> tuple[Sequence[float], ...]:
     """Numbers of workers and of servers, and sizes of each."""
-    least, most, now, seen = one.limits.least, one.limits.most, one.now, one.seen
+    least, most, now, seen, step = one.limits.least, one.limits.most, one.now, one.seen, one.limits.cpu_step
     return (
         _numbers([shape.workers for shape in seen], least.workers, most.workers),
         _numbers([shape.servers for shape in seen], least.servers, most.servers),
-        _sizes([shape.worker_cpu for shape in seen], least.worker_cpu, most.worker_cpu, now.worker_cpu),
-        _sizes([shape.server_cpu for shape in seen], least.server_cpu, most.server_cpu, now.server_cpu),
+        _sizes([shape.worker_cpu for shape in seen], least.worker_cpu, most.worker_cpu, now.worker_cpu, step),
+        _sizes([shape.server_cpu for shape in seen], least.server_cpu, most.server_cpu, now.server_cpu, step),
     )
 
 
@@ -86,7 +86,11 @@ def _numbers(values: Sequence[float], least: float, most: float) -> Sequence[flo
     return sorted({round(first + (last - first) * at / (COUNTS - 1)) for at in range(COUNTS)})
 
 
-def _sizes(values: Sequence[float], least: float, most: float, now: float) -> Sequence[float]:
+def _sizes(values: Sequence[float], least: float, most: float, now: float, step: float | None) -> Sequence[float]:
+    """Few sizes between the two; more of them, and by whole steps, where a job's sizes go by steps."""
     low, high = _between(values, least, most)
-    sizes = [low * (high / low) ** (at / (SIZES - 1)) for at in range(SIZES)]
+    count = SIZES if step is None else COUNTS - 1
+    sizes = [low * (high / low) ** (at / (count - 1)) for at in range(count)]
+    if step is not None:
+        sizes = [min(most, round(least + round((size - least) / step) * step, 9)) for size in sizes]
     return sorted({*sizes, min(max(now, low), high)})

@@ -10,7 +10,7 @@ from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Bounds, Capacity, Shape
 from springtide.platforms import cgroups
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting
+from tests.process import counting, running
 
 pytestmark = pytest.mark.process
 
@@ -79,3 +79,22 @@ def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_ar
     assert status.phase is Phase.FINISHED, status
     assert counting.differences(tmp_path, ids, epochs=16, batch=BATCH) == {}
     assert "refused" not in outcomes(job)
+
+
+@pytest.mark.soak
+def test_a_job_without_sizes_plans_by_itself_and_the_next_one_begins_with_what_it_ended_with(tmp_path):
+    ids = counting.draw(np.random.default_rng(1), 400 * BATCH)
+    counting.write(tmp_path, ids)
+    quick = [f"--planning={each}" for each in ("sample_s=4", "between_changes=4", "settle=1", "window=2")]
+    asked = ["run", "count.py", *quick, "--json", "--", str(tmp_path), "10", str(BATCH), "0.01"]
+    with running.springtide(*asked, folder=tmp_path) as job:
+        job.wait_for("begin small")
+        code, out = job.finish()
+    assert code == 0, out
+    assert counting.differences(tmp_path, ids, epochs=10, batch=BATCH) == {}
+    told = [event for event in running.events(tmp_path, "count") if event["event"] == "plan"]
+    assert told[0]["outcome"] == "started" and len(told) > 1 and all(event["why"] for event in told)
+    with running.springtide(*asked, folder=tmp_path) as job:
+        job.wait_for("warm start from 1 similar job")
+        assert job.finish()[0] == 0
+    assert counting.differences(tmp_path, ids, epochs=10, batch=BATCH) == {}
