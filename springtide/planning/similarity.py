@@ -8,6 +8,7 @@ about something else in which jobs differ (`Telling`). Next: `planning.warm_star
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,31 +32,61 @@ def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
     return kept
 
 
+class Coded(NamedTuple):
+    """One feature of some jobs: the number of its word, -1 without one; and its number, NaN without one."""
+
+    words: NDArray[np.int64]
+    numbers: Floats
+
+    def part(self, some: slice) -> "Coded":
+        """Of some of the jobs."""
+        return Coded(self.words[some], self.numbers[some])
+
+    @property
+    def known(self) -> bool:
+        """Whether any of them has it."""
+        return bool((self.words >= 0).any() or not np.isnan(self.numbers).all())
+
+
+Codes = dict[str, dict[str, int]]
+"""Numbers that words were given, feature by feature."""
+
+
+def coded(jobs: Sequence[Mapping[str, Feature]], codes: Codes) -> dict[str, Coded]:
+    """Every feature that anyone has, as arrays; words that are new are given numbers."""
+    found = {}
+    for name in sorted({name for each in jobs for name in each}):
+        known, values = codes.setdefault(name, {}), [each.get(name) for each in jobs]
+        words = [known.setdefault(value, len(known)) if isinstance(value, str) else -1 for value in values]
+        numbers = [math.nan if value is None or isinstance(value, str) else float(value) for value in values]
+        found[name] = Coded(np.array(words, dtype=np.int64), np.array(numbers))
+    return found
+
+
 def by_feature(ones: Sequence[Mapping[str, Feature]], others: Sequence[Mapping[str, Feature]]) -> dict[str, Floats]:
-    """For each feature that anyone has: how alike each of the ones is to each of the others in it.
+    """For each feature that anyone has: how alike each of the ones is to each of the others in it."""
+    codes: Codes = {}
+    return between(coded(ones, codes), coded(others, codes), (len(ones), len(others)))
+
+
+def between(ones: Mapping[str, Coded], others: Mapping[str, Coded], count: tuple[int, int]) -> dict[str, Floats]:
+    """The same of features that are arrays already, of so many jobs on either side.
 
     Words are alike or not. Numbers are as alike as the smaller is part of the larger. Where only one side has the
     feature, or one has a word and the other a number, they are not alike.
     """
-    names = sorted({name for each in (*ones, *others) for name in each})
-    return {name: _alike([one.get(name) for one in ones], [other.get(name) for other in others]) for name in names}
+    return {
+        name: _alike(ones[name], others[name]) if name in ones and name in others else np.zeros(count)
+        for name in sorted({*ones, *others})
+    }
 
 
-def _alike(ones: Sequence[Feature | None], others: Sequence[Feature | None]) -> Floats:
-    codes: dict[str, int] = {}
-    words = [np.array([_code(codes, value) for value in side], dtype=np.int64) for side in (ones, others)]
-    numbers = [
-        np.array([float(v) if v is not None and not isinstance(v, str) else np.nan for v in s]) for s in (ones, others)
-    ]
-    same = (words[0][:, None] == words[1][None, :]) & (words[0][:, None] >= 0)
-    left, right = numbers[0][:, None], numbers[1][None, :]
+def _alike(one: Coded, other: Coded) -> Floats:
+    same = (one.words[:, None] == other.words) & (one.words[:, None] >= 0)
+    left, right = one.numbers[:, None], other.numbers[None, :]
     larger = np.maximum(np.abs(left), np.abs(right))
     near = 1.0 - np.divide(np.abs(left - right), larger, out=np.zeros_like(larger), where=larger > 0)
     return np.where(same, 1.0, np.where(np.isfinite(larger), np.clip(near, 0.0, 1.0), 0.0))
-
-
-def _code(codes: dict[str, int], value: Feature | None) -> int:
-    return codes.setdefault(value, len(codes)) if isinstance(value, str) else -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,14 +29,14 @@ ROOM = 1.25
 """On top of all: two runs of one job differ by their data."""
 
 
-def foretold(past: Sequence[PastJob], to_new: Mapping[str, Floats], among: Mapping[str, Floats]) -> MemoryNeed | None:
-    """What a new job may need. `to_new`: [1, past] similarities a feature; `among`: [past, past] of the newest."""
-    known = np.array([one.need.rows > 0 for one in past], dtype=bool)
+def foretold(
+    past: Sequence[PastJob], to_new: Mapping[str, Floats], told: similarity.Telling | None
+) -> MemoryNeed | None:
+    """What a new job may need. `to_new`: [1, past] similarities a feature; `told`: what features say about needs."""
+    known, rows = _needs(past)
     if not known.any():
         return None
-    rows = np.array([max(float(one.need.rows), 1.0) for one in past])
     near, more = known, 1.0
-    told = _told(known, rows, among)
     if told is not None:
         apart = np.where(known, told.apart(to_new)[0], np.inf)
         near = apart <= apart.min() + ABOUT
@@ -51,8 +51,15 @@ def foretold(past: Sequence[PastJob], to_new: Mapping[str, Floats], among: Mappi
     )
 
 
-def _told(known: NDArray[np.bool_], rows: Floats, among: Mapping[str, Floats]) -> similarity.Telling | None:
-    """How far needs are apart, in doublings, by how far jobs are."""
+def _needs(past: Sequence[PastJob]) -> tuple[NDArray[np.bool_], Floats]:
+    """Whose need of rows is known, and how much it was."""
+    known = np.array([one.need.rows > 0 for one in past], dtype=bool)
+    return known, np.array([max(float(one.need.rows), 1.0) for one in past])
+
+
+def told(past: Sequence[PastJob], among: Mapping[str, Floats]) -> similarity.Telling | None:
+    """How far needs are apart, in doublings, by how far jobs are. `among`: [past, past] similarities of the newest."""
+    known, rows = _needs(past)
     if not among or int(known.sum()) < FEWEST:
         return None
     newest = next(iter(among.values())).shape[0]

@@ -8,9 +8,11 @@ most similar has weight mu. How much each feature counts, k and mu are what the 
 with: each of its newest jobs is foretold from those before it.
 """
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import FIELDS, Shape
 from springtide.domain.view import JobView, PastJob
 from springtide.planning import fitting_in, similarity, start_memory
+from springtide.planning.similarity import Coded
 
 Floats = NDArray[np.float64]
 NEWEST = 160
@@ -69,23 +72,59 @@ class Lesson:
         return np.asarray(np.clip(1.0 - self.telling.apart(parts)[0], 0.0, 1.0))
 
 
+class Known(NamedTuple):
+    """A history, and what it teaches: the same for all jobs that begin with it."""
+
+    past: list[PastJob]
+    notes: tuple[str, ...]
+    features: dict[str, Coded]
+    codes: similarity.Codes
+    lesson: Lesson
+    needs: similarity.Telling | None
+
+
+class Same:
+    """Past jobs that are the same objects as before, not just equal ones: so it takes microseconds to tell."""
+
+    def __init__(self, jobs: Sequence[PastJob]) -> None:
+        self.jobs = tuple(jobs)
+        self._ids = tuple(map(id, self.jobs))
+
+    def __hash__(self) -> int:
+        return hash(self._ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self._ids == other._ids  # both hold their jobs, so that no id is used again
+
+
+@functools.lru_cache(maxsize=4)
+def known(history: Same, similar: int | None, smoothing: float | None) -> Known:
+    """What is learned from a history, once for all jobs that begin before it changes."""
+    past, notes = sound(history.jobs)
+    codes: similarity.Codes = {}
+    features = similarity.coded([_features(one) for one in past], codes)
+    lesson = learn(past, features, similar, smoothing)
+    return Known(past, notes, features, codes, lesson, start_memory.told(past, lesson.among))
+
+
 def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> Start:
     """By similar jobs where there are any, else small."""
-    past, notes = sound(history[-NEWEST:])
+    past, notes, features, codes, lesson, needs = known(Same(history[-NEWEST:]), config.similar, config.smoothing)
     if not past:
         return cold(job, config, "there is no history", notes)
-    if not any(_features(one) for one in past):
+    if not features:
         return cold(job, config, "no past job has a feature to be known by", notes)
-    lesson = learn(past, config)
-    features = [_features(one) for one in past]
-    parts = similarity.by_feature([similarity.usable({USER: job.user, **job.features})], features)
+    mine = similarity.coded(
+        [similarity.usable({USER: job.user, **job.features})], {name: dict(words) for name, words in codes.items()}
+    )
+    parts = similarity.between(mine, features, (1, len(past)))
     alike = lesson.closeness(parts)
     order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # newest first among equals
     near = [int(at) for at in order if alike[at] >= ALIKE]
     if not near:
         return cold(job, config, f"no past job is like it (at best {alike.max():.0%})", notes)
     shape = _shape(smooth(np.array([_row(past[at].shape) for at in near]), lesson.smoothing))
-    needed = start_memory.foretold(past, parts, lesson.among)
+    needed = start_memory.foretold(past, parts, needs)
     if needed is None:
         shape = replace(shape, server_memory=round(UNKNOWN * shape.server_memory))
     elif shape.server_memory:
@@ -140,30 +179,33 @@ def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
     return sorted(good, key=lambda one: one.ended_at), tuple(notes)
 
 
-def learn(past: Sequence[PastJob], config: PlanningConfig) -> Lesson:
+def learn(
+    past: Sequence[PastJob], features: Mapping[str, Coded], similar: int | None, smoothing: float | None
+) -> Lesson:
     """Which features, k and mu would have foretold the newest jobs best, each from those before it."""
     recent = past[-BACKTESTED:]
-    features = [_features(one) for one in recent]
-    if len(recent) < FEWEST or not any(features):
+    newest = {name: one.part(slice(-BACKTESTED, None)) for name, one in features.items()}
+    newest = {name: one for name, one in newest.items() if one.known}
+    if len(recent) < FEWEST or not newest:
         return Lesson(
-            similar=config.similar or USUAL_SIMILAR, smoothing=config.smoothing or USUAL_SMOOTHING,
-            telling=None, among={}, accuracy=math.nan,
+            similar=similar or USUAL_SIMILAR, smoothing=smoothing or USUAL_SMOOTHING, telling=None, among={},
+            accuracy=math.nan,
         )  # fmt: skip
     finals = np.array([_row(one.shape)[:COMPARED] for one in recent])
-    parts = similarity.by_feature(features, features)
+    parts = similarity.between(newest, newest, (len(recent), len(recent)))
     older = np.tri(len(recent), k=-1, dtype=bool)
     telling = similarity.learn(parts, 1.0 - closeness(finals[:, None, :], finals[None, :, :]), older)
     alike = np.where(older, -telling.apart(parts), -np.inf)
     ranked = np.argsort(alike, axis=1, kind="stable")[:, ::-1]
     tested = np.arange(len(recent) // 2, len(recent))  # the first half has too few before it
     best = (-1.0, USUAL_SIMILAR, USUAL_SMOOTHING)
-    for similar in (config.similar,) if config.similar else SIMILARS:
-        rows = finals[ranked[tested][:, : min(similar, int(tested[0]))]]  # [tested, k, field]
-        for smoothing in (config.smoothing,) if config.smoothing else SMOOTHINGS:
-            foretold = smooth(np.moveaxis(rows, 1, 0), smoothing)
+    for count in (similar,) if similar else SIMILARS:
+        rows = finals[ranked[tested][:, : min(count, int(tested[0]))]]  # [tested, k, field]
+        for weight in (smoothing,) if smoothing else SMOOTHINGS:
+            foretold = smooth(np.moveaxis(rows, 1, 0), weight)
             right = float(closeness(foretold, finals[tested]).mean())
             if right > best[0] + 1e-6:
-                best = (right, similar, smoothing)
+                best = (right, count, weight)
     return Lesson(similar=best[1], smoothing=best[2], telling=telling, among=parts, accuracy=best[0])
 
 

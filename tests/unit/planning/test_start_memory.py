@@ -23,9 +23,8 @@ def kinds(count=60, seed=0):
 def foretold(features, history):
     each = [one.features for one in history]
     newest = each[-start_memory.LEARNED :]
-    return start_memory.foretold(
-        history, similarity.by_feature([features], each), similarity.by_feature(newest, newest)
-    )  # fmt: skip
+    told = start_memory.told(history, similarity.by_feature(newest, newest))
+    return start_memory.foretold(history, similarity.by_feature([features], each), told)
 
 
 @pytest.mark.parametrize("which", range(12))

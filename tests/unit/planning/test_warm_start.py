@@ -96,6 +96,10 @@ def test_garbage_in_the_history_is_skipped_and_said():
     assert not warm_start.start(job(), garbage, CONFIG).warm
 
 
+def learned(history, similar=None, smoothing=None):
+    return warm_start.known(warm_start.Same(history), similar, smoothing).lesson
+
+
 @pytest.mark.parametrize("count", [1, 20])
 def test_a_history_without_any_feature_gives_a_small_start(count):
     history = [PastJob(name=str(at), shape=shape(9), ended_at=at) for at in range(count)]
@@ -125,7 +129,7 @@ def test_a_start_holds_the_memory_that_is_known_to_be_needed():
 def test_the_backtest_finds_what_tells_and_comes_near_the_final_shape(seed):
     history = seasons(seed, 160)
     known, new = history[:120], history[120:]
-    lesson = warm_start.learn(warm_start.sound(known)[0], CONFIG)
+    lesson = learned(known)
     weights = lesson.telling.weights
     assert weights["model"] > weights["source"] and weights["model"] > weights["user"]
     near = []
@@ -138,7 +142,22 @@ def test_the_backtest_finds_what_tells_and_comes_near_the_final_shape(seed):
 
 
 def test_k_and_mu_that_are_given_are_used():
-    lesson = warm_start.learn(seasons(3, 40), replace(CONFIG, similar=2, smoothing=0.6))
+    lesson = learned(seasons(3, 40), similar=2, smoothing=0.6)
     assert (lesson.similar, lesson.smoothing) == (2, 0.6)
-    short = warm_start.learn(seasons(3, 4), CONFIG)
+    short = learned(seasons(3, 4))
     assert math.isnan(short.accuracy) and short.similar == warm_start.USUAL_SIMILAR
+
+
+def test_jobs_that_begin_with_one_history_learn_from_it_once():
+    history = tuple(seasons(4, 60))
+    warm_start.known.cache_clear()
+    starts = [warm_start.start(job(), history, CONFIG) for at in range(5)]
+    assert warm_start.known.cache_info().misses == 1 and len({one.why for one in starts}) == 1
+    warm_start.start(job(), (*history, history[0]), CONFIG)
+    assert warm_start.known.cache_info().misses == 2
+
+
+def test_a_history_of_a_hundred_thousand_jobs_costs_no_more_than_its_newest():
+    long = tuple(seasons(5, warm_start.NEWEST)) * 625
+    new = job()
+    assert len(long) == 100_000 and warm_start.start(new, long, CONFIG) == warm_start.start(new, long[-200:], CONFIG)
