@@ -99,9 +99,12 @@ def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> Wish:
 def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> Wish | None:
     """Out of memory, or about to be: a worker gets twice as much, servers become more.
 
-    A job that has not its size yet is about to get it, with the memory that it needs: what lies ahead waits for that.
+    A job that has not its size yet is about to get it, with the memory that it needs: what lies ahead waits for that. A
+    kill is told of for a while; roles that were begun anew with more memory need not get more again for the same one.
     """
     for one in job.findings:
+        if one.trouble is Trouble.OOM and _roomy(job, one.role.kind):
+            continue
         if one.role.kind is RoleKind.WORKER and one.trouble is Trouble.OOM:
             wanted = [replace(shape, worker_memory=2 * shape.worker_memory)]
         elif one.role.kind is RoleKind.SERVER and (
@@ -117,6 +120,12 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
                     plan=_plan(job, held, f"{one.role}, {one.trouble}: {held} ({one.why})", config, None), rank=URGENT
                 )
     return None
+
+
+def _roomy(job: JobView, kind: RoleKind) -> bool:
+    """Whether the fullest role of a kind has memory to spare by now."""
+    held = [one for one in job.used_by(kind) if one.memory > 0 and one.memory_used > 0]
+    return bool(held) and max(one.memory_used / one.memory for one in held) <= 1 / ROOMIER
 
 
 def _more_for_rows(job: JobView, shape: Shape, found: Finding, config: PlanningConfig) -> list[Shape]:

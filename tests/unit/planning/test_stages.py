@@ -126,6 +126,24 @@ def test_memory_comes_before_everything_and_does_not_wait():
     assert found(Trouble.OOM, RoleKind.WORKER).worker_memory == 4 * GIB
 
 
+@pytest.mark.parametrize("kind", [RoleKind.SERVER, RoleKind.WORKER])
+def test_one_kill_makes_a_role_larger_once(kind):
+    of = views.shape(workers=2, servers=2, worker_memory=4 * GIB, server_memory=4 * GIB)
+    finding = Finding(trouble=Trouble.OOM, role=Role(kind, 0), why="killed")
+
+    def after(used):
+        uses = tuple(
+            RoleUse(role=Role(kind, rank), cpu_used=1.0, cpu=2.0, memory_used=int(each * GIB), memory=4 * GIB)
+            for rank, each in enumerate(used)
+        )
+        found = planned(views.running(of, findings=(finding,), last_change_at=999.0, uses=uses))
+        return None if isinstance(found, str) else found.shape
+
+    assert after((2.0, 1.9)) is None  # they were begun anew with twice as much as they use
+    larger = after((0.1, 3.9))  # one has not loaded its rows yet, the other shows how full they are
+    assert larger is not None and larger.memory > of.memory
+
+
 def test_a_job_at_its_quota_gets_larger_servers_when_more_of_them_are_not_allowed():
     of = Shape(workers=75, servers=57, worker_cpu=1, server_cpu=2, worker_memory=4 * GIB, server_memory=2 * GIB)
     most = Shape(workers=75, servers=57, worker_cpu=8, server_cpu=8, worker_memory=9 * GIB, server_memory=99 * GIB)
