@@ -125,17 +125,24 @@ def status(
     epilog="""\b
 Example:
   springtide brain history --newest 50
+  springtide brain history --database .springtide/history.db
 """,
 )
 def history(
     newest: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    database: Annotated[
+        str, typer.Option(help="Read this one, without a brain: a file or a URL.", metavar="FILE_OR_URL")
+    ] = "",
     folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", as_json: Json = False,
     debug: Debug = False,
 ) -> int:  # fmt: skip
-    """The newest jobs that the brain remembers, oldest first."""
+    """The newest jobs that a brain remembers, or the history of jobs that planned by themselves, oldest first."""
     from springtide.rpc import counsel
 
-    found = ask(counsel.Recall(newest), counsel.Recalled, folder, brain, secret_file)
+    if database:
+        found = read_history(database, newest)
+    else:
+        found = ask(counsel.Recall(newest), counsel.Recalled, folder, brain, secret_file)
     print("\n".join(history_lines(found)))
     show_json(found, as_json)
     return 0
@@ -229,6 +236,21 @@ def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str)
     if not isinstance(reply, wanted):
         raise errors.BrainUnreachable(f"the brain at {address} answered with {type(reply).__name__}")
     return reply
+
+
+def read_history(database: str, newest: int) -> Any:
+    """Past jobs of a database that is there: none is made for a look."""
+    from springtide.brain import store
+    from springtide.rpc import counsel
+
+    if "://" not in database and not pathlib.Path(database).is_file():
+        raise errors.MissingFile(f"--database {database}: there is no such file; jobs that planned leave one")
+    opened = store.open_store(database)
+    try:
+        found = opened.history(newest=newest)
+        return counsel.Recalled(jobs=found.jobs, unreadable=found.unreadable, total=opened.count())
+    finally:
+        opened.close()
 
 
 def status_lines(found: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """`springtide brain`: mistakes are said in one line, and what is inside is shown."""
 
+import json
 import logging
 
 import pytest
@@ -86,6 +87,19 @@ def test_a_status_says_what_was_decided_and_why_in_80_columns():
         "2 past jobs that make no sense", "the disk is full", "slow (hot server), asked springtide", "becomes 6",
     ):  # fmt: skip
         assert said in text
+
+
+def test_a_history_is_read_without_a_brain(tmp_path, capsys):
+    from springtide.brain import store
+
+    path = tmp_path / "history.db"
+    assert app.main(["brain", "history", "--database", str(path)]) == app.BAD_USAGE and not path.exists()
+    opened = store.open_store(str(path))
+    opened.remember(PastJob(name="wide", shape=views.shape(), ended_at=1e9))
+    opened.close()
+    assert app.main(["brain", "history", "--database", str(path), "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "wide" in lines[1] and json.loads(lines[-1])["total"] == 1
 
 
 def test_past_jobs_are_listed_with_their_outcome():
