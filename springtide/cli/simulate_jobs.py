@@ -60,18 +60,19 @@ def show(found: Fleet, *, title: str) -> None:
     screen = rich_console.Console(width=WIDTH, highlight=False, emoji=False)
     screen.print(title, style="bold")
     shown = rich_table.Table(box=box.SIMPLE)
-    heads = ("job", "ended", "hours", "restarts", "returns", "moves", "saves", "lost", "repeated")
+    heads = ("job", "ended", "hours", "restarts", "returns", "moves", "lost", "again")
     for head in heads:
         shown.add_column(head, justify="left" if head in ("job", "ended") else "right")
     for one in found.outcomes:
         shown.add_row(
             one.name, str(one.phase), f"{one.jct_s / 3600:.2f}", str(one.relaunches), str(one.eras), str(one.moved),
-            str(one.told["checkpoint"]), str(one.counts.lost), str(one.counts.repeated),
+            str(one.counts.lost), str(one.counts.repeated),
         )  # fmt: skip
     screen.print(shown)
     happened = ", ".join(f"{kind} {times} times" for kind, times in sorted(found.happened.items())) or "nothing"
     screen.print(
-        f"{found.hours:.1f} hours of jobs; {found.decisions} decisions, {found.plans} plans, {found.refused} refused"
+        f"{found.hours:.1f} hours of jobs; {found.decisions} decisions; plans: "
+        + (", ".join(f"{count} {what}" for what, count in sorted(found.plans.items())) or "none")
     )
     screen.print(f"went wrong: {happened}")
     for one in found.outcomes:
@@ -92,7 +93,7 @@ def facts(found: Fleet, *, seconds: float, policy: str, seed: int, path: str | N
     """For scripts."""
     return {
         "policy": policy, "seed": None if path else seed, "trace": path, "seconds": round(seconds, 3),
-        "hours": found.hours, "decisions": found.decisions, "plans": found.plans, "refused": found.refused,
+        "hours": found.hours, "decisions": found.decisions, "plans": dict(found.plans),
         "happened": dict(found.happened), "right": all(one.right for one in found.outcomes),
         "jobs": [
             {

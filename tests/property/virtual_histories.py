@@ -8,6 +8,13 @@ import random
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 
+from springtide import errors
+from springtide.domain import shape as shapes
+from springtide.domain.advice import Advice
+from springtide.domain.plan import Plan
+from springtide.domain.plan_rules import PlanRules
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.shape import Shape
 from springtide.sim import models, parameters, workload
 from springtide.sim.jobs import loop
 from springtide.sim.jobs.faults import Bounds, Faults, Rates
@@ -17,7 +24,7 @@ from springtide.sim.jobs.server import Disks
 from springtide.sim.jobs.wire import Weather
 
 MODEL = models.MODELS["widedeep"]
-LONGEST_S = 20_000.0
+LONGEST_S = 2_000.0
 USUAL = Rates(
     kill_worker=60, kill_server=60, kill_master=40, evict=30, cut_off=60, slow_worker=60, slow_server=40,
     full_memory=15, scale_workers=60, scale_servers=60,
@@ -38,7 +45,7 @@ def setup_of(chance: random.Random, seed: int, *, batches: tuple[int, int]) -> S
     job = workload.one(parameters.testbed(), MODEL, requested=shape, steps=chance.randint(*batches))
     return Setup(
         job=job, shape=shape, seed=seed, stride_s=chance.choice([0.0, 0.3, 1.0]), relaunches=10**6,
-        save_every_s=chance.choice([5.0, 20.0, 60.0]),
+        save_every_s=chance.choice([5.0, 20.0, 60.0]), planning=planning_of(chance),
         weather=Weather(late_s=chance.choice([0.001, 0.02, 0.2]), lost=chance.choice([0.0, 0.01, 0.05])),
         data_weather=DataWeather(
             late_s=chance.choice([0.0, 0.01, 0.3]), twice=chance.choice([0.0, 0.05]),
@@ -51,20 +58,65 @@ def setup_of(chance: random.Random, seed: int, *, batches: tuple[int, int]) -> S
     )  # fmt: skip
 
 
+class Whims:
+    """Whoever plans here has no plan: anything may come, sense and nonsense, late, or never."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    async def advise(self, view, *, epoch, now):
+        """Mostly another shape; now and then what no master should follow."""
+        kind = self._chance.choice(
+            ["shape"] * 6 + ["nothing", "stale", "wrong job", "huge", "garbage", "raise", "late"]
+        )
+        if kind == "late":
+            await asyncio.sleep(self._chance.uniform(0.0, 60.0))
+        if kind == "raise":
+            raise errors.TemporaryError("not now")
+        if kind == "garbage":
+            return {"plan": "yes"}
+        most = 10**4 if kind == "huge" else 6
+        shape = Shape(
+            workers=self._chance.randint(1, most), servers=self._chance.randint(1, 4),
+            worker_cpu=self._chance.choice([1.0, 2.0, 4.0]), server_cpu=self._chance.choice([2.0, 8.0, 16.0]),
+        )  # fmt: skip
+        plan = Plan(job="another" if kind == "wrong job" else view.name, shape=shape, reason="a whim")
+        stale = epoch - 1 if kind == "stale" else epoch
+        return Advice(epoch=stale, why="a whim", plan=None if kind == "nothing" else plan)
+
+    async def conclude(self, past):
+        """Nothing is remembered."""
+
+    async def close(self):
+        """Nothing is open."""
+
+
+def planning_of(chance: random.Random) -> PlanRules:
+    """Half of the jobs plan for themselves, hastily."""
+    if chance.random() < 0.5:
+        return PlanRules()
+    least = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=2.0)
+    most = Shape(workers=8, servers=4, worker_cpu=8.0, server_cpu=32.0)
+    return PlanRules(
+        bounds=shapes.Bounds(least=least, most=most, quota=shapes.Capacity(cpu=200.0, memory=2.0**50)), every_s=1.0,
+        settle_s=0.5, window_s=1.0, config=PlanningConfig(between_changes_s=3.0, exact_seconds=0.0),
+    )  # fmt: skip
+
+
 def rates_of(chance: random.Random) -> Rates:
     """Some kinds of trouble not at all, the others more or less often."""
     factor = chance.choice([0.3, 1.0, 3.0])
     return Rates(**{each.name: factor * getattr(USUAL, each.name) * chance.choice([0, 1, 1]) for each in fields(USUAL)})
 
 
-def tell(seed: int, folder, *, batches: tuple[int, int] = (60, 600)) -> History:
+def tell(seed: int, folder, *, batches: tuple[int, int] = (60, 400)) -> History:
     """The history of this seed; a job that does not end is an error."""
     chance = random.Random(seed)
     setup, rates = setup_of(chance, seed, batches=batches), rates_of(chance)
     bounds = Bounds(until_s=chance.choice([60.0, 200.0]))
 
     async def live() -> History:
-        job = VirtualJob(setup, folder)
+        job = VirtualJob(setup, folder, Whims(random.Random(seed + 2)) if setup.planning.on else None)
         faults = Faults(job, rates, bounds, seed + 1)
         wrong = asyncio.create_task(faults.run())
         async with asyncio.timeout(LONGEST_S):

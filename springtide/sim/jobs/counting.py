@@ -4,7 +4,7 @@ In: pushes of virtual workers, as (shard, batches). Out: rows to push, and in th
 rows lie in the real store (zero at first, SGD at rate 1, a gradient of -1 a batch): one key for every slot and shard.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -67,12 +67,12 @@ class Counts:
         return not self.lost and not self.repeated
 
 
-def count(card: DatasetCard, slots: int, owners: Iterable[tuple[int, _native.Store]]) -> Counts:
+def count(card: DatasetCard, slots: int, stores: Mapping[int, _native.Store]) -> Counts:
     """Read every slot at its owner. A slot that nobody has is lost with all its batches."""
     shards = card.epochs * card.shards
     keys, wanted = counting_keys(slots, shards), batches_of(card)
     lost = repeated = 0
-    said, stores = "", dict(owners)
+    said = ""
     for slot in range(slots):
         seen = np.zeros((shards, 1), dtype=np.float32)
         if slot in stores:

@@ -79,7 +79,7 @@ class Faults:
         weights = [getattr(self._rates, kind) for kind in kinds]
         while True:
             await asyncio.sleep(self._chance.expovariate(self._rates.total / 3600))
-            if loop.time() > until or self._job.over.is_set():
+            if loop.time() > until or self._job.ended:
                 return
             (kind,) = self._chance.choices(kinds, weights)
             if await getattr(self, f"_{kind}")():
@@ -113,6 +113,8 @@ class Faults:
     async def _kill_master(self) -> bool:
         masters = self._job.masters
         if masters.desk is None:
+            return False
+        if masters.desk.state.phase.over:
             return False
         masters.kill()
         await asyncio.sleep(self._chance.uniform(0.01, self._bounds.master_s))

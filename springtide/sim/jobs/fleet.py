@@ -1,9 +1,9 @@
-"""Some jobs at once on one virtual cluster: a real policy sizes them, their real masters carry it out.
+"""Some jobs at once on one virtual cluster: each job's real master plans for it, by a real policy, and carries it out.
 
-In: a world, jobs with their luck, a policy. Out: an `Outcome` a job, with its counts. Each job begins with the numbers
-that the policy gives it, in pods of the size that its user asked for, and is shown to the policy every so often; a plan
-reaches its master as `springtide scale` does. Pods take their time to come (`sim.cluster`), and are lost at the world's
-rates.
+In: a world, jobs with their luck, a policy. Out: an `Outcome` a job, with its counts. Each job begins with what the
+policy gives to one that it knows nothing of; from then on its master shows it to the policy, checks what comes back and
+carries it out a move at a time (`master.autoscale`). Pods take their time to come (`sim.cluster`), and are lost at the
+world's rates (`luck`).
 """
 
 import asyncio
@@ -15,19 +15,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from springtide import errors
 from springtide.domain.cluster import WantedRole
-from springtide.domain.plan import Plan
+from springtide.domain.plan_rules import PlanRules
 from springtide.domain.planning import PlanningConfig
-from springtide.domain.shape import Bounds, Shape
+from springtide.domain.shape import Bounds, Capacity
 from springtide.domain.stages import Stage
-from springtide.domain.view import ClusterView, JobView, Launch
 from springtide.sim import cluster as clusters
-from springtide.sim import systems, views
-from springtide.sim.cluster import Cluster
+from springtide.sim import views
+from springtide.sim.jobs.advising import PolicyAdviser, first_plan
 from springtide.sim.jobs.job import Outcome, Setup, VirtualJob
 from springtide.sim.jobs.luck import Luck
-from springtide.sim.jobs.shown import Shown, numbers_only
 from springtide.sim.parameters import World
 from springtide.sim.systems import System
 from springtide.sim.world import Job
@@ -44,19 +41,10 @@ class Fleet:
     happened: Counter[str] = field(default_factory=Counter)
     """What went wrong, by kind."""
     decisions: int = 0
-    plans: int = 0
-    refused: int = 0
-    """Plans that the cluster had no room for, or that a master would not carry out."""
+    plans: Counter[str] = field(default_factory=Counter)
+    """What became of plans: taken, refused, done."""
     hours: float = 0.0
     """Of all jobs together."""
-
-
-class _Waiting:
-    """A job that nothing of runs yet."""
-
-    def __init__(self, job: Job) -> None:
-        self.job, self.planned = job, asyncio.Event()
-        self.plan: Plan | None = None
 
 
 class Running:
@@ -70,137 +58,77 @@ class Running:
         self._heartbeat_s, self._stride_s, self._watch = heartbeat_s, stride_s, watch
         self._loop = asyncio.get_running_loop()
         self._config = PlanningConfig(exact_seconds=0.0)
-        self._bounds = views.bounds(world)
-        self._cluster = Cluster(world)
-        self._waiting: dict[str, _Waiting] = {}
-        self._shown: dict[str, Shown] = {}
+        self._bounds = without_memory(views.bounds(world))
+        self._capacity = clusters.Cluster(world).capacity
         self._running: dict[str, VirtualJob] = {}
-        self._launches: list[Launch] = []
         self.fleet = Fleet()
 
     async def run(self) -> Fleet:
         """Until the last job is over."""
-        asking = self._loop.create_task(self._ask_now_and_then())
         living = {self._loop.create_task(self._live(job)) for job in self._jobs}
         try:
             while living:
-                done, _ = await asyncio.wait({asking, *living}, return_when=asyncio.FIRST_COMPLETED)
+                done, living = await asyncio.wait(living, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                living -= done
         finally:
-            for task in (asking, *living):
+            for task in living:
                 task.cancel()
         return self.fleet
 
-    # ---- one job ----
+    def room(self) -> Capacity:
+        """Cores that no job's processes have, or wait for."""
+        held = sum(running.machines.cpu for running in self._running.values())
+        return replace(self._capacity, cpu=max(0.0, self._capacity.cpu - held))
 
     async def _live(self, job: Job) -> None:
         await asyncio.sleep(job.arrives_at - self._loop.time())
-        waiting = self._waiting[job.name] = _Waiting(job)
-        self._ask()
-        await waiting.planned.wait()
-        assert waiting.plan is not None
-        plan, chance = waiting.plan, np.random.default_rng(job.seed)
-        setup = Setup(
-            job=job, shape=plan.shape, seed=job.seed, heartbeat_s=self._heartbeat_s, stride_s=self._stride_s,
-            save_every_s=self._world.save_every_s,
-            starts_s=lambda wanted, _: self._starts_s(job.name, wanted, chance),
-        )  # fmt: skip
-        folder = self._folder / job.name.replace("~", "-")
-        running = self._running[job.name] = VirtualJob(setup, folder)
-        self._shown[job.name] = Shown(running, plan.shape, plan.stage, self._loop.time())
+        adviser = PolicyAdviser(self._system, self._config, self.room)
+        setup = self._setup(job)
+        running = self._running[job.name] = VirtualJob(setup, self._folder / job.name.replace("~", "-"), adviser)
         luck = Luck(running, self._world, random.Random(job.seed))
         going_wrong = self._loop.create_task(luck.run())
         try:
             outcome = await running.run()
         finally:
             going_wrong.cancel()
-        held = self._shown.pop(job.name).shape
         del self._running[job.name]
-        self._cluster.take(-held.cpu, -held.memory)
-        self.fleet.outcomes.append(replace(outcome, name=job.name, jct_s=self._loop.time() - job.arrives_at))
-        self.fleet.happened.update(luck.done)
-        self.fleet.hours += outcome.jct_s / 3600
+        fleet = self.fleet
+        fleet.outcomes.append(replace(outcome, name=job.name, jct_s=self._loop.time() - job.arrives_at))
+        fleet.happened.update(luck.done)
+        fleet.hours += outcome.jct_s / 3600
+        fleet.decisions += adviser.asked
+        fleet.plans.update(str(line["outcome"]) for _, kind, line in outcome.story if kind == "plan")
         if self._watch is not None:
-            self._watch(self._loop.time(), len(self.fleet.outcomes))
+            self._watch(self._loop.time(), len(fleet.outcomes))
 
-    def _starts_s(self, name: str, wanted: WantedRole, chance: np.random.Generator) -> float:
-        cpu, memory = wanted.cpu or 1.0, wanted.memory or 0
-        seconds = clusters.pending_s(self._world, cpu, 1, chance) + self._world.launch_s + self._world.init_s
-        launch = Launch(kind=wanted.role.kind, cpu=cpu, memory=memory, seconds=seconds)
-        self._launches.append(launch)
-        del self._launches[:-50]
-        if name in self._shown:
-            self._shown[name].launches.append(launch)
-        return seconds
+    def _setup(self, job: Job) -> Setup:
+        """The job with its first shape, and how it plans from there on."""
+        plan, chance = first_plan(job, self._bounds, self._system, self._config, self.room()), _luck_of(job)
+        elastic = self._system.mechanisms.elastic
+        beat, config = self._heartbeat_s, self._config
+        rules = PlanRules(
+            bounds=self._bounds, config=config, stage=plan.stage or Stage.SAMPLING, why=plan.reason,
+            every_s=self._system.every_s, settle_s=2 * beat, window_s=max(2 * beat, config.sample_s / 3),
+        )  # fmt: skip
+        return Setup(
+            job=job, shape=replace(plan.shape, worker_memory=0, server_memory=0), seed=job.seed, heartbeat_s=beat,
+            stride_s=self._stride_s, save_every_s=self._world.save_every_s, planning=rules if elastic else PlanRules(),
+            starts_s=lambda wanted, _: self._starts_s(wanted, chance),
+        )  # fmt: skip
 
-    # ---- the policy ----
-
-    async def _ask_now_and_then(self) -> None:
-        while True:
-            await asyncio.sleep(self._system.every_s)
-            self._ask()
-
-    def _ask(self) -> None:
-        """One decision about all jobs that wait, or have been measured since they last changed."""
-        now, seen = self._loop.time(), []
-        held_cpu, held_memory = 0.0, 0.0
-        for waiting in self._waiting.values():
-            seen.append(_unborn(waiting.job, self._bounds_of(waiting.job)))
-        for name, shown in self._shown.items():
-            shown.look(now)
-            if shown.settled and now - shown.changed_at >= self._config.sample_s:
-                held_cpu, held_memory = held_cpu + shown.shape.cpu, held_memory + shown.shape.memory
-                seen.append(shown.view(self._bounds_of(self._running[name].setup.job)))
-        if not seen:
-            return
-        free = self._cluster.free
-        capacity = replace(free, cpu=free.cpu + held_cpu, memory=free.memory + held_memory)
-        view = ClusterView(now=now, capacity=capacity, jobs=tuple(seen), launches=tuple(self._launches))
-        decision = systems.check(self._system.policy(view, self._config), self._system.name)
-        self.fleet.decisions += 1
-        for plan in sorted(decision.plans, key=lambda plan: plan.shape.cpu):
-            self._carry_out(plan, now)
-
-    def _bounds_of(self, job: Job) -> Bounds:
-        return numbers_only(self._bounds, job.requested)
-
-    def _carry_out(self, plan: Plan, now: float) -> None:
-        shown, waiting = self._shown.get(plan.job), self._waiting.get(plan.job)
-        before = shown.shape if shown is not None else None
-        if (before is not None and _numbers(before) == _numbers(plan.shape)) or (shown is None and waiting is None):
-            if shown is not None:
-                shown.stage = plan.stage or shown.stage
-            return
-        cpu = plan.shape.cpu - (before.cpu if before is not None else 0.0)
-        memory = plan.shape.memory - (before.memory if before is not None else 0)
-        if (cpu > 0 or memory > 0) and not self._cluster.fits(max(cpu, 0.0), max(memory, 0.0)):
-            self.fleet.refused += 1
-            return
-        self._cluster.take(cpu, memory)
-        self.fleet.plans += 1
-        if waiting is not None:
-            waiting.plan = plan
-            del self._waiting[plan.job]
-            waiting.planned.set()
-        elif shown is not None:
-            shown.plan(plan.shape, plan.stage, now)
-            self._loop.create_task(self._scale(self._running[plan.job], plan))
-
-    async def _scale(self, job: VirtualJob, plan: Plan) -> None:
-        try:
-            await job.scale(workers=plan.shape.workers, servers=plan.shape.servers, why=plan.reason)
-        except errors.SpringtideError:
-            self.fleet.refused += 1
+    def _starts_s(self, wanted: WantedRole, chance: np.random.Generator) -> float:
+        pending = clusters.pending_s(self._world, wanted.cpu or 1.0, 1, chance)
+        return pending + self._world.launch_s + self._world.init_s
 
 
-def _numbers(shape: Shape) -> tuple[int, int]:
-    return shape.workers, shape.servers
+def _luck_of(job: Job) -> np.random.Generator:
+    return np.random.default_rng(job.seed)
 
 
-def _unborn(job: Job, bounds: Bounds) -> JobView:
-    return JobView(
-        name=job.name, user=job.user, facts=job.facts, bounds=bounds, features=views.features(job),
-        requested=job.requested, submitted_at=job.arrives_at, samples_total=job.samples, stage=Stage.WAITING,
+def without_memory(bounds: Bounds) -> Bounds:
+    """Bounds of cores alone: memory has no limit at this level."""
+    return replace(
+        bounds, least=replace(bounds.least, worker_memory=0, server_memory=0),
+        most=replace(bounds.most, worker_memory=0, server_memory=0),
     )  # fmt: skip

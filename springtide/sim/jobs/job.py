@@ -12,14 +12,17 @@ from dataclasses import dataclass, field, replace
 
 from springtide import _native
 from springtide.data import shards
+from springtide.domain.advice import Adviser
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import RoleKind, WantedRole
 from springtide.domain.guarding import GuardRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.leases import Holder
+from springtide.domain.plan_rules import PlanRules
 from springtide.domain.samples import DatasetCard
 from springtide.domain.shape import Shape
 from springtide.domain.straggling import StragglerRules
+from springtide.embedding import restoring
 from springtide.master.record import Record
 from springtide.rpc import messages
 from springtide.sim.jobs import counting
@@ -33,7 +36,7 @@ from springtide.sim.jobs.worker import VirtualWorker
 from springtide.sim.world import Job
 
 SLOTS = 64
-TOLD = frozenset({"phase", "decision", "lost", "ready", "checkpoint", "moved", "master", "failed", "poisoned"})
+TOLD = frozenset({"phase", "decision", "lost", "ready", "checkpoint", "moved", "master", "failed", "poisoned", "plan"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class Setup:
     relaunches: int = 5
     guards: GuardRules = field(default_factory=lambda: GuardRules(memory=False))
     """What the job does for its servers. Where memory is not looked after, it has no limit either."""
+    planning: PlanRules = field(default_factory=PlanRules)
+    """How its master plans for it, with an adviser; usually not at all."""
     weather: Weather = field(default_factory=Weather)
     data_weather: DataWeather = field(default_factory=DataWeather)
     disks: Disks = field(default_factory=Disks)
@@ -73,7 +78,8 @@ class Setup:
             name=self.job.name.replace("~", "-").lower(), servers=self.shape.servers, workers=self.shape.workers,
             slots=SLOTS, heartbeat_s=beat, silence_s=max(30.0, 6 * beat), join_s=1e6, relaunches=self.relaunches,
             drain_s=max(30.0, 6 * beat, 4 * self.stride_s),
-            checkpoints=CheckpointRules(every_s=self.save_every_s), guards=replace(self.guards, window_s=5 * beat),
+            checkpoints=CheckpointRules(every_s=self.save_every_s), planning=self.planning,
+            guards=replace(self.guards, window_s=5 * beat),
             stragglers=replace(usual, window_s=max(usual.window_s, 6 * beat), every_s=max(usual.every_s, 4 * beat)),
             worker_cpu=self.shape.worker_cpu, server_cpu=self.shape.server_cpu,
             worker_memory=self.shape.worker_memory or None,
@@ -116,13 +122,13 @@ class Outcome:
 class VirtualJob:
     """A job that runs. Faults and scaling reach into it by `machines`, `masters` and `scale`."""
 
-    def __init__(self, setup: Setup, folder: pathlib.Path) -> None:
-        self.setup, self.spec, self.card = setup, setup.spec, setup.card
+    def __init__(self, setup: Setup, folder: pathlib.Path, adviser: Adviser | None = None) -> None:
+        self.setup, self.spec, self.card, self._folder = setup, setup.spec, setup.card, folder
         self.chance = random.Random(setup.seed)
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self.told = Told(lambda: self._loop.time() - self._began, TOLD.__contains__)
-        self.masters = Masters(self.spec, folder, self.told, self._check)
+        self.masters = Masters(self.spec, folder, self.told, self._check, adviser)
         self.network = Network(setup.data_weather, self.chance)
         self.pace = Pace(setup.job, SLOTS)
         self.pace.serving, self.pace.done = self._serving, lambda: float(self.samples_done)
@@ -151,6 +157,12 @@ class VirtualJob:
         self.machines.end_all()
         self.masters.kill()
         return outcome
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, though not everyone has heard of it: what is lost from now on is no loss to the job."""
+        desk = self.masters.desk
+        return self.over.is_set() or (desk is not None and desk.state.phase.over)
 
     async def scale(self, *, workers: int | None = None, servers: int | None = None, why: str) -> None:
         """As `springtide scale`, or a plan, does. BadInput where the job cannot do that now."""
@@ -203,21 +215,29 @@ class VirtualJob:
         for slot in range(SLOTS):
             owner_of(slot, alive)
 
-    def _store_of(self, slot: int) -> _native.Store | None:
-        """Where a slot lies in the end: with its owner, or with whoever was about to hand it over."""
-        owner = owner_of(slot, self._servers)
-        kept = (server for server in self._servers if server.moving.keeps(slot))
-        found = owner or next(kept, None)
-        return found.store if found is not None else None
+    def _stores(self, saved: int | None) -> dict[int, _native.Store]:
+        """Where slots lie in the end: with their owners, or with whoever was about to hand them over; those of a server
+        that was lost after the last checkpoint, which has all of them by then, in there.
+        """
+        found: dict[int, _native.Store] = {}
+        for slot in range(SLOTS):
+            kept = (server for server in self._servers if server.moving.keeps(slot))
+            if (server := owner_of(slot, self._servers) or next(kept, None)) is not None:
+                found[slot] = server.store
+        if saved is not None and (lost := [slot for slot in range(SLOTS) if slot not in found]):
+            last = counting.new_store(SLOTS)
+            restoring.restore(last, str(self._folder), saved, lost)
+            found |= dict.fromkeys(lost, last)
+        return found
 
     def _outcome(self, status: messages.JobStatus) -> Outcome:
         record = self.masters.record
-        owners = [(slot, store) for slot in range(SLOTS) if (store := self._store_of(slot)) is not None]
+        stores = self._stores(record.state.safety.saved if status.phase is Phase.FINISHED else None)
         totals = record.book.totals()
         return Outcome(
             name=self.spec.name, phase=status.phase, why=status.why, jct_s=self._loop.time() - self._began,
             samples=totals.samples_done, wanted=self.card.epochs * self.card.samples_used,
-            counts=counting.count(self.card, SLOTS, owners), relaunches=status.relaunches, terms=self.masters.term,
+            counts=counting.count(self.card, SLOTS, stores), relaunches=status.relaunches, terms=self.masters.term,
             eras=record.book.era, moved=sum(line["slots"] for _, kind, line in self.told.lines if kind == "moved"),
             copies=self.network.copies, told=Counter(kind for _, kind, _ in self.told.lines), story=self.told.lines,
         )  # fmt: skip

@@ -29,6 +29,8 @@ class Luck:
         while a_day > 0:
             pods = max(1, len(self._job.machines.processes))
             await asyncio.sleep(self._chance.expovariate(a_day / DAY_S * pods))
+            if self._job.ended:
+                return
             evicted = self._chance.random() < world.preemptions_a_day / a_day
             found = [*self._job.machines.processes.values()]
             process = self._chance.choice(found) if found else None

@@ -118,13 +118,18 @@ class Machines:
         self._pids = itertools.count(1000)
         self._news = asyncio.Event()
         self._exits: list[RoleExit] = []
-        self.pending: set[Life] = set()
+        self.pending: dict[Life, WantedRole] = {}
         """Wanted, and on their way."""
         self.processes: dict[Life, Process] = {}
         """That run now."""
         self.status: messages.JobStatus | None = None
         self.lost = 0
         """Processes that did not end by themselves."""
+
+    @property
+    def cpu(self) -> float:
+        """Cores of all that run, or are on their way."""
+        return sum(one.cpu for one in self.processes.values()) + sum(one.cpu or 1.0 for one in self.pending.values())
 
     def living(self, kind: RoleKind) -> list[Process]:
         """Processes of one kind, by rank and life."""
@@ -171,11 +176,11 @@ class Machines:
         match step:
             case reconcile.Start(wanted):
                 life = Life(wanted.role, wanted.incarnation)
-                self.pending.add(life)
+                self.pending[life] = wanted
                 asyncio.get_running_loop().call_later(self._starts_s(wanted), self._begin, life, wanted)
             case reconcile.End(life, kill):
                 if life in self.pending:
-                    self.pending.discard(life)
+                    del self.pending[life]
                     self._exits.append(RoleExit(role=life.role, pid=0, incarnation=life.incarnation, signal="SIGTERM"))
                 elif life in self.processes:
                     process = self.processes[life]
@@ -189,7 +194,7 @@ class Machines:
     def _begin(self, life: Life, wanted: WantedRole) -> None:
         if life not in self.pending:
             return
-        self.pending.discard(life)
+        del self.pending[life]
 
         def ended(how: RoleExit) -> None:
             del self.processes[life]

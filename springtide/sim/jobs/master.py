@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from springtide import errors
+from springtide.domain.advice import Adviser
 from springtide.domain.job import JobSpec
+from springtide.master.autoscale import Advised
 from springtide.master.desk import Desk
 from springtide.master.journal import Journal, Superseded
 from springtide.master.main import rebuild
@@ -87,8 +89,11 @@ class Told(EventLog):
 class Masters:
     """The masters of one job, one after the other."""
 
-    def __init__(self, spec: JobSpec, folder: pathlib.Path, story: Told, check: Callable[[Record], None]) -> None:
-        self.spec, self._folder, self.story, self._check = spec, folder, story, check
+    def __init__(
+        self, spec: JobSpec, folder: pathlib.Path, story: Told, check: Callable[[Record], None],
+        adviser: Adviser | None = None,
+    ) -> None:  # fmt: skip
+        self.spec, self._folder, self.story, self._check, self._adviser = spec, folder, story, check, adviser
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._pages = Pages()
@@ -118,7 +123,12 @@ class Masters:
         snapshot, kept = journal.read()
         record = rebuild(self.spec, snapshot, kept)
         saving = Saving(self.spec.checkpoints, self._folder, term=self.term)
-        self.desk = Desk(record, self.story, self.clock, journal, self.term, saving, away_s=self.spec.heartbeat_s)
+        advised = None
+        if self._adviser is not None:
+            advised = Advised(adviser=self._adviser, name=self.spec.name, wall=self._loop.time)
+        self.desk = Desk(
+            record, self.story, self.clock, journal, self.term, saving, advised, away_s=self.spec.heartbeat_s
+        )  # fmt: skip
         if snapshot or kept:
             self.desk.take_over()
         else:
