@@ -34,6 +34,7 @@ BENCHES = {
     "plan": "springtide.bench.plan",
     "fit": "springtide.bench.fit",
     "autotune": "springtide.bench.autotune",
+    "auc": "springtide.bench.auc",
 }
 
 

@@ -15,7 +15,7 @@ from springtide.domain.profile import Profile
 from springtide.domain.shape import GIB, MemoryNeed, Shape
 from springtide.domain.view import PastJob
 from springtide.planning import evidence, fit, paces, policies
-from springtide.sim import models, oracle, parameters, systems, views, workload
+from springtide.sim import models, oracle, parameters, systems, trained, views, workload
 from springtide.sim import world as physics
 from springtide.sim.models import MODELS, Model
 from springtide.sim.rows import NOT_IN_TEXT, Row, missing, row
@@ -243,13 +243,9 @@ def instability(seeds: Sequence[int]) -> list[Row]:
 
 def rows(seeds: Sequence[int]) -> list[Row]:
     """All of them."""
-    trained = (
-        "models must be trained for that; the demo and `bench exactly-once` show that no sample is lost or doubled"
-    )
     return [
         *completion(seeds), *other_widths(seeds), *cold_start(seeds), *fitted(seeds), *instability(seeds),
-        missing("000 Fig. 8", "AUC unchanged by elasticity", NOT_IN_TEXT, trained),
-        missing("001 §6.2", "AUC spread of widedeep, xdeepfm", "0.0004, 0.0006", trained),
+        *trained.rows(),
     ]  # fmt: skip
 
 
