@@ -109,9 +109,10 @@ class QuotaJob:
         self._told_in.mkdir()
         script = folder / "train.py"
         script.write_text(SCRIPT)
+        whole = planning is None  # processes start with a core each, so that their imports take no minutes
         spec = JobSpec(
-            name=name, workers=first.workers, servers=first.servers, worker_cpu=first.worker_cpu,
-            server_cpu=first.server_cpu, guards=GuardRules(memory=False, servers=False),
+            name=name, workers=first.workers, servers=first.servers, worker_cpu=1.0 if whole else first.worker_cpu,
+            server_cpu=1.0 if whole else first.server_cpu, guards=GuardRules(memory=False, servers=False),
             planning=planning or PlanRules(),
         )  # fmt: skip
         self.cluster = LocalCluster(
@@ -136,8 +137,9 @@ class QuotaJob:
         """Have this shape from now on: so many roles, each with its cores."""
         status = self.cluster.status
         if (status.workers_wanted, status.servers_wanted) != (shape.workers, shape.servers):
+            asked = time.time()
             self.cluster.scale(shape.workers, servers=shape.servers)
-            self.cluster.until(lambda now: there(now, shape))
+            self.cluster.until(lambda now: there(now, shape) and self._all_train(now, asked))
         roles = {f"worker-{rank}": shape.worker_cpu for rank in ranks(self.cluster.status, RoleKind.WORKER)}
         roles |= {f"server-{rank}": shape.server_cpu for rank in ranks(self.cluster.status, RoleKind.SERVER)}
         for role, cpu in roles.items():
@@ -145,6 +147,10 @@ class QuotaJob:
                 raise errors.BadInput(
                     "this benchmark needs CPU quotas: run it where control groups may be made, as root"
                 )
+
+    def _all_train(self, status: JobStatus, since: float) -> bool:
+        told = [self._told_in / f"told-{rank}" for rank in ranks(status, RoleKind.WORKER)]
+        return all(path.exists() and path.stat().st_mtime > since for path in told)
 
     def measure(self, shape: Shape, times: Times) -> None:
         """Have the shape for a while."""
