@@ -53,7 +53,7 @@ def grid(workers: int, servers: int, *, step: float, budget: float) -> Bounds:
 
 FULL = Search(
     bounds=grid(3, 2, step=0.1, budget=1.6), try_s=Times(settle_s=1.0, measure_s=3.0, window_s=1.5),
-    final_s=Times(settle_s=2.0, measure_s=6.0, window_s=3.0), rounds=4, patience_s=150.0,
+    final_s=Times(settle_s=2.0, measure_s=6.0, window_s=3.0), rounds=4, patience_s=120.0,
 )  # fmt: skip
 QUICK = Search(
     bounds=grid(2, 1, step=0.25, budget=1.0), try_s=Times(settle_s=0.5, measure_s=1.5, window_s=0.75),

@@ -18,7 +18,7 @@ from springtide.planning import evidence, fit, paces, policies
 from springtide.sim import models, oracle, parameters, systems, trained, views, workload
 from springtide.sim import world as physics
 from springtide.sim.models import MODELS, Model
-from springtide.sim.rows import NOT_IN_TEXT, Row, missing, row
+from springtide.sim.rows import NOT_IN_TEXT, Row, row
 from springtide.sim.running import Outcome
 from springtide.sim.simulation import Simulation, Story
 from springtide.sim.world import Job
