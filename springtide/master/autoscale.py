@@ -110,10 +110,16 @@ class Autoscale:
             self._conclude()
         elif not why and state.planned.target is not None:
             self._move_on()
-        elif not why and self._asking is None and now >= self._next_at:
+        elif not why and self._asking is None and now >= self._next_at and self._worth_asking(now):
             self._next_at = now + self._rules.every_s
             self._asking = asyncio.get_running_loop().create_task(self._ask())
             self._asking.add_done_callback(self._asked)
+
+    def _worth_asking(self, now: float) -> bool:
+        """Whether anything can have been measured in this shape yet; want of memory does not wait for that."""
+        era = self.watching.era
+        measured = era is not None and now >= era.since + self._rules.settle_s + self._rules.window_s
+        return measured or bool(viewing.findings(self._sources, now=now))
 
     async def close(self) -> None:
         """Wait until the job is remembered, not for long; let the adviser go."""
@@ -260,6 +266,8 @@ class Autoscale:
     async def _remember(self) -> None:
         assert self._advised is not None
         over = viewing.past(self._sources, self._pace, ended_at=self._advised.wall())
+        if over.shape is None and not self._rules.brain:
+            return  # it ended as a sample: nobody can learn from it, and only a brain for many waits for its end
         try:
             async with asyncio.timeout(CONCLUDE_S):
                 await self._advised.adviser.conclude(over)

@@ -17,6 +17,7 @@ from springtide.domain.cluster import Life, Role, RoleKind, RoleUsage
 from springtide.domain.job import Phase
 from springtide.domain.profile import ModelFacts
 from springtide.domain.shape import NO_NEED, MemoryNeed, Shape
+from springtide.domain.stages import Stage
 from springtide.domain.view import Feature, Finding, JobView, PastJob, RoleUse, Trouble
 from springtide.job import events, planned
 from springtide.job.nodes import Node, NodeState
@@ -63,13 +64,15 @@ def view(sources: Sources, *, now: float) -> JobView | None:
 
 
 def past(sources: Sources, throughput: float | None, *, ended_at: float) -> PastJob:
-    """The job when it is over."""
+    """The job when it is over. One that was only a sample has no shape that others should begin with."""
     state = sources.record.state
+    sized = state.planned.stage in (Stage.OPTIMIZING, Stage.ADJUSTING)
     found = facts(sources.record) if sources.record.book.passes else None
     return PastJob(
         name=sources.name, user=state.spec.planning.user, features=features(sources.record, found),
-        initial=first_shape(state), shape=planned.shape_of(state), finished=state.phase is Phase.FINISHED,
-        ended_at=ended_at, throughput=throughput, need=need(sources), facts=found,
+        initial=first_shape(state), shape=planned.shape_of(state) if sized else None,
+        finished=state.phase is Phase.FINISHED, ended_at=ended_at, throughput=throughput, need=need(sources),
+        facts=found,
     )  # fmt: skip
 
 

@@ -151,14 +151,14 @@ def test_a_job_is_measured_and_gets_the_shape_that_was_planned(tmp_path):
         assert (status.stage, status.shape, status.target, status.settled) == ("adjusting", LARGER, None, True)
         wanted = {str(one.role): one.cpu for one in world.desk.state.wanted()}
         assert wanted == {"server-0": 0.6, "worker-0": 0.4, "worker-1": 0.4}
-        assert [one["outcome"] for one in world.told()] == ["nothing", "refused", "taken", "done", "nothing"]
+        assert [one["outcome"] for one in world.told()] == ["refused", "taken", "done", "nothing"]
 
     with_world(test, tmp_path, plan_once())
 
 
 def test_the_adviser_sees_what_was_measured_used_and_known(tmp_path):
     async def test(world):
-        await world.train(8)
+        await world.train(5)
         view = world.adviser.seen[-1]
         assert (view.name, view.user, view.shape, view.stage) == ("job-2", "ada", SMALL, Stage.SAMPLING)
         assert view.features["script"] == "train.py" and view.features["batch"] == 10.0
@@ -316,6 +316,18 @@ def test_a_job_that_is_over_is_remembered_with_what_it_ended_with(tmp_path):
         assert world.adviser.closed
 
     with_world(test, tmp_path, plan_once())
+
+
+def test_a_job_that_ended_as_a_sample_is_no_example_for_others(tmp_path):
+    async def test(world):
+        await world.train(2)
+        await world.desk.handle(world.peers["worker-0"], messages.Finish())
+        world.desk.tick()
+        assert world.desk.state.phase is Phase.FINISHED
+        await world.desk.autoscale.close()
+        assert world.adviser.past == [] and world.adviser.seen == []
+
+    with_world(test, tmp_path)
 
 
 def test_a_job_without_rules_is_left_alone(tmp_path):
