@@ -30,7 +30,7 @@ def test_two_masters_share_one_cluster_and_a_new_brain_keeps_the_promises(tmp_pa
             status = await a.ask(counsel.Inspect())
             assert len(status.jobs) == 2 and {job.event for job in status.jobs} == {"created"}
             assert status.held.cpu == one.plan.shape.cpu + two.plan.shape.cpu <= 100
-            assert status.decisions == 1 and len(status.executor_pids) == status.executors == 1
+            assert 1 <= status.decisions <= 2 and len(status.executor_pids) == status.executors == 1
             for pid in status.executor_pids:
                 os.kill(pid, signal.SIGKILL)
             await b.conclude(PastJob(name="train", shape=two.plan.shape, ended_at=1000.0))
