@@ -81,3 +81,11 @@ def test_the_cluster_of_bench_plan_is_measured_well_enough_to_be_planned_for():
     assert all(isinstance(model, fit.Fitted) for model in models)
     took = plan.one(view)
     assert took.jobs == 12 and took.decision_s > 0 and took.plans > 0
+
+
+def test_no_two_jobs_of_the_other_cluster_have_anything_in_common():
+    jobs = plan_world.cluster(12, seed=3, unlike=True).jobs
+    assert len({job.bounds for job in jobs}) == len({job.need for job in jobs}) == 12
+    assert len({len(job.profiles) for job in jobs}) > 6
+    took = plan.one(plan_world.cluster(6, seed=3, unlike=True))
+    assert took.plans > 0
