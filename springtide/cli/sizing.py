@@ -71,6 +71,8 @@ def start(asked: Asked, *, cores: int, say: Callable[[str], None]) -> Start:
             workers=sizes.workers, servers=sizes.servers, worker_cpu=fixed.cpu, server_cpu=fixed.cpu,
             threads=sizes.threads_per_worker, planning=PlanRules(),
         )  # fmt: skip
+    if fixed.quota is not None and fixed.quota > cores:
+        raise errors.BadInput(f"--quota {fixed.quota:g}: this machine has {cores} cores; give that or less, or none")
     trouble = cgroups.why_not()
     if trouble:
         say(f"cores cannot be held here ({trouble}): only numbers of workers and servers are planned")
@@ -138,6 +140,10 @@ def changed(rules: PlanRules, given: Sequence[str]) -> PlanRules:
             equals = ""
         if not equals:
             raise errors.BadInput(f"--planning {text}: wanted NAME=VALUE, such as sample_s=20")
+    if "policy" in new["config"]:
+        from springtide.planning import policies  # brings much along, and is rarely needed here
+
+        policies.found(new["config"]["policy"])
     return replace(
         rules, config=replace(rules.config, **new["config"]), bounds=replace(rules.bounds, **new["bounds"]),
         **new["rules"],

@@ -72,11 +72,17 @@ def test_settings_go_where_they_belong():
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("sampel_s=5", "sample_s"), ("sample_s=often", "NAME=VALUE"), ("rho", "NAME")]
+    ("text", "why"),
+    [("sampel_s=5", "sample_s"), ("sample_s=often", "NAME=VALUE"), ("rho", "NAME"), ("policy=sprintide", "springtide")],
 )
 def test_settings_that_make_no_sense_are_refused(text, why):
     with pytest.raises(errors.BadInput, match=why):
         start(settings=(text,))
+
+
+def test_more_cores_than_there_are_are_refused():
+    with pytest.raises(errors.BadInput, match="2 cores"):
+        start(Fixed(quota=3.0))
 
 
 def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
