@@ -1,5 +1,6 @@
 """`springtide reproduce NAME`: a paper's figures from this code. In: a name. Out: a table, plots, JSON."""
 
+import datetime
 import pathlib
 import sys
 
@@ -23,9 +24,12 @@ def reproduce(name: str, *, seeds: int, jobs: int, quick: bool, out: str | None,
     remark = " (quick: shows that it runs, proves nothing)" if quick else ""
     rows.show(found, title=f"{name}: {len(chosen)} seeds, days of {count} jobs{remark}")
     if out is not None:
-        for path in reproduction.write(pathlib.Path(out), found, seen, seed=0):
+        for path in reproduction.write(pathlib.Path(out), found, seen, list(chosen)):
             print(path, file=sys.stderr)
     if as_json:
-        said = {"rows": found, "reproduction": name, "jobs": count, "seeds": len(chosen), "quick": quick}
+        said = {
+            "rows": found, "reproduction": name, "jobs": count, "seeds": len(chosen), "quick": quick,
+            "date": datetime.date.today().isoformat(),
+        }  # fmt: skip
         print(msgspec.json.encode(said).decode(), flush=True)
     return 0

@@ -22,6 +22,11 @@ WORLD = World()
 EARLIER = HISTORY
 """Jobs of the days before, from which a history comes: the papers' systems ran for months."""
 Which = Callable[[Outcome], bool]
+CLASSES: dict[str, Which] = {
+    "all jobs": lambda one: True, "hot servers": lambda one: one.job.hot > 1,
+    "too little server CPU": lambda one: one.job.starved,
+}  # fmt: skip
+"""Whose completion times Fig. 15 shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,8 @@ class Day:
     cold: Story
     """Ours, which has no history."""
     oracle: Story
+    soonest: Story
+    """The oracle that knows how long pods pend, too."""
 
     @property
     def was(self) -> Summary:
@@ -63,6 +70,7 @@ def _day(count: int, seed: int) -> Day:
     return Day(
         before=run(systems.system("static", policies.load("static"))), after=run(ours, _earlier(ours, seed, config)),
         cold=run(replace(ours, name="cold", policy=_forgetful(ours.policy))), oracle=run(oracle.oracle(jobs)),
+        soonest=run(oracle.soonest(jobs, WORLD)),
     )  # fmt: skip
 
 
@@ -92,26 +100,31 @@ def warm_start(seen: Sequence[Day]) -> list[Row]:
     spent = [1 - _scaling(day.after) / _scaling(day.cold) for day in seen]
     return [
         row(
-            "000 Fig. 9", "first to last shape: workers", 0.92, [_near(day.after, "workers") for day in seen], goal=0.92
+            "000 Fig. 9", "first to last shape: workers", 0.92, [near(day.after, "workers") for day in seen], goal=0.92
         ),
         row(
-            "000 Fig. 9", "first to last shape: servers", 0.85, [_near(day.after, "servers") for day in seen], goal=0.85
+            "000 Fig. 9", "first to last shape: servers", 0.85, [near(day.after, "servers") for day in seen], goal=0.85
         ),
         row("000 §6.2", "time spent scaling, below cold start", 0.26, spent, goal=0.26),
     ]
 
 
-def _near(story: Story, role: str) -> float:
-    """1 - |first - last| / last, over finished jobs of kinds that had finished before they began."""
+def near(story: Story, role: str) -> float:
+    """1 - |first - last| / last, in the mean."""
+    found = [max(0.0, 1 - abs(first - last) / last) for first, last in first_and_last(story, role)]
+    return float(np.mean(found)) if found else float("nan")
+
+
+def first_and_last(story: Story, role: str) -> list[tuple[int, int]]:
+    """How many workers or servers finished jobs began and ended with, of kinds that had finished before they began."""
     first_end: dict[str, float] = {}
     for outcome in story.outcomes:
         first_end.setdefault(outcome.job.kind, outcome.ended_at)
-    found = [
-        max(0.0, 1 - abs(getattr(one.initial, role) - getattr(one.final, role)) / getattr(one.final, role))
+    return [
+        (getattr(one.initial, role), getattr(one.final, role))
         for one in story.outcomes
         if one.end is End.FINISHED and first_end[one.job.kind] < one.job.arrives_at
     ]
-    return float(np.mean(found)) if found else float("nan")
 
 
 def _scaling(story: Story) -> float:
@@ -161,12 +174,9 @@ def completion(seen: Sequence[Day]) -> list[Row]:
 
 def times(seen: Sequence[Day]) -> list[Row]:
     """Fig. 15: completion times of finished jobs below those of before; and over the oracle's."""
-    classes: tuple[tuple[str, Which, float, float], ...] = (
-        ("all jobs", lambda one: True, 0.31, 0.357), ("hot servers", lambda one: one.job.hot > 1, 0.21, 0.286),
-        ("too little server CPU", lambda one: one.job.starved, 0.57, 0.287),
-    )  # fmt: skip
+    paper_says = ((0.31, 0.357), (0.21, 0.286), (0.57, 0.287))
     found = []
-    for what, which, median, tail in classes:
+    for (what, which), (median, tail) in zip(CLASSES.items(), paper_says, strict=True):
         for share, paper in ((50, median), (90, tail)):
             ours = [1 - _time(day.after, which, share) / _time(day.before, which, share) for day in seen]
             found.append(row("000 Fig. 15", f"{what}: JCT p{share} below before", paper, ours, goal=paper))
@@ -175,6 +185,11 @@ def times(seen: Sequence[Day]) -> list[Row]:
             _time(day.after, lambda one: True, share) / _time(day.oracle, lambda one: True, share) - 1 for day in seen
         ]
         found.append(row("oracle", f"days: JCT p{share} over the oracle's", "-", ours, goal=0.05, better="lower"))
+    why = "no policy can be better: it knows every job's coefficients and how long pods of each size pend"
+    for share in (50, 90):
+        ours = [_time(day.after, CLASSES["all jobs"], share) / _time(day.soonest, CLASSES["all jobs"], share) - 1
+                for day in seen]  # fmt: skip
+        found.append(row("oracle", f"days: JCT p{share} over the least possible", "-", ours, why=why))
     return found
 
 

@@ -37,26 +37,26 @@ def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
     for name, one in stories.items():
         hours = sorted(outcome.jct_s / 3600 for outcome in one.outcomes if outcome.end is End.FINISHED)
         if hours:
-            times.plot(hours, [(place + 1) / len(hours) for place in range(len(hours))], label=name)
+            shares = [place / len(hours) for place in range(len(hours) + 1)]
+            times.plot([hours[0], *hours], shares, drawstyle="steps-post", label=name)
         held.plot([at / 3600 for at, _, _ in one.held], [cpu for _, cpu, _ in one.held], label=name)
-    times.set_xscale("log")
-    times.set_xlabel("completion time, hours")
-    times.set_ylabel("of finished jobs")
-    held.set_xlabel("hours")
-    held.set_ylabel("cores held")
-    times.legend(frameon=False)
+    hours_on(times)
+    times.set(ylabel="part of finished jobs", ylim=(0, 1.02))
+    times.set_title("how long jobs took, pending and all", fontsize=10)
+    held.set(xlabel="hours since the first submission", ylabel="cores", ylim=(0, None))
+    held.set_title("cores that jobs held", fontsize=10)
+    for axis in (times, held):
+        axis.spines[["top", "right"]].set_visible(False)
+    held.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
     plots.close(figure)
 
 
-def curves(lines: Mapping[str, list[tuple[float, float]]], path: pathlib.Path) -> None:
-    """Throughput over time, a line a policy."""
-    plots = pyplot()
-    figure, axis = plots.subplots(figsize=(6, 3.6), layout="constrained")
-    for name, points in lines.items():
-        axis.plot([at for at, _ in points], [speed for _, speed in points], label=name)
-    axis.set_xlabel("minutes since submission")
-    axis.set_ylabel("steps/s")
-    axis.legend(frameon=False)
-    figure.savefig(path, dpi=120)
-    plots.close(figure)
+def hours_on(axis: Any) -> None:
+    """A logarithmic axis of completion times, in plain numbers."""
+    from matplotlib import ticker
+
+    axis.set(xscale="log", xlabel="completion time, hours")
+    axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
+    axis.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axis.xaxis.set_minor_formatter(ticker.NullFormatter())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from springtide.sim import clusterdays, plots, tables, testbed
+from springtide.sim import clusterdays, figures, figures_days, tables, testbed
 from springtide.sim.rows import Row, page
 
 
@@ -20,7 +20,7 @@ def rows(seeds: Sequence[int], jobs: int, *, say: Callable[[str], None]) -> tupl
     found = testbed.rows(seeds) + tables.rows(seeds)
     seen = []
     for seed in seeds:
-        say(f"cluster: {jobs} jobs of seed {seed}, four systems")
+        say(f"cluster: {jobs} jobs of seed {seed}, five systems")
         seen += clusterdays.days(jobs, [seed])
     found += clusterdays.rows(seen)
     return [_finite(one) for one in found], seen
@@ -33,12 +33,16 @@ def _finite(one: Row) -> Row:
     return msgspec.structs.replace(one, ours=None, met=None, spread=None, why="no job of that kind finished")
 
 
-def write(folder: pathlib.Path, found: Sequence[Row], seen: Sequence[clusterdays.Day], seed: int) -> list[pathlib.Path]:
-    """Plots and the page."""
+def write(
+    folder: pathlib.Path, found: Sequence[Row], seen: Sequence[clusterdays.Day], seeds: Sequence[int]
+) -> list[pathlib.Path]:
+    """Pictures, and a page with them and all rows."""
     folder.mkdir(parents=True, exist_ok=True)
-    curves, day, table = folder / "throughput.png", folder / "day.png", folder / "dlrover-rm.html"
-    plots.curves(testbed.throughput_curves(seed), curves)
-    first = seen[0]
-    plots.story({"before": first.before, "ours": first.after, "oracle": first.oracle}, day)
-    table.write_text(page(found, title="DLRover-RM, reproduced"))
-    return [curves, day, table]
+    pictures = sorted(
+        [*figures.draw(folder, seeds), *figures_days.draw(folder, seen)],
+        key=lambda one: int(one.path.name.removeprefix("fig").partition("-")[0]),
+    )
+    table = folder / "dlrover-rm.html"
+    shown = [(one.path.name, one.caption) for one in pictures]
+    table.write_text(page(found, title="DLRover-RM, reproduced", pictures=shown))
+    return [*(one.path for one in pictures), table]

@@ -54,8 +54,9 @@ def show(rows: Sequence[Row], *, title: str) -> None:
     screen = console.Console(width=80, highlight=False, emoji=False)
     screen.print(title, style="bold")
     shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
-    for column in ("figure", "what", "paper", "ours", "goal", ""):
-        shown.add_column(column, justify="left" if column in {"figure", "what"} else "right", overflow="fold")
+    for column, width in (("figure", 11), ("what", 28), ("paper", 9), ("ours", 7), ("goal", 8), ("", 6)):
+        justify: Literal["left", "right"] = "left" if column in {"figure", "what"} else "right"
+        shown.add_column(column, justify=justify, overflow="fold", width=width)
     for one in rows:
         verdict = "" if one.met is None else "met" if one.met else "missed"
         shown.add_row(one.figure, one.what, _figure(one.paper), _figure(one.ours), one.goal, verdict)
@@ -64,8 +65,8 @@ def show(rows: Sequence[Row], *, title: str) -> None:
         screen.print(why)
 
 
-def page(rows: Sequence[Row], *, title: str) -> str:
-    """The same as an HTML page."""
+def page(rows: Sequence[Row], *, title: str, pictures: Sequence[tuple[str, str]] = ()) -> str:
+    """The same as an HTML page, with pictures that lie beside it: file names, and what they show."""
     heads = "".join(
         f"<th>{head}</th>" for head in ("figure", "what", "paper", "ours", "spread", "seeds", "goal", "met", "why")
     )
@@ -74,10 +75,20 @@ def page(rows: Sequence[Row], *, title: str) -> str:
         spread = f"{one.spread[0]:g} to {one.spread[1]:g}" if one.spread else ""
         met = "" if one.met is None else "yes" if one.met else "no"
         cells = (one.figure, one.what, _figure(one.paper), _figure(one.ours), spread, one.seeds, one.goal, met, one.why)
-        lines.append("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>")
-    style = "body{font-family:sans-serif}td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #ddd}"
+        row_of = '<tr class="no">' if one.met is False else "<tr>"
+        lines.append(row_of + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>")
+    style = (
+        "body{font-family:sans-serif;max-width:75rem;margin:1rem auto}img{max-width:100%}"
+        "td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #ddd}.no{color:#c0392b}"
+    )
     table_of = f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
-    return f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{style}</style>{table_of}\n"
+    shown = "".join(
+        f'<figure><img src="{html.escape(name)}" alt="{html.escape(said)}"><figcaption>{html.escape(said)}</figcaption>'
+        "</figure>"
+        for name, said in pictures
+    )
+    head = f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{style}</style>"
+    return f"{head}<h1>{html.escape(title)}</h1>{table_of}{shown}\n"
 
 
 def _figure(value: float | str | None) -> str:

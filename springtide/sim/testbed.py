@@ -253,7 +253,9 @@ def throughput_curves(seed: int) -> dict[str, list[tuple[float, float]]]:
     """000 Fig. 10: minutes and steps a second, by policy, for a plot."""
     found = {}
     for name in ("springtide", "es", "optimus", "optimus_one"):
-        points = tell(job_of(MODELS["widedeep"], seed), name).speeds.get("job", [])
+        story = tell(job_of(MODELS["widedeep"], seed), name)
+        points = story.speeds.get("job", [])
+        points = [*points, *((story.outcomes[-1].ended_at, speed) for _, speed in points[-1:])]  # as it was to the end
         steps = [pair for before, after in pairwise(points) for pair in ((before[0], before[1]), (after[0], before[1]))]
         found[name] = [(at / 60, speed) for at, speed in steps]
     return found

@@ -198,6 +198,15 @@ def test_the_oracle_is_as_fast_as_any_shape_and_never_over_the_quota(name):
     assert outcome.final.cpu <= WORLD.job_cpu
 
 
+def test_an_oracle_that_knows_how_long_pods_pend_ends_short_jobs_sooner_and_long_ones_alike():
+    slow_pods = replace(CALM, pending_s_a_core=WORLD.pending_s_a_core, pending_spread=0.0)
+    for samples, share in ((512 * 20_000, 0.9), (512 * 5e6, 1.0)):
+        job = tuned(samples=float(samples))
+        plain, soonest = (finish(job, one, slow_pods).jct_s for one in (oracle.oracle([job]),
+                                                                        oracle.soonest([job], slow_pods)))  # fmt: skip
+        assert soonest <= share * plain + 1
+
+
 def test_figures_count_what_they_say():
     story = Simulation(SMALL, workload.jobs(SMALL, 30, 1), STATIC).run()
     figures = measure.summary(story)
