@@ -1,6 +1,7 @@
 """`springtide reproduce dlrover-rm`: rows that hold what they claim, in a tiny version."""
 
 import json
+import runpy
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from springtide.cli import app
 from springtide.sim import clusterdays, rows, tables, testbed
 from springtide.sim.models import MODELS
+from tests.architecture import sources
 
 
 def test_the_tiny_version_gives_every_row_with_its_seeds_or_its_reason(capsys, tmp_path):
@@ -22,8 +24,18 @@ def test_the_tiny_version_gives_every_row_with_its_seeds_or_its_reason(capsys, t
     wanted = {"000 Fig. 7", "000 Fig. 8", "000 Fig. 9", "000 Fig. 10", "000 Fig. 11", "000 Fig. 12", "000 Fig. 13"}
     wanted |= {"000 Fig. 14", "000 Fig. 15", "000 Table 4", "001 Table 1", "001 Table 2", "001 Fig. 8", "001 Fig. 9"}
     assert wanted <= figures
-    assert (tmp_path / "figures" / "throughput.png").read_bytes().startswith(b"\x89PNG")
-    assert "Fig. 7" in (tmp_path / "figures" / "dlrover-rm.html").read_text()
+    page = (tmp_path / "figures" / "dlrover-rm.html").read_text()
+    for number in (7, 9, 10, 11, 12, 13, 14, 15):
+        (picture,) = (tmp_path / "figures").glob(f"fig{number}-*.png")
+        assert picture.read_bytes().startswith(b"\x89PNG") and f'src="{picture.name}"' in page
+        assert f"Fig. {number}:" in page
+
+
+def test_the_published_page_is_what_its_tool_writes():
+    tool = runpy.run_path(str(sources.ROOT / "tools" / "reproduction_page.py"))
+    run = json.loads((tool["FOLDER"] / "dlrover-rm.json").read_text())
+    assert not run["quick"] and run["seeds"] >= 3 and run["jobs"] >= 500
+    assert tool["PAGE"].read_text() == tool["page"](run), "run tools/reproduction_page.py"
 
 
 def test_a_goal_is_met_by_the_median_over_seeds():

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Write docs/reproduction/dlrover-rm.md from dlrover-rm.json beside it, the last line of `springtide reproduce --json`.
+
+springtide reproduce dlrover-rm --json --out docs/reproduction | tail -n 1 > docs/reproduction/dlrover-rm.json
+tools/reproduction_page.py
+"""
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from springtide.sim import parameters  # noqa: E402
+
+FOLDER = ROOT / "docs" / "reproduction"
+PAGE = FOLDER / "dlrover-rm.md"
+HEADS = ("figure", "what", "paper", "ours", "spread", "goal", "met", "seeds")
+INTRODUCTION = """# DLRover-RM, reproduced
+
+Figures of DLRover-RM (000) and DLRover (001) as their texts give them, beside ours, from the
+[simulator](../design/simulator.md): the policies are the ones that plan real jobs, the cluster is virtual. Ours is the
+median over seeds; spread is the smallest and the largest. "Before" is what users asked for, on Kubeflow: such rows have
+no goal, they show how near the simulated world is to the papers'. The oracle knows every job's true coefficients, and
+starts it at once with the fastest shape that it may have; it does not weigh how long larger pods wait for a node, so
+that a job may end before the oracle's does.
+"""
+
+
+def page(run: dict[str, Any]) -> str:
+    """The whole page."""
+    goals = [row["met"] for row in run["rows"] if row["met"] is not None]
+    command = f"springtide reproduce {run['reproduction']} --seeds {run['seeds']} --jobs {run['jobs']}"
+    parts = [
+        INTRODUCTION,
+        f"`{command} --json --out docs/reproduction`, {run['date']}: {sum(goals)} of {len(goals)} goals are met.\n",
+        "\n".join(["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS), *map(_line, run["rows"])]) + "\n",
+        "## Notes\n",
+        "\n".join(dict.fromkeys(f"* {row['figure']}: {row['why']}" for row in run["rows"] if row["why"])) + "\n",
+        "## Pictures\n", "\n".join(_pictures()) + "\n",
+        "## What is assumed\n",
+        "Of the world's parameters these have no source in the papers' texts; all others are listed with theirs\n"
+        "on the page of the [simulator](../design/simulator.md). None was chosen by what ours makes of it.\n",
+        "| parameter | value | unit | why |\n|---|---|---|---|\n" + "".join(_assumed()),
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def _line(row: dict[str, Any]) -> str:
+    spread = f"{row['spread'][0]:g} to {row['spread'][1]:g}" if row["spread"] else ""
+    met = "" if row["met"] is None else "yes" if row["met"] else "**no**"
+    figures = (_figure(row["paper"]), _figure(row["ours"]), spread, row["goal"])
+    cells = (row["figure"], row["what"], *figures, met, row["seeds"] or "")
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _figure(value: float | str | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _pictures() -> list[str]:
+    found = sorted(FOLDER.glob("fig*.png"), key=lambda path: int(path.name.removeprefix("fig").partition("-")[0]))
+    return [f"![{path.stem.replace('-', ' ')}]({path.name})" for path in found]
+
+
+def _assumed() -> list[str]:
+    return [
+        f"| `{row.name}` | {row.value:g} | {row.unit} | {row.source.removeprefix('assumed').lstrip(':; ')} |\n"
+        for row in parameters.rows()
+        if row.source.startswith("assumed")
+    ]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(json.loads((FOLDER / "dlrover-rm.json").read_text())))
