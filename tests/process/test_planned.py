@@ -86,7 +86,7 @@ def test_a_job_without_sizes_plans_by_itself_and_the_next_one_begins_with_what_i
     ids = counting.draw(np.random.default_rng(1), 400 * BATCH)
     counting.write(tmp_path, ids)
     quick = [f"--planning={each}" for each in ("sample_s=4", "between_changes=4", "settle=1", "window=2")]
-    asked = ["run", "count.py", *quick, "--json", "--", str(tmp_path), "10", str(BATCH), "0.01"]
+    asked = ["run", "count.py", "--plan", *quick, "--json", "--", str(tmp_path), "10", str(BATCH), "0.01"]
     with running.springtide(*asked, folder=tmp_path) as job:
         job.wait_for("begin small")
         code, out = job.finish()
