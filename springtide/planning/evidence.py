@@ -50,13 +50,24 @@ def by_shape(job: JobView) -> tuple[Measured, ...]:
 
 def shapes(job: JobView) -> set[Shape]:
     """Shapes in which something sensible was measured."""
-    return {one.shape for one in job.profiles if _sound(one)}
+    found: set[Shape] = set()
+    last: Shape | None = None
+    for one in job.profiles:
+        shape = one.shape
+        if shape is not last and shape != last and _sound(one):  # a job keeps a shape for many windows
+            found.add(shape)
+            last = shape
+    return found
 
 
 def now(job: JobView) -> Measured | None:
     """In the shape it has now, since it has it."""
     since = job.last_change_at if job.last_change_at is not None else -math.inf
-    recent = [one for one in job.profiles if one.at >= since and one.shape == job.shape and _sound(one)]
+    shape = job.shape
+    recent = [
+        one for one in job.profiles
+        if one.at >= since and (one.shape is shape or one.shape == shape) and _sound(one)
+    ]  # fmt: skip
     if not recent:
         return None
     timing = total(one.timing for one in recent)

@@ -215,3 +215,18 @@ def test_figures_count_what_they_say():
     assert figures.completion == figures.finished / figures.submitted
     assert 0 < figures.worker_cpu < 1 and 0 < figures.server_memory < 1
     assert figures.jct_p50_s <= figures.jct_p90_s <= figures.jct_p99_s
+
+
+def test_twice_the_jobs_are_shown_to_the_policy_about_twice_as_often():
+    def shown(count):
+        views_made = []
+
+        def counting(view, config):
+            views_made.append(len(view.jobs))
+            return restless(view, config)
+
+        story = Simulation(WORLD, workload.jobs(WORLD, count, 5), replace(RESTLESS, policy=counting)).run()
+        return sum(views_made), story.events
+
+    few, many = shown(30), shown(60)
+    assert many[0] < 3 * few[0] and many[1] < 3 * few[1]

@@ -1,10 +1,13 @@
 """What the planning benchmarks say of jobs whose truth is known."""
 
+import cProfile
+
 from springtide.bench import fit as fit_bench
 from springtide.bench import plan, plan_world, quota_job
 from springtide.bench.quota_job import Taken
+from springtide.domain.planning import PlanningConfig
 from springtide.domain.profile import Profile, TimingSum
-from springtide.planning import equations, fit, paces
+from springtide.planning import equations, fit, paces, policies
 from springtide.planning.equations import Coefficients
 from springtide.planning.paces import Pace
 
@@ -89,3 +92,17 @@ def test_no_two_jobs_of_the_other_cluster_have_anything_in_common():
     assert len({len(job.profiles) for job in jobs}) > 6
     took = plan.one(plan_world.cluster(6, seed=3, unlike=True))
     assert took.plans > 0
+
+
+def calls(jobs):
+    """Functions that a decision for so many jobs calls, Python's and NumPy's: a time that no other load changes."""
+    view, policy = plan_world.cluster(jobs, seed=1, unlike=True), policies.load("springtide")
+    policy(view, PlanningConfig(exact_seconds=0.0))
+    counted = cProfile.Profile()
+    counted.runcall(policy, view, PlanningConfig(exact_seconds=0.0))
+    return sum(entry.callcount for entry in counted.getstats())
+
+
+def test_a_decision_for_twice_the_jobs_takes_no_more_than_about_twice_the_calls():
+    small, large = calls(40), calls(80)
+    assert large < 2.3 * small and large / 80 < 1500
