@@ -105,6 +105,7 @@ class Rounds:
         if last is None or last.number != number:
             self.saving.go_back(number, record.book.note())
             self._doors.happen(events.Saved(number))
+        self._check_lives()  # one under way was noted before the return: slots of that server lack what it has
 
     def look(self) -> None:
         """Begin a checkpoint if it is time, give up the one whose server is lost."""
@@ -182,8 +183,10 @@ class Rounds:
         except OSError as error:
             self._give_up(f"its manifest cannot be written to {self.saving.folder}: {error.strerror}", "failed")
             return
+        self._check_lives()
         now = self.saving.round
         if now is None or now.order.number != manifest.number:
+            await asyncio.to_thread(self.saving.withdraw, manifest)
             return  # a server was lost while it was written: the next one begins after it
         note = self.saving.complete(manifest)
         if note is not None:
@@ -241,6 +244,8 @@ class Rounds:
         now = self.saving.round
         if now is not None and (lost := sorted(now.lives - set(lives.values()))):
             self._give_up(f"{', '.join(lost)} was lost meanwhile", "abandoned")
+        elif now is not None and now.era != self._doors.record.book.era:
+            self._give_up("the ledger went back meanwhile, for a server that had come after it began", "abandoned")
         return lives
 
     def _lives(self) -> Mapping[int, str]:

@@ -46,6 +46,8 @@ class Round:
     """Of a bsp group, which waits after this step."""
     generation: int = 0
     """The group that waits: a later one may have gone on."""
+    era: int = 0
+    """Of the book when it was noted. In a later one slots may lie on servers that lack what the note has as trained."""
     written: list[Written] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
     """Servers that have written what the newest order asks for."""
@@ -158,7 +160,7 @@ class Saving:
         order = messages.Save(self._term, self._number, base, hurry, self._finished)
         self.round = Round(
             order, note or record.book.note(), tuple(record.once), record.objects, time.time(),
-            frozenset(lives.values()), step, record.state.generation,
+            frozenset(lives.values()), step, record.state.generation, record.book.era,
         )  # fmt: skip
         self._next_at = at + self.rules.every_s
         return order
@@ -238,6 +240,10 @@ class Saving:
         lacks = now.unmirrored if now is not None else ""
         self.unmirrored = f"checkpoint {manifest.number} is without a mirror: {lacks}" if lacks else ""
         return now.note if now is not None else None
+
+    def withdraw(self, manifest: Manifest) -> None:
+        """It was given up while it was published: nobody has heard of it, and nobody should find it."""
+        self._place.remove(manifest.name)
 
     def abandon(self, why: str, at: float) -> int:
         """The checkpoint under way will not be completed; its number, 0 if there was none."""

@@ -49,7 +49,7 @@ def setup_of(chance: random.Random, seed: int, *, batches: tuple[int, int]) -> S
         weather=Weather(late_s=chance.choice([0.001, 0.02, 0.2]), lost=chance.choice([0.0, 0.01, 0.05])),
         data_weather=DataWeather(
             late_s=chance.choice([0.0, 0.01, 0.3]), twice=chance.choice([0.0, 0.05]),
-            later_s=chance.choice([1.0, 30.0, 100.0]),
+            later_s=chance.choice([1.0, 30.0, 100.0]), broken=chance.choice([0.0, 0.1]),
         ),
         disks=Disks(
             save_s=chance.choice([0.1, 2.0, 8.0]), restore_s=chance.choice([0.1, 3.0]),

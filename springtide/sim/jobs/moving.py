@@ -146,7 +146,7 @@ class Moving:
         loop.call_later(source.takes_s(source.disks.freeze_s), arrive)
         said = await answer
         self.under_way = None
-        if said is None:
+        if said is None or source.network.breaks():
             self.doubts[slot] = rank
             return False
         self.doubts.pop(slot, None)

@@ -47,6 +47,8 @@ class DataWeather:
     """Share of pushes of which a copy arrives much later."""
     later_s: float = 60.0
     """How much later, on average."""
+    broken: float = 0.0
+    """Share of slots on their way to another server whose sender never hears what became of them."""
 
 
 class Network:
@@ -58,6 +60,10 @@ class Network:
         self._there: dict[str, VirtualServer] = {}
         self.copies = 0
         """Pushes that arrived once more."""
+
+    def breaks(self) -> bool:
+        """Whether the connection between two servers breaks just now."""
+        return self._chance.random() < self._weather.broken
 
     def listen(self, server: "VirtualServer") -> str:
         """An address that no other server has ever had."""

@@ -8,6 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint import reader
+from springtide.checkpoint.places import Folder
 from springtide.data.book import BookNote
 from springtide.domain.checkpoints import CheckpointRules, ShardRange, newly
 from springtide.domain.cluster import Role, RoleExit, RoleKind
@@ -228,6 +229,40 @@ def test_one_whose_server_is_lost_is_abandoned_and_said(tmp_path):
         assert job.outcomes == [(1, "abandoned")]
         assert "server-1.0 was lost" in job.told()[0]["why"]
         assert reader.latest(str(job.folder)).manifest is None
+
+    with_job(test, tmp_path)
+
+
+def test_one_that_began_before_the_ledger_went_back_is_abandoned_whoever_was_lost(tmp_path):
+    """A server that came after it began is lost; its slots come from the one before, and lack what the note has."""
+
+    async def test(job):
+        await job.train()
+        job.tick()
+        note = job.master.record.book.note()
+        await job.save()
+        await job.train()
+        job.tick(31)
+        await job.save(0)
+        job.master.record.book.restore(note)
+        await job.save(1)
+        assert job.outcomes == [(1, "complete"), (2, "abandoned")]
+        assert "went back" in job.told()[1]["why"]
+        assert reader.numbers(Folder(job.folder)) == [1]
+
+    with_job(test, tmp_path)
+
+
+def test_one_that_is_given_up_while_it_is_published_is_found_by_nobody(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        note = job.master.record.book.note()
+        await job.save(0)
+        await job.ask("server-1", job.servers[1].saver.save(await job.order(1)))
+        job.master.record.book.restore(note)
+        await job.published()
+        assert job.outcomes == [(1, "abandoned")] and reader.numbers(Folder(job.folder)) == []
 
     with_job(test, tmp_path)
 
