@@ -70,7 +70,7 @@ class BookState:
     saves: bool = False
     era: int = 0
     kept: tuple[int, ...] = ()
-    group: int = 0
+    group: tuple[int, ...] = ()
     halted: bool = False
 
 
@@ -100,8 +100,8 @@ class Book:
     """How often the book has gone back."""
     kept: set[int] = field(default_factory=set)
     """Passes, by the number of their first shard, that a complete checkpoint has as trained."""
-    group: int = 0
-    """Ranks of the bsp group, once it is formed."""
+    group: tuple[int, ...] = ()
+    """Ranks of the bsp group, once it is formed; any, ascending. Its passes go by their seats in it, from 0 on."""
     halted: bool = False
     """The bsp group is to change before the next shard."""
     changes: int = 0
@@ -128,7 +128,7 @@ class Book:
         ledger = self.passes[self._pass_of(holder.rank, card)]
         if isinstance(ledger, Lockstep):
             self.changes += 1
-            return ledger.lease(holder.rank)
+            return ledger.lease(self._seat(holder.rank), holder.rank)
         if known is not None and era not in (None, self.era):
             known = ()
         if known is not None and (again := ledger.again(holder, known)):
@@ -153,7 +153,7 @@ class Book:
         for word in words:
             ledger = self._of_shard(word.shard)
             if isinstance(ledger, Lockstep):
-                freed |= ledger.report(holder.rank, word)
+                freed |= ledger.report(self._seat(holder.rank), word)
                 continue
             effect = ledger.report(holder, word, at + self.lease_s) if ledger else STRANGER
             samples += effect.samples
@@ -230,12 +230,13 @@ class Book:
         for lockstep in self._locksteps():
             lockstep.halt()
 
-    def regroup(self, workers: int) -> None:
-        """The bsp group has so many ranks from now on."""
-        self.halted, self.group = False, workers
+    def regroup(self, ranks: Sequence[int]) -> None:
+        """The bsp group has these ranks from now on."""
+        seats = [self._seat(rank) for rank in ranks]
+        self.halted, self.group = False, tuple(ranks)
         self.changes += 1
         for lockstep in self._locksteps():
-            lockstep.regroup(workers)
+            lockstep.regroup(seats)
 
     def check_group(self, workers: int) -> None:
         """BadInput where a batch of some pass could not be shared by so many ranks."""
@@ -389,6 +390,10 @@ class Book:
     def _locksteps(self) -> list[Lockstep]:
         return [ledger for ledger in self.passes if isinstance(ledger, Lockstep)]
 
+    def _seat(self, rank: int) -> int | None:
+        """Where the rank sits in the bsp group; before one is formed, in the order of ranks."""
+        return rank if not self.group else self.group.index(rank) if rank in self.group else None
+
     def _speaks(self, holder: Holder) -> bool:
         """Whether the holder's words count; a new life of a rank ends the one before."""
         rank, incarnation = holder
@@ -401,7 +406,7 @@ class Book:
             self.living[rank] = incarnation
             self.shown.pop(rank, None)
             for lockstep in self._locksteps():
-                lockstep.rejoin(rank)
+                lockstep.rejoin(self._seat(rank))
         return True
 
     def _give_up(self, rank: int, incarnation: int) -> int:
@@ -433,7 +438,9 @@ class Book:
             return
         base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
         opened = (
-            Lockstep(card, base, self.group or self.workers) if card.in_step else Ledger(card, base, self.max_failures)
+            Lockstep(card, base, len(self.group) or self.workers)
+            if card.in_step
+            else Ledger(card, base, self.max_failures)
         )
         self.passes.append(opened)
         if self.halted and isinstance(opened, Lockstep):

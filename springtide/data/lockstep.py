@@ -5,6 +5,7 @@ its next life begins with a shard that the group has not finished, and learns fr
 A checkpoint notes a pass at one step (`note`); the whole group goes back to it, or on from it, together.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from springtide import errors
@@ -60,11 +61,12 @@ class Lockstep:
         """Hand out no shard that nobody has begun: the group is to change before it."""
         self.boundary = max(self.leased_to)
 
-    def regroup(self, workers: int) -> None:
-        """The group goes on with so many ranks; new ones begin with what the others have not all finished."""
-        self.boundary, self.workers = None, workers
+    def regroup(self, seats: Sequence[int | None]) -> None:
+        """The group goes on with ranks that sat there; new ones begin with what the others have not all finished."""
+        least = min(self.done_by)
+        self.boundary, self.workers = None, len(seats)
         for each in (self.leased_to, self.done_by):
-            each[:] = (each + [min(self.done_by)] * workers)[:workers]
+            each[:] = [least if seat is None or seat >= len(each) else each[seat] for seat in seats]
 
     def check_group(self, workers: int) -> None:
         """BadInput where so many ranks could not share every batch; the rest of a shard joins the batch before it."""
@@ -76,35 +78,39 @@ class Lockstep:
                 "group has to train"
             )
 
-    def rejoin(self, rank: int) -> None:
-        """A new life of this rank: it has done what all others have done."""
-        others = [done for other, done in enumerate(self.done_by) if other != rank]
-        if others and rank < self.workers:
-            self.leased_to[rank] = self.done_by[rank] = min(others)
+    def rejoin(self, seat: int | None) -> None:
+        """A new life of the rank that sits there, if one does: it has done what all others have done."""
+        others = [done for other, done in enumerate(self.done_by) if other != seat]
+        if others and seat is not None and seat < self.workers:
+            self.leased_to[seat] = self.done_by[seat] = min(others)
 
-    def lease(self, rank: int) -> tuple[Grant, ...] | Nothing:
+    def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | Nothing:
         """The rank's next shard: one at a time, so that a group that is to stop does not have far to go."""
-        if not 0 <= rank < self.workers:
+        if seat is None or not 0 <= seat < self.workers:
             raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
-        running = self.leased_to[rank]
+        running = self.leased_to[seat]
         if running == self.total:
             return Nothing.END
         if self.boundary is not None and running >= self.boundary:
             return Nothing.REGROUP
-        self.leased_to[rank] += 1
+        self.leased_to[seat] += 1
         epoch, index = divmod(running, self.card.shards)
         size = shards.size(self.card, index)
         return (Grant(self.base + running, self.card.first_epoch + epoch, index, 0, size),)
 
-    def report(self, rank: int, word: Progress) -> bool:
-        """The rank's word on its part of a shard; ranks finish shards in order. Whether it is news."""
-        running = word.shard - self.base
-        if running < self.done_by[rank] or word.offset < shards.size(self.card, running % self.card.shards):
+    def report(self, seat: int | None, word: Progress) -> bool:
+        """A rank's word on its part of a shard; ranks finish shards in order. Whether it is news; who left has none."""
+        if seat is None or seat >= self.workers:
             return False
-        if running != self.done_by[rank] or running >= self.leased_to[rank]:
-            following = self.base + self.done_by[rank]
-            raise errors.BadInput(f"worker-{rank} reports shard {word.shard} as done, but its next one is {following}")
-        self.done_by[rank] += 1
+        running = word.shard - self.base
+        if running < self.done_by[seat] or word.offset < shards.size(self.card, running % self.card.shards):
+            return False
+        if running != self.done_by[seat] or running >= self.leased_to[seat]:
+            following = self.base + self.done_by[seat]
+            raise errors.BadInput(
+                f"seat {seat} of the bsp group reports shard {word.shard} as done, but its next one is {following}"
+            )
+        self.done_by[seat] += 1
         return True
 
     def totals(self) -> Totals:

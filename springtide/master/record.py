@@ -120,7 +120,7 @@ class Record:
                 case actions.Conclude():
                     self.ended_at = at
         if isinstance(event, events.Formed):
-            self.book.regroup(len(event.members))
+            self.book.regroup([holder.rank for holder in event.members])
         if isinstance(event, events.Scaled):
             self.book.expect(self.state.workers)
         return done

@@ -106,11 +106,11 @@ def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
         for _ in range(8):
             group = int(job.status.decision.rpartition("number ")[2] or 1) if "number" in job.status.decision else 0
             before = job.status.samples
+            alive = sorted(role for role in job.pids() if role.startswith("worker-"))
             if chance.random() < 0.3:
                 job.scale(chance.randint(2, 4))
-            else:
-                alive = sorted(role for role in job.pids() if role.startswith("worker-"))
-                for role in chance.sample(alive, chance.randint(1, len(alive) - 1)):  # one has the model
+            elif len(alive) > 1:  # one has the model; it may be the only one while others are on their way
+                for role in chance.sample(alive, chance.randint(1, len(alive) - 1)):
                     print(group, "kill", role, job.kill(role))
             job.until(lambda status, before=before: job.over or status.samples > before + chance.randint(200, 2000))
 

@@ -189,6 +189,27 @@ def test_in_lockstep_every_rank_gets_every_shard():
     assert grants is Nothing.END
 
 
+def test_in_lockstep_ranks_may_have_gaps_and_keep_what_they_have_done_in_another_group():
+    book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
+    book.regroup([0, 1])
+    (grant,) = {book.lease(holder, card, 1, 0.0) for holder in (A, B)}
+    for holder in (A, B):
+        book.report(holder, through(*grant), 0.0)
+    (ahead,) = book.lease(B, card, 1, 0.0)
+    book.regroup([1, 4])  # worker-0 has left while 2 and 3 were on their way out
+    late = Holder(4)
+    assert book.lease(late, card, 1, 0.0) == (ahead,), "a newcomer begins with what not all have finished"
+    assert not book.report(A, through(ahead), 0.0).fenced and book.totals().done == 1, "who has left has no say"
+    for holder in (B, late):
+        book.report(holder, through(ahead), 0.0)
+    assert book.totals().done == 2
+    again = Book.from_state(book.to_state())
+    assert again.lease(Holder(4, 1), card, 1, 0.0) == again.lease(B, card, 1, 0.0) != Nothing.END
+    with pytest.raises(errors.BadInput, match="worker-0 is not in the bsp group of 2"):
+        again.lease(A, card, 1, 0.0)
+    again.check()
+
+
 def test_in_lockstep_a_group_goes_back_to_the_sample_that_its_checkpoint_notes():
     book, card = Book(workers=2), dataclasses.replace(CARD, in_step=True)
     for _ in range(2):
