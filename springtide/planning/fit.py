@@ -114,7 +114,11 @@ def fit_many(
     asked = list(jobs)
     given = list(zip(tabulate([profiles for profiles, _ in asked]), [facts for _, facts in asked], strict=True))
     refused = [_refusal(table) for table, _ in given]
-    usable = [(table, facts) for table, facts in given if isinstance(table, Table) and _refusal(table) is None]
+    usable = [
+        (table, facts)
+        for (table, facts), why in zip(given, refused, strict=True)
+        if why is None and isinstance(table, Table)
+    ]
     told = [pace for pace, why in zip(paces or [Pace()] * len(given), refused, strict=True) if why is None]
     models = iter(_fit_tables(usable, told) if usable else ())
     return [why if why is not None else next(models) for why in refused]
@@ -216,7 +220,7 @@ def _fit_tables(jobs: Sequence[tuple[Table, ModelFacts]], paces: Sequence[Pace])
         Fitted(
             coefficients=Coefficients(grad=c[0], upd=c[1], sync=c[2], emb=c[3], beta=c[4]),
             facts=facts[job], table=tables[job], rmsle=one_rmsle, mape=one_mape, deviations=tuple(deviation),
-            information=information[job], constants=tuple(parts) if tables[job].timed else None,
+            information=information[job], constants=tuple(parts) if timed[job] else None,
         )
         if all(map(math.isfinite, c)) else Refused(why=NO_NUMBERS, dropped=tables[job].dropped)
         for job, (c, one_rmsle, one_mape, deviation, parts) in enumerate(

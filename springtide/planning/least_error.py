@@ -110,16 +110,21 @@ def _one_turn(problem: Problem, weights: Array, now: Array) -> Array:
     right = (numpy.swapaxes(system, 1, 2) @ wanted[:, :, None])[:, :, 0] + pull * drawn
     gram[:, diagonal, diagonal] += gram[:, diagonal, diagonal] < 2 * RIDGE  # a column of nothing
     found: Array = numpy.linalg.solve(gram, right[:, :, None])[:, :, 0]
-    for job in numpy.nonzero((found < 0).any(axis=1))[0]:
-        found[job] = _one_job(system[job], wanted[job], pull[job], drawn[job])
+    below = numpy.flatnonzero((found < 0).any(axis=1))
+    if len(below):
+        found[below] = _bounded(system[below], wanted[below], pull[below], drawn[below])
     return found / scale
 
 
-def _one_job(system: Array, wanted: Array, pull: Array, drawn: Array) -> Array:
+def _bounded(system: Array, wanted: Array, pull: Array, drawn: Array) -> list[Array]:
+    """The answers of some jobs with the condition, one by one."""
     from scipy import optimize
 
-    answer: Array = optimize.nnls(numpy.concatenate([system, numpy.diag(pull)]), numpy.concatenate([wanted, drawn]))[0]
-    return answer
+    drawing = numpy.zeros((len(pull), pull.shape[1], pull.shape[1]))
+    each = numpy.arange(pull.shape[1])
+    drawing[:, each, each] = pull
+    left, right = numpy.concatenate([system, drawing], axis=1), numpy.concatenate([wanted, drawn], axis=1)
+    return [optimize.nnls(one, other)[0] for one, other in zip(left, right, strict=True)]
 
 
 def _residuals(problem: Problem, found: Array) -> Array:
