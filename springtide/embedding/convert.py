@@ -4,6 +4,7 @@ In: a model with nn.Embedding, nn.EmbeddingBag, st.* or TorchRec collections. Ou
 order of the model. Next: train/ fits optimizers (embedding/optim.py), declares the tables and assigns the weights.
 """
 
+import logging
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from springtide.domain import tables
 from springtide.embedding import calls, modules, served
 from springtide.embedding.client import TableClient
 from springtide.embedding.tables import ServedTable, TableBook, TableRequest
+
+log = logging.getLogger(__name__)
 
 PLAIN: dict[type[nn.Module], type[nn.Module]] = {
     nn.EmbeddingBag: served.ServedEmbeddingBag,
@@ -67,8 +70,13 @@ def _bind_plain(
     base = nn.EmbeddingBag if isinstance(module, nn.EmbeddingBag) else nn.Embedding
     if isinstance(module, served.ServedEmbeddingBag | served.ServedEmbedding):
         raise errors.BadInput(f"{path!r} is served already: a model is prepared once")
-    if type(module).forward is not base.forward:
-        return  # its own forward reads the weight: it stays a dense parameter
+    if type(module).forward is not base.forward:  # which reads the weight: it stays a dense parameter
+        log.warning(
+            "%r is an nn.%s with a forward of its own (%s): it is not served, but trained whole as a dense parameter. "
+            "To have it served, let a module of yours hold an nn.%s and call it",
+            path, base.__name__, type(module).__name__, base.__name__,
+        )  # fmt: skip
+        return
     served.check_supported(module, path)
     weight = module.weight
     if weight.device.type != "cpu":

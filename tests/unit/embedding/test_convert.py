@@ -83,7 +83,7 @@ def test_a_model_is_prepared_once():
         converted(model)
 
 
-def test_subclasses_are_served_unless_they_have_their_own_forward(make_pair):
+def test_subclasses_are_served_unless_they_have_their_own_forward_and_that_is_told(make_pair, caplog):
     class Named(nn.EmbeddingBag):
         label = "mine"
 
@@ -94,6 +94,8 @@ def test_subclasses_are_served_unless_they_have_their_own_forward(make_pair):
     pair = make_pair(nn.ModuleList([Named(5, 2, mode="sum"), Doubled(5, 2)]))
     assert [table.name for table in pair.served.tables] == ["0"]
     assert pair.served.model[0].label == "mine"
+    (told,) = caplog.messages
+    assert "'1' is an nn.Embedding with a forward of its own (Doubled): it is not served" in told
     ids = torch.tensor([[1, 2], [4, 4]])
     pair.train(lambda model: model[0](ids).sum() + model[1](ids).sum())
     pair.assert_same()
