@@ -47,6 +47,8 @@ class Watching:
         self._readings: deque[Reading] = deque(maxlen=MOST_READINGS)
         self._before: list[Profile] = []
         """Of shapes that the job had."""
+        self._steps: dict[int, int] = {}
+        """Of each worker's life, by its last reading in this shape."""
         self._used: dict[Life, deque[tuple[float, float]]] = {}
         self._awaited: dict[Life, float] = {}
 
@@ -54,9 +56,9 @@ class Watching:
         """A worker's sums; they count while the job has one shape."""
         if self.era is None or role.kind is not RoleKind.WORKER or not report.step:
             return
-        self._readings.append(
-            Reading(at=at, worker=role.rank + LIVES * incarnation, timing=timing_of(report))
-        )  # fmt: skip
+        life = role.rank + LIVES * incarnation
+        self._readings.append(Reading(at=at, worker=life, timing=timing_of(report)))
+        self._steps[life] = self._readings[-1].timing.steps
         while self._readings[0].at < at - KEPT_S:
             self._readings.popleft()
 
@@ -66,7 +68,7 @@ class Watching:
         if self.era is None or self.era.shape != shape:
             self._close()
             self.era = None if shape is None else Era(shape=shape, since=at)
-        if self.era is not None and at >= self.era.since + self._rules.settle_s:
+        if self.era is not None and at >= self.era.since + self._rules.settle_s and self._warm(self.era.shape):
             self._see_use(usage, at)
 
     def window(self, batch: int) -> "Window":
@@ -89,7 +91,12 @@ class Watching:
             own = self.window(max(1, batch)).own()
             self._before = [*self._before, *own[-KEPT_WINDOWS:]][-KEPT_PROFILES:]
         self._readings.clear()
+        self._steps.clear()
         self._used.clear()
+
+    def _warm(self, shape: Shape) -> bool:
+        """Whether all workers are past their first steps: until then servers idle, and seem to need too little."""
+        return sum(count >= self._rules.warm_up_steps for count in self._steps.values()) >= shape.workers
 
     def _see_use(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
         for role, one in usage.items():

@@ -142,6 +142,18 @@ def test_what_was_measured_in_a_shape_is_kept_when_the_job_gets_another():
     assert watching.cpu_used(Life(SERVER, 0)) is None
 
 
+def test_cores_that_servers_use_are_counted_once_workers_are_past_their_first_steps():
+    watching = Watching(RULES)
+    shape = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.5)
+    busy_s = 0.0
+    for at in range(20):  # for ten seconds data is read and the first steps are slow: the server has nothing to do
+        busy_s += 0.3 if at > 10 else 0.0
+        watching.look(shape, [], {SERVER: RoleUsage(role=SERVER, cpu_s=busy_s)}, at=float(at))
+        steps = 1 if at < 10 else 10 * at
+        watching.heard(WORKER, 0, Report(step=steps, samples=8 * steps, seconds={"total": float(at)}), at=float(at))
+    assert watching.cpu_used(Life(SERVER, 0)) == pytest.approx(0.3)
+
+
 def test_reports_are_not_counted_while_the_job_changes():
     watching = Watching(RULES)
     watching.look(None, [], {}, at=1.0)
