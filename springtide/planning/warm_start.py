@@ -34,7 +34,7 @@ USUAL_SIMILAR, USUAL_SMOOTHING = 3, 0.7
 SIMILARS = (1, 2, 3, 5, 8)
 SMOOTHINGS = (0.3, 0.5, 0.7, 0.9)
 ALIKE = 0.5
-"""A past job whose configuration is expected to be less close than this says nothing about this one."""
+"""A past job whose configuration is expected to be no closer than this says nothing about this one."""
 UNKNOWN = 2.0
 """Memory of servers at a start, against what similar jobs ended with, where these have not told what they needed."""
 COMPARED = 4
@@ -117,10 +117,13 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> S
     mine = similarity.coded(
         [similarity.usable({USER: job.user, **job.features})], {name: dict(words) for name, words in codes.items()}
     )
-    parts = similarity.between(mine, features, (1, len(past)))
+    if not mine:
+        return cold(job, config, "it has no feature to be known by", notes)
+    told = {name: one for name, one in features.items() if name in mine}  # of the rest nothing is known before it runs
+    parts = similarity.between(mine, told, (1, len(past)))
     alike = lesson.closeness(parts)
     order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # newest first among equals
-    near = [int(at) for at in order if alike[at] >= ALIKE]
+    near = [int(at) for at in order if alike[at] > ALIKE]
     if not near:
         return cold(job, config, f"no past job is like it (at best {alike.max():.0%})", notes)
     shape = _shape(smooth(np.array([_row(past[at].shape) for at in near]), lesson.smoothing))
@@ -130,10 +133,10 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> S
     elif shape.server_memory:
         shape = replace(shape, worker_memory=needed.worker, server_memory=needed.of_server(shape.servers))
     shape = fitting_in.within(shape, job.bounds, config, need=job.need)
-    told = f", {lesson.accuracy:.0%} right in backtest" if math.isfinite(lesson.accuracy) else ""
+    right = f", {lesson.accuracy:.0%} right in backtest" if math.isfinite(lesson.accuracy) else ""
     why = (
         f"warm start from {len(near)} similar job{'s' if len(near) > 1 else ''}, most like {past[near[0]].name} "
-        f"({alike[near[0]]:.0%}); k={lesson.similar}, mu={lesson.smoothing:g}{told}"
+        f"({alike[near[0]]:.0%}); k={lesson.similar}, mu={lesson.smoothing:g}{right}"
     )
     return Start(shape=shape, why=why, warm=True, notes=notes)
 

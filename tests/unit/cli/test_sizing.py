@@ -90,8 +90,11 @@ def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
     begun = start(history=history)
     assert begun.planning.stage is Stage.SAMPLING and not (tmp_path / "history.db").exists()
     final = Shape(workers=2, servers=1, worker_cpu=0.7, server_cpu=0.6)
-    past = PastJob(name="train", user=begun.planning.user, features={**begun.planning.features, "sync": "async"},
-                   initial=final, shape=final, ended_at=1e9)  # fmt: skip
+    seen = {"tables": 2.0, "dim": 64.0, "dense_bytes": 1e5, "batch": 512.0, "samples": 1e6}  # once it ran
+    past = PastJob(
+        name="train", user=begun.planning.user, features={**begun.planning.features, "sync": "async", **seen},
+        initial=final, shape=final, ended_at=1e9,
+    )  # fmt: skip
 
     async def remember():
         brain = Embedded(history, begun.planning.config, UNBOUNDED)

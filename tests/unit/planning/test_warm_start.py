@@ -101,6 +101,24 @@ def learned(history, similar=None, smoothing=None):
 
 
 @pytest.mark.parametrize("count", [1, 20])
+def test_what_is_not_known_of_a_job_before_it_runs_does_not_make_it_unlike_others(count):
+    """A script that is run again: what its model is made of its history has, and its submission has not."""
+    script = {"script": "train.py", "job": "train", "sync": "async"}
+    made_of = {"tables": 26.0, "dim": 416.0, "dense_bytes": 1e6, "batch": 512.0, "samples": 1e6}
+    history = [past(f"train-{at}", 12, features={**script, **made_of}, at=at) for at in range(count)]
+    assert warm_start.start(job(features=script), history, CONFIG).shape.workers == 12
+    other = warm_start.start(job(features={**script, "arguments": "--epochs 3"}), history, CONFIG)
+    assert other.warm and other.shape.workers == 12
+    assert not warm_start.start(job(user="", features={}), history, CONFIG).warm
+
+
+def test_another_script_of_the_same_user_says_nothing():
+    history = [past("deep", 12, features={"script": "deep.py", "job": "deep", "sync": "async", "dim": 8.0})]
+    start = warm_start.start(job(features={"script": "wide.py", "job": "wide", "sync": "async"}), history, CONFIG)
+    assert not start.warm and "no past job is like it (at best 50%)" in start.why
+
+
+@pytest.mark.parametrize("count", [1, 20])
 def test_a_history_without_any_feature_gives_a_small_start(count):
     history = [PastJob(name=str(at), shape=shape(9), ended_at=at) for at in range(count)]
     start = warm_start.start(job(user="", features={}), history, CONFIG)
