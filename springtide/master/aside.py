@@ -30,7 +30,9 @@ class Aside:
         return await self._do(lambda adviser: adviser.advise(view, epoch=epoch, now=now))
 
     async def conclude(self, past: PastJob) -> None:
-        """Let it remember a job."""
+        """Let it remember a job, after the question that it may be at still: whoever asks says how long to wait."""
+        if self._busy is not None:
+            await asyncio.wait([self._busy])
         await self._do(lambda adviser: adviser.conclude(past))
 
     async def close(self) -> None:

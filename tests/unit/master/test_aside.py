@@ -34,6 +34,8 @@ def test_one_that_blocks_does_not_block_us_and_is_not_asked_again_until_it_is_ba
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await aside.advise(None, epoch=1, now=0.0)
+        while not made:
+            await asyncio.sleep(0.001)
         assert made[0].made_in is not threading.current_thread()
         with pytest.raises(errors.TemporaryError, match="earlier question"):
             await aside.advise(None, epoch=1, now=0.0)
@@ -43,6 +45,25 @@ def test_one_that_blocks_does_not_block_us_and_is_not_asked_again_until_it_is_ba
         assert (await aside.advise(None, epoch=2, now=0.0)).epoch == 2
         await aside.close()
         assert made[0].closed
+
+    asyncio.run(test())
+
+
+def test_a_job_that_ends_while_it_is_asked_is_told_of_after_that():
+    async def test():
+        adviser = Blocks()
+        aside = Aside(lambda: adviser)
+        asked = asyncio.create_task(aside.advise(None, epoch=1, now=0.0))
+        while aside._busy is None:
+            await asyncio.sleep(0)
+        told = asyncio.create_task(aside.conclude(None))
+        await asyncio.sleep(0)
+        assert not told.done()
+        adviser.let_go.set()
+        with pytest.raises(errors.HistoryUnavailable, match="the disk is gone"):
+            await told
+        assert (await asked).why == "at last"
+        await aside.close()
 
     asyncio.run(test())
 
