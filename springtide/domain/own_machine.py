@@ -25,6 +25,8 @@ WORKERS_SHARE = 0.7
 """Of all cores, for workers at the start, at most: servers do less."""
 FEW = 1.0
 """Cores of one server, before it may have more than an eighth of the machine."""
+LEAST_QUOTA = 0.2
+"""Cores of the whole job: a tenth for a worker, and what is left for a server."""
 USUAL_WORKER, USUAL_SERVER = 0.8, 0.2
 """Cores that a role is reckoned to take where it cannot be held to any."""
 
@@ -42,8 +44,8 @@ class Fixed:
     """Cores of the whole job; None: all that the machine has."""
 
     def __post_init__(self) -> None:
-        if self.quota is not None and not 0 < self.quota < math.inf:
-            raise errors.BadInput(f"a quota of {self.quota:g} cores; wanted a number above 0, such as 1.5")
+        if self.quota is not None and not LEAST_QUOTA <= self.quota < math.inf:
+            raise errors.BadInput(f"a quota of {self.quota:g} cores; wanted {LEAST_QUOTA:g} or more, such as 1.5")
 
 
 def bounds(cores: int, memory: float, fixed: Fixed, *, resize: bool) -> Bounds:

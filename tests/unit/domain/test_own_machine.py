@@ -15,7 +15,7 @@ COUNTS = st.none() | st.integers(1, 8)
 
 @given(
     cores=st.integers(1, 256), workers=COUNTS, servers=COUNTS, cpu=st.none() | st.floats(0.1, 4), resize=st.booleans(),
-    quota=st.none() | st.floats(0.3, 300), memory=st.none() | st.integers(1 << 25, 1 << 33),
+    quota=st.none() | st.floats(0.2, 300), memory=st.none() | st.integers(1 << 25, 1 << 33),
 )  # fmt: skip
 def test_there_is_always_a_first_shape_within_bounds_that_keep_to_what_was_fixed(
     cores, workers, servers, cpu, resize, quota, memory
@@ -45,6 +45,7 @@ def test_without_limits_only_numbers_are_open():
     assert limits.least.worker_cpu == limits.most.worker_cpu and limits.most.workers == 2
 
 
-def test_a_quota_that_is_none_is_refused():
-    with pytest.raises(errors.BadInput, match="quota"):
-        Fixed(quota=-1.0)
+@pytest.mark.parametrize("quota", [-1.0, 0.0, 0.1, float("nan"), float("inf")])
+def test_a_quota_that_is_none_or_too_small_for_two_roles_is_refused(quota):
+    with pytest.raises(errors.BadInput, match=r"wanted 0\.2 or more"):
+        Fixed(quota=quota)
