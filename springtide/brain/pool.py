@@ -22,6 +22,7 @@ from springtide.rpc import frames
 log = logging.getLogger(__name__)
 TRIES = 3
 ANSWER_S = 60.0  # a decision on 2,000 jobs takes about two seconds; an executor's start one more
+AGAIN_S = 1.0  # after the system had no process for us
 MOST = 256
 _answers = msgspec.msgpack.Decoder(Done)
 
@@ -131,13 +132,19 @@ class Pool:
             return (await frames.read(process.stdout, _answers, limit=executor.MAX_BYTES)).decision
 
     async def _start(self, number: int) -> None:
-        self._processes[number] = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "springtide.brain.executor"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=config.child_environment({}, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}),
-            start_new_session=True,  # Ctrl-C is the brain's business
-        )
+        """Until there is one: tasks wait for it."""
+        while number not in self._processes:
+            try:
+                self._processes[number] = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "springtide.brain.executor"),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    env=config.child_environment({}, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}),
+                    start_new_session=True,  # Ctrl-C is the brain's business
+                )
+            except OSError as error:
+                log.warning("no executor can be started now (%s); it is tried again", error)
+                await asyncio.sleep(AGAIN_S)
 
     async def _end(self, number: int) -> None:
         process = self._processes.pop(number, None)

@@ -100,7 +100,11 @@ class Service:
         """Write live jobs down, forget those that are silent."""
         while True:
             await asyncio.sleep(every_s)
-            await self.write_down()
+            try:
+                await self.write_down()
+            except Exception as error:  # as with rounds: silent jobs must be forgotten, whatever one of them has said
+                self._trouble = f"live jobs were not written down: {type(error).__name__}: {error}"
+                log.exception("live jobs were not written down")
 
     async def write_down(self) -> None:
         """All jobs that have shown themselves since they were written down, and none that are gone."""

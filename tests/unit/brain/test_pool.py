@@ -89,3 +89,22 @@ def test_their_number_changes_at_run_time():
             return await some.decide(task("static"))
 
     assert asyncio.run(run()).why
+
+
+def test_an_executor_that_cannot_be_started_is_started_later(monkeypatch):
+    start, refused = asyncio.create_subprocess_exec, []
+
+    async def at_the_second_try(*arguments, **more):
+        if not refused:
+            refused.append(arguments)
+            raise BlockingIOError("no process can be had")
+        return await start(*arguments, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", at_the_second_try)
+    monkeypatch.setattr("springtide.brain.pool.AGAIN_S", 0.0)
+
+    async def run():
+        async with pool(1) as one:
+            return await one.decide(task("static"))
+
+    assert asyncio.run(run()).why and refused

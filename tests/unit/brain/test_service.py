@@ -7,6 +7,8 @@ import signal
 import pytest
 
 from springtide import errors
+from springtide.brain.council import Rules
+from springtide.brain.service import Service
 from springtide.domain.view import PastJob
 from springtide.rpc import counsel
 from tests.unit.brain.serving_here import SECRET, brain, master
@@ -74,3 +76,22 @@ def test_who_does_not_know_the_secret_is_turned_away(tmp_path):
                 await stranger.advise(views.waiting(), epoch=0, now=0.0)
 
     asyncio.run(ask())
+
+
+def test_what_cannot_be_written_down_once_is_written_down_later():
+    async def run():
+        service, tries, written = Service(Rules(capacity=views.AMPLE), None, None), [], asyncio.Event()
+
+        async def write_down():
+            tries.append(1)
+            if len(tries) == 1:
+                raise OverflowError("a number of a job is too large for the database")
+            written.set()
+
+        service.write_down = write_down
+        tidying = asyncio.create_task(service.tidy(0.001))
+        async with asyncio.timeout(30):
+            await written.wait()
+        tidying.cancel()
+
+    asyncio.run(run())
