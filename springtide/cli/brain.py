@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from springtide import errors
+from springtide.cli.options import Debug, Json
 
 FOLDER = ".springtide/brain"
 LISTEN = "127.0.0.1:7790"
@@ -34,8 +35,6 @@ Examples:
 Folder = Annotated[str, typer.Option("--folder", help="Where the brain keeps its files.", metavar="DIR")]
 Address = Annotated[str, typer.Option("--brain", help="Where it listens; found in its folder.", metavar="HOST:PORT")]
 SecretFile = Annotated[str, typer.Option("--secret-file", help="Its secret; found in its folder.", metavar="FILE")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of standard output.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and log more.")]
 
 
 @app.command(
@@ -191,19 +190,20 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
 
     from springtide.domain.planning import PlanningConfig
 
+    usual, known = PlanningConfig(), []
+    for each in dataclasses.fields(usual):
+        own = getattr(usual, each.name)
+        parts = dataclasses.fields(own) if dataclasses.is_dataclass(own) else ()
+        known += [f"{each.name}.{part.name}" for part in parts] or [each.name]
+    known.remove("policy")  # it has an option of its own
     plain: dict[str, Any] = {"extra_workers": 0}  # no platform of ours has priorities yet
     for pair in pairs:
         name, mark, value = pair.partition("=")
         if not mark:
             raise errors.BadInput(f"--planning {pair}: wanted NAME=VALUE, such as rho=1")
+        if name not in known:
+            raise errors.UnknownName("planning setting", name, known)
         group, _, part = name.partition(".")
-        kind: Any = type(getattr(PlanningConfig(), group, None)) if part else PlanningConfig
-        known = [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
-        grouped = dataclasses.is_dataclass(getattr(PlanningConfig(), name, None))
-        if (part or group) not in known or name == "policy" or grouped:
-            raise errors.UnknownName(
-                "planning setting", name, [each.name for each in dataclasses.fields(PlanningConfig)]
-            )
         place = plain.setdefault(group, {}) if part else plain
         place[part or group] = value
     try:
@@ -293,14 +293,23 @@ def status_lines(found: Any) -> list[str]:
 
 def history_lines(found: Any) -> list[str]:
     """Past jobs for people."""
-    lines = [f"{'ENDED':<16} {'JOB':<20} {'OUTCOME':<8} SHAPE"]
+    from springtide.domain.resources import show_memory
+
+    def side(count: int, cpu: float, memory: int) -> str:
+        return f"{count} x {cpu:g} CPU" + (f", {show_memory(memory)}" if memory else "")
+
+    lines = [f"{'ENDED':<16} {'JOB':<18} {'OUTCOME':<8} {'WORKERS':<17} SERVERS"]
     for past in found.jobs:
         try:
             ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(past.ended_at))
         except (OverflowError, ValueError, OSError):
             ended = f"{past.ended_at:g}"  # of a clock that was never set, or of a row by hand
         outcome = "finished" if past.finished else "failed"
-        lines.append(f"{ended:<16} {past.name[:20]:<20} {outcome:<8} {past.shape or '-'}"[:110].rstrip())
+        workers = servers = "-"
+        if (shape := past.shape) is not None:
+            workers = side(shape.workers, shape.worker_cpu, shape.worker_memory)
+            servers = side(shape.servers, shape.server_cpu, shape.server_memory)
+        lines.append(f"{ended:<16} {past.name[:18]:<18} {outcome:<8} {workers:<17} {servers}"[:80].rstrip())
     skipped = f"; {found.unreadable} of them make no sense" if found.unreadable else ""
     return [*lines, f"{len(found.jobs)} of {found.total:,} past jobs{skipped}"]
 

@@ -34,7 +34,7 @@ MISTAKES = [
     (("serve", "--planning", "rho=much"), "Expected `float`"),
     (("serve", "--planning", "prices.cpu=-1"), "wanted neither below 0"),
     (("serve", "--planning", "prices.gpu=1"), "no planning setting named"),
-    (("serve", "--planning", "prices=1", "--planning", "prices.cpu=1"), "no planning setting named"),
+    (("serve", "--planning", "prices=1", "--planning", "prices.cpu=1"), "Did you mean 'prices.cpu'?"),
     (("serve", "--listen", "here"), "wanted host:port"),
     (("serve", "--database", "mysql://x/y"), "no database named 'mysql'"),
     (("serve", "--secret-file", "nowhere"), "cannot read the brain's secret"),
@@ -105,7 +105,9 @@ def test_a_history_is_read_without_a_brain(tmp_path, capsys):
 def test_past_jobs_are_listed_with_their_outcome():
     past = (PastJob(name="wide", shape=views.shape(), ended_at=0.0), PastJob(name="deep", finished=False, ended_at=9e8))
     lines = brain.history_lines(counsel.Recalled(jobs=past, unreadable=1, total=40))
-    assert "finished 4 workers (4 CPU), 2 servers" in lines[1] and lines[2].endswith("failed   -")
+    assert lines[1].endswith("finished 4 x 4 CPU         2 x 8 CPU")
+    assert lines[2].split()[-3:] == ["failed", "-", "-"]
+    assert max(map(len, lines)) <= 80
     odd = brain.history_lines(counsel.Recalled(jobs=(PastJob(name="odd", ended_at=1e300),)))
     assert odd[1].startswith("1e+300")
     assert lines[-1] == "2 of 40 past jobs; 1 of them make no sense"
