@@ -83,7 +83,7 @@ def bench(options: Options) -> report.Result:
         quota_job.clicks(folder)
         speeds = tried_all(folder, search)
         auto = found_alone(folder, search)
-        best = best_of(folder, search, speeds, auto.shape)
+        best = best_of(folder, search, speeds)
         rounds = compared(folder, search, auto.shape, best)
     return judge(search, speeds, auto, best, rounds)
 
@@ -162,7 +162,7 @@ def carried_out(story: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def best_of(folder: pathlib.Path, search: Search, speeds: dict[Shape, float], auto: Shape) -> Shape:
+def best_of(folder: pathlib.Path, search: Search, speeds: dict[Shape, float]) -> Shape:
     """The fastest by a second, longer measurement of those that seemed fastest."""
     finalists = sorted(speeds, key=lambda one: speeds[one], reverse=True)[:FINALISTS]
     found = alternated(folder, search, finalists, rounds=max(1, search.rounds // 2), name="finalists")

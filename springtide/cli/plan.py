@@ -46,7 +46,7 @@ def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) 
     for one in seen:
         show(screen, one)
     print("\n".join(wrap(f"decision: {decision.why}")))
-    for note in decision.notes:
+    for note in (one for one in decision.notes if one != decision.why):
         print("\n".join(wrap(f"note    {note}")))
     if as_json:
         print(msgspec.json.encode(as_object(path, config.policy, decision, seen)).decode(), flush=True)

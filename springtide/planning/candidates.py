@@ -21,7 +21,7 @@ from springtide import errors
 from springtide.domain.profile import ModelFacts
 from springtide.domain.shape import NO_NEED, Bounds, MemoryNeed, Prices, Shape
 from springtide.domain.view import Launch
-from springtide.planning import grids, listing, switching
+from springtide.planning import grids, listing, paces, switching
 from springtide.planning.asking import NO_LIMIT, Ask
 from springtide.planning.columns import Columns
 from springtide.planning.equations import Array, Coefficients, Index, Shapes
@@ -124,9 +124,7 @@ def listed(asks: Sequence[Ask]) -> list[Front]:
 
 def capped(ask: Ask, shapes: Columns, throughput: Array) -> Array:
     """What shapes do by the equations, but no more than their cores are worth."""
-    workers, servers = ask.pace
-    most = numpy.minimum(shapes.workers * shapes.worker_cpu * workers, shapes.servers * shapes.server_cpu * servers)
-    return numpy.minimum(throughput, most)
+    return numpy.minimum(throughput, paces.ceiling(paces.Pace(*ask.pace), shapes))
 
 
 def gains(ask: Ask, shapes: Columns, throughput: Array) -> Array:

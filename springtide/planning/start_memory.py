@@ -19,8 +19,6 @@ from springtide.planning import similarity
 Floats = NDArray[np.float64]
 FEWEST = 8
 """Past jobs with a known need below which nothing is learned about what tells it: the most of all of them counts."""
-LEARNED = 64
-"""The newest of them, from which that is learned."""
 ABOUT = 0.25
 """Doublings: past jobs that are expected to be off by no more than this, beside what is chance, are of one kind."""
 STRANGERS = 48

@@ -5,7 +5,7 @@ import pytest
 
 from springtide.domain.shape import GIB, MemoryNeed
 from springtide.domain.view import PastJob
-from springtide.planning import similarity, start_memory
+from springtide.planning import similarity, start_memory, warm_start
 
 
 def past(kind, rows, at=0, model="wd"):
@@ -22,7 +22,7 @@ def kinds(count=60, seed=0):
 
 def foretold(features, history):
     each = [one.features for one in history]
-    newest = each[-start_memory.LEARNED :]
+    newest = each[-warm_start.BACKTESTED :]
     told = start_memory.told(history, similarity.by_feature(newest, newest))
     return start_memory.foretold(history, similarity.by_feature([features], each), told)
 
