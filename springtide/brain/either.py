@@ -4,6 +4,7 @@ In: the job's view. Out: advice of whoever answers, which says so when it is not
 again after a pause that grows, so that a job does not wait for it every time.
 """
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from springtide.domain.view import JobView, PastJob
 
 log = logging.getLogger(__name__)
 PAUSES_S = (0.0, 5.0, 15.0, 60.0)  # between attempts; the last one stays
+REMEMBER_S = 3.0  # for a brain to take in the end of a job, which does not wait for long: then it is told here
 
 
 class Either:
@@ -40,12 +42,14 @@ class Either:
         return replace(own, notes=(f"planned without the brain: {self._trouble}", *own.notes))
 
     async def conclude(self, past: PastJob) -> None:
-        """Remembered by the brain, or here if it is away."""
+        """Remembered by the brain, or here if it is away and there is anything to learn from the job."""
         try:
-            await self._remote.conclude(past)
-        except errors.SpringtideError as error:
-            log.warning("the brain does not remember the job, it is remembered here: %s", error)
-            await self._own.conclude(past)
+            async with asyncio.timeout(REMEMBER_S):
+                await self._remote.conclude(past)
+        except (errors.SpringtideError, TimeoutError) as error:
+            log.warning("the brain does not remember the job: %s", str(error) or f"no answer within {REMEMBER_S:g} s")
+            if past.shape is not None:
+                await self._own.conclude(past)
 
     async def close(self) -> None:
         """Both."""

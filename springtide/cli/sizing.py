@@ -160,7 +160,7 @@ def warm(asked: Asked, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRules
     except errors.UserError:
         raise
     except (errors.SpringtideError, TimeoutError) as error:
-        return small, replace(rules, why=f"{rules.why}: nobody could be asked ({error or 'no answer'})")
+        return small, replace(rules, why=f"{rules.why}: nobody could be asked ({str(error) or 'no answer'})")
     if wrong:
         return small, replace(rules, why=f"{rules.why}: advice was refused, {wrong}")
     if advice.plan is None or advice.plan.stage is not Stage.OPTIMIZING:

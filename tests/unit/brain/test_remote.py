@@ -153,6 +153,8 @@ def test_while_the_brain_is_away_the_job_plans_by_itself_and_asks_again_less_and
             assert advice.why == "own" and advice.notes == ("planned without the brain: it is away",)
         assert brain.asked == [0.0, 1.0, 2.0, 7.0, 22.0] and len(own.asked) == 30
         await either.conclude(PastJob(name="job"))
+        assert not brain.past and not own.past, "it ended as a sample"
+        await either.conclude(PastJob(name="job", shape=views.shape()))
         assert not brain.past and own.past
         brain.away = False
         assert (await ask(90.0)).notes == ()
@@ -162,3 +164,14 @@ def test_while_the_brain_is_away_the_job_plans_by_itself_and_asks_again_less_and
 
     asyncio.run(run())
     assert brain.asked[-1] == own.asked[-1] == "closed"
+
+
+def test_a_brain_that_does_not_answer_at_the_end_of_a_job_leaves_time_to_remember_it_here(monkeypatch):
+    class Silent(Brain):
+        async def conclude(self, past):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("springtide.brain.either.REMEMBER_S", 0.01)
+    own = Own()
+    asyncio.run(Either(Silent(), own).conclude(PastJob(name="job", shape=views.shape())))
+    assert own.past
