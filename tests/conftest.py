@@ -11,6 +11,7 @@ import importlib.util
 import os
 import pathlib
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -90,8 +91,10 @@ def _open_files() -> dict[int, str]:
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue  # the descriptor of this very listing
-    # what libraries keep open of their own files, such as fonts, is theirs; so is what they read of the machine
-    return {fd: to for fd, to in found.items() if "/site-packages/" not in to and not to.startswith("/sys/devices/")}
+    # what libraries keep open of their own files, such as fonts, is theirs; so is what they read of the machine, and
+    # what torch on ARM tells profilers of the code that it makes
+    theirs = re.compile(r"/site-packages/|^/sys/devices/|/perf-\d+\.map$")
+    return {fd: to for fd, to in found.items() if not theirs.search(to)}
 
 
 def _children() -> set[int]:
