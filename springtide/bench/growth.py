@@ -54,7 +54,9 @@ def plot(curves: Sequence[Curve], path: pathlib.Path, *, cost: str = "step, ms")
         axis.loglog(curve.sizes, milliseconds, "o-", color="tab:blue", label=f"exponent {curve.exponent:.2f}")
         axis.set_xlabel(curve.what)
         axis.set_ylabel(cost)
-        axis.set_xticks(list(curve.sizes), [f"{size:g}" for size in curve.sizes])
+        axis.set_xticks(
+            list(curve.sizes), [f"{size:g}" for size in curve.sizes], rotation=90 if len(curve.sizes) > 5 else 0
+        )
         axis.minorticks_off()
         axis.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)

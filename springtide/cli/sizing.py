@@ -101,9 +101,11 @@ def rules_of(asked: Asked, limits: Bounds, *, resize: bool) -> PlanRules:
         node_cpu=max(limits.most.worker_cpu, limits.most.server_cpu), server_cpu=limits.most.server_cpu,
     )  # fmt: skip
     settings = config.load()
+    brain = asked.brain or settings.brain
     rules = PlanRules(
-        bounds=limits, resize=resize, config=own, key=uuid.uuid4().hex, user=user(), history=asked.history,
-        brain=asked.brain or settings.brain, brain_secret_file=settings.brain_secret_file,
+        bounds=limits, resize=resize, overlap=asked.fixed.quota is None and not brain, config=own,
+        key=uuid.uuid4().hex, user=user(), history=asked.history,
+        brain=brain, brain_secret_file=settings.brain_secret_file,
         features={"script": asked.script.name, "arguments": " ".join(asked.arguments), "job": asked.name},
     )  # fmt: skip
     return changed(rules, asked.settings)

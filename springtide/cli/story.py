@@ -99,7 +99,7 @@ def planned(event: Event) -> str:
         case "taken":
             expected = event.get("throughput")
             speed = f", {expected:,.0f} samples/s expected" if expected else ""
-            said = f"planned: {why}" if why.startswith(shape) else f"planned: {shape}{speed}: {why}"
+            said = f"planned: {shape}{speed}: {why}"
         case "refused":
             said = f"a plan ({shape}) was refused: {why}"
         case "done":

@@ -22,6 +22,9 @@ class PlanRules:
     resize: bool = True
     """Whether roles can be held to cores while they run. If not, only numbers of roles are planned, and cores in the
     bounds are what a role is reckoned to take."""
+    overlap: bool = False
+    """Whether a change may take more than the quota until it is done: on a machine that nobody shares, roles that stay
+    need not be held back while others start."""
     config: PlanningConfig = field(default_factory=PlanningConfig)
     stage: Stage = Stage.SAMPLING
     """What it begins with: a sample, or a shape that similar jobs ended with."""

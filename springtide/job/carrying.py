@@ -4,14 +4,15 @@ In: a job whose roles are all there, and its target. Out: one event for the stat
 
 One thing changes at a time: the number of workers, what each may take, the number of servers, what each may take; the
 servers first where they hold the job up. No shape on the way takes more than the quota: what would is preceded by what
-shrinks. A number that was asked for and did not come about is not asked for again: the plan is dropped, saying so.
+shrinks; where a change may overlap, what grows comes first. A number that was asked for and did not come about is not
+asked for again: the plan is dropped, saying so.
 """
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from springtide.domain.cluster import RoleKind
-from springtide.domain.shape import Capacity, Shape
+from springtide.domain.shape import UNBOUNDED, Capacity, Shape
 from springtide.job import events, planned, rollout
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def next_move(state: "JobState") -> events.Event | None:
     target, now = state.planned.target, planned.shape_of(state)
     if target is None:
         return None
-    which = next_fields(now, target, planned.bounds_of(state).quota, servers_first=state.planned.servers_first)
+    quota = UNBOUNDED if state.spec.planning.overlap else planned.bounds_of(state).quota
+    which = next_fields(now, target, quota, servers_first=state.planned.servers_first)
     if which is None:
         return _next_server(state)
     if which[0] in state.planned.asked:

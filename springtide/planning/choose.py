@@ -76,9 +76,10 @@ def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) 
     before, after, gain = bid.throughput_now, float(table.throughput[at, option]), float(table.effective[at, option])
     gain, now, then = gain - before, float(table.cost_now[at]), float(table.cost[at, option])
     share = f" ({after / before - 1:+.0%})" if before > 0 else ""
+    bought = f", RE {efficiency(gain, then - now):,.2f}" if then > now else ""
     reason = (
-        f"{shape}: {before:,.0f} -> {after:,.0f} samples/s{share} at {now:,.1f} -> {then:,.1f} an hour; gain "
-        f"{gain:,.1f} after what the change costs, RE {efficiency(gain, then - now):,.2f}, log WG {log_weight:.1f}"
+        f"{before:,.0f} -> {after:,.0f} samples/s{share} at {now:,.1f} -> {then:,.1f} an hour; gain {gain:,.1f} after "
+        f"what the change costs{bought}, log WG {log_weight:.1f}"
     )
     return Plan(
         job=bid.job, shape=shape, reason=reason, gain=gain, cost=then, throughput=after, stage=Stage.ADJUSTING

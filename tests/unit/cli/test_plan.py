@@ -74,15 +74,3 @@ def test_explain_says_what_was_planned_and_what_became_of_it(outcome, said):
         "throughput": 1200.0,
     }  # fmt: skip
     assert story.sentence(event) == said
-
-
-def test_a_reason_that_names_the_shape_is_told_once():
-    event = {
-        "event": "plan",
-        "at": 1.0,
-        "outcome": "taken",
-        "shape": "2 workers",
-        "why": "2 workers: 10 -> 20",
-        "stage": "",
-    }
-    assert story.sentence(event) == "planned: 2 workers: 10 -> 20"

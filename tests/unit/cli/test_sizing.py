@@ -31,6 +31,7 @@ def test_a_job_whose_size_is_open_begins_small_and_plans():
     assert (begun.workers, begun.servers, begun.worker_cpu, begun.threads) == (1, 1, 1.0, 1)
     assert begun.planning.on and begun.planning.stage is Stage.SAMPLING
     assert begun.planning.config.total_cpu == 2.0 and begun.planning.features["script"] == "train.py"
+    assert begun.planning.overlap and not start(Fixed(quota=1.5)).planning.overlap
 
 
 def test_what_is_fixed_is_pinned_and_the_rest_is_planned():

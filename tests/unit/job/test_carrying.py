@@ -27,10 +27,11 @@ SHAPES = st.builds(
 CORES = st.builds(lambda shape: replace(shape, worker_memory=0, server_memory=0), SHAPES)
 
 
-def running(quota=8.0, sync="async"):
+def running(quota=8.0, sync="async", *, overlap=False):
     """A small job, all of which is there."""
     bounds = Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=quota, memory=2**40))
-    spec = JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, sync=sync, planning=PlanRules(bounds=bounds))
+    rules = PlanRules(bounds=bounds, overlap=overlap)
+    spec = JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, sync=sync, planning=rules)
     state = JobState(spec)
     come(state)
     return state
@@ -77,6 +78,15 @@ def test_no_shape_on_the_way_takes_more_than_the_quota(now, target, servers_firs
         now = carrying.changed(now, target, some)
         assert quota.holds(now)
     assert now == target
+
+
+def test_where_a_change_may_overlap_nobody_is_held_back_before_those_to_come_are_there():
+    target = Shape(workers=3, servers=1, worker_cpu=0.2, server_cpu=0.4)
+    shapes = carry_out(running(quota=1.0, overlap=True), target)
+    assert (shapes[0].workers, shapes[0].worker_cpu) == (3, 0.5)
+    assert shapes[-1] == target
+    shapes = carry_out(running(quota=1.0), target)
+    assert (shapes[0].workers, shapes[0].worker_cpu) == (1, 0.2)
 
 
 @given(target=SHAPES)
