@@ -17,7 +17,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.advice import Advice, Adviser
-from springtide.domain.cluster import Role, RoleKind, RoleUsage
+from springtide.domain.cluster import Role, RoleUsage
 from springtide.domain.plan import Plan
 from springtide.domain.shape import Shape
 from springtide.domain.stages import Stage
@@ -28,7 +28,7 @@ from springtide.master.guards import Guards
 from springtide.master.record import Record
 from springtide.master.viewing import Sources
 from springtide.master.watching import Watching, Window
-from springtide.planning import acceptance, evidence
+from springtide.planning import acceptance, evidence, ordering
 from springtide.telemetry.views import Shown
 
 log = logging.getLogger(__name__)
@@ -212,8 +212,7 @@ class Autoscale:
         assert plan is not None
         ranks = [node.role.rank for node in viewing.servers(self._state)]
         cpus = tuple((ranks[place], cpu) for place, cpu in plan.server_cpus if place < len(ranks))
-        busy = evidence.use(asked, RoleKind.SERVER)
-        first = busy is not None and busy.share > self._rules.config.busy_server
+        first = ordering.servers_first(asked, plan.shape, self._rules.config)
         self._tell("taken", plan, plan.reason, notes=advice.notes)
         self._happen(
             events.PlanTaken(plan.shape, plan.stage or stage, plan.reason, servers_first=first, cpus=cpus)
