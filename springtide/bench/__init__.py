@@ -35,6 +35,7 @@ BENCHES = {
     "fit": "springtide.bench.fit",
     "autotune": "springtide.bench.autotune",
     "auc": "springtide.bench.auc",
+    "auc-xdeepfm": "springtide.bench.auc_xdeepfm",
 }
 
 

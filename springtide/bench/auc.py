@@ -1,10 +1,10 @@
 """Does it hurt the model when workers and servers come, go and die? The same training, undisturbed and disturbed.
 
-In: WideDeep on a generated click log, one pass, several seeds (first weights, order of samples); runs of the two kinds
-in turn. Disturbed runs get workers and servers added, lose one of each to `kill -9`, and have some removed, all while
-they train. Out: the AUC on later events of each run; `auc_difference`, by how much the mean AUC of the two kinds
-differs (DLRover's experiments lay within 0.0006), beside what seeds alone change. A table beside the model counts
-whether any sample was lost or repeated.
+In: WideDeep, or xDeepFM, on a generated click log, one pass, several seeds (first weights, order of samples); runs of
+the two kinds in turn. Disturbed runs get workers and servers added, lose one of each to `kill -9`, and have some
+removed, all while they train. Out: the AUC on later events of each run; `auc_difference`, by how much the mean AUC of
+the two kinds differs (DLRover's experiments lay within 0.0006), beside what seeds alone change. A table beside the
+model counts whether any sample was lost or repeated.
 """
 
 import math
@@ -38,7 +38,7 @@ torch.set_num_threads(1)
 torch.manual_seed(int(sys.argv[3]))
 job = st.join()
 train, test = demo.log(int(sys.argv[2]), folder=sys.argv[1])
-model = demo.Counted(demo.model())
+model = demo.Counted(demo.model(sys.argv[4]))
 optimizers = [
     torch.optim.Adagrad(model.model.parameters(), lr=demo.LEARNING_RATE),
     torch.optim.SGD(model.seen.parameters(), lr=1.0),
@@ -84,7 +84,7 @@ ACTS: Sequence[tuple[float, str, Act]] = (
 """When, in parts of the samples, what, and how."""
 
 
-def bench(options: Options) -> report.Result:
+def bench(options: Options, model: str = "widedeep") -> report.Result:
     """Both kinds with each seed, the first one in turn."""
     seeds, samples = (range(2), 60_000) if options.quick else (range(5), demo.SAMPLES)
     found: dict[str, list[Trained]] = {"undisturbed": [], "disturbed": []}
@@ -94,18 +94,20 @@ def bench(options: Options) -> report.Result:
         demo.log(samples, folder=folder / "clicks")
         for seed in seeds:
             for kind in list(found) if seed % 2 == 0 else reversed(list(found)):
-                found[kind].append(trained(folder, samples, seed, ACTS if kind == "disturbed" else ()))
+                found[kind].append(trained(folder, model, samples, seed, ACTS if kind == "disturbed" else ()))
                 step()
-    return judge(found, samples)
+    return judge(found, model, samples)
 
 
-def trained(folder: pathlib.Path, samples: int, seed: int, acts: Sequence[tuple[float, str, Act]]) -> Trained:
+def trained(
+    folder: pathlib.Path, model: str, samples: int, seed: int, acts: Sequence[tuple[float, str, Act]]
+) -> Trained:
     """One run from its begin to its AUC."""
     spec = JobSpec(
         name=f"auc-{seed}-{'disturbed' if acts else 'undisturbed'}", workers=WORKERS, servers=SERVERS, seed=seed,
         checkpoints=CheckpointRules(every_s=3.0), backoff_s=0.0,
     )  # fmt: skip
-    arguments = [str(folder / "clicks"), str(samples), str(seed)]
+    arguments = [str(folder / "clicks"), str(samples), str(seed), model]
     done = []
     with LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs") as job:
         for part, what, act in acts:
@@ -133,7 +135,7 @@ def reached(job: LocalCluster, samples: float) -> bool:
     return status.phase not in over
 
 
-def judge(found: dict[str, list[Trained]], samples: int) -> report.Result:
+def judge(found: dict[str, list[Trained]], model: str, samples: int) -> report.Result:
     """Means, their difference, and what seeds alone change."""
     calm, disturbed = found["undisturbed"], found["disturbed"]
     pairs = [after.auc - before.auc for before, after in zip(calm, disturbed, strict=True)]
@@ -161,7 +163,7 @@ def judge(found: dict[str, list[Trained]], samples: int) -> report.Result:
              f"{statistics.mean(pairs):+.5f}"),
         ),
         notes=(
-            f"WideDeep, {samples:,} generated clicks of which a tenth is for the test, {WORKERS} workers, {SERVERS} "
+            f"{model}, {samples:,} generated clicks of which a tenth is for the test, {WORKERS} workers, {SERVERS} "
             f"servers; disturbed: {'; '.join(what for _, what, _ in ACTS)}",
             f"the difference is {difference:.5f}, one deviation of a mean of {len(pairs)} pairs {by_chance:.5f}; all "
             f"runs lie within {max(every) - min(every):.5f}",

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from springtide import errors
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.clickdata import ClickLog
 from springtide.zoo.logspec import LogSpec
 from springtide.zoo.widedeep import WideDeep
+from springtide.zoo.xdeepfm import XDeepFM
 
 SAMPLES = 500_000
 BATCH = 512
@@ -41,9 +43,13 @@ def log(samples: int = SAMPLES, *, folder: str | Path | None = None) -> tuple[Cl
     return ClickLog(samples, spec=SPEC, folder=folder).split(0.1)
 
 
-def model(*, sparse: bool = True) -> nn.Module:
-    """The model for it: some 30 thousand weights in 52 tables, 16 thousand in the MLP."""
-    return WideDeep(SPEC.cardinalities, dim=8, hidden=(64, 32), sparse=sparse)
+def model(name: str = "widedeep", *, sparse: bool = True) -> nn.Module:
+    """The model for it: some 30 thousand weights in 52 tables, 16 thousand in the MLP. Or xDeepFM of that size."""
+    if name == "widedeep":
+        return WideDeep(SPEC.cardinalities, dim=8, hidden=(64, 32), sparse=sparse)
+    if name == "xdeepfm":
+        return XDeepFM(SPEC.cardinalities, dim=8, hidden=(64, 32), maps=(8, 8), sparse=sparse)
+    raise errors.UnknownName("model of the demo", name, ("widedeep", "xdeepfm"))
 
 
 class Counted(nn.Module):

