@@ -21,6 +21,7 @@ from springtide.domain.job import JobSpec
 from springtide.domain.plan_rules import PlanRules
 from springtide.domain.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.shape import Shape
+from springtide.master import viewing
 from springtide.planning import observe
 from springtide.planning.observe import Change, Reading
 from springtide.rpc.messages import JobStatus
@@ -30,7 +31,6 @@ from springtide.zoo.logspec import LogSpec
 
 BATCH, DIM, HIDDEN, SAMPLES = 512, 64, (64, 32), 40_000
 SPEC = LogSpec(seed=7, cardinalities=(100_000, 50_000, *(2_000,) * 12, *(10_000,) * 12), zipf=0.8)
-BANDWIDTH = 4e9  # bytes a second of one loopback connection on such a machine
 LOOK_S = 0.1
 
 SCRIPT = """
@@ -98,7 +98,7 @@ def facts() -> ModelFacts:
     fields = len(SPEC.cardinalities)
     widths = [fields * DIM + SPEC.dense, *HIDDEN, 1]
     weights = sum((before + 1) * after for before, after in itertools.pairwise(widths)) + SPEC.dense + 1
-    return ModelFacts(dense_bytes=4.0 * weights, bandwidth=BANDWIDTH, dim=fields * (DIM + 1), batch=BATCH)
+    return ModelFacts(dense_bytes=4.0 * weights, bandwidth=viewing.BANDWIDTH, dim=fields * (DIM + 1), batch=BATCH)
 
 
 class QuotaJob:
