@@ -20,3 +20,4 @@ void bind_store(nb::module_& m);       // store.cpp: Store and, first, the specs
 void bind_probe_loop(nb::module_& m);  // probe_loop.cpp: the bound of the store's benchmark
 void bind_server(nb::module_& m);      // server.cpp: Server
 void bind_client(nb::module_& m);      // client.cpp: backends, StepRows, Pending
+void bind_schedule(nb::module_& m);    // schedule.cpp: Scheduler, Scheduled, CachePlan

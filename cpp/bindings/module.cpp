@@ -7,5 +7,6 @@ NB_MODULE(_native, m) {
   bind_errors(m);
   bind_store(m);
   bind_server(m);
+  bind_schedule(m);
   bind_client(m);
 }

@@ -1,0 +1,120 @@
+// Scheduler, and what it answers with: Scheduled and CachePlan. The GIL is released while a batch is
+// scheduled.
+#include "schedule.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+
+#include "bindings.h"
+
+using namespace nb::literals;
+using namespace springtide;
+
+namespace {
+
+using Feature = std::tuple<TableId, KeyArray, std::optional<KeyArray>>;
+
+template <class T>
+nb::object copied(const std::vector<T>& values) {
+  auto* kept = new std::vector<T>(values);
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), {kept->size()}, owner));
+}
+
+nb::tuple pairs(const PlanKeys& keys) { return nb::make_tuple(copied(keys.tables), copied(keys.keys)); }
+
+nb::list peers(const std::vector<PeerRows>& all) {
+  nb::list found;
+  for (const PeerRows& one : all) found.append(nb::make_tuple(one.peer, pairs(one.rows)));
+  return found;
+}
+
+EvictOrder order_called(const std::string& name) {
+  if (name == "lru") return EvictOrder::lru;
+  if (name == "lfu") return EvictOrder::lfu;
+  throw BadInput("no order of eviction is called '" + name + "'; there are: lfu, lru");
+}
+
+Scheduled schedule(Scheduler& scheduler, const std::vector<Feature>& features, uint32_t samples,
+                   const std::vector<TableId>& scored, uint32_t effort) {
+  std::vector<FeatureIds> spans;
+  for (const auto& [table, ids, offsets] : features) {
+    FeatureIds one{table, {ids.data(), ids.size()}, {}};
+    if (offsets) one.offsets = {offsets->data(), offsets->size()};
+    spans.push_back(one);
+  }
+  nb::gil_scoped_release release;
+  return scheduler.schedule(spans, samples, {scored, effort});
+}
+
+// Rows of one worker's cache, next victim first: tables, keys, and whether only the worker has the latest
+// row.
+nb::tuple cached(const Scheduler& scheduler, uint32_t worker) {
+  if (worker >= scheduler.options().workers)
+    throw BadInput("worker " + std::to_string(worker) + " of " + std::to_string(scheduler.options().workers));
+  PlanKeys keys;
+  std::vector<uint8_t> dirty;
+  for (RowAt at : scheduler.directory().order_of(worker)) {
+    const Directory::Row& row = scheduler.directory().row(at);
+    keys.add(row.table, row.key);
+    dirty.push_back(scheduler.dirty(row));
+  }
+  return nb::make_tuple(copied(keys.tables), copied(keys.keys), copied(dirty));
+}
+
+void bind_plan(nb::module_& m) {
+  nb::class_<CachePlan>(m, "CachePlan")
+      .def_ro("step", &CachePlan::step)
+      .def_ro("rank", &CachePlan::rank)
+      .def_prop_ro("write_back", [](const CachePlan& p) { return pairs(p.write_back); })
+      .def_prop_ro("drop", [](const CachePlan& p) { return pairs(p.drop); })
+      .def_prop_ro("hold_hit", [](const CachePlan& p) { return pairs(p.hold_hit); })
+      .def_prop_ro("hold_pull", [](const CachePlan& p) { return pairs(p.hold_pull); })
+      .def_prop_ro("pass_hit", [](const CachePlan& p) { return pairs(p.pass_hit); })
+      .def_prop_ro("pass_pull", [](const CachePlan& p) { return pairs(p.pass_pull); })
+      .def_prop_ro("sends", [](const CachePlan& p) { return peers(p.sends); })
+      .def_prop_ro("receives", [](const CachePlan& p) { return peers(p.receives); })
+      .def_prop_ro("pulls", &CachePlan::pulls)
+      .def_prop_ro("gradients", &CachePlan::gradients)
+      .def_prop_ro("write_backs", [](const CachePlan& p) { return p.write_back.size(); })
+      .def_prop_ro("sent", &CachePlan::sent)
+      .def_prop_ro("received", &CachePlan::received)
+      .def_prop_ro("hits", [](const CachePlan& p) { return p.hold_hit.size() + p.pass_hit.size(); });
+  nb::class_<Scheduled>(m, "Scheduled")
+      .def_ro("step", &Scheduled::step)
+      .def_ro("distinct", &Scheduled::distinct)
+      .def_prop_ro("rank_of_sample", [](const Scheduled& s) { return copied(s.rank_of_sample); })
+      .def_ro("plans", &Scheduled::plans)
+      .def_prop_ro("seconds", [](const Scheduled& s) {
+        static constexpr const char* kNames[kStages] = {"read", "look_up", "allocate", "plan", "snapshot"};
+        nb::dict found;
+        for (size_t stage = 0; stage < kStages; ++stage) found[kNames[stage]] = s.seconds[stage];
+        return found;
+      });
+}
+
+}  // namespace
+
+void bind_schedule(nb::module_& m) {
+  bind_plan(m);
+  nb::class_<Scheduler>(m, "Scheduler")
+      .def(
+          "__init__",
+          [](Scheduler* self, uint32_t workers, uint64_t capacity_rows, const std::string& order,
+             const std::string& policy, uint64_t seed, bool p2p, bool on_demand, uint32_t threads) {
+            new (self) Scheduler(SchedulerOptions{workers, capacity_rows, order_called(order), policy, seed,
+                                                  p2p, on_demand, threads});
+          },
+          nb::kw_only(), "workers"_a, "capacity_rows"_a, "order"_a = "lru", "policy"_a = "laia", "seed"_a = 0,
+          "p2p"_a = false, "on_demand"_a = true, "threads"_a = 1)
+      .def("schedule", schedule, "features"_a.noconvert(), "samples"_a, nb::kw_only(),
+           "scored"_a = std::vector<TableId>{}, "effort"_a = 0)
+      .def("flushed", &Scheduler::flushed, "step"_a)
+      .def("clear", &Scheduler::clear)
+      .def("cached", cached, "worker"_a)
+      .def(
+          "rows", [](const Scheduler& s, uint32_t worker) { return s.directory().rows_of(worker); },
+          "worker"_a)
+      .def_prop_ro("step", &Scheduler::step);
+}

@@ -1,0 +1,163 @@
+#include "schedule.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+namespace springtide {
+
+namespace {
+
+constexpr size_t kAhead = 16;  // lookups between asking for memory and using it
+
+using Policy = std::function<void(const AllocationTask&, std::span<int32_t>)>;
+
+Policy policy_called(const std::string& name) {
+  static const std::map<std::string, Policy> policies = {
+      {"laia", allocate_laia},
+      {"contiguous", allocate_contiguous},
+      {"random", allocate_random},
+  };
+  const auto found = policies.find(name);
+  if (found != policies.end()) return found->second;
+  std::string names;
+  for (const auto& [each, _] : policies) names += (names.empty() ? "" : ", ") + each;
+  throw BadInput("no allocation policy is called '" + name + "'; there are: " + names);
+}
+
+const SchedulerOptions& checked(const SchedulerOptions& options) {
+  if (options.workers == 0 || options.workers > kMostWorkers)
+    throw BadInput("a scheduler needs 1 to " + std::to_string(kMostWorkers) + " workers, got " +
+                   std::to_string(options.workers));
+  if (options.threads == 0 || options.threads > 256)
+    throw BadInput("a scheduler needs 1 to 256 threads, got " + std::to_string(options.threads));
+  return options;
+}
+
+// Seconds from one stage to the next.
+class Laps {
+ public:
+  double lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const double took = std::chrono::duration<double>(now - since_).count();
+    since_ = now;
+    return took;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(checked(options)),
+      policy_(policy_called(options.policy)),
+      crew_(options.threads),
+      directory_(options.workers, options.capacity_rows, options.order),
+      last_holds_(options.workers),
+      trains_(options.workers),
+      hits_(options.workers),
+      enters_(options.workers),
+      plans_(options.workers) {}
+
+Scheduled Scheduler::schedule(std::span<const FeatureIds> features, uint32_t samples,
+                              const ScheduleWish& wish) {
+  Scheduled done;
+  Laps laps;
+  batch_.read(features, samples, crew_);
+  done.seconds[size_t(Stage::read)] = laps.lap();
+  ++step_;
+  look_up();
+  done.seconds[size_t(Stage::look_up)] = laps.lap();
+  done.rank_of_sample.resize(samples);
+  allocate(wish, done.rank_of_sample);
+  done.seconds[size_t(Stage::allocate)] = laps.lap();
+  find_trainers(done.rank_of_sample);
+  make_plans();
+  done.seconds[size_t(Stage::plan)] = laps.lap();
+  update_directory();
+  done.seconds[size_t(Stage::snapshot)] = laps.lap();
+  done.step = step_;
+  done.distinct = batch_.size();
+  done.plans.assign(plans_.begin(), plans_.end());
+  return done;
+}
+
+void Scheduler::flushed(uint64_t step) {
+  if (step > step_)
+    throw BadInput("flushed(" + std::to_string(step) + "): only " + std::to_string(step_) +
+                   " steps have been scheduled");
+  flushed_ = std::max(flushed_, step);
+}
+
+void Scheduler::clear() {
+  directory_.clear();
+  for (PlanKeys& holds : last_holds_) holds = {};
+}
+
+void Scheduler::look_up() {
+  const size_t units = batch_.size();
+  const auto keys = batch_.keys();
+  const auto tables = batch_.tables();
+  const auto hashes = batch_.hashes();
+  at_.resize(units);
+  owner_.resize(units);
+  dirty_.resize(units);
+  for (size_t u = 0; u < units + 2 * kAhead; ++u) {
+    if (u < units) directory_.prefetch_cell(hashes[u]);
+    if (u >= kAhead && u - kAhead < units) directory_.prefetch_row(hashes[u - kAhead]);
+    if (u < 2 * kAhead) continue;
+    const size_t now = u - 2 * kAhead;
+    const RowAt at = directory_.find(tables[now], keys[now], hashes[now]);
+    at_[now] = at;
+    if (at == kNoRow) {
+      owner_[now] = kNobody;
+      dirty_[now] = 0;
+      continue;
+    }
+    directory_.prefetch_neighbours(at);
+    owner_[now] = directory_.row(at).owner;
+    dirty_[now] = dirty(directory_.row(at));
+  }
+}
+
+void Scheduler::allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sample) {
+  const auto counts = [&](TableId table) {
+    return wish.scored.empty() ||
+           std::find(wish.scored.begin(), wish.scored.end(), table) != wish.scored.end();
+  };
+  positions_.clear();
+  scored_.clear();
+  if (batch_.uniform()) {
+    for (uint32_t f = 0; f < batch_.feature_tables().size(); ++f) {
+      if (counts(batch_.feature_tables()[f])) positions_.push_back(f);
+    }
+  }
+  if (positions_.empty()) {
+    scored_.resize(batch_.size());
+    for (size_t u = 0; u < scored_.size(); ++u) scored_[u] = counts(batch_.tables()[u]);
+  }
+  const std::vector<uint32_t> quota = even_quota(batch_.samples(), options_.workers);
+  const AllocationTask task{
+      .workers = options_.workers,
+      .samples = batch_.samples(),
+      .sample_begin = batch_.sample_begin(),
+      .units = batch_.units(),
+      .table = batch_.tables(),
+      .owner = owner_,
+      .dirty = dirty_,
+      .positions = positions_,
+      .scored = scored_,
+      .quota = quota,
+      .capacity_rows = options_.capacity_rows,
+      .p2p = options_.p2p,
+      .seed = options_.seed,
+      .step = step_,
+      .effort = wish.effort,
+      .threads = options_.threads,
+  };
+  policy_(task, rank_of_sample);
+}
+
+}  // namespace springtide

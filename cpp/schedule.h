@@ -1,0 +1,99 @@
+// The scheduler: where the samples of the next batch are trained, and what every worker's cache sends and
+// asks for. Every rank runs one on the same batches and comes to the same answer, so nobody orchestrates and
+// nothing is sent. In: the ids of a whole batch (schedule_batch.h). Out: a rank for every sample
+// (allocate.h), a plan for every rank (cache_plan.h). Inside: the directory of all caches (directory.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "allocate.h"
+#include "cache_plan.h"
+#include "directory.h"
+#include "schedule_batch.h"
+
+namespace springtide {
+
+struct SchedulerOptions {
+  uint32_t workers = 1;
+  uint64_t capacity_rows = 0;  // of each worker's cache
+  EvictOrder order = EvictOrder::lru;
+  std::string policy = "laia";  // allocate.h; by name in policies()
+  uint64_t seed = 0;
+  bool p2p = false;
+  bool on_demand =
+      true;  // false: every trained row is written back with its step, as without a known next batch
+  uint32_t threads = 1;
+};
+
+// What changes from call to call; the same on every rank.
+struct ScheduleWish {
+  std::span<const TableId> scored = {};  // tables whose keys count in the allocation; empty: all
+  uint32_t effort = 0;                   // for the policy; 0: its default
+};
+
+enum class Stage : uint8_t { read, look_up, allocate, plan, snapshot };
+constexpr size_t kStages = 5;
+
+struct Scheduled {
+  uint64_t step = 0;
+  std::vector<int32_t> rank_of_sample;
+  std::vector<std::shared_ptr<CachePlan>> plans;  // by rank
+  std::array<double, kStages> seconds{};          // by Stage
+  uint64_t distinct = 0;                          // keys of the batch
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerOptions& options);
+
+  // The next batch of the stream: step() + 1. Plans before it are taken as executed, in order.
+  Scheduled schedule(std::span<const FeatureIds> features, uint32_t samples, const ScheduleWish& wish = {});
+  // All rows trained up to `step` are on the servers: a flush. The plan of the step after it may exist
+  // already.
+  void flushed(uint64_t step);
+  // All caches are empty, as after a return to a checkpoint. Steps go on counting.
+  void clear();
+
+  uint64_t step() const { return step_; }
+  const SchedulerOptions& options() const { return options_; }
+  const Directory& directory() const { return directory_; }
+  bool dirty(const Directory::Row& row) const { return row.trained > flushed_; }
+
+ private:
+  void look_up();
+  void allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sample);
+  void find_trainers(std::span<const int32_t> rank_of_sample);
+  void make_plans();
+  void plan_trained(uint32_t worker);
+  void plan_owned();
+  void update_directory();
+  void evict(uint32_t worker, uint64_t room_for);
+  PeerRows& between(std::vector<PeerRows>& all, uint32_t peer);
+
+  const SchedulerOptions options_;
+  const std::function<void(const AllocationTask&, std::span<int32_t>)> policy_;
+  WorkCrew crew_;
+  Directory directory_;
+  ScheduleBatch batch_;
+  uint64_t step_ = 0, flushed_ = 0;
+  std::vector<PlanKeys>
+      last_holds_;  // by worker, without on-demand plans: what the next transition writes back
+  // Of the batch at hand, by unit.
+  std::vector<RowAt> at_;
+  std::vector<uint16_t> owner_;
+  std::vector<uint8_t> dirty_;
+  std::vector<uint16_t> trainer_;  // the only one, or that there are several, or that it has no room
+  std::vector<uint8_t> scored_;
+  std::vector<uint32_t> positions_;
+  // By worker: units it trains, and among them those that its cache keeps.
+  std::vector<std::vector<uint32_t>> trains_, hits_, enters_;
+  std::vector<std::shared_ptr<CachePlan>> plans_;
+};
+
+}  // namespace springtide

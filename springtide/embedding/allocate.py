@@ -1,0 +1,106 @@
+"""Where the samples of a batch are trained, and what every worker's cache sends and asks for: the native scheduler.
+
+Every rank makes one with the same settings and gives it the same batches, so all come to the same answer and nobody
+asks anybody. In: ids of the whole next batch, feature by feature. Out: a rank for every sample, and a plan for every
+rank that its cache executes (`cpp/cache_plan.h`). What a plan costs is counted in `syncplan`.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import _native, errors
+
+POLICIES = ("contiguous", "laia", "random")
+ORDERS = ("lfu", "lru")
+MOST_WORKERS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all ranks must agree on."""
+
+    workers: int
+    capacity_rows: int
+    """Rows that each worker's cache holds; 0 caches nothing."""
+    tables: tuple[int, ...] | None = None
+    """Tables that are cached; ids of others are not looked at. None: all that come."""
+    policy: str = "laia"
+    """How samples are shared out: `laia` (Herald's Algorithm 1), `random` or `contiguous` (no scheduling)."""
+    order: str = "lru"
+    """What a full cache gives up first: `lru`, the row trained longest ago; `lfu`, the one trained least often."""
+    seed: int = 0
+    p2p: bool = False
+    """Rows may go from worker to worker when that is one transmission instead of two."""
+    on_demand: bool = True
+    """False writes every trained row back with its own step, as if no next batch were ever known."""
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise errors.BadInput(f"a scheduler needs 1 to {MOST_WORKERS} workers, got {self.workers}")
+        if self.capacity_rows < 0:
+            raise errors.BadInput(f"a cache holds 0 rows or more, got capacity_rows={self.capacity_rows}")
+        if self.policy not in POLICIES:
+            raise errors.UnknownName("allocation policy", self.policy, POLICIES)
+        if self.order not in ORDERS:
+            raise errors.UnknownName("order of eviction", self.order, ORDERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Ids of one feature for every sample of a batch; several features may look into one table."""
+
+    table: int
+    ids: NDArray[np.int64]
+    offsets: NDArray[np.int64] | None = field(default=None)
+    """Where each sample's ids begin, and after the last one where they end. None: one id a sample."""
+
+
+class Scheduler:
+    """The directory of all caches, and the decisions that follow from it. Not to be called from two threads at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._native = _native.Scheduler(
+            workers=settings.workers,
+            capacity_rows=settings.capacity_rows,
+            order=settings.order,
+            policy=settings.policy,
+            seed=settings.seed,
+            p2p=settings.p2p,
+            on_demand=settings.on_demand,
+            threads=settings.threads,
+        )
+
+    def schedule(
+        self, features: Sequence[Feature], samples: int, *, scored: Collection[int] = (), effort: int = 0
+    ) -> _native.Scheduled:
+        """The next batch of the stream. The plans before it count as executed.
+
+        `scored` names the tables whose keys count in the allocation (none: all), `effort` how long a policy may search;
+        both must be the same on every rank.
+        """
+        tables = self.settings.tables
+        looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
+        return self._native.schedule(looked_at, samples, scored=sorted(scored), effort=effort)
+
+    def flushed(self, step: int) -> None:
+        """All rows trained up to `step` are on the servers. The step after it may have been scheduled already."""
+        self._native.flushed(step)
+
+    def clear(self) -> None:
+        """All caches are empty, as after a return to a checkpoint."""
+        self._native.clear()
+
+    def cached(self, worker: int) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
+        """Tables and keys of one worker's rows, the next to be evicted first, and which of them only it has."""
+        tables, keys, dirty = self._native.cached(worker)
+        return tables, keys, dirty.astype(bool)
+
+    @property
+    def step(self) -> int:
+        """How many batches have been scheduled."""
+        return int(self._native.step)

@@ -1,0 +1,82 @@
+"""Pure. What the plans of one step cost: rows pulled, pushed and sent from worker to worker.
+
+In: the plans that `allocate.Scheduler` made, one per rank. Out: counts per worker, their total, and the reward of
+Herald's Appendix A: an iteration waits for the worker that pushes most, and then for the one that pulls most.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Counted(Protocol):
+    """The counts of a `_native.CachePlan`."""
+
+    @property
+    def pulls(self) -> int: ...
+    @property
+    def gradients(self) -> int: ...
+    @property
+    def write_backs(self) -> int: ...
+    @property
+    def sent(self) -> int: ...
+    @property
+    def received(self) -> int: ...
+    @property
+    def hits(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Rows by worker, for one step: what is pulled for it, and what the transition before it and its own end push."""
+
+    pulls: tuple[int, ...]
+    gradients: tuple[int, ...]
+    """Pushed at the end of the step: keys that several workers train."""
+    write_backs: tuple[int, ...]
+    """Pushed before the step: rows that another worker trains, or that were evicted."""
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+    hits: tuple[int, ...]
+
+    @property
+    def pushes(self) -> tuple[int, ...]:
+        """Everything that goes to the servers."""
+        return tuple(map(sum, zip(self.gradients, self.write_backs, strict=True)))
+
+    @property
+    def transmissions(self) -> int:
+        """Rows on the wire in all; one that goes from worker to worker counts once."""
+        return sum(self.pulls) + sum(self.pushes) + sum(self.sent)
+
+    @property
+    def per_worker(self) -> float:
+        """Transmissions a worker."""
+        return self.transmissions / len(self.pulls)
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the rows that workers needed and had."""
+        needed = sum(self.pulls) + sum(self.hits) + sum(self.received)
+        return (sum(self.hits) + sum(self.received)) / needed if needed else 0.0
+
+    def reward(self, before: "Traffic | None" = None) -> int:
+        """Largest push plus largest pull, with the gradients of the step `before` in the push that precedes this one.
+
+        Sends count as pushes and what is received as pulls. Not negative: the less the better.
+        """
+        earlier = before.gradients if before else (0,) * len(self.pulls)
+        push = max(map(sum, zip(earlier, self.write_backs, self.sent, strict=True)))
+        return push + max(map(sum, zip(self.pulls, self.received, strict=True)))
+
+
+def traffic(plans: Sequence[Counted]) -> Traffic:
+    """Count the plans of all ranks for one step."""
+    return Traffic(
+        pulls=tuple(plan.pulls for plan in plans),
+        gradients=tuple(plan.gradients for plan in plans),
+        write_backs=tuple(plan.write_backs for plan in plans),
+        sent=tuple(plan.sent for plan in plans),
+        received=tuple(plan.received for plan in plans),
+        hits=tuple(plan.hits for plan in plans),
+    )
