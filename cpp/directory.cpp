@@ -101,6 +101,7 @@ void Directory::unlink(RowAt at) {
 
 void Directory::link(RowAt at, uint32_t owner, uint64_t step) {
   Row& row = rows_[at];
+  if (row.owner != owner) row.uses = 0;  // uses count in one cache
   row.owner = static_cast<uint16_t>(owner);
   row.trained = step;
   row.uses = static_cast<uint16_t>(std::min<size_t>(row.uses + 1, kLevels - 1));

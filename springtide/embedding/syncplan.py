@@ -10,20 +10,14 @@ from typing import Protocol
 
 
 class Counted(Protocol):
-    """The counts of a `_native.CachePlan`."""
+    """The counts of a `_native.CachePlan`: `Traffic` says what they are."""
 
-    @property
-    def pulls(self) -> int: ...
-    @property
-    def gradients(self) -> int: ...
-    @property
-    def write_backs(self) -> int: ...
-    @property
-    def sent(self) -> int: ...
-    @property
-    def received(self) -> int: ...
-    @property
-    def hits(self) -> int: ...
+    pulls: int
+    gradients: int
+    write_backs: int
+    sent: int
+    received: int
+    hits: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
