@@ -61,7 +61,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       enters_(options.workers),
       plans_(options.workers) {}
 
-Scheduled Scheduler::schedule(std::span<const FeatureIds> features, uint32_t samples,
+Scheduled Scheduler::schedule(std::span<const BatchFeature> features, uint32_t samples,
                               const ScheduleWish& wish) {
   Scheduled done;
   Laps laps;

@@ -53,7 +53,7 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
 
   // The next batch of the stream: step() + 1. Plans before it are taken as executed, in order.
-  Scheduled schedule(std::span<const FeatureIds> features, uint32_t samples, const ScheduleWish& wish = {});
+  Scheduled schedule(std::span<const BatchFeature> features, uint32_t samples, const ScheduleWish& wish = {});
   // All rows trained up to `step` are on the servers: a flush. The plan of the step after it may exist
   // already.
   void flushed(uint64_t step);

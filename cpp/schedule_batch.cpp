@@ -7,18 +7,18 @@
 
 namespace springtide {
 
-void ScheduleBatch::read(std::span<const FeatureIds> features, uint32_t samples, WorkCrew& crew) {
+void ScheduleBatch::read(std::span<const BatchFeature> features, uint32_t samples, WorkCrew& crew) {
   samples_ = samples;
   check(features);
   group(features);
   crew.run(static_cast<uint32_t>(used_), [&](uint32_t t) { find_units(by_table_[t], features); });
   join();
   uniform_ = used_ == features.size() && std::all_of(features.begin(), features.end(),
-                                                     [](const FeatureIds& f) { return f.offsets.empty(); });
+                                                     [](const BatchFeature& f) { return f.offsets.empty(); });
   uniform_ ? lay_out_uniform(features) : lay_out_bags(features);
 }
 
-void ScheduleBatch::check(std::span<const FeatureIds> features) const {
+void ScheduleBatch::check(std::span<const BatchFeature> features) const {
   for (size_t f = 0; f < features.size(); ++f) {
     const auto& [table, ids, offsets] = features[f];
     const std::string which = "feature " + std::to_string(f) + " (table " + std::to_string(table) + ")";
@@ -38,7 +38,7 @@ void ScheduleBatch::check(std::span<const FeatureIds> features) const {
 }
 
 // Features of one table are one set of keys.
-void ScheduleBatch::group(std::span<const FeatureIds> features) {
+void ScheduleBatch::group(std::span<const BatchFeature> features) {
   used_ = 0;
   feature_tables_.clear();
   table_of_feature_.clear();
@@ -60,7 +60,7 @@ void ScheduleBatch::group(std::span<const FeatureIds> features) {
   occurrences_.resize(feature_begin_.back());
 }
 
-void ScheduleBatch::find_units(TableOfBatch& table, std::span<const FeatureIds> features) {
+void ScheduleBatch::find_units(TableOfBatch& table, std::span<const BatchFeature> features) {
   size_t ids = 0;
   for (uint32_t f : table.features) ids += features[f].ids.size();
   table.keys.resize(ids);
@@ -100,7 +100,7 @@ void ScheduleBatch::join() {
   }
 }
 
-void ScheduleBatch::lay_out_uniform(std::span<const FeatureIds> features) {
+void ScheduleBatch::lay_out_uniform(std::span<const BatchFeature> features) {
   const size_t width = features.size();
   sample_begin_.resize(size_t{samples_} + 1);
   for (uint32_t i = 0; i <= samples_; ++i) sample_begin_[i] = static_cast<uint32_t>(i * width);
@@ -113,7 +113,7 @@ void ScheduleBatch::lay_out_uniform(std::span<const FeatureIds> features) {
   }
 }
 
-void ScheduleBatch::lay_out_bags(std::span<const FeatureIds> features) {
+void ScheduleBatch::lay_out_bags(std::span<const BatchFeature> features) {
   seen_.assign(size(), UINT32_MAX);
   sample_begin_.clear();
   units_.clear();

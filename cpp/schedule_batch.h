@@ -13,7 +13,7 @@
 namespace springtide {
 
 // Ids of one feature for all samples of a batch. Without offsets each sample has one id.
-struct FeatureIds {
+struct BatchFeature {
   TableId table = 0;
   std::span<const Key> ids;
   std::span<const int64_t> offsets;  // size samples + 1, rising from 0 to ids.size(); or empty
@@ -22,7 +22,7 @@ struct FeatureIds {
 class ScheduleBatch {
  public:
   // Takes a batch in the place of the one before; memory is used again. BadInput when a feature does not fit.
-  void read(std::span<const FeatureIds> features, uint32_t samples, WorkCrew& crew);
+  void read(std::span<const BatchFeature> features, uint32_t samples, WorkCrew& crew);
 
   uint32_t samples() const { return samples_; }
   size_t size() const { return keys_.size(); }  // distinct keys
@@ -45,12 +45,12 @@ class ScheduleBatch {
     std::vector<uint64_t> hashes;
     uint32_t base = 0;
   };
-  void check(std::span<const FeatureIds> features) const;
-  void group(std::span<const FeatureIds> features);
-  void find_units(TableOfBatch& table, std::span<const FeatureIds> features);
+  void check(std::span<const BatchFeature> features) const;
+  void group(std::span<const BatchFeature> features);
+  void find_units(TableOfBatch& table, std::span<const BatchFeature> features);
   void join();
-  void lay_out_uniform(std::span<const FeatureIds> features);
-  void lay_out_bags(std::span<const FeatureIds> features);
+  void lay_out_uniform(std::span<const BatchFeature> features);
+  void lay_out_bags(std::span<const BatchFeature> features);
 
   uint32_t samples_ = 0;
   bool uniform_ = true;

@@ -38,9 +38,9 @@ EvictOrder order_called(const std::string& name) {
 
 Scheduled schedule(Scheduler& scheduler, const std::vector<Feature>& features, uint32_t samples,
                    const std::vector<TableId>& scored, uint32_t effort) {
-  std::vector<FeatureIds> spans;
+  std::vector<BatchFeature> spans;
   for (const auto& [table, ids, offsets] : features) {
-    FeatureIds one{table, {ids.data(), ids.size()}, {}};
+    BatchFeature one{table, {ids.data(), ids.size()}, {}};
     if (offsets) one.offsets = {offsets->data(), offsets->size()};
     spans.push_back(one);
   }
