@@ -35,6 +35,8 @@ struct Routed {
 struct Part {
   const Routed* routed;
   float* rows;  // pull: filled; push: gradients (read only)
+  // bsp: a part of a push may hold images of rows (types.h) instead of gradients; not some of each.
+  bool holds_images() const { return !routed->tables.empty() && is_image(routed->tables[0]); }
 };
 
 struct PullMeta {

@@ -6,14 +6,19 @@
 namespace springtide {
 namespace {
 
+void append(StepRowsIn& all, const StepRowsIn& rows) {
+  all.tables.insert(all.tables.end(), rows.tables.begin(), rows.tables.end());
+  all.keys.insert(all.keys.end(), rows.keys.begin(), rows.keys.end());
+  all.floats.insert(all.floats.end(), rows.floats.begin(), rows.floats.end());
+}
+
 // Ranks one after the other: the store sums duplicates in the order it finds them.
 StepPart joined(const std::map<uint32_t, StepPart>& parts) {
   StepPart all;
   all.unique = parts.size() == 1 && parts.begin()->second.unique;
   for (const auto& [rank, part] : parts) {
-    all.tables.insert(all.tables.end(), part.tables.begin(), part.tables.end());
-    all.keys.insert(all.keys.end(), part.keys.begin(), part.keys.end());
-    all.grads.insert(all.grads.end(), part.grads.begin(), part.grads.end());
+    append(all.grads, part.grads);
+    append(all.images, part.images);
     all.clock = std::max(all.clock, part.clock);
     for (size_t i = 0; i < part.hyper_tables.size(); ++i) {
       const auto& known = all.hyper_tables;
@@ -76,9 +81,12 @@ uint64_t BspSteps::apply_up_to(uint64_t step) {
     parts_.erase(next);
     any = true;
     try {
-      if (!all.keys.empty()) {
-        store_.push(all.tables, all.keys, all.grads.data(), all.hyper_tables, all.hyper, all.clock,
-                    all.unique, false);
+      const auto& [tables, keys, grads] = all.grads;
+      if (!keys.empty()) {
+        store_.push(tables, keys, grads.data(), all.hyper_tables, all.hyper, all.clock, all.unique, false);
+      }
+      if (!all.images.keys.empty()) {
+        store_.assign(all.images.tables, all.images.keys, all.images.floats.data());
       }
     } catch (const std::exception& e) {
       stopped_ = "step " + std::to_string(applied_ + 1) + " could not be applied: " + e.what();

@@ -20,10 +20,15 @@ struct StepMissing : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-struct StepPart {
+struct StepRowsIn {
   std::vector<TableId> tables;
   std::vector<Key> keys;
-  std::vector<float> grads;
+  std::vector<float> floats;
+};
+
+struct StepPart {
+  StepRowsIn grads;
+  StepRowsIn images;  // of rows that a worker has trained itself: laid down after the sums
   std::vector<TableId> hyper_tables;
   std::vector<Hyper> hyper;
   uint64_t clock = 0;

@@ -20,6 +20,7 @@ struct alignas(64) TableUse {
       : id(used.spec.id),
         dtype(used.spec.dtype),
         ages(used.spec.ttl != 0),
+        plain(used.spec.dtype == DType::f32),
         dim(used.dim),
         weight_bytes(used.weight_bytes),
         vector_bytes(used.vector_bytes),
@@ -30,7 +31,13 @@ struct alignas(64) TableUse {
         table(&used),
         kernel(by),
         args(with) {}
-  explicit TableUse(Table& used) : TableUse(used, nullptr, {}) {}
+  // `id`: of the table, or of the images of its rows.
+  TableUse(Table& used, TableId asked) : TableUse(used, nullptr, {}) {
+    if (!is_image(asked)) return;
+    image = true;
+    plain = false;
+    dim = used.image_floats();
+  }
 
   uint8_t* weights(RowHandle row) const {
     return base + extent_of(row) * kExtentBytes + size_t{row_of(row)} * weight_bytes;
@@ -49,6 +56,8 @@ struct alignas(64) TableUse {
   TableId id;
   DType dtype;
   bool ages;
+  bool plain;          // float32 weights, and nothing but them
+  bool image = false;  // rows with their optimizer's state
   uint32_t dim, weight_bytes, vector_bytes, number_bytes;
   uint8_t* base;
   size_t vectors_at, numbers_at;

@@ -76,6 +76,7 @@ struct Target {
     options.ports = {server->port()};
     options.secret = kSecret;
     options.placement.server_of_slot.assign(kSlots, 0);
+    options.generation = UINT32_MAX;  // a member may raise it, and some mutated frames do
     RemoteBackend backend(options);
     Routed routed{{0, 0}, {1, 2}, {0, 4, 8}, {0, 2}};
     std::vector<float> rows(8, -7), direct(8);
@@ -118,6 +119,12 @@ Bytes valid_frame(std::mt19937_64& random, const Window* window) {
         encode_prefix(frame.header, {}, std::span(&hyper, 1), std::span(&span, in_window ? 1 : 0), {});
     const BodyLayout at = layout_of(frame.header);
     frame.body.resize(at.floats + (in_window || kind == Kind::pull ? 0 : floats));
+    if (random() % 4 == 0) {  // rows of plain sgd are as long as their images
+      frame.header.flags |= kBsp;
+      frame.header.step = 1 + random() % 4;
+      for (uint32_t i = 0; i < frame.header.keys; ++i)
+        if (random() % 2 == 0) frame.body[at.tables + i * sizeof(TableId) + 1] = kImage >> 8;
+    }
     if (in_window) frame.header.flags |= kInWindow;
   }
   frame.header.body_bytes = frame.body.size();
@@ -178,6 +185,47 @@ TEST(ten_thousand_mutated_frames_do_no_harm) {
     read_to_the_end(fd.get());
   }
   CHECK(target.server->stats().bad_frames > 1000);
+  CHECK(target.serves());
+}
+
+// What a member sends on a connection that then ends; the status and the text of the only answer.
+std::pair<Status, std::string> answer_to(const Target& target, Kind kind, uint8_t flags, size_t floats) {
+  Fd fd = target.connect_as_member(nullptr);
+  FrameHeader header;
+  header.kind = static_cast<uint8_t>(kind);
+  header.flags = flags;
+  header.step = 1;
+  header.keys = 2;
+  const HyperRecord hyper{.table = 0, .lr = 0.1f};
+  std::vector<uint8_t> body = encode_prefix(header, {}, std::span(&hyper, 1), {}, {});
+  const BodyLayout at = layout_of(header);
+  body.resize(at.floats + floats * sizeof(float));
+  for (size_t i = 0; i < 2; ++i) body[at.keys + i * sizeof(Key)] = static_cast<uint8_t>(i);
+  body[at.tables + sizeof(TableId)] = 7;  // table 7: adam, dim 4, so that images have 13 floats
+  body[at.tables + sizeof(TableId) + 1] = kImage >> 8;
+  CHECK(send_frame(fd.get(), header, body) == Io::ok);
+  std::string why;
+  CHECK(receive_frame(fd.get(), header, body, 4096, why) == Io::ok && why.empty());
+  return {static_cast<Status>(header.status), text_of(body)};
+}
+
+TEST(images_of_another_length_than_their_table_has_are_refused) {
+  Target target(5);
+  TableSpec adam;
+  adam.id = 7;
+  adam.name = "adam";
+  adam.dim = 4;
+  adam.optim.kind = OptimKind::adam;
+  target.store.declare(adam);
+  CHECK(answer_to(target, Kind::push, kBsp, 4 + 13).first == Status::ok);
+  for (const size_t floats : {8, 16, 18, 26}) {
+    const auto [status, why] = answer_to(target, Kind::push, kBsp, floats);
+    CHECK(status == Status::bad_input && why.find("whose tables ask for 17") != std::string::npos);
+    CHECK(answer_to(target, Kind::assign, 0, floats).first == Status::bad_input);
+  }
+  CHECK(answer_to(target, Kind::assign, 0, 4 + 13).first == Status::ok);
+  const auto [status, why] = answer_to(target, Kind::push, 0, 4 + 13);
+  CHECK(status == Status::bad_input && why.find("with a step of a bsp group") != std::string::npos);
   CHECK(target.serves());
 }
 

@@ -65,13 +65,15 @@ std::unique_ptr<Pending> LocalBackend::pull(std::span<const Part> parts, const P
 }
 
 // Gradients were checked when the parts were made; a store need not look again.
-std::unique_ptr<Pending> LocalBackend::push(std::span<const Part> parts, const PushMeta& meta) {
+std::unique_ptr<Pending> LocalBackend::push(std::span<const Part> all, const PushMeta& meta) {
   std::vector<TableId> tables;
   std::vector<Hyper> hyper;
   for (const auto& [table, values] : meta.hyper) {
     tables.push_back(table);
     hyper.push_back(values);
   }
+  std::vector<Part> parts, images;
+  for (const Part& part : all) (part.holds_images() ? images : parts).push_back(part);
   const bool summed = !meta.unique && parts.size() > 1, once = !meta.batches.empty() && !meta.bsp;
   for (size_t s = 0; s < stores_.size(); ++s) {
     if (once) {
@@ -88,6 +90,7 @@ std::unique_ptr<Pending> LocalBackend::push(std::span<const Part> parts, const P
         stores_[s]->push(share.tables, share.keys, share.rows, tables, hyper, meta.clock, meta.unique, false);
     }
   }
+  assign(images);
   return std::make_unique<Done>();
 }
 

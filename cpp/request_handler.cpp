@@ -97,9 +97,11 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
 
 void RequestHandler::check_push(const FrameHeader& header, const BodyView& body) {
   std::vector<uint8_t> named(UINT16_MAX + 1, 0);
-  for (const HyperRecord& record : body.hypers) named[record.table] = 1;
+  for (const HyperRecord& record : body.hypers) named[state_.store.table(record.table).id] = 1;
   for (const TableId table : body.tables) {
-    if (named[table] == 0) {
+    if (is_image(table)) {
+      if ((header.flags & kBsp) == 0) throw BadInput("images of rows are pushed with a step of a bsp group");
+    } else if (named[table] == 0) {
       throw BadInput("the push holds keys of table '" + state_.store.table(table).name +
                      "' but no learning rate for it");
     }
@@ -201,8 +203,8 @@ uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, 
     }
   } else {
     const StepPart part = gathered(body, runs, keep, dims_);
-    count(state_.store.push(part.tables, part.keys, part.grads.data(), tables, hyper, header.clock, unique,
-                            false, &refused));
+    count(state_.store.push(part.grads.tables, part.grads.keys, part.grads.floats.data(), tables, hyper,
+                            header.clock, unique, false, &refused));
   }
   return now_ns() - start;
 }

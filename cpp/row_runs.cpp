@@ -32,7 +32,7 @@ std::vector<Run> window_runs(const BodyView& body, const Window& window, Dims& d
 }  // namespace
 
 uint32_t Dims::learn(TableId table) {
-  const uint32_t dim = store_.table(table).dim;
+  const uint32_t dim = is_image(table) ? store_.image_floats(table_of(table)) : store_.table(table).dim;
   if (table >= known_.size()) known_.resize(table + size_t{1}, 0);
   known_[table] = dim;
   return dim;
@@ -104,9 +104,10 @@ StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<con
     for (size_t i = run.first; i < run.first + run.keys; ++i) {
       const uint32_t dim = dims.of(body.tables[i]);
       if (keep.empty() || keep[i] != 0) {
-        part.tables.push_back(body.tables[i]);
-        part.keys.push_back(body.keys[i]);
-        part.grads.insert(part.grads.end(), row, row + dim);
+        StepRowsIn& to = is_image(body.tables[i]) ? part.images : part.grads;
+        to.tables.push_back(body.tables[i]);
+        to.keys.push_back(body.keys[i]);
+        to.floats.insert(to.floats.end(), row, row + dim);
       }
       row += dim;
     }
@@ -121,14 +122,13 @@ void check_finite(const BodyView& body, std::span<const Run> runs, Dims& dims, c
     const float* row = run.floats;
     for (size_t i = 0; i < run.keys; ++i) {
       const uint32_t dim = dims.of(tables[i]);
-      if (!all_finite(row, dim)) {
+      if (!is_image(tables[i]) && !all_finite(row, dim)) {
         throw NonFinite("the gradient of key " + std::to_string(body.keys[run.first + i]) + " of table '" +
                         store.table(tables[i]).name +
                         "' holds NaN or infinity; nothing of this push was applied");
       }
       row += dim;
     }
-    throw NonFinite("a gradient held NaN or infinity; nothing of this push was applied");
   }
 }
 

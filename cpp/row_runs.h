@@ -19,7 +19,7 @@ struct Run {
   float* floats = nullptr;
 };
 
-// Dims by table id, learned from the store as ids come up; one a connection, so that no lock is taken per
+// Floats of a row, or of its image, by table id, learned from the store as ids come up; one a connection, so that no lock is taken per
 // key.
 class Dims {
  public:
@@ -50,7 +50,7 @@ std::vector<uint16_t> foreign_slots(const BodyView& body, const Owned& owned, ui
                                     std::vector<uint8_t>& keep);
 // Copies the runs' keys and floats, those with keep[i] only (all when keep is empty), into one part.
 StepPart gathered(const BodyView& body, std::span<const Run> runs, std::span<const uint8_t> keep, Dims& dims);
-// NonFinite names the first offender.
+// NonFinite names the first offender. What training has made of a row, and so its image, may be anything.
 void check_finite(const BodyView& body, std::span<const Run> runs, Dims& dims, const Store& store);
 
 }  // namespace springtide

@@ -80,10 +80,12 @@ class Store {
   bool has_table(TableId id) const;
   uint32_t slots() const;
   uint64_t row_floats(std::span<const TableId> tables) const;  // floats in the rows of these tables, one each
+  uint32_t image_floats(TableId id) const;                     // in the image of a row (types.h)
 
   // Rows of keys[i] in tables[i], one after the other in `out` (float32 whatever the storage). Never writes
   // to a table: a missing row reads as its init. Any order; fastest when keys come in slot order, since a
-  // stripe is locked once a run.
+  // stripe is locked once a run. Of a table with kImage the row's image is read; a missing row's is the one
+  // it would be created with.
   // `refused`: slots among them that are closed are added here; what `out` then holds for these means
   // nothing.
   void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
@@ -116,7 +118,8 @@ class Store {
   IdentitySet applied(uint32_t slot) const;
   IdentityStats identity_stats() const;
 
-  // Sets weights and resets optimizer state; creates rows without admission. Closed slots as with push.
+  // Sets weights and resets optimizer state; creates rows without admission. Closed slots as with push. Of a
+  // table with kImage the whole image is laid down.
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
               std::vector<uint16_t>* refused = nullptr);
 

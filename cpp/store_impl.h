@@ -48,8 +48,11 @@ class StoreImpl {
   ~StoreImpl();
 
   void declare(const TableSpec& spec);
-  Table* find_table(TableId id) const { return tables_[id].load(std::memory_order_acquire); }
+  Table* find_table(TableId id) const {
+    return is_image(id) ? nullptr : tables_[id].load(std::memory_order_acquire);
+  }
   Table& table(TableId id) const;
+  TableUse use_of(TableId id) const { return {table(table_of(id)), id}; }  // to read or assign
   void check_slot(uint32_t slot) const;
   void check_process() const;  // a forked child has no tables
 

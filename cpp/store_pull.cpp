@@ -32,7 +32,7 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
-  plan.name_tables(tables, keys, [this](TableId id) { return TableUse(table(id)); });
+  plan.name_tables(tables, keys, [this](TableId id) { return use_of(id); });
   if (plan.seems_ordered(tables, keys)) {
     helped = helped && worth_sharing(keys.size());
     // More shares than threads: one whose core is taken from it for a while holds nobody up for long.
@@ -79,16 +79,23 @@ void StoreImpl::pull_rows(Source& source) {
     const TableUse& use = *f.item.use;
     f.weights = nullptr;
     if (is_row(cell, use)) {
-      f.weights = use.weights(handle_of(cell->meta));
+      const RowHandle row = handle_of(cell->meta);
+      f.weights = use.weights(row);
       prefetch_lines(f.weights, use.weight_bytes);
+      if (use.image) f.vectors = use.vectors(row), f.number = use.number(row);
     }
   };
   auto finish = [](const InFlight& f) {
     const TableUse& use = *f.item.use;
-    if (f.weights != nullptr) {
-      read_row(use.dtype, f.weights, f.item.data, use.dim);
+    if (f.weights == nullptr) {
+      use.image ? use.table->read_init_image(f.item.hash, f.item.data)
+                : use.table->read_init(f.item.hash, f.item.data);
+    } else if (use.plain) [[likely]] {
+      copy_floats(f.weights, f.item.data, use.dim);
+    } else if (use.image) {
+      use.table->read_image(f.weights, f.vectors, f.number, f.item.data);
     } else {
-      use.table->read_init(f.item.hash, f.item.data);
+      widen(use.dtype, f.weights, f.item.data, use.dim);
     }
   };
   walk(index_, slot_shift_, source, locate, finish);

@@ -234,7 +234,7 @@ void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> key
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
-  plan.name_tables(tables, keys, [this](TableId id) { return TableUse(table(id)); });
+  plan.name_tables(tables, keys, [this](TableId id) { return use_of(id); });
   plan.group(tables, keys, const_cast<float*>(rows));
   std::array<std::vector<uint16_t>, kStripes> lefts;
   for_stripes(keys.size(), [&](uint32_t number) {
@@ -260,9 +260,9 @@ void StoreImpl::assign_one(const Item& item, uint32_t tick) {
   } else {
     PushStats ignored;
     if (make_room(table, number, ignored)) cell = index_.find(index_.slot(number), item.hash, table.spec.id);
-    row = create(item, cell, tick);
+    row = make_row(table, item.hash, cell, tick);
   }
-  table.write(row, item.data);
+  item.use->image ? table.write_image(row, item.data) : table.write(row, item.data);
 }
 
 }  // namespace springtide

@@ -2,6 +2,7 @@
 // In: declare(). Used by the store_*.cpp files, under the stripe locks they hold.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -57,6 +58,21 @@ struct Table {
     std::vector<uint16_t> stored(dim);
     narrow(spec.dtype, out, stored.data(), dim);
     widen(spec.dtype, stored.data(), out, dim);
+  }
+  uint32_t image_floats() const { return dim + optimizer.state_floats(); }
+  void read_image(const uint8_t* weights, const float* vectors, const float* number, float* out) const {
+    widen(spec.dtype, weights, out, dim);
+    std::copy_n(vectors, optimizer.vector_floats(), out + dim);
+    if (optimizer.has_number()) out[dim + optimizer.vector_floats()] = *number;
+  }
+  void read_init_image(uint64_t hash, float* out) const {
+    read_init(hash, out);
+    optimizer.reset(out + dim, out + dim + optimizer.vector_floats());
+  }
+  void write_image(RowHandle row, const float* image) {
+    narrow(spec.dtype, image, rows.weights(row), dim);
+    std::copy_n(image + dim, optimizer.vector_floats(), rows.vectors(row));
+    if (optimizer.has_number()) *rows.number(row) = image[dim + optimizer.vector_floats()];
   }
   uint32_t bytes() const { return weight_bytes + vector_bytes + number_bytes; }  // of a row and its state
   void write(RowHandle row, const float* weights) {

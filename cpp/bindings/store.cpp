@@ -217,6 +217,9 @@ void bind_rows(nb::class_<Store>& store) {
           },
           "tables"_a.noconvert(), "keys"_a.noconvert(), "out"_a.noconvert())
       .def(
+          "row_floats", [](const Store& s, TableArray tables) { return s.row_floats(span_of(tables)); },
+          "tables"_a.noconvert())
+      .def(
           "pull_table",
           [](Store& s, TableId table, KeyArray keys, Matrix out) {
             check_matrix("pull_table", s, table, keys.size(), out);
