@@ -9,4 +9,5 @@ NB_MODULE(_native, m) {
   bind_server(m);
   bind_schedule(m);
   bind_client(m);
+  bind_cache(m);
 }

@@ -1,0 +1,83 @@
+// A worker's cache for Python. Plans come from schedule.cpp, rows and pushes go through step.cpp and
+// client.cpp.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include "bindings.h"
+#include "cached_backend.h"
+#include "step.h"
+
+namespace st = springtide;
+
+namespace {
+
+nb::dict stats_of(const st::CachedBackend& cache) {
+  const st::CacheStats stats = cache.stats();
+  nb::dict out;
+  out["rows"] = stats.rows;
+  out["bytes"] = stats.bytes;
+  out["dirty_rows"] = stats.dirty_rows;
+  out["dirty_bytes"] = stats.dirty_bytes;
+  out["hits"] = stats.hits;
+  out["pulled_values"] = stats.pulled_values;
+  out["pulled_images"] = stats.pulled_images;
+  out["received_rows"] = stats.received_rows;
+  out["sent_rows"] = stats.sent_rows;
+  out["pushed_gradients"] = stats.pushed_gradients;
+  out["pushed_images"] = stats.pushed_images;
+  out["trained_rows"] = stats.trained_rows;
+  out["dropped_rows"] = stats.dropped_rows;
+  out["bytes_pulled"] = stats.bytes_pulled;
+  out["bytes_pushed"] = stats.bytes_pushed;
+  out["flushes"] = stats.flushes;
+  return out;
+}
+
+nb::list sends(st::CachedBackend& cache, uint64_t step) {
+  nb::list out;
+  for (auto& parcel : cache.sends(step))
+    out.append(nb::make_tuple(parcel.peer,
+                              owned_array(std::make_unique<std::vector<float>>(std::move(parcel.floats)))));
+  return out;
+}
+
+}  // namespace
+
+void bind_cache(nb::module_& m) {
+  nb::class_<st::CachedBackend, st::Backend>(m, "CachedBackend")
+      .def(nb::init<std::shared_ptr<st::Backend>>(), nb::arg("inner"))
+      .def_prop_ro("inner", &st::CachedBackend::inner)
+      .def(
+          "cache_tables",
+          [](st::CachedBackend& cache, const std::vector<st::TableId>& tables) {
+            cache.cache_tables(tables);
+          },
+          nb::arg("tables"))
+      .def_static(
+          "cacheable", [](const st::TableSpec& spec) { return st::CachedTables::refusal_of(spec).empty(); },
+          nb::arg("spec"))
+      .def(
+          "image_bytes",
+          [](const st::CachedBackend& cache, st::TableId table) {
+            return st::RowCache::row_bytes(cache.image_floats(table));
+          },
+          nb::arg("table"))
+      .def(
+          "set_plan",
+          [](st::CachedBackend& cache, uint64_t step, const st::CachePlan& plan) {
+            cache.set_plan(step, plan);
+          },
+          nb::arg("step"), nb::arg("plan"))
+      .def("move_plan", &st::CachedBackend::move_plan, nb::arg("step"), nb::arg("to"))
+      .def("flush_next", &st::CachedBackend::flush_next)
+      .def("clear", &st::CachedBackend::clear)
+      .def("sends", &sends, nb::arg("step"))
+      .def("receives", &st::CachedBackend::receives, nb::arg("step"))
+      .def(
+          "received",
+          [](st::CachedBackend& cache, uint64_t step, uint32_t peer, ConstFloatArray floats) {
+            cache.received(step, peer, {floats.data(), floats.size()});
+          },
+          nb::arg("step"), nb::arg("peer"), nb::arg("floats").noconvert())
+      .def("stats", &stats_of);
+}

@@ -1,0 +1,372 @@
+// A group that trains through caches and one that does not read the same values at every step and end with
+// the same rows and the same optimizer state, bit for bit: any optimizer, servers, ranks, capacity, flushes
+// or none.
+#include "cached_backend.h"
+
+#include <bit>
+#include <cstring>
+
+#include "cache_plans_for_tests.h"
+#include "check.h"
+#include "cluster_for_tests.h"
+#include "local_backend.h"
+
+using namespace springtide;
+
+namespace {
+
+constexpr uint64_t kKeySpace = 60;
+
+std::vector<TableSpec> all_optimizers() {
+  std::vector<TableSpec> specs;
+  const auto add = [&](OptimKind kind, uint32_t dim) -> TableSpec& {
+    TableSpec spec = table(static_cast<TableId>(specs.size()), dim);
+    spec.optim.kind = kind;
+    specs.push_back(spec);
+    return specs.back();
+  };
+  add(OptimKind::sgd, 4);
+  add(OptimKind::sgd, 9).optim.momentum = 0.9f;
+  TableSpec& dampened = add(OptimKind::sgd, 3);
+  dampened.optim.momentum = 0.8f;
+  dampened.optim.dampening = 0.1f;
+  add(OptimKind::adagrad, 8).optim.initial_accumulator = 0.1f;
+  add(OptimKind::rowwise_adagrad, 16).optim.initial_accumulator = 0.1f;
+  add(OptimKind::adam, 5);
+  add(OptimKind::adam, 8).dtype = DType::bf16;
+  add(OptimKind::adagrad, 6).dtype = DType::f16;
+  add(OptimKind::rmsprop, 1);
+  add(OptimKind::ftrl, 7).optim.l1 = 0.01f;
+  return specs;
+}
+
+Routed routed(const Placement& placement, const std::vector<TableSpec>& specs, std::vector<Pair> pairs) {
+  const auto slots = static_cast<uint32_t>(placement.server_of_slot.size());
+  const auto place = [&](const Pair& pair) {
+    const uint32_t slot = slot_of(hash_key(pair.first, pair.second), slots);
+    return std::tuple(placement.server_of_slot[slot], slot, pair);
+  };
+  std::sort(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  Routed out;
+  out.version = placement.version;
+  out.row_offset = {0};
+  out.server_begin.assign(placement.servers + size_t{1}, 0);
+  for (const Pair& pair : pairs) {
+    out.tables.push_back(pair.first);
+    out.keys.push_back(pair.second);
+    out.row_offset.push_back(out.row_offset.back() + specs[pair.first].dim);
+    ++out.server_begin[std::get<0>(place(pair)) + size_t{1}];
+  }
+  for (size_t s = 0; s < placement.servers; ++s) out.server_begin[s + 1] += out.server_begin[s];
+  return out;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+std::vector<float> values_of(Backend& backend, const Routed& rows, uint64_t after_step) {
+  std::vector<float> out(rows.row_offset.back(), -77.0f);
+  const Part part{&rows, out.data()};
+  const auto pending = backend.pull(std::span(&part, 1), {after_step});
+  pending->wait();
+  pending->wait();  // several sets of rows wait for one request
+  return out;
+}
+
+// Everything that the stores keep of all keys that may have been trained.
+std::vector<float> everything(std::vector<Store*> stores, const Placement& placement,
+                              const std::vector<TableSpec>& specs) {
+  std::vector<float> all;
+  for (const TableSpec& spec : specs)
+    for (Key key = -3; key < static_cast<Key>(kKeySpace); ++key) {
+      const uint16_t server = placement.server_of_slot[slot_of(hash_key(spec.id, key), kSlots)];
+      std::vector<float> image(stores[server]->image_floats(spec.id));
+      const TableId id = spec.id | kImage;
+      stores[server]->pull({&id, 1}, {&key, 1}, image.data());
+      all.insert(all.end(), image.begin(), image.end());
+    }
+  for (Store* store : stores) all.push_back(static_cast<float>(store->rows()));
+  return all;
+}
+
+std::vector<float> everything(Cluster& cluster, const std::vector<TableSpec>& specs) {
+  std::vector<Store*> stores;
+  for (const auto& store : cluster.stores) stores.push_back(store.get());
+  return everything(stores, cluster.placement, specs);
+}
+
+PushMeta meta_of(uint64_t step, const std::vector<TableSpec>& specs) {
+  PushMeta meta;
+  meta.step = step;
+  meta.bsp = true;
+  meta.clock = step;
+  for (const TableSpec& spec : specs)
+    meta.hyper.push_back(
+        {spec.id, {0.1f / static_cast<float>(1 + step % 3), 0.01f, spec.id == 5 ? step : 0}});
+  return meta;
+}
+
+std::vector<float> random_gradients(std::mt19937_64& random, const Routed& rows) {
+  std::normal_distribution<float> normal;
+  std::vector<float> grads(rows.row_offset.back());
+  for (float& g : grads) g = random() % 16 == 0 ? -0.0f : normal(random);
+  return grads;
+}
+
+struct Setting {
+  uint16_t servers;
+  uint32_t ranks;
+  size_t capacity;
+  bool p2p, shared;
+  uint64_t seed, steps;
+};
+
+// The keys of one rank that are pushed: now and then a table gets no gradient, or a step is skipped.
+std::vector<Pair> trained_of(const std::vector<Pair>& own, uint64_t step) {
+  std::vector<Pair> trained;
+  if (step % 17 == 0) return trained;
+  std::copy_if(own.begin(), own.end(), std::back_inserter(trained),
+               [&](const Pair& pair) { return step % 5 != 0 || pair.first != (step / 5) % 10; });
+  return trained;
+}
+
+void exchange(std::vector<std::unique_ptr<CachedBackend>>& caches, uint64_t step) {
+  for (uint32_t r = 0; r < caches.size(); ++r)
+    for (const auto& parcel : caches[r]->sends(step)) caches[parcel.peer]->received(step, r, parcel.floats);
+}
+
+void train_both(const Setting& how) {
+  const std::vector<TableSpec> specs = all_optimizers();
+  std::vector<TableId> ids;
+  for (const TableSpec& spec : specs)
+    if (spec.id != 2) ids.push_back(spec.id);  // one table is not cached
+  Cluster plain(how.servers, how.ranks), cached(how.servers, how.ranks);
+  std::vector<std::unique_ptr<RemoteBackend>> direct;
+  std::vector<std::shared_ptr<RemoteBackend>> behind;
+  std::vector<std::unique_ptr<CachedBackend>> caches;
+  for (uint32_t r = 0; r < how.ranks; ++r) {
+    direct.push_back(std::make_unique<RemoteBackend>(plain.options(how.shared, r)));
+    behind.push_back(std::make_shared<RemoteBackend>(cached.options(how.shared, r)));
+    caches.push_back(std::make_unique<CachedBackend>(behind.back()));
+    direct.back()->declare(specs);
+    caches.back()->declare(specs);
+    caches.back()->cache_tables(ids);
+  }
+  std::mt19937_64 random(how.seed);
+  RandomPlans scheduler(how.ranks, how.capacity, how.seed + 1, how.p2p);
+  const auto plan_next = [&](uint64_t step, const auto& batch) {
+    auto tables_cached = batch;
+    for (auto& own : tables_cached) std::erase_if(own, [](const Pair& pair) { return pair.first == 2; });
+    auto plans = scheduler.next(tables_cached);
+    for (uint32_t r = 0; r < how.ranks; ++r) caches[r]->set_plan(step, std::move(plans[r]));
+  };
+  auto batch = random_batch(random, how.ranks, 24, 10, kKeySpace);
+  plan_next(1, batch);
+  exchange(caches, 1);
+  for (uint64_t step = 1; step <= how.steps; ++step) {
+    const auto following = random_batch(random, how.ranks, 24, 10, kKeySpace);
+    const bool last = step == how.steps, unseen = last || random() % 6 == 0, flush = random() % 5 == 0;
+    bool same = true;
+    for (uint32_t r = 0; r < how.ranks; ++r) {
+      const Routed rows = routed(plain.placement, specs, batch[r]);
+      same &= same_bits(values_of(*direct[r], rows, step - 1), values_of(*caches[r], rows, step - 1));
+    }
+    if (!CHECK(same)) return;
+    if (!unseen) plan_next(step + 1, following);
+    for (uint32_t r = 0; r < how.ranks; ++r) {
+      const Routed rows = routed(plain.placement, specs, trained_of(batch[r], step));
+      std::vector<float> grads = random_gradients(random, rows);
+      const Part part{&rows, grads.data()};
+      const PushMeta meta = meta_of(step, specs);
+      if (flush) caches[r]->flush_next();
+      direct[r]->push(std::span(&part, 1), meta)->wait();
+      caches[r]->push(std::span(&part, 1), meta)->wait();
+    }
+    CHECK(direct[0]->step_complete(step, 5) && behind[0]->step_complete(step, 5));
+    for (uint32_t r = 0; r < how.ranks; ++r) {
+      direct[r]->apply_step(step)->wait();
+      behind[r]->apply_step(step)->wait();
+    }
+    for (auto& cache : caches) {
+      const CacheStats stats = cache->stats();
+      if (!CHECK(stats.rows <= how.capacity && ((!flush && !unseen) || stats.dirty_rows == 0))) return;
+    }
+    if (unseen && !last) plan_next(step + 1, following);
+    exchange(caches, step + 1);
+    if ((flush || unseen) && !CHECK(same_bits(everything(plain, specs), everything(cached, specs)))) return;
+    batch = following;
+  }
+  const CacheStats stats = caches[0]->stats();
+  CHECK(how.capacity == 0 || (stats.trained_rows > 0 && stats.pushed_images > 0));
+  CHECK(how.capacity < 50 || stats.hits > 0);
+}
+
+}  // namespace
+
+TEST(a_cached_group_is_bit_identical_for_any_capacity) {
+  uint64_t seed = 1;
+  for (const size_t capacity : {0, 1, 7, 60, 10000})
+    train_both({.servers = 2,
+                .ranks = 3,
+                .capacity = capacity,
+                .p2p = false,
+                .shared = true,
+                .seed = ++seed,
+                .steps = 60});
+}
+
+TEST(a_cached_group_is_bit_identical_when_rows_go_from_rank_to_rank) {
+  train_both(
+      {.servers = 3, .ranks = 4, .capacity = 10000, .p2p = true, .shared = false, .seed = 11, .steps = 60});
+  train_both({.servers = 1, .ranks = 2, .capacity = 9, .p2p = true, .shared = true, .seed = 12, .steps = 60});
+}
+
+TEST(a_group_of_one_is_bit_identical_too) {
+  train_both(
+      {.servers = 1, .ranks = 1, .capacity = 40, .p2p = false, .shared = false, .seed = 21, .steps = 60});
+}
+
+namespace {
+
+// One rank whose tables are in this process.
+struct Alone {
+  Alone() : specs(all_optimizers()) {
+    StoreOptions options;
+    options.slots = kSlots;
+    options.reserve_bytes = 1 << 28;
+    inner = std::make_shared<LocalBackend>(options, uint16_t{2});
+    cache = std::make_unique<CachedBackend>(inner);
+    cache->declare(specs);
+    for (const TableSpec& spec : specs) cache->cache_tables(std::span(&spec.id, 1));
+  }
+  std::vector<float> pull(const std::vector<Pair>& pairs, uint64_t after_step) {
+    return values_of(*cache, routed(*inner->placement(), specs, pairs), after_step);
+  }
+  void push(const std::vector<Pair>& pairs, uint64_t step, float grad = 1, bool unique = true) {
+    const Routed rows = routed(*inner->placement(), specs, pairs);
+    std::vector<float> grads(rows.row_offset.back(), grad);
+    const std::vector<Part> parts(unique ? 1 : 2, Part{&rows, grads.data()});
+    PushMeta meta = meta_of(step, specs);
+    meta.unique = unique;
+    cache->push(parts, meta)->wait();
+  }
+  static CachePlan holds(std::initializer_list<Pair> hit, std::initializer_list<Pair> pulled) {
+    CachePlan plan;
+    for (const Pair& pair : hit) plan.hold_hit.add(pair.first, pair.second);
+    for (const Pair& pair : pulled) plan.hold_pull.add(pair.first, pair.second);
+    return plan;
+  }
+  uint64_t rows() { return inner->store(0).rows() + inner->store(1).rows(); }
+
+  std::vector<TableSpec> specs;
+  std::shared_ptr<LocalBackend> inner;
+  std::unique_ptr<CachedBackend> cache;
+};
+
+}  // namespace
+
+TEST(a_row_that_is_only_read_is_not_created) {
+  Alone alone;
+  alone.cache->set_plan(1, Alone::holds({}, {{0, 5}, {5, 6}}));
+  alone.pull({{0, 5}, {5, 6}}, 0);
+  CHECK(alone.cache->stats().rows == 2);
+  alone.push({{5, 6}}, 1);  // the other table got no gradient; no next plan: everything is written back
+  CHECK(alone.rows() == 1 && alone.cache->stats().pushed_images == 1 && alone.cache->stats().rows == 2);
+}
+
+TEST(gradients_of_one_key_in_two_parts_are_summed_before_they_are_applied) {
+  Alone cached, plain;
+  cached.cache->set_plan(1, Alone::holds({}, {{3, 8}}));
+  cached.pull({{3, 8}}, 0);
+  cached.push({{3, 8}}, 1, 0.3f, false);
+  plain.push({{3, 8}}, 1, 0.3f, false);  // without a plan it is as if the cache were not there
+  CHECK(same_bits(cached.pull({{3, 8}}, 1), plain.pull({{3, 8}}, 1)));
+  CHECK(cached.cache->stats().trained_rows == 1 && plain.cache->stats().trained_rows == 0);
+}
+
+TEST(what_no_plan_speaks_of_is_read_from_servers_only_while_they_have_everything) {
+  Alone alone;
+  alone.cache->set_plan(1, Alone::holds({}, {{0, 5}}));
+  alone.cache->set_plan(2, Alone::holds({{0, 5}}, {}));
+  alone.pull({{0, 5}, {0, 9}}, 0);
+  alone.push({{0, 5}}, 1);
+  CHECK_THROWS(BadInput, alone.pull({{0, 9}}, 1));
+  CHECK_THROWS(BadInput, alone.pull({{0, 5}}, 7));
+  std::vector<Key> keys;
+  std::vector<float> rows;
+  CHECK_THROWS(BadInput, alone.cache->scan(0, keys, rows));
+  CHECK_THROWS(BadInput, alone.push({{0, 9}}, 2));
+  const Routed row = routed(*alone.inner->placement(), alone.specs, {{0, 5}});
+  std::vector<float> zeros(4);
+  const Part part{&row, zeros.data()};
+  CHECK_THROWS(BadInput, alone.cache->assign(std::span(&part, 1)));
+  alone.cache->move_plan(2, 3);  // a step without gradients comes first
+  alone.cache->flush_next();
+  alone.push({}, 2);
+  CHECK(alone.cache->stats().dirty_rows == 0 && alone.rows() == 1);
+  alone.pull({{0, 9}}, 2);
+  alone.cache->scan(0, keys, rows);
+  CHECK(keys == std::vector<Key>{5} && same_bits(rows, alone.pull({{0, 5}}, 2)));
+  alone.push({{0, 5}}, 3);
+  CHECK_THROWS(BadInput, alone.push({{0, 5}}, 3));
+  alone.cache->clear();
+  alone.cache->assign(std::span(&part, 1));
+  CHECK(alone.pull({{0, 5}}, 3) == zeros);
+}
+
+TEST(plans_that_do_not_fit_the_cache_are_refused_with_the_key) {
+  Alone alone;
+  alone.cache->set_plan(1, Alone::holds({{0, 5}}, {}));
+  try {
+    alone.pull({{0, 5}}, 0);
+    CHECK(false);
+  } catch (const BadInput& e) {
+    CHECK(std::string(e.what()).find("key 5 of table 't0' is not in this worker's cache") !=
+          std::string::npos);
+  }
+  CachePlan drops;
+  alone.cache->clear();
+  alone.cache->set_plan(1, Alone::holds({}, {{0, 5}}));
+  alone.pull({{0, 5}}, 0);
+  drops.drop.add(0, 5);
+  alone.cache->set_plan(2, drops);
+  CHECK_THROWS(BadInput, alone.push({{0, 5}}, 1));  // dirty, and not written back
+}
+
+TEST(a_gradient_that_is_not_finite_changes_nothing) {
+  Alone alone;
+  alone.cache->set_plan(1, Alone::holds({}, {{1, 5}, {1, 6}}));
+  const auto before = alone.pull({{1, 5}, {1, 6}}, 0);
+  CHECK_THROWS(NonFinite, alone.push({{1, 5}, {1, 6}}, 1, INFINITY));
+  CHECK(same_bits(before, alone.pull({{1, 5}, {1, 6}}, 0)) && alone.cache->stats().dirty_rows == 0);
+}
+
+TEST(parcels_of_another_size_than_the_plan_has_are_refused) {
+  Alone alone;
+  CachePlan plan;
+  plan.receives.push_back({3, {}});
+  plan.receives[0].rows.add(5, 1);  // adam of dim 5: 16 floats and a word
+  alone.cache->set_plan(1, plan);
+  CHECK(alone.cache->receives(1) == (std::vector<std::pair<uint32_t, size_t>>{{3, 17}}));
+  std::vector<float> parcel(17, 0.5f);
+  CHECK_THROWS(BadInput, alone.cache->received(1, 3, std::span(parcel).first(16)));
+  CHECK_THROWS(BadInput, alone.cache->received(1, 2, parcel));
+  alone.cache->received(1, 3, parcel);
+  CHECK(alone.pull({{5, 1}}, 0) == std::vector<float>(5, 0.5f) && alone.cache->stats().dirty_rows == 1);
+}
+
+TEST(tables_whose_rows_come_and_go_by_themselves_are_not_cached) {
+  StoreOptions options;
+  options.slots = kSlots;
+  options.reserve_bytes = 1 << 28;
+  CachedBackend cache(std::make_shared<LocalBackend>(options, uint16_t{1}));
+  std::vector<TableSpec> specs = {table(0, 4), table(1, 4), table(2, 4)};
+  specs[0].min_count = 2;
+  specs[1].ttl = 100;
+  specs[2].capacity_rows = 1000;
+  cache.declare(specs);
+  for (const TableId id : {0, 1, 2, 3}) CHECK_THROWS(BadInput, cache.cache_tables(std::span(&id, 1)));
+}
+
+CHECK_MAIN
