@@ -19,8 +19,8 @@ struct Run {
   float* floats = nullptr;
 };
 
-// Floats of a row, or of its image, by table id, learned from the store as ids come up; one a connection, so that no lock is taken per
-// key.
+// Floats of a row, or of its image, by table id, learned from the store as ids come up; one a connection, so
+// that no lock is taken per key.
 class Dims {
  public:
   explicit Dims(const Store& store) : store_(store) {}

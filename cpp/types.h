@@ -8,8 +8,8 @@
 
 namespace springtide {
 
-using Key = int64_t;               // 64 bits end to end; every value is legal
-using TableId = uint16_t;          // dense tensors live in tables too, one per parameter group
+using Key = int64_t;       // 64 bits end to end; every value is legal
+using TableId = uint16_t;  // dense tensors live in tables too, one per parameter group
 // In a request: not the row's weights but its image, all that a store keeps of it, as float32: weights, then
 // the optimizer's vectors, then its number. A worker that trains a row itself needs them (cached_backend.h).
 constexpr TableId kImage = 0x8000;  // so tables themselves go up to 32767
