@@ -117,7 +117,7 @@ def entry(name: str) -> Entry:
 def model(name: str, tables: Sequence[int] | None = None, **settings: Any) -> nn.Module:
     """Build a model: `zoo.model("dlrm", tables=[100_000] * 26, dim=16, sparse=True)`."""
     found = entry(name)
-    return found.build(found.tables if tables is None else tuple(tables), **settings)
+    return found.build(found.tables if tables is None else tables, **settings)
 
 
 def example_batch(name: str, batch: int = 64, seed: int = 0, tables: Sequence[int] | None = None) -> Example:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from springtide.zoo import sizes
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.fields import FieldTables
 from springtide.zoo.mlp import mlp
@@ -44,6 +45,16 @@ class DCN(nn.Module):
         open_ended: bool = False,
     ) -> None:
         super().__init__()
+        sizes.check(
+            "DCN",
+            tables=tables,
+            dense=dense,
+            dim=dim,
+            hidden=hidden,
+            crosses=crosses,
+            filled=["hidden"],
+            dropout=dropout,
+        )
         width = len(tables) * dim + dense
         self.ids = FieldTables(tables, dim, sparse=sparse, open_ended=open_ended)
         self.crosses = nn.ModuleList(VectorCross(width) for _ in range(crosses))

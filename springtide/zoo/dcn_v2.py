@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from springtide import errors
+from springtide.zoo import sizes
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.fields import FieldTables
 from springtide.zoo.mlp import mlp
@@ -54,6 +55,11 @@ class DCNv2(nn.Module):
         super().__init__()
         if structure not in STRUCTURES:
             raise errors.UnknownName("structure of DCNv2", structure, STRUCTURES)
+        optional = {} if rank is None else {"rank": rank}
+        sizes.check(
+            "DCNv2", tables=tables, dense=dense, dim=dim, hidden=hidden, crosses=crosses, filled=["hidden"],
+            dropout=dropout, **optional,
+        )  # fmt: skip
         width = len(tables) * dim + dense
         self.stacked = structure == "stacked"
         self.ids = FieldTables(tables, dim, sparse=sparse, open_ended=open_ended)

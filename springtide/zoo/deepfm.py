@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from springtide.zoo import sizes
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.fields import FieldTables
 from springtide.zoo.mlp import mlp
@@ -29,6 +30,7 @@ class DeepFM(nn.Module):
         open_ended: bool = False,
     ) -> None:
         super().__init__()
+        sizes.check("DeepFM", tables=tables, dense=dense, dim=dim, hidden=hidden, dropout=dropout)
         self.first_ids = FieldTables(tables, 1, sparse=sparse, open_ended=open_ended)
         self.first_dense = nn.Linear(dense, 1)
         self.ids = FieldTables(tables, dim, sparse=sparse, open_ended=open_ended)

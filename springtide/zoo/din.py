@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from springtide import errors
+from springtide.zoo import sizes
 from springtide.zoo.batches import HistoryBatch
 from springtide.zoo.fields import lookup_table
 from springtide.zoo.mlp import mlp
@@ -48,6 +49,7 @@ class DIN(nn.Module):
         open_ended: bool = False,
     ) -> None:
         super().__init__()
+        sizes.check("DIN", tables=tables, dim=dim, attention=attention, hidden=hidden, dropout=dropout)
         if len(tables) != 3:
             raise errors.BadInput(f"DIN takes three tables, users, items and categories; got {len(tables)}")
         users, items, categories = tables

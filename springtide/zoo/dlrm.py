@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from springtide.zoo import sizes
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.fields import FieldTables
 from springtide.zoo.mlp import mlp
@@ -32,6 +33,7 @@ class DLRM(nn.Module):
         open_ended: bool = False,
     ) -> None:
         super().__init__()
+        sizes.check("DLRM", tables=tables, dense=dense, dim=dim, bottom=bottom, top=top, dropout=dropout)
         vectors = len(tables) + 1
         self.ids = FieldTables(tables, dim, sparse=sparse, open_ended=open_ended, init_std=dim**-0.5 / 2)
         self.bottom = mlp(dense, [*bottom, dim])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from springtide import errors
+from springtide.zoo import sizes
 from springtide.zoo.batches import RankBatch
 from springtide.zoo.fields import FieldTables
 from springtide.zoo.mlp import mlp
@@ -48,6 +49,10 @@ class MMoE(nn.Module):
         open_ended: bool = False,
     ) -> None:
         super().__init__()
+        sizes.check(
+            "MMoE", tables=tables, groups=[size for group in groups for size in group], experts=experts,
+            expert_units=expert_units, tower=tower, last=last, filled=["groups"], dropout=dropout,
+        )  # fmt: skip
         dims = [dim for dim, count in groups for _ in range(count)]
         if len(tables) != len(dims):
             raise errors.BadInput(f"the embedding groups have {len(dims)} features but there are {len(tables)} tables")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from springtide import errors
+from springtide.zoo import sizes
 from springtide.zoo.batches import PairBatch
 from springtide.zoo.fields import lookup_table
 from springtide.zoo.mlp import mlp
@@ -28,6 +29,7 @@ class NCF(nn.Module):
         open_ended: bool = False,
     ) -> None:
         super().__init__()
+        sizes.check("NCF", tables=tables, dim=dim, hidden=hidden, filled=["hidden"], dropout=dropout)
         if len(tables) != 2:
             raise errors.BadInput(f"NCF takes two tables, users and items; got {len(tables)}")
         users, items = tables

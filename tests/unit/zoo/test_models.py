@@ -181,3 +181,37 @@ def test_open_ended_models_have_tables_without_a_row_count(name):
     bounded = tables_of(zoo.model(name))
     open_tables = [m for m in model.modules() if isinstance(m, springtide.EmbeddingBag | springtide.Embedding)]
     assert [table.weight.shape[1] for table in open_tables] == [table.embedding_dim for table in bounded.values()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"dropout": 1.5}, "dropout is 1.5; wanted a share"),
+        ({"tables": []}, "tables is empty"),
+        ({"tables": 100}, "tables is 100; wanted a list"),
+        ({"tables": [10, 0, 3]}, "tables has 0; wanted integers of at least 1"),
+        ({"tables": ["10", 7, 3]}, "tables has '10'; wanted integers"),
+    ],
+)
+def test_sizes_that_make_no_model_are_refused_by_name(name, given, said):
+    with pytest.raises(errors.BadInput, match=said):
+        catalog.MODELS[name].build(**{"tables": [10, 7, 3], **given})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("widedeep", {"dim": 0}, "WideDeep: dim is 0; wanted an integer of at least 1"),
+        ("deepfm", {"dense": -1}, "DeepFM: dense is -1"),
+        ("xdeepfm", {"maps": []}, "XDeepFM: maps is empty"),
+        ("dcn", {"hidden": ()}, "DCN: hidden is empty"),
+        ("dcn", {"hidden": 64}, r"DCN: hidden is 64; wanted a list of integers, as in \[64\]"),
+        ("dcnv2", {"rank": 0}, "DCNv2: rank is 0"),
+        ("dlrm", {"top": (64, 2.5)}, "DLRM: top has 2.5"),
+        ("mmoe", {"groups": ((64, 0),)}, "MMoE: groups has 0"),
+    ],
+)
+def test_a_size_is_refused_with_the_name_of_its_model(name, given, said):
+    with pytest.raises(errors.BadInput, match=said):
+        catalog.MODELS[name].build(tables=[10, 7, 3], **given)
