@@ -46,10 +46,14 @@ class Weights:
 
     def at(self, which: Ranks | slice, hours: Floats | float) -> Floats:
         """The weights with these indices at these hours."""
-        turned = self.speed[which] * hours
-        turned += self.phase[which]
+        if isinstance(which, slice):
+            speed, phase, size = self.speed[which], self.phase[which], self.size[which]
+        else:  # a clipped take costs half of an index
+            speed, phase, size = (of.take(which, mode="clip") for of in (self.speed, self.phase, self.size))
+        turned = speed * hours
+        turned += phase
         np.cos(turned, out=turned)
-        turned *= self.size[which]
+        turned *= size
         return turned
 
 
