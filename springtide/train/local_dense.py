@@ -11,7 +11,7 @@ from torch import nn
 
 from springtide.train.allreduce import Reducer
 from springtide.train.finite import check_finite
-from springtide.train.optimizer import JobOptimizer
+from springtide.train.optimizer import JobOptimizer, is_watched
 
 
 class LocalDense:
@@ -50,9 +50,17 @@ class LocalDense:
         for weight in tables:
             weight.grad = None
         for optimizer in stepped:
-            optimizer.own.step()
+            if has_work(optimizer.own):
+                optimizer.own.step()
         for weight, grad in kept:
             weight.grad = grad
 
     def settle(self) -> None:
         """Values are always here."""
+
+
+def has_work(own: torch.optim.Optimizer) -> bool:
+    """Whether stepping it can do anything: torch's own optimizers leave parameters without a gradient as they are."""
+    if is_watched(own) or not type(own).__module__.startswith("torch.optim."):
+        return True
+    return any(param.grad is not None for group in own.param_groups for param in group["params"])

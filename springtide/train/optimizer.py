@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._C._autograd import _profiler_enabled
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from springtide import errors
 
@@ -40,6 +42,9 @@ class JobOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Train on all batches since the last step. A closure is evaluated once, as with SGD or Adam."""
+        return self._watched_step(closure) if is_watched(self) else self._step(closure)
+
+    def _step(self, closure: Callable[[], float] | None) -> float | None:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -49,6 +54,8 @@ class JobOptimizer(torch.optim.Optimizer):
         self.own._opt_called = True  # type: ignore[attr-defined]  # for a scheduler made before job.prepare
         return loss
 
+    _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As usual. Gradients of a step that waits for another optimizer are put aside: they have yet to go out."""
         if self._waiting:
@@ -56,6 +63,10 @@ class JobOptimizer(torch.optim.Optimizer):
             self._aside += [(param, param.grad) for param in params if param.grad is not None]
             for param in params:
                 param.grad = None
+        elif set_to_none and not _profiler_enabled():
+            for group in self.param_groups:
+                for param in group["params"]:
+                    param.grad = None
         else:
             super().zero_grad(set_to_none)
 
@@ -91,3 +102,18 @@ class JobOptimizer(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         return f"JobOptimizer({self.own!r})"
+
+
+def is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether someone looks at its steps: a hook, or torch's profiler. Torch's marks cost a tenth of a small step."""
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+        or _profiler_enabled()
+    )
+
+
+# torch wraps the step of every class of optimizers in its marks, once, unless it is marked as wrapped
+setattr(JobOptimizer.step, "hooked", True)  # noqa: B010
