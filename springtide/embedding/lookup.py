@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from springtide import _native
-from springtide.embedding import columns, routes
+from springtide.embedding import columns, routes, uncompiled
 from springtide.embedding.calls import Call
 from springtide.embedding.client import TableClient
 from springtide.embedding.gathered import Gathered, Plan, Pooled
@@ -76,7 +76,7 @@ class Lookups:
         self.client = client
         client.lookups = self
         self._anchor = torch.zeros((), requires_grad=True)
-        self._eagerly: Any = torch.compiler.disable(self.run)  # a compiled model leaves its graph for lookups
+        self._eagerly = uncompiled.outside_graphs(lambda *call, **weights: self.run(*call, **weights))
         self._plans: dict[tuple[int, ...], Plan] = {}
         self._learnt: dict[tuple[int, int], _Learnt] = {}
         self._replay = Replay()

@@ -15,6 +15,7 @@ from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
 from springtide.domain.samples import DatasetCard
+from springtide.embedding import uncompiled
 from springtide.train import batches, leases, link, orders, registry, reports, streams, wiring
 from springtide.train.meter import Meter
 
@@ -29,6 +30,7 @@ def join(**settings: Any) -> "Job":
 
     `settings` are fields of `springtide.config.Settings` and win over the environment.
     """
+    uncompiled.wait_for_compiler()
     loaded = config.load(settings)
     # alone, every call is a job of its own, so that a notebook can begin anew
     return Job(loaded, link.current(loaded) if loaded.master else link.AloneLink(loaded))

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from springtide import config, errors
-from springtide.embedding import convert
+from springtide.embedding import convert, uncompiled
 from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.tables import ServedTable
@@ -197,5 +197,5 @@ def _forward_mark(meter: Meter) -> Callable[[nn.Module, Any, Any], None]:
         if module.training:
             meter.forward_done()
 
-    hook: Callable[[nn.Module, Any, Any], None] = torch.compiler.disable(mark)  # a clock has no place in a graph
+    hook: Callable[[nn.Module, Any, Any], None] = uncompiled.outside_graphs(mark)  # a clock has no place in a graph
     return hook
