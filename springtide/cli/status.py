@@ -110,6 +110,8 @@ def member_row(member: MemberView) -> str:
         limits.append(f"cpu {usage.cpu_limit:g}")
     if usage and usage.memory_limit is not None:
         limits.append(f"memory {show_memory(usage.memory_limit)}")
+    if member.low:
+        limits.append("low priority")
     line = (
         f"{member.role!s:<12} {state:<10} {member.incarnation:>4} {cpu:>9} {memory:>8}  {', '.join(limits) or 'none'}"
     )

@@ -112,6 +112,8 @@ class WantedRole:
     """Bytes it may use; None leaves it unlimited."""
     after_s: float = 0.0
     """How long to wait before it is started, counted from the first look that names this incarnation."""
+    low: bool = False
+    """A worker beyond the quota: it has only what others leave of the processors, for all of this life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

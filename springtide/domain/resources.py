@@ -24,6 +24,8 @@ class Limits:
     """Cores: 0.5 is half of one."""
     memory: int | None = None
     """Bytes."""
+    low: bool = False
+    """Of low priority: it has what is left of the processors when all others have theirs."""
 
     def __post_init__(self) -> None:
         if self.cpu is not None and not LEAST_CPU <= self.cpu < math.inf:
@@ -37,6 +39,11 @@ class Limits:
     def any(self) -> bool:
         """Whether there is anything to hold a process to."""
         return self.cpu is not None or self.memory is not None
+
+    @property
+    def shared_out(self) -> bool:
+        """Whether its share of the processors is to be another than that of any process."""
+        return self.cpu is not None or self.low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Decision`, found by `planning.policies`.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from springtide import errors
@@ -77,6 +77,8 @@ class JobView:
     """For the warm start."""
     shape: Shape | None = None
     """What runs now; None: nothing yet."""
+    extra_workers: int = 0
+    """Workers of low priority beside the shape, beyond the quota. They count as free for whoever needs their room."""
     requested: Shape | None = None
     """What the user asked for, who need not."""
     need: MemoryNeed = NO_NEED
@@ -99,11 +101,18 @@ class JobView:
     def __post_init__(self) -> None:
         if not self.name:
             raise errors.BadInput("a job without a name")
-        if not (self.priority > 0 and self.samples_done >= 0):
+        if not (self.priority > 0 and self.samples_done >= 0 and self.extra_workers >= 0):
             raise errors.BadInput(
-                f"job {self.name}: priority {self.priority:g}, {self.samples_done:g} samples done; "
-                "wanted a priority above 0 and samples not below"
+                f"job {self.name}: priority {self.priority:g}, {self.samples_done:g} samples done, "
+                f"{self.extra_workers} extra workers; wanted a priority above 0 and the others not below"
             )
+
+    @property
+    def at_work(self) -> Shape | None:
+        """The shape with the workers beyond its quota: what is measured is measured of these."""
+        if self.shape is None or not self.extra_workers:
+            return self.shape
+        return replace(self.shape, workers=self.shape.workers + self.extra_workers)
 
     @property
     def remaining(self) -> float:

@@ -4,8 +4,9 @@ In: a job whose roles are all there, and its target. Out: one event for the stat
 
 One thing changes at a time: the number of workers, what each may take, the number of servers, what each may take; the
 servers first where they hold the job up. No shape on the way takes more than the quota: what would is preceded by what
-shrinks; where a change may overlap, what grows comes first. A number that was asked for and did not come about is not
-asked for again: the plan is dropped, saying so.
+shrinks; where a change may overlap, what grows comes first. Workers of low priority beyond the quota go before
+everything else and come last. A number that was asked for and did not come about is not asked for again: the plan is
+dropped, saying so.
 """
 
 from dataclasses import replace
@@ -28,13 +29,18 @@ def next_move(state: "JobState") -> events.Event | None:
     target, now = state.planned.target, planned.shape_of(state)
     if target is None:
         return None
+    extra, wanted = state.planned.extra, state.planned.extra_target
+    if extra > wanted:
+        return _extra(state, now, wanted)
     quota = UNBOUNDED if state.spec.planning.overlap else planned.bounds_of(state).quota
     which = next_fields(now, target, quota, servers_first=state.planned.servers_first)
+    if which is None and extra < wanted and "extra_workers" not in state.planned.asked:
+        return _extra(state, now, wanted)
     if which is None:
         return _next_server(state)
     if which[0] in state.planned.asked:
-        got, wanted = getattr(now, which[0]), getattr(target, which[0])
-        return events.PlanEnded(state.planned.stage, f"{which[0]}: {got:g} is what came of {wanted:g}")
+        got, asked = getattr(now, which[0]), getattr(target, which[0])
+        return events.PlanEnded(state.planned.stage, f"{which[0]}: {got:g} is what came of {asked:g}")
     return _event(state, which, target)
 
 
@@ -61,13 +67,19 @@ def _shrinks(now: Shape, then: Shape) -> bool:
 def _event(state: "JobState", which: Fields, target: Shape) -> events.Event:
     why = f"the plan is {target}"
     if which == WORKERS:
-        return events.Scaled(target.workers, why, planned=True)
+        extra = state.planned.extra
+        return events.Scaled(target.workers + extra, why, planned=True, extra=extra)
     if which == SERVERS:
         return events.ServersScaled(target.servers, why, planned=True)
     kind = RoleKind.WORKER if which == WORKER_SIZE else RoleKind.SERVER
     cpu, memory = (getattr(target, name) for name in which)
     limited = state.planned.sizes[kind].cpu is not None
     return events.Resized(kind, cpu if limited else None, memory or None, why)
+
+
+def _extra(state: "JobState", now: Shape, wanted: int) -> events.Event:
+    """Another number of workers of low priority; the rest stays as it is."""
+    return events.Scaled(now.workers + wanted, state.planned.why, planned=True, extra=wanted)
 
 
 def _next_server(state: "JobState") -> events.Event:

@@ -85,6 +85,8 @@ class Scaled:
     """A move of the plan that is being carried out; otherwise somebody else wants it, and the plan is dropped."""
     pinned: bool = False
     """The user wants it so: plans keep to it."""
+    extra: int = 0
+    """Of them, those of low priority beyond the quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ class PlanTaken:
     servers_first: bool = False
     cpus: tuple[tuple[int, float], ...] = ()
     """Servers by rank that are to have other cores than the shape says."""
+    extra_workers: int = 0
+    """Workers of low priority beside those of the shape."""
 
 
 @dataclass(frozen=True, slots=True)

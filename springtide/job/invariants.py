@@ -28,6 +28,10 @@ def check(state: "JobState") -> None:
     if state.phase in (Phase.STARTING, Phase.RUNNING):
         working = sum(node.active or (node.finished and not node.removed) for node in workers)
         assert working >= state.workers, f"{working} workers work or have finished, {state.workers} are wanted"
+        low = sum(node.low and node.active for node in workers)
+        assert low <= state.planned.extra < state.workers, (
+            f"{low} workers of low priority, {state.planned.extra} wanted"
+        )
     for node in state.nodes.values():
         assert node.failures <= state.spec.relaunches, f"{node.role} was relaunched too often"
         restored = node.role.kind is RoleKind.SERVER and node.incarnation and state.phase is not Phase.STARTING

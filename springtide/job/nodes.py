@@ -104,6 +104,8 @@ class Node:
     memory: int | None = None
     after_s: float = 0.0
     """Pause before this life was to begin."""
+    low: bool = False
+    """A worker of low priority, beyond the quota: the first to go."""
     story: list[str] = field(default_factory=list)
 
     def move(self, to: NodeState, *, at: float, why: str) -> None:
@@ -127,8 +129,9 @@ class Node:
     def wanted(self) -> WantedRole:
         """The process of this life."""
         return WantedRole(
-            role=self.role, incarnation=self.incarnation, cpu=self.cpu, memory=self.memory, after_s=self.after_s
-        )
+            role=self.role, incarnation=self.incarnation, cpu=self.cpu, memory=self.memory, after_s=self.after_s,
+            low=self.low,
+        )  # fmt: skip
 
     @property
     def active(self) -> bool:

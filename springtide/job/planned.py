@@ -40,6 +40,10 @@ class Planned:
     target: Shape | None = None
     """The plan that is being carried out; None: none is."""
     cpus: tuple[tuple[int, float], ...] = ()
+    extra_target: int = 0
+    """Workers of low priority that the plan has beside its shape."""
+    extra: int = 0
+    """Those that are wanted now: the job's number of workers counts them, its shape does not."""
     servers_first: bool = False
     asked: tuple[str, ...] = ()
     """Moves of it that were asked for already."""
@@ -63,7 +67,7 @@ class Planned:
 
     def drop(self) -> None:
         """No plan is being carried out."""
-        self.target, self.cpus, self.asked = None, (), ()
+        self.target, self.cpus, self.asked, self.extra_target = None, (), (), self.extra
 
 
 def begin(spec: JobSpec) -> Planned:
@@ -87,8 +91,10 @@ def take(state: "JobState", event: Happening, at: float) -> Reasoned | None:
             planned.epoch += 1
             planned.changed_at = at
             planned.target, planned.cpus, planned.asked = event.shape, event.cpus, ()
+            planned.extra_target = event.extra_workers
             planned.stage, planned.servers_first, planned.why = event.stage, event.servers_first, event.why
-            return f"plan: {event.shape}", event.why
+            low = f", {event.extra_workers} more workers of low priority" if event.extra_workers else ""
+            return f"plan: {event.shape}{low}", event.why
         case events.PlanEnded():
             planned.epoch += 1
             target, planned.stage = planned.target, event.stage
@@ -115,7 +121,7 @@ def shape_of(state: "JobState") -> Shape:
     assert bounds is not None
     sizes = state.planned.sizes
     return Shape(
-        workers=state.workers, servers=state.servers_wanted,
+        workers=state.workers - state.planned.extra, servers=state.servers_wanted,
         worker_cpu=sizes[RoleKind.WORKER].cpu or bounds.least.worker_cpu,
         server_cpu=sizes[RoleKind.SERVER].cpu or bounds.least.server_cpu,
         worker_memory=sizes[RoleKind.WORKER].memory or 0, server_memory=sizes[RoleKind.SERVER].memory or 0,

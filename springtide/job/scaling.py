@@ -21,12 +21,15 @@ class Change:
     drop: tuple[Node, ...] = ()
     """Have not called in yet: nothing to finish."""
     add: tuple[Role, ...] = ()
+    add_low: tuple[Role, ...] = ()
+    """Workers of low priority, beyond the quota."""
 
     def __str__(self) -> str:
         parts = [
             f"{verb} {', '.join(str(role) for role in roles)}"
             for verb, roles in (
                 ("add", self.add),
+                ("add of low priority", self.add_low),
                 ("drain", [node.role for node in self.drain]),
                 ("drop", [node.role for node in self.drop]),
             )
@@ -35,26 +38,29 @@ class Change:
         return ", ".join(parts) or "nobody comes or goes"
 
 
-def change(nodes: dict[str, Node], workers: int) -> Change:
+def change(nodes: dict[str, Node], workers: int, *, extra: int = 0) -> Change:
     """From the workers that are active now to so many: the highest ranks leave, the lowest free ranks come.
 
-    A worker whose script has ended by itself is not counted, and its rank is not used again.
+    Of them `extra` are of low priority: nobody becomes that, or is that no longer, while it runs. A worker whose script
+    has ended by itself is not counted, and its rank is not used again.
     """
-    if workers < 1:
+    if workers - extra < 1:
         raise errors.BadInput(f"{workers} workers: a job needs one at least; `springtide stop` ends it")
     own = sorted((node for node in nodes.values() if node.role.kind is RoleKind.WORKER), key=lambda node: node.role)
     active = [node for node in own if node.active]
-    leaving = active[workers:]
+    usual, low = [node for node in active if not node.low], [node for node in active if node.low]
+    leaving = [*usual[workers - extra :], *low[extra:]]
     removed = [node.role for node in own if node.state is NodeState.GONE and node.removed]
     new = [Role(RoleKind.WORKER, rank) for rank in range(len(own), len(own) + workers)]
+    free, first = [*removed, *new], max(0, workers - extra - len(usual))
     return Change(
         drain=tuple(node for node in leaving if node.state is NodeState.JOINED),
         drop=tuple(node for node in leaving if node.state is NodeState.EXPECTED),
-        add=tuple([*removed, *new][: max(0, workers - len(active))]),
-    )
+        add=tuple(free[:first]), add_low=tuple(free[first : first + max(0, extra - len(low))]),
+    )  # fmt: skip
 
 
-def add(nodes: dict[str, Node], role: Role, planned: Planned, *, at: float) -> None:
+def add(nodes: dict[str, Node], role: Role, planned: Planned, *, at: float, low: bool = False) -> None:
     """Want a process of this role: one that the job has not had, or the next life of one that was removed."""
     if str(role) in nodes:
         node = nodes[str(role)]
@@ -64,4 +70,4 @@ def add(nodes: dict[str, Node], role: Role, planned: Planned, *, at: float) -> N
     else:
         node = nodes[str(role)] = Node(role=role, since=at, heard_at=at)
     size = planned.sizes[role.kind]
-    node.cpu, node.memory = size.cpu, size.memory
+    node.cpu, node.memory, node.low = size.cpu, size.memory, low

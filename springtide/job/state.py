@@ -352,7 +352,7 @@ class JobState:
         workers, why = event.workers, event.why
         if self.phase is Phase.DRAINING:
             raise errors.BadInput(f"job {self.spec.name} is draining: {self.why}")
-        change = scaling.change(self.nodes, workers)
+        change = scaling.change(self.nodes, workers, extra=event.extra)
         change = groups.later(change, self.group) if self.in_step else change
         fences: list[actions.Action] = []
         for node in change.drain:
@@ -360,9 +360,13 @@ class JobState:
         for node in change.drop:
             node.removed = True
             fences += self._let_go(node, why, at)
-        for role in change.add:
-            scaling.add(self.nodes, role, self.planned, at=at)
-        self.planned.changed(at, planned=event.planned, asked="workers", pinned=event.pinned)
+        for role in (*change.add, *change.add_low):
+            scaling.add(self.nodes, role, self.planned, at=at, low=role in change.add_low)
+        lent = event.planned and event.extra != self.planned.extra
+        self.planned.extra = event.extra
+        self.planned.changed(
+            at, planned=event.planned, asked="extra_workers" if lent else "workers", pinned=event.pinned
+        )
         before, self.workers = self.workers, workers
         when = ", and form the bsp group anew before its next shard" if self.group else ""
         what = f"scale from {before} to {workers} workers: {change}{when}"

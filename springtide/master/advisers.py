@@ -5,6 +5,7 @@ In: `PlanRules`. Out: an `Adviser`. Next: `master.autoscale` asks it, and `cli.s
 
 import pathlib
 import socket
+from dataclasses import replace
 
 from springtide import config
 from springtide.brain.either import Either
@@ -20,7 +21,9 @@ SECRET = ".springtide/brain/secret"
 def made(rules: PlanRules, *, folder: str = "") -> Adviser:
     """The adviser that the rules name. A key tells jobs of one name apart, also after their master was replaced."""
     assert rules.bounds is not None
-    own = Embedded(rules.history, rules.config, rules.bounds.quota)
+    quota, most = rules.bounds.quota, rules.bounds.most
+    beyond = rules.config.extra_workers * most.worker_cpu  # of low priority: they have only what others leave
+    own = Embedded(rules.history, rules.config, replace(quota, cpu=quota.cpu + beyond))
     if not rules.brain:
         return own
     secret = config.read_secret(str(pathlib.Path(rules.brain_secret_file or SECRET)), "the brain's secret")

@@ -83,7 +83,7 @@ class Autoscale:
     @property
     def shape(self) -> Shape | None:
         """What all of the job has now; None while it changes, or where nobody plans."""
-        return self.watching.era.shape if self.watching.era else None
+        return self.watching.era.own if self.watching.era else None
 
     @property
     def settled(self) -> bool:
@@ -105,7 +105,7 @@ class Autoscale:
         why = planned.unsettled(state, moving=self._hands.moving())
         nodes = list(state.nodes.values())
         shape = None if why or state.planned.target is not None else planned.shape_of(state)
-        self.watching.look(shape, nodes, usage, at=now)
+        self.watching.look(shape, nodes, usage, at=now, extra=state.planned.extra)
         if state.phase.over:
             self._conclude()
         elif not why and state.planned.target is not None:
@@ -189,7 +189,8 @@ class Autoscale:
         if by_now is None or planned.unsettled(self._state, moving=self._hands.moving()):
             return  # it heals, or ends: that comes first
         self._content = False
-        wrong = acceptance.refused(advice, by_now, self._rules.config, epoch=self._state.planned.epoch, now=now)
+        rules = replace(self._rules.config, extra_workers=0) if self._state.in_step else self._rules.config
+        wrong = acceptance.refused(advice, by_now, rules, epoch=self._state.planned.epoch, now=now)
         if wrong:
             self._tell("refused", getattr(advice, "plan", None), wrong)
         elif advice.plan is None:
@@ -215,7 +216,10 @@ class Autoscale:
         first = ordering.servers_first(asked, plan.shape, self._rules.config)
         self._tell("taken", plan, plan.reason, notes=advice.notes)
         self._happen(
-            events.PlanTaken(plan.shape, plan.stage or stage, plan.reason, servers_first=first, cpus=cpus)
+            events.PlanTaken(
+                plan.shape, plan.stage or stage, plan.reason, servers_first=first, cpus=cpus,
+                extra_workers=plan.extra_workers,
+            )
         )  # fmt: skip
 
     def _move_on(self) -> None:

@@ -72,6 +72,7 @@ def status_of(
         stage=state.planned.stage if state.spec.planning.on else "",
         shape=autoscale.shape if autoscale else None,
         target=state.planned.target,
+        extra_workers=state.planned.extra,
         settled=autoscale.settled if autoscale else False,
     )
 
@@ -87,6 +88,7 @@ def members(record: Record, tally: Tally, usage: Mapping[Role, RoleUsage]) -> tu
             incarnation=node.incarnation,
             state=node.state,
             usage=usage.get(node.role),
+            low=node.low,
         )
         for kind in (RoleKind.SERVER, RoleKind.WORKER)
         for node in record.state.of_kind(kind)

@@ -7,7 +7,7 @@ Next: `master.viewing`.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from springtide.domain.cluster import Life, Role, RoleKind, RoleUsage
 from springtide.domain.plan_rules import PlanRules
@@ -34,7 +34,15 @@ class Era:
     """The time since the job has this shape, all of it being there."""
 
     shape: Shape
+    """Of all that work."""
     since: float
+    extra: int = 0
+    """Of its workers, those of low priority."""
+
+    @property
+    def own(self) -> Shape:
+        """The shape without them."""
+        return replace(self.shape, workers=self.shape.workers - self.extra)
 
 
 class Watching:
@@ -62,12 +70,15 @@ class Watching:
         while self._readings[0].at < at - KEPT_S:
             self._readings.popleft()
 
-    def look(self, shape: Shape | None, nodes: list[Node], usage: Mapping[Role, RoleUsage], *, at: float) -> None:
-        """At every tick: the shape that all of the job has now, None while it changes or heals."""
+    def look(
+        self, shape: Shape | None, nodes: list[Node], usage: Mapping[Role, RoleUsage], *, at: float, extra: int = 0
+    ) -> None:
+        """At every tick: the shape that all of the job has now, None while it changes or heals; and what is beside."""
         self._see_launches(nodes, at)
-        if self.era is None or self.era.shape != shape:
+        if self.era is None or self.era.own != shape or self.era.extra != extra:
             self._close()
-            self.era = None if shape is None else Era(shape=shape, since=at)
+            work = None if shape is None else replace(shape, workers=shape.workers + extra)
+            self.era = None if work is None else Era(shape=work, since=at, extra=extra)
         if self.era is not None and at >= self.era.since + self._rules.settle_s and self._warm(self.era.shape):
             self._see_use(usage, at)
 
@@ -86,7 +97,9 @@ class Watching:
 
     def _close(self) -> None:
         """The shape is another from now on: what was measured in this one is kept, a few windows of it."""
-        if self.era is not None and self._readings:
+        if (
+            self.era is not None and self._readings and not self.era.extra
+        ):  # a worker that has what others leave is none
             batch = self._readings[-1].timing.samples // max(1, self._readings[-1].timing.steps)
             own = self.window(max(1, batch)).own()
             self._before = [*self._before, *own[-KEPT_WINDOWS:]][-KEPT_PROFILES:]

@@ -39,17 +39,16 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
         return "its plan is none"
     if plan.job != job.name:
         return f"it is for job {plan.job}; this is {job.name}"
-    if job.shape is not None and _nothing_changes(plan, job.shape):
+    if job.shape is not None and _nothing_changes(plan, job, job.shape):
         return "it changes nothing"
     if wrong := validated.wrong(plan, job, config):
         return wrong
     takes, quota = validated.takes(plan), job.bounds.quota
-    if plan.extra_workers:
-        return f"{plan.extra_workers} workers of low priority beyond the quota: roles have no priorities here"
-    if not validated.holds(quota, takes.cpu, takes.memory):
-        return (
-            f"it takes {takes.cpu:g} cores and {takes.memory:g} bytes; the quota is {quota.cpu:g} and {quota.memory:g}"
-        )
+    cpu = takes.cpu - plan.extra_workers * plan.shape.worker_cpu  # they have only what others leave; memory is taken
+    if not validated.holds(quota, cpu, takes.memory):
+        return f"it takes {cpu:g} cores and {takes.memory:g} bytes; the quota is {quota.cpu:g} and {quota.memory:g}"
+    if job.shape is not None and plan.shape == job.shape and plan.extra_workers < job.extra_workers:
+        return ""  # what is beyond the quota is given up at once
     quiet = evidence.unchanged_s(job, at=now)
     urgent = job.shape is not None and _more_memory(plan.shape, job.shape)
     if quiet < config.between_changes_s and not urgent and job.shape is not None:
@@ -69,8 +68,8 @@ def _sound(plan: Plan) -> bool:
     )
 
 
-def _nothing_changes(plan: Plan, now: Shape) -> bool:
-    return plan.shape == now and not plan.server_cpus and not plan.extra_workers
+def _nothing_changes(plan: Plan, job: JobView, now: Shape) -> bool:
+    return plan.shape == now and not plan.server_cpus and plan.extra_workers == job.extra_workers
 
 
 def _more_memory(shape: Shape, now: Shape) -> bool:

@@ -13,11 +13,11 @@ import numpy as np
 
 from springtide.domain.plan import Decision, Plan, nothing
 from springtide.domain.planning import PlanningConfig
-from springtide.domain.shape import Capacity, Shape, cost
+from springtide.domain.shape import ROUNDING, Capacity, Shape, cost
 from springtide.domain.stages import Stage
 from springtide.domain.view import ClusterView, JobView
 from springtide.planning import bidding, choose, fit, fitting_in, paces, stages, validated
-from springtide.planning.stages import Ready, Wish
+from springtide.planning.stages import Lent, Ready, Wish
 from springtide.planning.weighing import Bid
 
 
@@ -46,12 +46,15 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
     jobs = {job.name: job for job in view.jobs}
     wishes: list[Wish] = []
     ready: list[Ready] = []
+    lent: list[Lent] = []
     for job in view.jobs:
         step = stages.next_step(job, view, config)
         if isinstance(step, Wish):
             wishes.append(step)
         elif isinstance(step, Ready):
             ready.append(step)
+        elif isinstance(step, Lent):
+            lent.append(step)
         else:
             notes.append(f"{job.name}: {step}")
     waiting: list[JobView] = []
@@ -70,6 +73,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
         chosen, said = _shared_out(ready, view, room, waiting, config)
     plans += chosen
     notes += said
+    plans += _given_up(lent, room, config)
     if not plans:
         return nothing(f"none of {len(view.jobs)} jobs is to be changed", *notes)
     return Decision(plans=tuple(plans), why=f"{len(plans)} of {len(view.jobs)} jobs change", notes=tuple(notes))
@@ -130,6 +134,18 @@ def _shared_out(
             elif one.job.stage is not Stage.ADJUSTING:
                 notes.append(f"{one.job.name}: {mended if isinstance(mended, str) else mended.reason}")
     return plans, notes
+
+
+def _given_up(lent: Sequence[Lent], room: Room, config: PlanningConfig) -> list[Plan]:
+    """Workers beyond quotas go where servers have no use for them, or where all others leave no room."""
+    plans = []
+    for one in lent:
+        takes = one.takes
+        if one.servers_busy or takes.cpu > room.cpu * (1 + ROUNDING) or takes.memory > room.memory:
+            plans.append(stages.given_up(one, config))
+        else:
+            room.cpu, room.memory = room.cpu - takes.cpu, room.memory - takes.memory
+    return plans
 
 
 def _fits(room: Room, job: JobView, plan: Plan) -> bool:

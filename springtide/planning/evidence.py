@@ -63,7 +63,7 @@ def shapes(job: JobView) -> set[Shape]:
 def now(job: JobView) -> Measured | None:
     """In the shape it has now, since it has it."""
     since = job.last_change_at if job.last_change_at is not None else -math.inf
-    shape = job.shape
+    shape = job.at_work
     recent = [
         one for one in job.profiles
         if one.at >= since and (one.shape is shape or one.shape == shape) and _sound(one)

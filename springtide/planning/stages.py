@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from springtide.domain.cluster import RoleKind
 from springtide.domain.plan import Plan
 from springtide.domain.planning import PlanningConfig
-from springtide.domain.shape import Shape, cost
+from springtide.domain.shape import Capacity, Shape, cost
 from springtide.domain.stages import Stage
 from springtide.domain.view import ClusterView, Finding, JobView, Trouble
 from springtide.planning import evidence, fitting_in, sizing, warm_start
@@ -50,7 +50,22 @@ class Ready:
     """It has not its size yet: its model is trusted wherever it leads, and corrected by what is measured there."""
 
 
-Step = Wish | Ready | str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """It has its size, and workers of low priority beside it: they stay while nobody needs what they take."""
+
+    job: JobView
+    shape: Shape
+    servers_busy: bool
+
+    @property
+    def takes(self) -> Capacity:
+        """What the workers beside the shape take."""
+        extra, shape = self.job.extra_workers, self.shape
+        return Capacity(cpu=extra * shape.worker_cpu, memory=float(extra * shape.worker_memory))
+
+
+Step = Wish | Ready | Lent | str
 
 
 def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
@@ -62,6 +77,10 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     urgent = _memory(job, job.shape, config, ahead=sized)
     if urgent is not None:
         return urgent
+    if job.extra_workers:
+        used, long = evidence.use(job, RoleKind.SERVER), quiet >= config.between_changes_s
+        busy = long and used is not None and used.share > config.busy_server
+        return Lent(job=job, shape=job.shape, servers_busy=busy)
     if quiet < config.between_changes_s:
         return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
     here = evidence.now(job)
@@ -235,6 +254,14 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> Plan | str:
             why = f"{idle}: {extra} workers of low priority beyond the quota"
             return replace(_plan(job, shape, why, config, None), extra_workers=extra)
     return "it has its size"
+
+
+def given_up(lent: Lent, config: PlanningConfig) -> Plan:
+    """The shape without them."""
+    needed = "servers have no CPU to spare" if lent.servers_busy else "others need what they take"
+    return _plan(
+        lent.job, lent.shape, f"{needed}: without {lent.job.extra_workers} workers of low priority", config, None
+    )
 
 
 def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: Stage | None) -> Plan:

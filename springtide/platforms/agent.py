@@ -210,7 +210,7 @@ class Agent:
                 case reconcile.Start(each):
                     self._platform.start(self._role_launch(each), self._ended)
                 case reconcile.Hold(each):
-                    limits = Limits(cpu=each.cpu, memory=each.memory)
+                    limits = Limits(cpu=each.cpu, memory=each.memory, low=each.low)
                     held = self._platform.hold(Life(each.role, each.incarnation), limits)
                     log.info("%s: %s %s", each.role, limits, "from now on" if held else "from its next life on")
                 case reconcile.End(life, kill, why):
@@ -235,7 +235,7 @@ class Agent:
 
     def _role_launch(self, wanted: WantedRole) -> Launch:
         life = Life(wanted.role, wanted.incarnation)
-        limits = Limits(cpu=wanted.cpu, memory=wanted.memory)
+        limits = Limits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
         if wanted.role.kind is RoleKind.SERVER:
             return self._launch(life, "springtide.embedding.server_process", (), limits)
         return self._launch(life, "springtide.train.runner", (self.plan.script, *self.plan.arguments), limits)

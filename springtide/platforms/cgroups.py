@@ -68,7 +68,7 @@ class Groups:
 
     def _make_v1(self, name: str, limits: Limits) -> Group | None:
         # Without a quota the CPU hierarchy is left alone: a group of its own would change the role's share of cores.
-        wanted = ["cpuacct", "memory", *(["cpu"] if limits.cpu is not None else [])]
+        wanted = ["cpuacct", "memory", *(["cpu"] if limits.shared_out else [])]
         folder_of = {}
         for controller in wanted:
             if controller in self._found.folders:
@@ -80,7 +80,7 @@ class Groups:
 
     def _make_v2(self, name: str, limits: Limits) -> Group | None:
         own = next(iter(self._found.folders.values()))
-        wanted = ["memory", *(["cpu"] if limits.cpu is not None else [])]
+        wanted = ["memory", *(["cpu"] if limits.shared_out else [])]
         offered = [controller for controller in wanted if controller in self._found.folders]
         for controller, asked in (("cpu", limits.cpu), ("memory", limits.memory)):
             if asked is not None and controller not in offered:

@@ -16,6 +16,9 @@ PERIOD_US = (
     100_000  # the kernel's own default: a process over its share stands still for the rest of a tenth of a second
 )
 
+LEAST_SHARES, LEAST_WEIGHT = 2, 1
+"""Of the processors, beside others that want them: versions 1 and 2, where others have 1024 and 100."""
+
 
 class Group(Protocol):
     """What a platform needs of a control group. Reading a file that is not there reads as nothing."""
@@ -66,6 +69,8 @@ class GroupV1:
         if limits.cpu is not None and (cpu := self._folder_of.get("cpu")):
             write(cpu / "cpu.cfs_period_us", PERIOD_US)
             write(cpu / "cpu.cfs_quota_us", int(limits.cpu * PERIOD_US))
+        if limits.low and (cpu := self._folder_of.get("cpu")):
+            write(cpu / "cpu.shares", LEAST_SHARES)
         if limits.memory is not None and (memory := self._folder_of.get("memory")):
             write(memory / "memory.limit_in_bytes", limits.memory)
             if (memory / "memory.memsw.limit_in_bytes").exists():
@@ -115,6 +120,8 @@ class GroupV2:
         """`cpu.max` is quota and period; swap would only hide that memory has run out."""
         if limits.cpu is not None:
             write(self._folder / "cpu.max", f"{int(limits.cpu * PERIOD_US)} {PERIOD_US}")
+        if limits.low and (self._folder / "cpu.weight").exists():
+            write(self._folder / "cpu.weight", LEAST_WEIGHT)
         if limits.memory is not None:
             write(self._folder / "memory.max", limits.memory)
             if (self._folder / "memory.swap.max").exists():

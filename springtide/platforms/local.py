@@ -24,6 +24,8 @@ from springtide.telemetry import events, logs
 
 log = logging.getLogger(__name__)
 
+NICEST = 19
+"""Of a process of low priority: beside any other on its processor it has hardly a seventieth of the time."""
 DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on its way out: some milliseconds
 
 
@@ -72,6 +74,8 @@ class LocalPlatform:
             raise events.as_disk_error(error, path) from error
         if group is not None:
             self._groups.admit(group, process.pid, launch.limits)
+        if launch.limits.low:
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)  # it has one thread yet, and all others follow it
         pidfd = os.pidfd_open(process.pid)
         self._running[launch.life] = Running(process, pidfd, launch.limits, group, on_exit)
         asyncio.get_running_loop().add_reader(pidfd, self._ended, launch.life)

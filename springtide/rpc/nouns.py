@@ -42,6 +42,8 @@ class MemberView(Message, frozen=True):
     """`job.nodes.NodeState`, for people."""
     usage: RoleUsage | None = None
     """As the agent measured it last."""
+    low: bool = False
+    """A worker of low priority, beyond the quota."""
 
 
 class JobStatus(Message, frozen=True):
@@ -104,6 +106,8 @@ class JobStatus(Message, frozen=True):
     """What all of such a job has now; None while it changes."""
     target: Shape | None = None
     """The plan that is being carried out."""
+    extra_workers: int = 0
+    """Of the workers, those of low priority beyond the quota; the shape does not count them."""
     settled: bool = False
     """It has reached its plan, and the last word on it was to leave it as it is."""
 

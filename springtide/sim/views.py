@@ -71,6 +71,7 @@ def view(running: Running, limits: Bounds) -> JobView:
     job = running.job
     return JobView(
         name=job.name, user=job.user, facts=job.facts, bounds=limits, features=features(job), shape=running.shape,
+        extra_workers=running.extra_workers,
         requested=job.requested, need=running.need, submitted_at=job.arrives_at,
         started_at=running.started_at, last_change_at=running.last_change_at, samples_done=running.done,
         samples_total=job.samples, stage=running.stage, profiles=tuple(running.profiles), uses=uses(running),

@@ -1,5 +1,8 @@
 """A job that plans for itself changes its workers, servers and cores while it trains, and every count stays exact."""
 
+import os
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -58,6 +61,23 @@ def test_counts_are_exact_after_a_plan_has_changed_workers_and_cores(tmp_path):
     assert any("scale from 1 to 2 workers" in what for what in said)
     assert not spec().planning.resize or any("give each worker 0.9 CPU" in what for what in said)
     assert outcomes(job)[0] == "started"
+
+
+def test_a_worker_beyond_the_quota_really_has_a_low_priority_and_is_counted_like_any_other(tmp_path):
+    ids = counting.draw(np.random.default_rng(6), 40 * BATCH)
+    script = counting.write(tmp_path, ids, WAITING)
+    rules = spec().planning
+    config = replace(rules.config, policy="tests.process.steps_policy:one_more", extra_workers=1)
+    one_more = replace(spec(), planning=replace(rules, config=config))
+    with LocalCluster(script, [tmp_path, 20, BATCH, 0.0], spec=one_more, folder=tmp_path / "runs") as job:
+        job.until(lambda status: any(member.low and member.joined for member in status.members))
+        last, pids = job.status, job.pids()
+        nice = {role: os.getpriority(os.PRIO_PROCESS, pid) for role, pid in pids.items() if role.startswith("worker")}
+        (tmp_path / "go").touch()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert nice["worker-1"] == 19 > nice["worker-0"] and last.extra_workers == 1
+    assert counting.differences(tmp_path, ids, epochs=20, batch=BATCH) == {}
 
 
 @pytest.mark.soak

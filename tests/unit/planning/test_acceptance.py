@@ -1,6 +1,7 @@
 """Advice is believed only as far as the job, as it is by now, can follow it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -54,7 +55,6 @@ def test_a_sound_plan_is_taken_and_no_plan_is_an_answer_too():
         (plan(Shape(workers=9, servers=1, worker_cpu=0.1, server_cpu=0.1)), "bounds"),
         (plan(Shape(workers=8, servers=1, worker_cpu=1.0, server_cpu=1.0)), "bounds or quota"),
         (plan(Shape(workers=4, servers=4, worker_cpu=1.0, server_cpu=1.0), server_cpus=((0, 4.0),)), "quota"),
-        (plan(extra_workers=1), "priorities"),
         (plan(extra_workers=7), "extra workers"),
         (plan(server_cpus=((7, 1.0),)), "server-7"),
         (plan(Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0, server_memory=1 << 20)), "uses"),
@@ -131,3 +131,19 @@ def test_what_is_taken_is_within_bounds_and_quota(shape, extra, cpus):
     if said(made) == "":
         assert JOB.bounds.holds(shape) and extra == 0
         assert shape.cpu + sum(cpu - shape.server_cpu for _, cpu in cpus) <= 8.0 + 1e-6
+
+
+def test_workers_of_low_priority_may_be_beyond_the_quota_in_cores_and_not_in_memory():
+    full = plan(Shape(workers=7, servers=1, worker_cpu=1.0, server_cpu=1.0))
+    assert said(full) == "" and said(replace(full, extra_workers=2)) == ""
+    held = Shape(workers=7, servers=1, worker_cpu=1.0, server_cpu=1.0, worker_memory=2 << 30, server_memory=2 << 30)
+    tight = replace(JOB, bounds=replace(JOB.bounds, quota=replace(JOB.bounds.quota, memory=float(16 << 30))))
+    assert said(plan(held), job=tight) == ""
+    assert "quota" in said(replace(plan(held), extra_workers=1), job=tight)
+
+
+def test_workers_of_low_priority_are_given_up_at_once():
+    lent = replace(JOB, extra_workers=1, last_change_at=99.0)
+    assert said(plan(NOW), job=lent) == ""
+    assert "changes nothing" in said(plan(NOW, extra_workers=1), job=lent)
+    assert "between changes" in said(plan(NOW, extra_workers=2), job=lent)

@@ -195,6 +195,22 @@ def test_idle_server_cores_get_workers_beyond_the_quota_a_few_and_once():
     assert policies.load("springtide")(full, CONFIG).plans == ()  # no room in the cluster: nobody is pushed aside
 
 
+def test_workers_beyond_the_quota_stay_while_nobody_needs_their_room_and_are_the_first_to_go():
+    of = Shape(workers=8, servers=2, worker_cpu=20, server_cpu=16)
+    same = Bounds(least=of, most=of, quota=Capacity(cpu=200, memory=1e13))
+    lent = views.running(of, bounds=same, uses=used(replace(of, workers=10), 18.3, [14.0, 14.0]), extra_workers=2)
+    assert policies.load("springtide")(views.cluster(lent, capacity=Capacity(cpu=232, memory=1e13)), CONFIG).plans == ()
+    gone = planned(lent, capacity=Capacity(cpu=230, memory=1e13))
+    assert gone.extra_workers == 0 and gone.shape == of and "others need" in gone.reason
+    other = replace(
+        views.waiting("other"), bounds=replace(same, least=replace(of, workers=1), most=replace(of, workers=1))
+    )
+    both = policies.load("springtide")(views.cluster(lent, other, capacity=Capacity(cpu=250, memory=1e13)), CONFIG)
+    assert {plan.job for plan in both.plans} == {lent.name, "other"}, both
+    busy = replace(lent, uses=used(replace(of, workers=10), 18.3, [15.9, 15.9]))
+    assert "no CPU to spare" in planned(busy).reason
+
+
 def test_a_measured_job_gets_what_its_model_says_and_then_stays():
     tried = [views.shape(1, 1), views.shape(2, 4, 8.0), views.shape(8, 2, 4.0, 4.0), views.shape(4, 4, 2.0)]
     of = views.shape(4, 2)
