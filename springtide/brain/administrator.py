@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from springtide.domain.profile import Profile
-from springtide.domain.view import JobView, Trouble
+from springtide.domain.view import MEMORY, JobView
 
-MEMORY = (Trouble.OOM, Trouble.MEMORY)
 SLOWED = 0.7
 """A window that is this much slower than others in the same shape is an event: DLRover's guards use a similar share."""
 ENOUGH = 3  # windows before it; fewer have no middle

@@ -36,9 +36,10 @@ class Rules:
     period_s: float = 10.0
     """Seconds after which a job is looked at again though nothing is new. Its master may ask more often."""
     pledge_s: float = 180.0
-    """How long a job may take to become what it was promised: servers start and slots move within a minute or two."""
+    """A job that shows itself after so long and is not what it was promised will not be. One that is silent may still
+    be on its way: its promise holds, unless nothing of it ever ran."""
     forget_s: float = 600.0
-    """A job that has not been heard of for so long is gone, and what it had is free."""
+    """A job that has not been heard of for so long is gone, and what it had and was promised is free."""
 
     def __post_init__(self) -> None:
         for name in ("period_s", "pledge_s", "forget_s"):
@@ -113,7 +114,6 @@ class Council:
 
     def assignments(self, history: tuple[PastJob, ...], at: float) -> list[Assignment]:
         """What is to be decided now: one a policy, each on all jobs that are not being changed."""
-        self._lapse(at)
         asking: dict[str, dict[str, int]] = {}
         for name, live in self.jobs.items():
             if live.asks is not None:
@@ -197,11 +197,6 @@ class Council:
     def _patience(self, live: Live) -> float:
         """One of which nothing has run yet was given up before it began, as its promise is."""
         return min(self.rules.forget_s, self.rules.pledge_s) if live.view.shape is None else self.rules.forget_s
-
-    def _lapse(self, at: float) -> None:
-        for live in self.jobs.values():
-            if live.pledge is not None and at >= live.pledge.until:
-                live.pledge = None
 
     def _told(self, live: Live, why: str) -> Advice:
         return Advice(epoch=live.epoch, why=why)

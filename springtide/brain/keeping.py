@@ -17,13 +17,16 @@ from springtide.brain.council import Council, Live
 from springtide.brain.pledges import Pledge
 from springtide.domain.view import JobView
 
+MOST_EPOCH = 2**63 - 1  # the largest number of a column
 _views = msgspec.msgpack.Decoder(JobView)
 _pledges = msgspec.msgpack.Decoder(Pledge)
 
 
 def row_of(live: Live) -> dict[str, Any]:
-    """One live job."""
+    """One live job; one that no database could hold is refused."""
     name = live.view.name
+    if not 0 <= live.epoch <= MOST_EPOCH:
+        raise errors.BadInput(f"job {name!r}: epoch {live.epoch}; wanted a number from 0 to 2^63 - 1")
     try:
         view = msgspec.msgpack.encode(live.view)
         pledge = None if live.pledge is None else msgspec.msgpack.encode(live.pledge)

@@ -20,10 +20,10 @@ class Names:
         self._by_digest: dict[str, str] = {}
 
     def of(self, job: str, key: str) -> str:
-        """`job@1a2b3c4d`, as the key was first seen with; the name alone where its master says no key."""
+        """`job@1a2b3c4d5e6f7a8b`, as the key was first seen with; the name alone where its master says no key."""
         if not key:
             return job
-        digest = hashlib.blake2b(key.encode(), digest_size=4).hexdigest()
+        digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
         return self._by_digest.setdefault(digest, f"{job}{MARK}{digest}")
 
     def restore(self, names: Iterable[str]) -> None:

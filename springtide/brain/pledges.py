@@ -24,7 +24,7 @@ class Pledge:
     """Of the view that it was made for."""
     made_at: float
     until: float
-    """A job that has not become it by then has refused it, or nobody heard it."""
+    """A job that shows itself after that and has not become it has refused it, or nobody heard it."""
 
     def open(self, view: JobView, epoch: int, *, at: float) -> bool:
         """Whether it may still be carried out, now that the job shows itself again.

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from springtide import errors
 from springtide.brain import keeping, names
@@ -102,6 +102,7 @@ class Service:
             await asyncio.sleep(every_s)
             try:
                 await self.write_down()
+                await self._in_thread(self._store.claim)  # it may have gone with the connection
             except Exception as error:  # as with rounds: silent jobs must be forgotten, whatever one of them has said
                 self._trouble = f"live jobs were not written down: {type(error).__name__}: {error}"
                 log.exception("live jobs were not written down")
@@ -118,6 +119,8 @@ class Service:
     async def _consult(self, request: counsel.Consult) -> counsel.Counsel:
         self._consults += 1
         now, own = self._clock(), request.view.name
+        if not 0 <= request.epoch <= keeping.MOST_EPOCH:
+            raise errors.BadInput(f"job {own}: epoch {request.epoch}; wanted a number from 0 to 2^63 - 1")
         view = replace(request.view, name=self._names.of(own, request.key))
         before = self._waiting.pop(view.name, None)
         if before is not None and not before.done():
@@ -183,14 +186,25 @@ class Service:
         now, live = self._clock(), {name: self.council.jobs[name] for name in changed if name in self.council.jobs}
         if not live and not gone:
             return
+        rows = {name: row for name, one in live.items() if (row := self._row(one)) is not None}
         try:
-            rows = [keeping.row_of(one) for one in live.values()]
-            await self._in_thread(lambda: self._store.keep_live(rows, gone or []))
+            await self._in_thread(lambda: self._store.keep_live(list(rows.values()), gone or []))
         except errors.SpringtideError as error:
-            self._trouble = str(error)
-            log.warning("live jobs were not written down: %s", error)
+            self._troubled("live jobs were not written down", error)
             return
-        self._kept_at.update(dict.fromkeys(live, now))
+        self._kept_at.update(dict.fromkeys(rows, now))
+
+    def _row(self, live: Live) -> dict[str, Any] | None:
+        """What is written down of a job; None: it says what cannot be, and others are written down all the same."""
+        try:
+            return keeping.row_of(live)
+        except errors.BadInput as error:
+            self._troubled("a job was not written down", error)
+            return None
+
+    def _troubled(self, what: str, error: errors.SpringtideError) -> None:
+        self._trouble = str(error)
+        log.warning("%s: %s", what, error)
 
     async def _read_history(self) -> None:
         self._read_at = self._clock()
@@ -198,8 +212,7 @@ class Service:
             self._history = await self._in_thread(self._store.history)
             self._past = await self._in_thread(self._store.count)
         except errors.SpringtideError as error:
-            self._trouble = str(error)
-            log.warning("the history was not read: %s", error)
+            self._troubled("the history was not read", error)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         async with self._database:

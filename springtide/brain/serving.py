@@ -126,6 +126,7 @@ async def _serving(options: Options, host: str, port: int) -> AsyncIterator[Serv
     listener = Listener(secret, cast("Handle", service.handle), lambda _: None, calls=counsel.CALLS, who="brain")
     loops: list[asyncio.Task[None]] = []
     try:
+        await asyncio.to_thread(database.claim)
         await pool.resize(options.executors)
         await service.restore()
         service.address = await listener.start(host, port)

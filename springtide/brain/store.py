@@ -5,10 +5,11 @@ file: SQLite keeps a write-ahead log, and every transaction takes the write lock
 """
 
 import contextlib
+import fcntl
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -21,6 +22,7 @@ from springtide.domain.view import PastJob
 BUSY_S = 30.0  # how long to wait for another process that writes: it takes milliseconds
 POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
 """Seconds, and milliseconds: a server that is cut off must not hold up decisions for the minutes that TCP would."""
+BRAIN = 0x5B7A13  # any number, the same in all of us: PostgreSQL's advisory lock of the brain that serves
 NEWEST = 1000  # past jobs that a decision looks at: a warm start compares each with each
 
 
@@ -39,6 +41,8 @@ class Store:
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine, self.where = engine, where
+        self._lock: sa.Connection | None = None
+        self._file: IO[str] | None = None
 
     def remember(self, past: PastJob) -> None:
         """Keep a job that is over; telling it twice is harmless. It lives no longer."""
@@ -78,8 +82,47 @@ class Store:
         with self._transaction() as connection:
             return [dict(row) for row in connection.execute(sa.select(schema.live_jobs)).mappings()]
 
+    def claim(self) -> None:
+        """Be the one brain that serves from this database, until it is closed; BadInput if another one does.
+
+        Two would each give the same cores away. PostgreSQL's lock goes with its connection: one that was lost is made
+        again. A brain's SQLite file lies in its folder, which has a lock of its own, or is told apart by the same here.
+        """
+        with said(self.where):
+            if self._engine.dialect.name != "postgresql":
+                self._claim_file()
+            elif self._lock is None or not _answers(self._lock):
+                self._lock = self._engine.connect()
+                if not self._lock.execute(sa.select(sa.func.pg_try_advisory_lock(BRAIN))).scalar():
+                    self._lock.close()
+                    self._lock = None
+                    raise self._taken()
+                self._lock.commit()
+
+    def _claim_file(self) -> None:
+        name = self._engine.url.database
+        if self._file is not None or not name or name == ":memory:":
+            return
+        file = open(f"{name}.brain", "w")  # noqa: SIM115 - it is held till the end
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise self._taken() from None
+        self._file = file
+
+    def _taken(self) -> errors.BadInput:
+        return errors.BadInput(
+            f"another brain serves from the database {self.where}; stop that one, or give --database"
+        )
+
     def close(self) -> None:
         """Let go of the database."""
+        if self._lock is not None:
+            with contextlib.suppress(exc.SQLAlchemyError):
+                self._lock.close()
+        if self._file is not None:
+            self._file.close()
         self._engine.dispose()
 
     @contextlib.contextmanager
@@ -137,10 +180,23 @@ def said(where: str) -> Iterator[None]:
         ) from error
 
 
+def _answers(connection: sa.Connection) -> bool:
+    """Whether a connection is there still; the lock that it holds is, then."""
+    try:
+        connection.execute(sa.select(1))
+        connection.commit()
+    except exc.SQLAlchemyError:
+        with contextlib.suppress(exc.SQLAlchemyError):
+            connection.invalidate()
+            connection.close()
+        return False
+    return True
+
+
 def _engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() == "postgresql":
         try:
-            return sa.create_engine(url, pool_pre_ping=True, pool_size=2, connect_args=POSTGRESQL)
+            return sa.create_engine(url, pool_pre_ping=True, pool_size=3, connect_args=POSTGRESQL)
         except ModuleNotFoundError as error:
             raise errors.MissingExtra("a history in PostgreSQL", "brain") from error
     if url.database and url.database != ":memory:":

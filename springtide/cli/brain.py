@@ -184,32 +184,12 @@ def parse_capacity(text: str) -> Any:
 
 def parse_planning(pairs: list[str], policy: str) -> Any:
     """How plans are made: fields of `PlanningConfig`, of its prices and steps by a dot."""
-    import dataclasses
-
-    import msgspec
-
+    from springtide.cli import settings
     from springtide.domain.planning import PlanningConfig
 
-    usual, known = PlanningConfig(), []
-    for each in dataclasses.fields(usual):
-        own = getattr(usual, each.name)
-        parts = dataclasses.fields(own) if dataclasses.is_dataclass(own) else ()
-        known += [f"{each.name}.{part.name}" for part in parts] or [each.name]
-    known.remove("policy")  # it has an option of its own
-    plain: dict[str, Any] = {"extra_workers": 0}  # no platform of ours has priorities yet
-    for pair in pairs:
-        name, mark, value = pair.partition("=")
-        if not mark:
-            raise errors.BadInput(f"--planning {pair}: wanted NAME=VALUE, such as rho=1")
-        if name not in known:
-            raise errors.UnknownName("planning setting", name, known)
-        group, _, part = name.partition(".")
-        place = plain.setdefault(group, {}) if part else plain
-        place[part or group] = value
-    try:
-        return msgspec.convert({**plain, "policy": policy}, PlanningConfig, strict=False)
-    except msgspec.ValidationError as error:
-        raise errors.BadInput(f"--planning {' '.join(pairs)}: {error}") from error
+    own = PlanningConfig(policy=policy, extra_workers=0)  # beyond a quota only where somebody wants that
+    (found,) = settings.changed(pairs, (own, settings.planning_fields(policy=False)))
+    return found
 
 
 def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str) -> Any:

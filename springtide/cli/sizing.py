@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from springtide import config, errors
+from springtide.cli import settings
 from springtide.domain import own_machine, resources
 from springtide.domain.advice import Adviser
 from springtide.domain.plan_rules import PlanRules
@@ -100,12 +101,12 @@ def rules_of(asked: Asked, limits: Bounds, *, resize: bool) -> PlanRules:
         sample_s=SAMPLE_S, between_changes_s=BETWEEN_S, extra_workers=0, total_cpu=limits.quota.cpu,
         node_cpu=max(limits.most.worker_cpu, limits.most.server_cpu), server_cpu=limits.most.server_cpu,
     )  # fmt: skip
-    settings = config.load()
-    brain = asked.brain or settings.brain
+    own_settings = config.load()
+    brain = asked.brain or own_settings.brain
     rules = PlanRules(
         bounds=limits, resize=resize, overlap=asked.fixed.quota is None and not brain, config=own,
         key=uuid.uuid4().hex, user=user(), history=asked.history,
-        brain=brain, brain_secret_file=settings.brain_secret_file,
+        brain=brain, brain_secret_file=own_settings.brain_secret_file,
         features={"script": asked.script.name, "arguments": " ".join(asked.arguments), "job": asked.name},
     )  # fmt: skip
     return changed(rules, asked.settings)
@@ -120,36 +121,13 @@ def user() -> str:
 
 
 def changed(rules: PlanRules, given: Sequence[str]) -> PlanRules:
-    """The rules with some others: fields of `PlanningConfig`, of `PlanRules`, and steps of the bounds."""
-    assert rules.bounds is not None
-    groups: dict[str, Any] = {"config": rules.config, "rules": rules, "bounds": rules.bounds}
-    known: dict[str, tuple[str, type]] = {}
-    for group, noun in groups.items():
-        for each in fields(noun):
-            value = getattr(noun, each.name)
-            if each.name in BOUNDS or (group != "bounds" and type(value) in (int, float, str)):
-                known[each.name] = (group, float if each.name == "cpu_step" else int if value is None else type(value))
-    new: dict[str, dict[str, Any]] = {group: {} for group in groups}
-    for text in given:
-        name, equals, value = text.partition("=")
-        name = name if name in known else f"{name}_s" if f"{name}_s" in known else name
-        if name not in known:
-            raise errors.UnknownName("planning setting", name, known)
-        group, kind = known[name]
-        try:
-            new[group][name] = kind(value)
-        except ValueError:
-            equals = ""
-        if not equals:
-            raise errors.BadInput(f"--planning {text}: wanted NAME=VALUE, such as sample_s=20")
-    if "policy" in new["config"]:
-        from springtide.planning import policies  # brings much along, and is rarely needed here
-
-        policies.found(new["config"]["policy"])
-    return replace(
-        rules, config=replace(rules.config, **new["config"]), bounds=replace(rules.bounds, **new["bounds"]),
-        **new["rules"],
-    )  # fmt: skip
+    """The rules with some others: fields of `PlanningConfig`, plain ones of `PlanRules`, and steps of the bounds."""
+    plain = [each.name for each in fields(rules) if type(getattr(rules, each.name)) in (int, float, str)]
+    config, others, bounds = settings.changed(
+        given, (rules.config, settings.planning_fields(policy=True)), (rules, plain), (rules.bounds, BOUNDS)
+    )
+    known: PlanRules = replace(others, config=config, bounds=bounds)
+    return known
 
 
 def warm(asked: Asked, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRules]:

@@ -31,6 +31,10 @@ class Trouble(StrEnum):
     """It has run out."""
 
 
+MEMORY = (Trouble.OOM, Trouble.MEMORY)
+"""Want of it waits for nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One finding of a guard."""

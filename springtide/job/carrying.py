@@ -3,10 +3,10 @@
 In: a job whose roles are all there, and its target. Out: one event for the state machine, or none. Next: `job.state`.
 
 One thing changes at a time: the number of workers, what each may take, the number of servers, what each may take; the
-servers first where they hold the job up. No shape on the way takes more than the quota: what would is preceded by what
-shrinks; where a change may overlap, what grows comes first. Workers of low priority beyond the quota go before
-everything else and come last. A number that was asked for and did not come about is not asked for again: the plan is
-dropped, saying so.
+servers first where they hold the job up. No shape on the way takes more than the quota, or, where a brain shares a
+cluster out, than the larger of what was and what is to be: what would is preceded by what shrinks. Where a change may
+overlap, what grows comes first. Workers of low priority beyond the quota go before everything else and come last. A
+number that was asked for and did not come about is not asked for again: the plan is dropped, saying so.
 """
 
 from dataclasses import replace
@@ -32,8 +32,7 @@ def next_move(state: "JobState") -> events.Event | None:
     extra, wanted = state.planned.extra, state.planned.extra_target
     if extra > wanted:
         return _extra(state, now, wanted)
-    quota = UNBOUNDED if state.spec.planning.overlap else planned.bounds_of(state).quota
-    which = next_fields(now, target, quota, servers_first=state.planned.servers_first)
+    which = next_fields(now, target, _room(state, now, target), servers_first=state.planned.servers_first)
     if which is None and extra < wanted and "extra_workers" not in state.planned.asked:
         return _extra(state, now, wanted)
     if which is None:
@@ -53,6 +52,17 @@ def next_fields(now: Shape, target: Shape, quota: Capacity, *, servers_first: bo
     growing = [some for some in left if not _shrinks(now, changed(now, target, some))]
     fits = [some for some in growing if quota.holds(changed(now, target, some))]
     return next(iter(fits or [some for some in left if some not in growing] or left), None)
+
+
+def _room(state: "JobState", now: Shape, target: Shape) -> Capacity:
+    """What a shape on the way may take: the quota is the job's own, but beside others it was promised no more than the
+    larger of the two shapes."""
+    rules = state.spec.planning
+    if rules.overlap:
+        return UNBOUNDED
+    if rules.brain:
+        return Capacity(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
+    return planned.bounds_of(state).quota
 
 
 def changed(now: Shape, target: Shape, some: Fields) -> Shape:

@@ -21,7 +21,7 @@ from springtide.domain.cluster import Role, RoleUsage
 from springtide.domain.plan import Plan
 from springtide.domain.shape import Shape
 from springtide.domain.stages import Stage
-from springtide.domain.view import ClusterView, JobView
+from springtide.domain.view import MEMORY, ClusterView, JobView
 from springtide.job import carrying, events, planned
 from springtide.master import viewing
 from springtide.master.guards import Guards
@@ -119,7 +119,7 @@ class Autoscale:
         """Whether anything can have been measured in this shape yet; want of memory does not wait for that."""
         era = self.watching.era
         measured = era is not None and now >= era.since + self._rules.settle_s + self._rules.window_s
-        return measured or bool(viewing.findings(self._sources, now=now))
+        return measured or any(one.trouble in MEMORY for one in viewing.findings(self._sources, now=now))
 
     async def close(self) -> None:
         """Wait until the job is remembered, not for long; let the adviser go."""

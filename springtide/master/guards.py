@@ -135,20 +135,22 @@ class Guards:
         if not self.rules.memory or not self.ahead:
             return None
         samples = self._seen[-1].samples
-        end = max(samples, float(samples_in_all(self._record.book)))
-        decision = memory.decide(self.ahead, samples=samples, samples_at_end=end)
+        decision = memory.decide(self.ahead, samples=samples, samples_at_end=self._horizon())
         return events.ServersScaled(decision.servers, decision.why) if decision.servers > len(nodes) else None
 
     def _look_ahead(
         self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]
     ) -> tuple[memory.Forecast, ...]:
-        """Every server at the end of the job; none where memory has no limit, or nothing is known yet."""
+        """Every server as far as can be seen; none where memory has no limit, or nothing is known yet."""
         readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
         if not self._seen or len(readings) != len(nodes):
             return ()
-        rows = growth.fit(self._seen)
-        end = max(self._seen[-1].samples, float(samples_in_all(self._record.book)))
+        rows, end = growth.fit(self._seen), self._horizon()
         return tuple(memory.forecast(one, rows, samples_at_end=end) for one in readings)
+
+    def _horizon(self) -> float:
+        """Samples up to which memory is foretold."""
+        return growth.horizon(self._seen, float(samples_in_all(self._record.book)))
 
     def _reading(self, node: Node, tally: Tally, usage: Mapping[Role, RoleUsage]) -> memory.Reading | None:
         """None: its memory has no limit, or is not known yet."""

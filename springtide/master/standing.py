@@ -32,14 +32,13 @@ def status_of(
     now = record.ended_at if record.ended_at is not None else now
     alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
     grew_at = max(tally.grew_at or 0.0, record.trained_at)
-    began = record.leased_at
     last = rounds.saving.last if rounds else None
     return JobStatus(
         name=state.spec.name,
         phase=state.phase,
         why=state.why,
         elapsed_s=now - state.started_at,
-        trained_s=max(0.0, grew_at - began) if began is not None else 0.0,
+        trained_s=max(0.0, grew_at - record.leased_at) if record.leased_at is not None else 0.0,
         blame=state.blame,
         detail=state.detail,
         samples=totals.samples_done if totals.samples else tally.samples,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Bounds, MemoryNeed, Shape
 from springtide.domain.view import ClusterView
-from springtide.planning import candidates, equations, evidence, fitting_in, nearby, paces, ragged
+from springtide.planning import candidates, equations, evidence, fitting_in, nearby, paces, ragged, returning
 from springtide.planning.asking import Ask
 from springtide.planning.choose import UNENDING_S
 from springtide.planning.columns import Columns, columns, joined
@@ -108,8 +108,19 @@ def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: Plan
     found: list[Bid | str] = []
     for one, first, length in zip(bidders, both.starts.tolist(), both.lengths.tolist(), strict=True):
         mine = slice(first, first + length)
-        found.append(_bid(one, Columns(*(column[mine] for column in whole)), speeds[mine], view))
+        mine_only = Columns(*(column[mine] for column in whole))
+        found.append(_bid(one, *_not_refuted(one, mine_only, speeds[mine], config), view))
     return found
+
+
+def _not_refuted(one: Bidder, shapes: Columns, speed: Floats, config: PlanningConfig) -> tuple[Columns, Floats]:
+    """Without the shape that the job came back from: its model may promise the same of it again."""
+    shape = returning.refuted(one.ready.job, config)
+    if shape is None or returning.alike(shape, one.ready.measured.shape):
+        return shapes, speed
+    same = (shapes.workers == shape.workers) & (shapes.servers == shape.servers)
+    same &= (shapes.worker_cpu == shape.worker_cpu) & (shapes.server_cpu == shape.server_cpu)
+    return (shapes.taken(~same), speed[~same]) if same.any() else (shapes, speed)
 
 
 def _bid(one: Bidder, shapes: Columns, speed: Floats, view: ClusterView) -> Bid | str:

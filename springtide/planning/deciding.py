@@ -137,11 +137,11 @@ def _shared_out(
 
 
 def _given_up(lent: Sequence[Lent], room: Room, config: PlanningConfig) -> list[Plan]:
-    """Workers beyond quotas go where servers have no use for them, or where all others leave no room."""
+    """Workers beyond quotas go where all others leave no room."""
     plans = []
     for one in lent:
         takes = one.takes
-        if one.servers_busy or takes.cpu > room.cpu * (1 + ROUNDING) or takes.memory > room.memory:
+        if takes.cpu > room.cpu * (1 + ROUNDING) or takes.memory > room.memory:
             plans.append(stages.given_up(one, config))
         else:
             room.cpu, room.memory = room.cpu - takes.cpu, room.memory - takes.memory

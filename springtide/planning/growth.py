@@ -17,6 +17,8 @@ FEWEST = 6
 """Points below which growth is taken to be steady: with concave growth that errs on the safe side."""
 HELD_OUT = 1 / 3
 LEAST_MARGIN, LARGEST_MARGIN = 0.02, 0.5
+REACH = 4.0
+"""Times the samples seen so far: no law is believed beyond. In a job's first seconds nearly every id is new."""
 
 
 class Seen(NamedTuple):
@@ -48,6 +50,11 @@ class Growth:
         """The same with the margin: what to reckon with."""
         now = self.points[-1].rows
         return now + (self.rows(samples) - now) * (1 + self.margin)
+
+
+def horizon(points: Sequence[Seen], end: float) -> float:
+    """Samples up to which growth is foretold: the job's end, or as far as what was seen reaches. Later more is seen."""
+    return max(points[-1].samples, min(end, REACH * points[-1].samples))
 
 
 def fit(points: Sequence[Seen]) -> Growth:

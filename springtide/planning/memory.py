@@ -1,9 +1,10 @@
-"""Pure. Whether a server will run out of memory before its job ends, and what to do about it in time.
+"""Pure. Whether a server will run out of memory as far ahead as can be seen, and what to do about it in time.
 
 In: what servers have told (`Reading`s), how the job's rows grow (`planning.growth`), how much of it is left. Out: a
 `Forecast` a server, and a decision with its reason: nothing, or so many servers. Next: the master asks for them.
 
-What a server holds now is measured. What it will need beyond that: its rows' bytes at the end, with the slack that
+What a server holds now is measured. What it will need beyond that: its rows' bytes at the end of the job, or as far as
+growth can be foretold by what was seen of it (`growth.horizon`), with the slack that
 tables have and with room for copies of slots that go to a checkpoint or to another server, less what its tables hold
 already, free or not.
 """
@@ -39,7 +40,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """One server at the end of the job, if nothing is done."""
+    """One server as far as is looked ahead, at most to the end of the job, if nothing is done."""
 
     server: int
     law: str
@@ -48,12 +49,15 @@ class Forecast:
     live_at_end: float
     peak: float
     limit: float
+    until: float
+    """Samples of the job up to which this goes."""
     crosses_at: float | None
-    """Samples of the job when usable memory is used up; None: it is enough to the end."""
+    """Samples of the job when usable memory is used up; None: it is enough until then."""
 
     def __str__(self) -> str:
         rows = f"rows grow to {_mb(self.live_at_end)} ({self.law})"
-        fits = f"server-{self.server}: {rows}, in all {_mb(self.peak)} of {_mb(self.limit)} at the end"
+        fits = f"server-{self.server}: {rows}, in all {_mb(self.peak)} of {_mb(self.limit)} "
+        fits += f"at {self.until:,.0f} samples"
         return fits if self.crosses_at is None else f"{fits}, full after {self.crosses_at:,.0f} samples"
 
 
@@ -91,7 +95,7 @@ def forecast(now: Reading, rows: Growth, *, samples_at_end: float) -> Forecast:
         crosses = high
     return Forecast(
         server=now.server, law=rows.law, static=max(0.0, now.used - now.held), live_at_end=live(samples_at_end),
-        peak=peak, limit=now.limit, crosses_at=crosses,
+        peak=peak, limit=now.limit, until=samples_at_end, crosses_at=crosses,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ size in one change, since each takes minutes, and what is measured there correct
 Memory that runs out or will do so comes before everything, at any stage.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Capacity, Shape, cost
 from springtide.domain.stages import Stage
 from springtide.domain.view import ClusterView, Finding, JobView, Trouble
-from springtide.planning import evidence, fitting_in, sizing, warm_start
+from springtide.planning import evidence, fitting_in, returning, sizing, warm_start
 from springtide.planning.evidence import Measured
 
 SOON = 3.0
@@ -56,7 +57,6 @@ class Lent:
 
     job: JobView
     shape: Shape
-    servers_busy: bool
 
     @property
     def takes(self) -> Capacity:
@@ -78,9 +78,7 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     if urgent is not None:
         return urgent
     if job.extra_workers:
-        used, long = evidence.use(job, RoleKind.SERVER), quiet >= config.between_changes_s
-        busy = long and used is not None and used.share > config.busy_server
-        return Lent(job=job, shape=job.shape, servers_busy=busy)
+        return Lent(job=job, shape=job.shape)
     if quiet < config.between_changes_s:
         return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
     here = evidence.now(job)
@@ -96,7 +94,20 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
     odd = [one for one in job.findings if one.trouble in (Trouble.STRAGGLER, Trouble.SLOW_SERVER)]
     if odd:
         return f"{odd[0].trouble}, {odd[0].role}: what is measured now is not the shape's ({odd[0].why})"
-    return Ready(job=job, measured=here)
+    return _back(job, job.shape, config) or Ready(job=job, measured=here)
+
+
+def _back(job: JobView, shape: Shape, config: PlanningConfig) -> Wish | None:
+    """What it had before, where the change has made it slower."""
+    found = returning.back(job, config)
+    if found is None:
+        return None
+    held = fitting_in.within(found.before, job.bounds, config, need=job.need)
+    if returning.alike(held, shape):
+        return None
+    slower = math.expm1(-found.faster)
+    why = f"back to {held}: measured {found.speed:,.0f} samples/s there, {slower:+.0%} since the change"
+    return Wish(plan=replace(_plan(job, held, why, config, Stage.ADJUSTING), throughput=found.speed), rank=SIZE)
 
 
 def _sized(
@@ -258,10 +269,8 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> Plan | str:
 
 def given_up(lent: Lent, config: PlanningConfig) -> Plan:
     """The shape without them."""
-    needed = "servers have no CPU to spare" if lent.servers_busy else "others need what they take"
-    return _plan(
-        lent.job, lent.shape, f"{needed}: without {lent.job.extra_workers} workers of low priority", config, None
-    )
+    why = f"others need what {lent.job.extra_workers} workers of low priority take: without them"
+    return _plan(lent.job, lent.shape, why, config, None)
 
 
 def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: Stage | None) -> Plan:

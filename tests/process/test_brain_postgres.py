@@ -114,6 +114,16 @@ def test_garbage_is_skipped_and_a_newer_version_refused(url):
         store.open_store(url)
 
 
+def test_one_brain_at_a_time_serves_from_it(url):
+    with closing(store.open_store(url)) as first, closing(store.open_store(url)) as second:
+        first.claim()
+        first.claim()
+        with pytest.raises(errors.BadInput, match="another brain"):
+            second.claim()
+        first.close()
+        second.claim()
+
+
 def test_a_brain_serves_from_it_and_is_followed_by_another(url, tmp_path):
     async def first():
         async with brain(tmp_path, database=url) as service, master(tmp_path, service) as job:

@@ -78,8 +78,19 @@ def test_a_plan_that_was_not_taken_is_free_again():
     brain.consult(views.waiting(), epoch=0, at=20.0)
     decided(brain, plan("job"), at=20.0)
     assert brain.held().cpu > 0
-    brain.assignments((), 20.0 + brain.rules.pledge_s)
+    assert brain.forget(21.0 + brain.rules.pledge_s) == ["job"]  # nothing of it ever ran
     assert brain.held().cpu == 0
+
+
+def test_a_promise_holds_as_long_as_a_job_may_still_be_on_its_way():
+    brain = council()
+    brain.consult(views.running(views.shape(workers=1)), epoch=0, at=150.0)
+    decided(brain, plan("job", workers=8), at=150.0)
+    late = 150.0 + brain.rules.pledge_s + 1
+    assert brain.forget(late) == [] and not brain.assignments((), late)
+    assert brain.held().cpu == views.shape(workers=8).cpu
+    brain.consult(views.running(views.shape(workers=1)), epoch=1, at=late)  # there it is, and is not what it was to be
+    assert brain.held().cpu == views.shape(workers=1).cpu
 
 
 def test_a_job_that_was_hindered_and_became_something_else_is_free_again():
@@ -203,7 +214,7 @@ class Cluster(RuleBasedStateMachine):
     @rule()
     def job_is_created(self):
         self.count += 1
-        self.masters[f"job-{self.count}"] = {"shape": None, "target": None, "epoch": 0}
+        self.masters[f"job-{self.count}"] = {"shape": None, "target": None, "epoch": 0, "changed_at": 0.0}
 
     @precondition(lambda self: self.masters)
     @rule(data=st.data(), after=st.floats(0, 12))
@@ -236,7 +247,7 @@ class Cluster(RuleBasedStateMachine):
     def one_has_become_what_it_was_told(self, data):
         master = self.masters[data.draw(st.sampled_from(sorted(self.masters)))]
         if master["target"] is not None:
-            master["shape"], master["target"] = master["target"], None
+            master["shape"], master["target"], master["changed_at"] = master["target"], None, self.now
 
     @precondition(lambda self: self.masters)
     @rule(data=st.data())
@@ -252,8 +263,8 @@ class Cluster(RuleBasedStateMachine):
         assert keeping.restore(self.brain, [*rows, {"name": "garbage", "view": b"?"}], at=self.now) == 1
 
     def view(self, name):
-        shape = self.masters[name]["shape"]
-        return views.waiting(name) if shape is None else views.running(shape, name=name)
+        shape, since = self.masters[name]["shape"], self.masters[name]["changed_at"]
+        return views.waiting(name) if shape is None else views.running(shape, name=name, last_change_at=since)
 
     @invariant()
     def all_that_may_come_true_fits(self):

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.brain import rows, schema, store, versioning
+from springtide.brain import keeping, rows, schema, store, versioning
+from springtide.brain.administrator import Administrator
+from springtide.brain.council import Live
 from springtide.domain.view import PastJob
 from tests.architecture import sources
 from tests.unit.planning import views
@@ -220,3 +222,19 @@ def test_two_processes_make_and_write_one_file_at_once(path):
 def versions(path):
     with closing(sqlite3.connect(path)) as file:
         return [version for (version,) in file.execute(f"SELECT version_num FROM {versioning.VERSION_TABLE}")]
+
+
+def test_one_brain_at_a_time_serves_from_a_database(path):
+    with closing(store.open_store(str(path))) as first, closing(store.open_store(str(path))) as second:
+        first.claim()
+        first.claim()
+        with pytest.raises(errors.BadInput, match="another brain"):
+            second.claim()
+        first.close()
+        second.claim()
+
+
+def test_one_job_with_a_number_that_no_column_holds_is_refused_by_name():
+    live = Live(view=views.running(), epoch=2**63, seen_at=0.0, administrator=Administrator("job", period_s=1.0))
+    with pytest.raises(errors.BadInput, match="epoch 9223372036854775808"):
+        keeping.row_of(live)

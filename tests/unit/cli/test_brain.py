@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from springtide import errors
 from springtide.cli import app, brain
 from springtide.domain.shape import Capacity
 from springtide.domain.view import PastJob
@@ -60,6 +61,9 @@ def test_planning_is_set_by_name():
     found = brain.parse_planning(["rho=1", "prices.cpu=2", "similar=5", "steps.workers=1"], "es")
     assert (found.policy, found.rho, found.prices.cpu, found.similar, found.steps.workers) == ("es", 1.0, 2.0, 5, 1)
     assert brain.parse_planning([], "springtide").extra_workers == 0
+    assert brain.parse_planning(["between_changes=5"], "es").between_changes_s == 5.0
+    with pytest.raises(errors.UnknownName, match="policy"):  # it has an option of its own
+        brain.parse_planning(["policy=es"], "springtide")
 
 
 def test_capacity_is_cores_and_perhaps_memory():

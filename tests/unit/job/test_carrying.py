@@ -27,10 +27,10 @@ SHAPES = st.builds(
 CORES = st.builds(lambda shape: replace(shape, worker_memory=0, server_memory=0), SHAPES)
 
 
-def running(quota=8.0, sync="async", *, overlap=False):
+def running(quota=8.0, sync="async", *, overlap=False, brain=""):
     """A small job, all of which is there."""
     bounds = Bounds(least=LEAST, most=MOST, quota=Capacity(cpu=quota, memory=2**40))
-    rules = PlanRules(bounds=bounds, overlap=overlap)
+    rules = PlanRules(bounds=bounds, overlap=overlap, brain=brain)
     spec = JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, sync=sync, planning=rules)
     state = JobState(spec)
     come(state)
@@ -100,6 +100,14 @@ def test_a_plan_is_carried_out_whatever_it_is(target):
         (target.worker_cpu, target.worker_memory)
     }
     assert {node.cpu for node in active if node.role.kind is RoleKind.SERVER} == {target.server_cpu}
+
+
+@given(before=CORES, target=CORES)
+def test_beside_others_no_shape_on_the_way_takes_more_than_both_ends(before, target):
+    state = running(quota=100.0, brain="host:1")
+    carry_out(state, before)
+    for shape in carry_out(state, target):
+        assert shape.cpu <= max(before.cpu, target.cpu) * (1 + 1e-9)
 
 
 def test_workers_of_low_priority_come_last_and_go_first():

@@ -110,6 +110,7 @@ class World:
             if self.desk.autoscale._asking is None:
                 return
             await asyncio.sleep(0.001)
+        raise AssertionError("the adviser was asked, and its answer has not been taken in within 2,000 looks")
 
     def told(self, kind="plan"):
         return [event for event in stories.read(self.path) if event["event"] == kind]

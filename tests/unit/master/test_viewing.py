@@ -86,7 +86,9 @@ def test_memory_is_needed_only_where_it_has_limits():
 
     class Ahead(Quiet):
         ahead = (
-            memory.Forecast(server=0, law="steady", static=90.0, live_at_end=900.0, peak=0, limit=1, crosses_at=None),
+            memory.Forecast(
+                server=0, law="steady", static=90.0, live_at_end=900.0, peak=0, limit=1, until=1, crosses_at=None
+            ),
         )
 
     limited = sources(begun(worker_memory=2**30, server_memory=2**30), guards=Ahead, usage=usage)

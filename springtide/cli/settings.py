@@ -1,0 +1,62 @@
+"""NAME=VALUE of the command line as fields of frozen nouns: `--planning` of a run and of a brain, by the same rules.
+
+In: what was given, and the nouns that may be changed. Out: the same nouns with other values, their types checked. A
+field of a noun within another is named by a dot, seconds may be named without `_s`. Next: `cli.sizing`, `cli.brain`.
+"""
+
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+from springtide.domain.planning import PlanningConfig
+
+Noun = tuple[Any, Iterable[str]]
+"""A frozen noun, and those of its fields that may be set."""
+POLICY = "policy"
+
+
+def planning_fields(*, policy: bool) -> tuple[str, ...]:
+    """Fields of `PlanningConfig` that may be set; its policy may have an option of its own."""
+    return tuple(each.name for each in fields(PlanningConfig) if policy or each.name != POLICY)
+
+
+def changed(given: Sequence[str], *nouns: Noun) -> list[Any]:
+    """The nouns with what was given; one error for a name that is none of theirs, or a value that does not fit."""
+    known = {name: place for which, noun in enumerate(nouns) for name, place in _places(which, *noun)}
+    new: list[dict[str, Any]] = [{} for _ in nouns]
+    for text in given:
+        name, equals, value = text.partition("=")
+        name = name if name in known else f"{name}_s" if f"{name}_s" in known else name
+        if name not in known:
+            raise errors.UnknownName("planning setting", name, known)
+        which, field, part = known[name]
+        owner = nouns[which][0]
+        inner = new[which].get(field, getattr(owner, field)) if part else owner
+        kind = typing.get_type_hints(type(inner))[part or field]
+        if not equals:
+            raise errors.BadInput(f"--planning {text}: wanted NAME=VALUE, such as sample_s=20")
+        try:
+            fits = msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise errors.BadInput(f"--planning {text}: {error}; wanted NAME=VALUE, such as sample_s=20") from error
+        new[which][field] = replace(inner, **{part: fits}) if part else fits
+    policy = next((some[POLICY] for some in new if POLICY in some), None)
+    if policy is not None:
+        from springtide.planning import policies  # brings much along, and is rarely needed here
+
+        policies.found(policy)
+    return [replace(noun, **some) for (noun, _), some in zip(nouns, new, strict=True)]
+
+
+def _places(which: int, noun: Any, names: Iterable[str]) -> Iterable[tuple[str, tuple[int, str, str]]]:
+    """Names by which fields are set: which noun, which field, and which part of it."""
+    for name in names:
+        value = getattr(noun, name)
+        if is_dataclass(value):
+            yield from ((f"{name}.{part.name}", (which, name, part.name)) for part in fields(value))
+        else:
+            yield name, (which, name, "")
