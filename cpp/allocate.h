@@ -15,6 +15,10 @@ namespace springtide {
 constexpr uint16_t kNobody = UINT16_MAX;  // owner of a key that no worker caches
 constexpr uint32_t kMostWorkers = 128;
 
+// What may go straight from worker to worker: nothing; rows to the one that trains them next alone; or also
+// values and gradients of rows that a few workers train, one of whom keeps the row.
+enum class P2P : uint8_t { off = 0, rows = 1, gradients = 2 };
+
 struct AllocationTask {
   uint32_t workers = 0;
   uint32_t samples = 0;
@@ -32,7 +36,8 @@ struct AllocationTask {
   std::span<const uint8_t> scored;  // by unit
   std::span<const uint32_t> quota;  // by worker: samples it gets; they sum to `samples`
   uint64_t capacity_rows = 0;       // of a worker's cache
-  bool p2p = false;                 // a dirty row may go from worker to worker for one transmission, not two
+  P2P p2p = P2P::off;
+  uint32_t p2p_trainers = 0;  // P2P::gradients: with more trainers than this the server sums
   uint64_t seed = 0;
   uint64_t step = 0;
   uint32_t effort = 0;  // a policy's own measure of how long it may search; 0: its default

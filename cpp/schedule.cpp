@@ -59,6 +59,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       trains_(options.workers),
       hits_(options.workers),
       enters_(options.workers),
+      room_(options.workers),
       plans_(options.workers) {}
 
 Scheduled Scheduler::schedule(std::span<const BatchFeature> features, uint32_t samples,
@@ -74,6 +75,7 @@ Scheduled Scheduler::schedule(std::span<const BatchFeature> features, uint32_t s
   allocate(wish, done.rank_of_sample);
   done.seconds[size_t(Stage::allocate)] = laps.lap();
   find_trainers(done.rank_of_sample);
+  choose_keepers();
   make_plans();
   done.seconds[size_t(Stage::plan)] = laps.lap();
   update_directory();
@@ -152,6 +154,7 @@ void Scheduler::allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sa
       .quota = quota,
       .capacity_rows = options_.capacity_rows,
       .p2p = options_.p2p,
+      .p2p_trainers = options_.p2p_trainers,
       .seed = options_.seed,
       .step = step_,
       .effort = wish.effort,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,7 +26,8 @@ struct SchedulerOptions {
   EvictOrder order = EvictOrder::lru;
   std::string policy = "laia";  // allocate.h; by name in policies()
   uint64_t seed = 0;
-  bool p2p = false;
+  P2P p2p = P2P::off;
+  uint32_t p2p_trainers = 4;  // the most workers that exchange gradients of a row; with more the server sums
   bool on_demand =
       true;  // false: every trained row is written back with its step, as without a known next batch
   uint32_t threads = 1;
@@ -48,6 +50,9 @@ struct Scheduled {
   uint64_t distinct = 0;                          // keys of the batch
 };
 
+// Workers as bits.
+using Trainers = std::array<uint64_t, kMostWorkers / 64>;
+
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
@@ -69,12 +74,24 @@ class Scheduler {
   void look_up();
   void allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sample);
   void find_trainers(std::span<const int32_t> rank_of_sample);
+  void choose_keepers();
+  void choose_homes();
+  bool exchanged(uint32_t unit) const;
+  template <class Do>
+  void each_trainer(uint32_t unit, Do act) const {  // with P2P::gradients; from the lowest rank on
+    for (uint32_t word = 0; word < trainers_[unit].size(); ++word) {
+      for (uint64_t bits = trainers_[unit][word]; bits != 0; bits &= bits - 1)
+        act(word * 64 + static_cast<uint32_t>(std::countr_zero(bits)));
+    }
+  }
   void make_plans();
   void plan_trained(uint32_t worker);
   void plan_owned();
+  void plan_exchange(uint32_t unit);
   void update_directory();
   void evict(uint32_t worker, uint64_t room_for);
-  PeerRows& between(std::vector<PeerRows>& all, uint32_t peer);
+
+  static constexpr uint16_t kShared = kNobody - 1;  // several workers train the key
 
   const SchedulerOptions options_;
   const std::function<void(const AllocationTask&, std::span<int32_t>)> policy_;
@@ -88,11 +105,14 @@ class Scheduler {
   std::vector<RowAt> at_;
   std::vector<uint16_t> owner_;
   std::vector<uint8_t> dirty_;
-  std::vector<uint16_t> trainer_;  // the only one, or that there are several, or that it has no room
+  std::vector<uint16_t> trainer_;   // the only one, or that there are several
+  std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step, or kNobody
+  std::vector<Trainers> trainers_;  // with P2P::gradients
   std::vector<uint8_t> scored_;
   std::vector<uint32_t> positions_;
-  // By worker: units it trains, and among them those that its cache keeps.
+  // By worker: units it trains, and among them those that its cache keeps; room left for more.
   std::vector<std::vector<uint32_t>> trains_, hits_, enters_;
+  std::vector<uint64_t> room_;
   std::vector<std::shared_ptr<CachePlan>> plans_;
 };
 

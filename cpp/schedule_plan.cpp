@@ -9,37 +9,14 @@ namespace springtide {
 
 namespace {
 
-constexpr uint16_t kShared = kNobody - 1;  // several workers train the key
-constexpr uint16_t kPassed = kNobody - 2;  // one does, and has no room to keep it
+PlanKeys& between(std::vector<PeerRows>& all, uint32_t peer) {
+  auto at = std::lower_bound(all.begin(), all.end(), peer,
+                             [](const PeerRows& one, uint32_t p) { return one.peer < p; });
+  if (at == all.end() || at->peer != peer) at = all.insert(at, PeerRows{peer, {}});
+  return at->rows;
+}
 
 }  // namespace
-
-// Worker by worker, so that a key is new to a worker when it was not the last to name it.
-void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
-  trainer_.assign(batch_.size(), kNobody);
-  std::vector<uint32_t> begin(options_.workers + 1), samples(rank_of_sample.size());
-  for (int32_t rank : rank_of_sample) ++begin[static_cast<size_t>(rank) + 1];
-  for (uint32_t w = 0; w < options_.workers; ++w) begin[w + 1] += begin[w];
-  std::vector<uint32_t> next(begin.begin(), begin.end() - 1);
-  for (uint32_t i = 0; i < rank_of_sample.size(); ++i)
-    samples[next[static_cast<size_t>(rank_of_sample[i])]++] = i;
-
-  std::vector<uint16_t> last(batch_.size(), kNobody);
-  const auto units = batch_.units();
-  const auto sample_begin = batch_.sample_begin();
-  for (uint32_t w = 0; w < options_.workers; ++w) {
-    trains_[w].clear();
-    for (uint32_t s = begin[w]; s < begin[w + 1]; ++s) {
-      for (uint32_t k = sample_begin[samples[s]]; k < sample_begin[samples[s] + 1]; ++k) {
-        const uint32_t unit = units[k];
-        if (last[unit] == w) continue;
-        last[unit] = static_cast<uint16_t>(w);
-        trainer_[unit] = trainer_[unit] == kNobody ? static_cast<uint16_t>(w) : kShared;
-        trains_[w].push_back(unit);
-      }
-    }
-  }
-}
 
 void Scheduler::make_plans() {
   for (uint32_t w = 0; w < options_.workers; ++w) {
@@ -59,30 +36,23 @@ void Scheduler::make_plans() {
   plan_owned();
 }
 
-// What the worker finds, asks for and keeps.
+// What the worker finds and asks for. What comes from other workers is in plan_owned.
 void Scheduler::plan_trained(uint32_t worker) {
   CachePlan& plan = *plans_[worker];
   const auto keys = batch_.keys();
   const auto tables = batch_.tables();
-  hits_[worker].clear();
-  enters_[worker].clear();
   for (uint32_t unit : trains_[worker]) {
-    if (trainer_[unit] == worker && owner_[unit] == worker) hits_[worker].push_back(unit);
-  }
-  const uint64_t room = options_.capacity_rows - hits_[worker].size();
-  for (uint32_t unit : trains_[worker]) {
-    const bool cached = owner_[unit] == worker;
-    if (trainer_[unit] != worker) {
-      (cached ? plan.pass_hit : plan.pass_pull).add(tables[unit], keys[unit]);
-    } else if (cached) {
-      plan.hold_hit.add(tables[unit], keys[unit]);
-    } else if (enters_[worker].size() == room) {
-      trainer_[unit] = kPassed;
+    const uint16_t owner = owner_[unit], keeper = keeper_[unit];
+    if (keeper == worker) {
+      if (owner == worker) {
+        plan.hold_hit.add(tables[unit], keys[unit]);
+      } else if (options_.p2p == P2P::off || !dirty_[unit]) {
+        plan.hold_pull.add(tables[unit], keys[unit]);
+      }
+    } else if (owner == worker) {
+      plan.pass_hit.add(tables[unit], keys[unit]);
+    } else if (keeper == kNobody || (owner != keeper && !dirty_[unit])) {
       plan.pass_pull.add(tables[unit], keys[unit]);
-    } else {
-      enters_[worker].push_back(unit);
-      if (options_.p2p && dirty_[unit]) continue;  // it comes from its owner: plan_owned
-      plan.hold_pull.add(tables[unit], keys[unit]);
     }
   }
   if (options_.on_demand) return;
@@ -92,30 +62,41 @@ void Scheduler::plan_trained(uint32_t worker) {
   }
 }
 
-// What owners give up: rows that someone else trains, too or instead.
+// What owners give up or share, and what workers send each other.
 void Scheduler::plan_owned() {
   const auto keys = batch_.keys();
   const auto tables = batch_.tables();
   for (uint32_t unit = 0; unit < batch_.size(); ++unit) {
-    const uint16_t owner = owner_[unit], trainer = trainer_[unit];
-    if (owner == kNobody || owner == trainer) continue;
+    const uint16_t owner = owner_[unit], keeper = keeper_[unit];
+    if (trainer_[unit] == kShared && keeper != kNobody) plan_exchange(unit);
+    if (owner == kNobody || owner == keeper) continue;
     CachePlan& plan = *plans_[owner];
     plan.drop.add(tables[unit], keys[unit]);
     if (!dirty_[unit]) continue;
-    if (options_.p2p && trainer < kPassed) {
-      between(plan.sends, trainer).rows.add(tables[unit], keys[unit]);
-      between(plans_[trainer]->receives, owner).rows.add(tables[unit], keys[unit]);
+    if (options_.p2p != P2P::off && keeper != kNobody) {
+      between(plan.sends, keeper).add(tables[unit], keys[unit]);
+      between(plans_[keeper]->receives, owner).add(tables[unit], keys[unit]);
     } else {
       plan.write_back.add(tables[unit], keys[unit]);
     }
   }
 }
 
-PeerRows& Scheduler::between(std::vector<PeerRows>& all, uint32_t peer) {
-  auto at = std::lower_bound(all.begin(), all.end(), peer,
-                             [](const PeerRows& one, uint32_t p) { return one.peer < p; });
-  if (at == all.end() || at->peer != peer) at = all.insert(at, PeerRows{peer, {}});
-  return *at;
+// A row that a few workers train and one keeps: the others get its value from whoever has it, and send
+// gradients.
+void Scheduler::plan_exchange(uint32_t unit) {
+  const TableId table = batch_.tables()[unit];
+  const Key key = batch_.keys()[unit];
+  const uint16_t owner = owner_[unit], keeper = keeper_[unit];
+  each_trainer(unit, [&](uint32_t w) {
+    if (w == keeper) return;
+    if (owner == keeper || dirty_[unit]) {
+      between(plans_[owner]->value_sends, w).add(table, key);
+      between(plans_[w]->value_receives, owner).add(table, key);
+    }
+    between(plans_[w]->gradient_sends, keeper).add(table, key);
+    between(plans_[keeper]->gradient_receives, w).add(table, key);
+  });
 }
 
 // The caches as they are after the step: rows given up leave, trained ones become the youngest, and room for
@@ -124,7 +105,7 @@ void Scheduler::update_directory() {
   for (uint32_t unit = 0; unit < batch_.size(); ++unit) {
     if (owner_[unit] == kNobody) continue;
     directory_.unlink(at_[unit]);
-    if (trainer_[unit] >= kPassed) directory_.forget(at_[unit]);
+    if (keeper_[unit] == kNobody) directory_.forget(at_[unit]);
   }
   const auto keys = batch_.keys();
   const auto tables = batch_.tables();

@@ -30,6 +30,14 @@ nb::list peers(const std::vector<PeerRows>& all) {
   return found;
 }
 
+P2P p2p_called(const std::string& name) {
+  if (name == "off") return P2P::off;
+  if (name == "rows") return P2P::rows;
+  if (name == "gradients") return P2P::gradients;
+  throw BadInput("nothing goes from worker to worker that is called '" + name +
+                 "'; there are: gradients, off, rows");
+}
+
 EvictOrder order_called(const std::string& name) {
   if (name == "lru") return EvictOrder::lru;
   if (name == "lfu") return EvictOrder::lfu;
@@ -75,12 +83,18 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("pass_pull", [](const CachePlan& p) { return pairs(p.pass_pull); })
       .def_prop_ro("sends", [](const CachePlan& p) { return peers(p.sends); })
       .def_prop_ro("receives", [](const CachePlan& p) { return peers(p.receives); })
+      .def_prop_ro("value_sends", [](const CachePlan& p) { return peers(p.value_sends); })
+      .def_prop_ro("value_receives", [](const CachePlan& p) { return peers(p.value_receives); })
+      .def_prop_ro("gradient_sends", [](const CachePlan& p) { return peers(p.gradient_sends); })
+      .def_prop_ro("gradient_receives", [](const CachePlan& p) { return peers(p.gradient_receives); })
       .def_prop_ro("pulls", &CachePlan::pulls)
       .def_prop_ro("gradients", &CachePlan::gradients)
       .def_prop_ro("write_backs", [](const CachePlan& p) { return p.write_back.size(); })
       .def_prop_ro("sent", &CachePlan::sent)
       .def_prop_ro("received", &CachePlan::received)
-      .def_prop_ro("hits", [](const CachePlan& p) { return p.hold_hit.size() + p.pass_hit.size(); });
+      .def_prop_ro("gradients_received",
+                   [](const CachePlan& p) { return CachePlan::rows_of(p.gradient_receives); })
+      .def_prop_ro("hits", &CachePlan::hits);
   nb::class_<Scheduled>(m, "Scheduled")
       .def_ro("step", &Scheduled::step)
       .def_ro("distinct", &Scheduled::distinct)
@@ -102,12 +116,20 @@ void bind_schedule(nb::module_& m) {
       .def(
           "__init__",
           [](Scheduler* self, uint32_t workers, uint64_t capacity_rows, const std::string& order,
-             const std::string& policy, uint64_t seed, bool p2p, bool on_demand, uint32_t threads) {
-            new (self) Scheduler(SchedulerOptions{workers, capacity_rows, order_called(order), policy, seed,
-                                                  p2p, on_demand, threads});
+             const std::string& policy, uint64_t seed, const std::string& p2p, uint32_t p2p_trainers,
+             bool on_demand, uint32_t threads) {
+            new (self) Scheduler({.workers = workers,
+                                  .capacity_rows = capacity_rows,
+                                  .order = order_called(order),
+                                  .policy = policy,
+                                  .seed = seed,
+                                  .p2p = p2p_called(p2p),
+                                  .p2p_trainers = p2p_trainers,
+                                  .on_demand = on_demand,
+                                  .threads = threads});
           },
           nb::kw_only(), "workers"_a, "capacity_rows"_a, "order"_a = "lru", "policy"_a = "laia", "seed"_a = 0,
-          "p2p"_a = false, "on_demand"_a = true, "threads"_a = 1)
+          "p2p"_a = "off", "p2p_trainers"_a = 4, "on_demand"_a = true, "threads"_a = 1)
       .def("schedule", schedule, "features"_a.noconvert(), "samples"_a, nb::kw_only(),
            "scored"_a = std::vector<TableId>{}, "effort"_a = 0)
       .def("flushed", &Scheduler::flushed, "step"_a)

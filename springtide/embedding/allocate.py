@@ -15,6 +15,7 @@ from springtide import _native, errors
 
 POLICIES = ("contiguous", "laia", "random")
 ORDERS = ("lfu", "lru")
+P2P = ("gradients", "off", "rows")
 MOST_WORKERS = 128
 
 
@@ -32,8 +33,11 @@ class Settings:
     order: str = "lru"
     """What a full cache gives up first: `lru`, the row trained longest ago; `lfu`, the one trained least often."""
     seed: int = 0
-    p2p: bool = False
-    """Rows may go from worker to worker when that is one transmission instead of two."""
+    p2p: str = "off"
+    """What goes straight from worker to worker: nothing (`off`); `rows`, to the one that trains them next alone; or
+    `gradients`, which also lets one of a few workers that train a row keep it and sum what the others send."""
+    p2p_trainers: int = 4
+    """With `gradients`: the most workers that do so; where more train a row the servers sum."""
     on_demand: bool = True
     """False writes every trained row back with its own step, as if no next batch were ever known."""
     threads: int = 1
@@ -47,6 +51,8 @@ class Settings:
             raise errors.UnknownName("allocation policy", self.policy, POLICIES)
         if self.order not in ORDERS:
             raise errors.UnknownName("order of eviction", self.order, ORDERS)
+        if self.p2p not in P2P:
+            raise errors.UnknownName("way from worker to worker", self.p2p, P2P)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class Scheduler:
             policy=settings.policy,
             seed=settings.seed,
             p2p=settings.p2p,
+            p2p_trainers=settings.p2p_trainers,
             on_demand=settings.on_demand,
             threads=settings.threads,
         )

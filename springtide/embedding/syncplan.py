@@ -17,6 +17,7 @@ class Counted(Protocol):
     write_backs: int
     sent: int
     received: int
+    gradients_received: int
     hits: int
 
 
@@ -30,7 +31,10 @@ class Traffic:
     write_backs: tuple[int, ...]
     """Pushed before the step: rows that another worker trains, or that were evicted."""
     sent: tuple[int, ...]
+    """To other workers: rows, values, gradients."""
     received: tuple[int, ...]
+    gradients_received: tuple[int, ...]
+    """Of what was received, what came at the end of the step and not before it."""
     hits: tuple[int, ...]
 
     @property
@@ -51,8 +55,8 @@ class Traffic:
     @property
     def hit_rate(self) -> float:
         """Share of the rows that workers needed and had."""
-        needed = sum(self.pulls) + sum(self.hits) + sum(self.received)
-        return (sum(self.hits) + sum(self.received)) / needed if needed else 0.0
+        needed = sum(self.pulls) + sum(self.hits) + sum(self.received) - sum(self.gradients_received)
+        return sum(self.hits) / needed if needed else 0.0
 
     def reward(self, before: "Traffic | None" = None) -> int:
         """Largest push plus largest pull, with the gradients of the step `before` in the push that precedes this one.
@@ -72,5 +76,6 @@ def traffic(plans: Sequence[Counted]) -> Traffic:
         write_backs=tuple(plan.write_backs for plan in plans),
         sent=tuple(plan.sent for plan in plans),
         received=tuple(plan.received for plan in plans),
+        gradients_received=tuple(plan.gradients_received for plan in plans),
         hits=tuple(plan.hits for plan in plans),
     )

@@ -20,7 +20,8 @@ def runs(draw):
         policy=draw(st.sampled_from(allocate.POLICIES)),
         order=draw(st.sampled_from(allocate.ORDERS)),
         seed=draw(st.integers(0, 2**64 - 1)),
-        p2p=draw(st.booleans()),
+        p2p=draw(st.sampled_from(allocate.P2P)),
+        p2p_trainers=draw(st.integers(1, 4)),
         on_demand=draw(st.booleans()),
     )
     tables = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
@@ -56,6 +57,14 @@ def wanted_by(features, ranks, workers):
     return [list(keys) for keys in wanted]
 
 
+def batch_order(features):
+    """Table by table, as they first come; within one feature by feature."""
+    tables = dict.fromkeys(one.table for one in features)
+    return list(
+        dict.fromkeys((table, int(key)) for table in tables for f in features if f.table == table for key in f.ids)
+    )
+
+
 def pairs(listed):
     tables, keys = listed
     found = list(zip(tables.tolist(), keys.tolist(), strict=True))
@@ -64,12 +73,23 @@ def pairs(listed):
 
 
 def planned(plan):
-    ends = {
-        side: {(peer, key) for peer, rows in getattr(plan, side) for key in pairs(rows)}
-        for side in ("sends", "receives")
-    }
+    ends = {side: {(peer, key) for peer, rows in getattr(plan, side) for key in pairs(rows)} for side in reference.ENDS}
     names = ("write_back", "drop", "hold_hit", "hold_pull", "pass_hit", "pass_pull")
     return reference.Planned(**{name: pairs(getattr(plan, name)) for name in names}, **ends)
+
+
+def both_ends_agree(plans):
+    """What is sent is received, in the same order: parcels have no heads."""
+    for sends, receives in (
+        ("sends", "receives"),
+        ("value_sends", "value_receives"),
+        ("gradient_sends", "gradient_receives"),
+    ):
+        out = {(plan.rank, peer): rows for plan in plans for peer, rows in getattr(plan, sends)}
+        into = {(peer, plan.rank): rows for plan in plans for peer, rows in getattr(plan, receives)}
+        assert out.keys() == into.keys()
+        for pair, (tables, keys) in out.items():
+            assert (tables == into[pair][0]).all() and (keys == into[pair][1]).all()
 
 
 @settings(max_examples=150, deadline=None)
@@ -83,6 +103,7 @@ def test_plans_and_caches_are_those_of_plain_sets(run):
         capacity=chosen.capacity_rows,
         order=chosen.order,
         p2p=chosen.p2p,
+        p2p_trainers=chosen.p2p_trainers,
         on_demand=chosen.on_demand,
     )
     for samples, features in batches:
@@ -91,7 +112,10 @@ def test_plans_and_caches_are_those_of_plain_sets(run):
         sizes = np.bincount(ranks, minlength=chosen.workers)
         assert len(ranks) == samples and sizes.max() - sizes.min() <= 1  # even batches
         assert (ranks == other_rank.schedule(features, samples).rank_of_sample).all()  # every rank, the same answer
-        assert [planned(plan) for plan in done.plans] == model.plan(wanted_by(features, ranks, chosen.workers))
+        assert [planned(plan) for plan in done.plans] == model.plan(
+            wanted_by(features, ranks, chosen.workers), batch_order(features)
+        )
+        both_ends_agree(done.plans)
         if done.step in flushes:
             for each in (native, other_rank):
                 each.flushed(done.step)

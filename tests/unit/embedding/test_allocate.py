@@ -47,7 +47,7 @@ def test_a_planned_row_is_written_back_though_the_batch_at_hand_does_not_name_it
 
 
 def test_with_p2p_a_row_goes_straight_to_the_one_who_trains_it_next():
-    of = scheduler(p2p=True)
+    of = scheduler(p2p="rows")
     of.schedule(*batch(1, 2))
     plans = of.schedule(*batch(3, 1)).plans
     assert [(peer, keys(rows)) for peer, rows in plans[0].sends] == [(1, [1])]
@@ -57,11 +57,48 @@ def test_with_p2p_a_row_goes_straight_to_the_one_who_trains_it_next():
 
 
 def test_with_p2p_a_row_that_several_train_goes_to_the_servers_all_the_same():
-    of = scheduler(p2p=True)
+    of = scheduler(p2p="rows")
     of.schedule(*batch(1, 2))
     plans = of.schedule(*batch(1, 1)).plans
     assert keys(plans[0].write_back) == [1] and keys(plans[0].pass_hit) == [1] and keys(plans[1].pass_pull) == [1]
     assert not plans[0].sends and of.cached(0)[1].tolist() == []
+
+
+def ends(listed):
+    return [(peer, keys(rows)) for peer, rows in listed]
+
+
+def test_with_gradients_the_owner_of_a_row_that_others_train_too_keeps_it_and_sums():
+    of = scheduler(p2p="gradients")
+    of.schedule(*batch(1, 2))
+    owner, other = of.schedule(*batch(1, 1)).plans
+    assert keys(owner.hold_hit) == [1] and ends(owner.value_sends) == [(1, [1])]
+    assert ends(owner.gradient_receives) == [(1, [1])] and ends(other.gradient_sends) == [(0, [1])]
+    assert other.gradients == owner.gradients == 0 and of.cached(0)[1].tolist() == [1]
+    assert syncplan.traffic([owner, other]).transmissions == 2
+
+
+def test_with_gradients_a_row_that_nobody_has_gets_a_home_and_homes_are_shared_out():
+    of = scheduler(p2p="gradients", workers=3)
+    features = [allocate.Feature(table, np.array([1, 1, 5])) for table in (0, 1)]
+    first, second, third = of.schedule(features, 3).plans
+    assert first.hold_pull[0].tolist() == [0] and second.hold_pull[0].tolist() == [1]
+    assert first.pass_pull[0].tolist() == [1] and second.pass_pull[0].tolist() == [0]
+    assert first.gradients == second.gradients == 0 and third.sent == 0
+
+
+def test_with_gradients_the_owner_outside_sends_the_row_to_one_and_its_value_to_the_others():
+    of = scheduler(p2p="gradients", workers=3)
+    of.schedule(*batch(7, 8, 9))
+    plans = of.schedule(*batch(9, 9, 8)).plans
+    assert ends(plans[2].sends) == [(0, [9])] and ends(plans[2].value_sends) == [(1, [9])]
+    assert 9 in keys(plans[2].drop) and ends(plans[1].gradient_sends) == [(0, [9])]
+
+
+def test_where_many_workers_train_a_row_the_servers_sum():
+    of = scheduler(p2p="gradients", p2p_trainers=2, workers=3)
+    plans = of.schedule(*batch(1, 1, 1)).plans
+    assert [plan.gradients for plan in plans] == [1, 1, 1] and not any(plan.sent for plan in plans)
 
 
 def test_the_row_trained_longest_ago_is_evicted_and_written_back():

@@ -6,7 +6,7 @@ from springtide.embedding import syncplan
 
 
 def plan(**counts):
-    every = ("pulls", "gradients", "write_backs", "sent", "received", "hits")
+    every = ("pulls", "gradients", "write_backs", "sent", "received", "gradients_received", "hits")
     return SimpleNamespace(**{name: counts.get(name, 0) for name in every})
 
 
