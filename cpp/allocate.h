@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "types.h"
+#include "work_crew.h"
 
 namespace springtide {
 
@@ -26,10 +27,9 @@ struct AllocationTask {
   // index into what follows.
   std::span<const uint32_t> sample_begin;  // size samples + 1
   std::span<const uint32_t> units;
-  std::span<const TableId> table;  // by unit
-  std::span<const uint16_t>
-      owner;                       // by unit: the one worker that has the latest row in its cache, or kNobody
-  std::span<const uint8_t> dirty;  // by unit: 1 when only its owner has the latest row, not the servers
+  std::span<const TableId> table;   // by unit
+  std::span<const uint16_t> owner;  // by unit: the worker whose cache has the latest row, or kNobody
+  std::span<const uint8_t> dirty;   // by unit: 1 when only its owner has the latest row, not the servers
   // Units that count for scoring: positions of a sample's keys when all samples have their keys of the same
   // tables at the same positions (then `positions` is not empty), and by unit otherwise.
   std::span<const uint32_t> positions;
@@ -40,9 +40,9 @@ struct AllocationTask {
   uint32_t p2p_trainers = 0;  // P2P::gradients: with more trainers than this the server sums
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint32_t effort = 0;  // a policy's own measure of how long it may search; 0: its default
-  uint32_t threads =
-      1;  // policies that split their work depend on this number, not on which thread is faster
+  uint32_t effort = 0;       // a policy's own measure of how long it may search; 0: its default
+  uint32_t threads = 1;      // parts that a policy may split into: the answer may depend on their number
+  WorkCrew* crew = nullptr;  // to work on them together; none: one after the other
 };
 
 // Algorithm 1 of Herald: each sample in turn to the worker that caches most of its keys and has room left;

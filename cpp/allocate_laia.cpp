@@ -91,10 +91,28 @@ class Laia {
   const uint64_t salt_;
 };
 
+// The workers' room is dealt out in turns, sample by sample, so that every part has as much of it as samples.
+std::vector<uint32_t> room_between(const AllocationTask& task, uint32_t first, uint32_t end) {
+  std::vector<uint32_t> room(task.workers);
+  for (uint32_t w = 0; w < task.workers; ++w) {
+    const auto before = [&](uint32_t i) { return i / task.workers + (w < i % task.workers ? 1 : 0); };
+    room[w] = before(end) - before(first);
+  }
+  return room;
+}
+
 }  // namespace
 
 void allocate_laia(const AllocationTask& task, std::span<int32_t> rank_of_sample) {
-  Laia(task).allocate(0, task.samples, task.quota, rank_of_sample);
+  const Laia laia(task);
+  if (task.threads < 2 || task.crew == nullptr)
+    return laia.allocate(0, task.samples, task.quota, rank_of_sample);
+  task.crew->run(task.threads, [&](uint32_t part) {
+    const auto cut = [&](uint32_t p) {
+      return static_cast<uint32_t>(uint64_t{task.samples} * p / task.threads);
+    };
+    laia.allocate(cut(part), cut(part + 1), room_between(task, cut(part), cut(part + 1)), rank_of_sample);
+  });
 }
 
 void allocate_contiguous(const AllocationTask& task, std::span<int32_t> rank_of_sample) {

@@ -55,6 +55,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       policy_(policy_called(options.policy)),
       crew_(options.threads),
       directory_(options.workers, options.capacity_rows, options.order),
+      profile_(options.workers),
       last_holds_(options.workers),
       trains_(options.workers),
       hits_(options.workers),
@@ -69,6 +70,9 @@ Scheduled Scheduler::schedule(std::span<const BatchFeature> features, uint32_t s
   batch_.read(features, samples, crew_);
   done.seconds[size_t(Stage::read)] = laps.lap();
   ++step_;
+  if (options_.profile_every != 0 && step_ % options_.profile_every == 1 % options_.profile_every)
+    profile_.look(batch_);
+  done.seconds[size_t(Stage::profile)] = laps.lap();
   look_up();
   done.seconds[size_t(Stage::look_up)] = laps.lap();
   done.rank_of_sample.resize(samples);
@@ -100,16 +104,21 @@ void Scheduler::clear() {
 
 void Scheduler::look_up() {
   const size_t units = batch_.size();
-  const auto keys = batch_.keys();
-  const auto tables = batch_.tables();
-  const auto hashes = batch_.hashes();
   at_.resize(units);
   owner_.resize(units);
   dirty_.resize(units);
-  for (size_t u = 0; u < units + 2 * kAhead; ++u) {
-    if (u < units) directory_.prefetch_cell(hashes[u]);
-    if (u >= kAhead && u - kAhead < units) directory_.prefetch_row(hashes[u - kAhead]);
-    if (u < 2 * kAhead) continue;
+  const uint32_t shares = options_.threads;
+  crew_.run(shares, [&](uint32_t share) { look_up(units * share / shares, units * (share + 1) / shares); });
+}
+
+void Scheduler::look_up(size_t first, size_t end) {
+  const auto keys = batch_.keys();
+  const auto tables = batch_.tables();
+  const auto hashes = batch_.hashes();
+  for (size_t u = first; u < end + 2 * kAhead; ++u) {
+    if (u < end) directory_.prefetch_cell(hashes[u]);
+    if (u >= first + kAhead && u - kAhead < end) directory_.prefetch_row(hashes[u - kAhead]);
+    if (u < first + 2 * kAhead) continue;
     const size_t now = u - 2 * kAhead;
     const RowAt at = directory_.find(tables[now], keys[now], hashes[now]);
     at_[now] = at;
@@ -125,9 +134,12 @@ void Scheduler::look_up() {
 }
 
 void Scheduler::allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sample) {
+  const std::span<const TableId> named = wish.scored.empty() ? batch_.feature_tables() : wish.scored;
+  const std::vector<TableId> scored = wish.best_tables < named.size()
+                                          ? profile_.best(named, wish.best_tables, directory_)
+                                          : std::vector<TableId>(named.begin(), named.end());
   const auto counts = [&](TableId table) {
-    return wish.scored.empty() ||
-           std::find(wish.scored.begin(), wish.scored.end(), table) != wish.scored.end();
+    return std::find(scored.begin(), scored.end(), table) != scored.end();
   };
   positions_.clear();
   scored_.clear();
@@ -138,7 +150,10 @@ void Scheduler::allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sa
   }
   if (positions_.empty()) {
     scored_.resize(batch_.size());
-    for (size_t u = 0; u < scored_.size(); ++u) scored_[u] = counts(batch_.tables()[u]);
+    for (size_t u = 0; u < scored_.size(); ++u) {
+      const bool same = u > 0 && batch_.tables()[u] == batch_.tables()[u - 1];
+      scored_[u] = same ? scored_[u - 1] : counts(batch_.tables()[u]);
+    }
   }
   const std::vector<uint32_t> quota = even_quota(batch_.samples(), options_.workers);
   const AllocationTask task{
@@ -159,6 +174,7 @@ void Scheduler::allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sa
       .step = step_,
       .effort = wish.effort,
       .threads = options_.threads,
+      .crew = &crew_,
   };
   policy_(task, rank_of_sample);
 }

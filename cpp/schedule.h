@@ -17,6 +17,7 @@
 #include "cache_plan.h"
 #include "directory.h"
 #include "schedule_batch.h"
+#include "table_profile.h"
 
 namespace springtide {
 
@@ -31,16 +32,18 @@ struct SchedulerOptions {
   bool on_demand =
       true;  // false: every trained row is written back with its step, as without a known next batch
   uint32_t threads = 1;
+  uint32_t profile_every = 8;  // batches from one look at the tables' keys to the next; 0: never
 };
 
 // What changes from call to call; the same on every rank.
 struct ScheduleWish {
   std::span<const TableId> scored = {};  // tables whose keys count in the allocation; empty: all
+  uint32_t best_tables = UINT32_MAX;     // of these, how many: those with the highest degree of infrequency
   uint32_t effort = 0;                   // for the policy; 0: its default
 };
 
-enum class Stage : uint8_t { read, look_up, allocate, plan, snapshot };
-constexpr size_t kStages = 5;
+enum class Stage : uint8_t { read, profile, look_up, allocate, plan, snapshot };
+constexpr size_t kStages = 6;
 
 struct Scheduled {
   uint64_t step = 0;
@@ -68,10 +71,12 @@ class Scheduler {
   uint64_t step() const { return step_; }
   const SchedulerOptions& options() const { return options_; }
   const Directory& directory() const { return directory_; }
+  double infrequency(TableId table) const { return profile_.infrequency(table, directory_); }
   bool dirty(const Directory::Row& row) const { return row.trained > flushed_; }
 
  private:
   void look_up();
+  void look_up(size_t first, size_t end);  // units
   void allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sample);
   void find_trainers(std::span<const int32_t> rank_of_sample);
   void choose_keepers();
@@ -98,6 +103,7 @@ class Scheduler {
   WorkCrew crew_;
   Directory directory_;
   ScheduleBatch batch_;
+  TableProfile profile_;
   uint64_t step_ = 0, flushed_ = 0;
   std::vector<PlanKeys>
       last_holds_;  // by worker, without on-demand plans: what the next transition writes back

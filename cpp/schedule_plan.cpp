@@ -32,7 +32,7 @@ void Scheduler::make_plans() {
     flushed_ = step_ - 1;
     std::fill(dirty_.begin(), dirty_.end(), 0);
   }
-  for (uint32_t w = 0; w < options_.workers; ++w) plan_trained(w);
+  crew_.run(options_.workers, [&](uint32_t w) { plan_trained(w); });
   plan_owned();
 }
 

@@ -45,7 +45,7 @@ EvictOrder order_called(const std::string& name) {
 }
 
 Scheduled schedule(Scheduler& scheduler, const std::vector<Feature>& features, uint32_t samples,
-                   const std::vector<TableId>& scored, uint32_t effort) {
+                   const std::vector<TableId>& scored, uint32_t best_tables, uint32_t effort) {
   std::vector<BatchFeature> spans;
   for (const auto& [table, ids, offsets] : features) {
     BatchFeature one{table, {ids.data(), ids.size()}, {}};
@@ -53,7 +53,7 @@ Scheduled schedule(Scheduler& scheduler, const std::vector<Feature>& features, u
     spans.push_back(one);
   }
   nb::gil_scoped_release release;
-  return scheduler.schedule(spans, samples, {scored, effort});
+  return scheduler.schedule(spans, samples, {scored, best_tables, effort});
 }
 
 // Rows of one worker's cache, next victim first: tables, keys, and whether only the worker has the latest
@@ -101,7 +101,8 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("rank_of_sample", [](const Scheduled& s) { return copied(s.rank_of_sample); })
       .def_ro("plans", &Scheduled::plans)
       .def_prop_ro("seconds", [](const Scheduled& s) {
-        static constexpr const char* kNames[kStages] = {"read", "look_up", "allocate", "plan", "snapshot"};
+        static constexpr const char* kNames[kStages] = {"read",     "profile", "look_up",
+                                                        "allocate", "plan",    "snapshot"};
         nb::dict found;
         for (size_t stage = 0; stage < kStages; ++stage) found[kNames[stage]] = s.seconds[stage];
         return found;
@@ -117,7 +118,7 @@ void bind_schedule(nb::module_& m) {
           "__init__",
           [](Scheduler* self, uint32_t workers, uint64_t capacity_rows, const std::string& order,
              const std::string& policy, uint64_t seed, const std::string& p2p, uint32_t p2p_trainers,
-             bool on_demand, uint32_t threads) {
+             bool on_demand, uint32_t threads, uint32_t profile_every) {
             new (self) Scheduler({.workers = workers,
                                   .capacity_rows = capacity_rows,
                                   .order = order_called(order),
@@ -126,17 +127,19 @@ void bind_schedule(nb::module_& m) {
                                   .p2p = p2p_called(p2p),
                                   .p2p_trainers = p2p_trainers,
                                   .on_demand = on_demand,
-                                  .threads = threads});
+                                  .threads = threads,
+                                  .profile_every = profile_every});
           },
           nb::kw_only(), "workers"_a, "capacity_rows"_a, "order"_a = "lru", "policy"_a = "laia", "seed"_a = 0,
-          "p2p"_a = "off", "p2p_trainers"_a = 4, "on_demand"_a = true, "threads"_a = 1)
+          "p2p"_a = "off", "p2p_trainers"_a = 4, "on_demand"_a = true, "threads"_a = 1, "profile_every"_a = 8)
       .def("schedule", schedule, "features"_a.noconvert(), "samples"_a, nb::kw_only(),
-           "scored"_a = std::vector<TableId>{}, "effort"_a = 0)
+           "scored"_a = std::vector<TableId>{}, "best_tables"_a = UINT32_MAX, "effort"_a = 0)
       .def("flushed", &Scheduler::flushed, "step"_a)
       .def("clear", &Scheduler::clear)
       .def("cached", cached, "worker"_a)
       .def(
           "rows", [](const Scheduler& s, uint32_t worker) { return s.directory().rows_of(worker); },
           "worker"_a)
+      .def("infrequency", &Scheduler::infrequency, "table"_a)
       .def_prop_ro("step", &Scheduler::step);
 }

@@ -17,6 +17,7 @@ POLICIES = ("contiguous", "laia", "random")
 ORDERS = ("lfu", "lru")
 P2P = ("gradients", "off", "rows")
 MOST_WORKERS = 128
+ALL_TABLES = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,10 @@ class Settings:
     on_demand: bool = True
     """False writes every trained row back with its own step, as if no next batch were ever known."""
     threads: int = 1
+    """Threads of this rank's scheduler. With more than one, samples and room are split before they are allocated, so
+    the number is one that ranks must agree on."""
+    profile_every: int = 8
+    """Batches from one look at the tables' keys to the next; 0: the degree of infrequency is not measured."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MOST_WORKERS:
@@ -80,19 +85,28 @@ class Scheduler:
             p2p_trainers=settings.p2p_trainers,
             on_demand=settings.on_demand,
             threads=settings.threads,
+            profile_every=settings.profile_every,
         )
 
     def schedule(
-        self, features: Sequence[Feature], samples: int, *, scored: Collection[int] = (), effort: int = 0
+        self,
+        features: Sequence[Feature],
+        samples: int,
+        *,
+        scored: Collection[int] = (),
+        best_tables: int | None = None,
+        effort: int = 0,
     ) -> _native.Scheduled:
         """The next batch of the stream. The plans before it count as executed.
 
-        `scored` names the tables whose keys count in the allocation (none: all), `effort` how long a policy may search;
-        both must be the same on every rank.
+        `scored` names the tables whose keys count in the allocation (none: all), `best_tables` how many of them: those
+        with the highest degree of infrequency (None: all; `budget` finds the number), `effort` how long a policy may
+        search. All must be the same on every rank.
         """
         tables = self.settings.tables
         looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
-        return self._native.schedule(looked_at, samples, scored=sorted(scored), effort=effort)
+        best = ALL_TABLES if best_tables is None else best_tables
+        return self._native.schedule(looked_at, samples, scored=sorted(scored), best_tables=best, effort=effort)
 
     def flushed(self, step: int) -> None:
         """All rows trained up to `step` are on the servers. The step after it may have been scheduled already."""
@@ -106,6 +120,11 @@ class Scheduler:
         """Tables and keys of one worker's rows, the next to be evicted first, and which of them only it has."""
         tables, keys, dirty = self._native.cached(worker)
         return tables, keys, dirty.astype(bool)
+
+    def infrequency(self, table: int) -> float:
+        """Herald's degree of infrequency: of the table's rows in use, the share that comes less often than a worker
+        trains samples."""
+        return float(self._native.infrequency(table))
 
     @property
     def step(self) -> int:

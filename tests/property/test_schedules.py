@@ -23,6 +23,7 @@ def runs(draw):
         p2p=draw(st.sampled_from(allocate.P2P)),
         p2p_trainers=draw(st.integers(1, 4)),
         on_demand=draw(st.booleans()),
+        threads=draw(st.sampled_from([1, 1, 3])),
     )
     tables = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))

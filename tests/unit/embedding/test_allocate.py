@@ -167,6 +167,60 @@ def test_only_scored_tables_draw_a_sample_to_a_worker():
     assert of.schedule(crossed, 2, scored=[1]).rank_of_sample.tolist() == first[::-1]
 
 
+def stream(of, steps, *, workers, each=32):
+    """Table 0 has three ids, as often as one another; table 1 a new one for every sample."""
+    random = np.random.default_rng(7)
+    for step in range(steps):
+        samples = workers * each
+        new = np.arange(samples) + step * samples
+        of.schedule([allocate.Feature(0, random.integers(0, 3, samples)), allocate.Feature(1, new)], samples)
+
+
+def test_a_table_of_a_few_ids_is_frequent_and_one_of_many_is_not():
+    of = scheduler(workers=4, policy="laia", capacity_rows=1000, profile_every=1)
+    stream(of, 10, workers=4)
+    assert of.infrequency(0) < 0.1 and of.infrequency(1) == 1.0 and of.infrequency(99) == 1.0
+
+
+def test_what_is_no_longer_frequent_is_forgotten_on_an_endless_stream():
+    of = scheduler(workers=4, policy="laia", capacity_rows=1000, profile_every=1)
+    stream(of, 5, workers=4)
+    for step in range(100):
+        fresh = np.arange(128) + 10_000 + step * 128
+        of.schedule([allocate.Feature(0, fresh), allocate.Feature(1, fresh)], 128)
+    assert of.infrequency(0) == 1.0
+
+
+def test_the_table_of_highest_degree_is_the_one_that_is_scored():
+    of = scheduler(policy="laia", capacity_rows=1000, profile_every=1)
+    stream(of, 5, workers=2)
+    first = [allocate.Feature(0, np.array([0, 1])), allocate.Feature(1, np.array([-5, -6]))]
+    ranks = of.schedule(first, 2).rank_of_sample.tolist()
+    crossed = [allocate.Feature(0, np.array([1, 0])), allocate.Feature(1, np.array([-6, -5]))]
+    assert of.schedule(crossed, 2, best_tables=1).rank_of_sample.tolist() == ranks[::-1]
+
+
+def test_with_no_table_to_score_batches_stay_even():
+    of = scheduler(workers=4, policy="laia")
+    assert np.bincount(of.schedule(*batch(*range(40)), best_tables=0).rank_of_sample).tolist() == [10] * 4
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_threads_share_the_work_and_come_to_one_answer(threads):
+    def ranks():
+        of = scheduler(workers=5, policy="laia", capacity_rows=200, threads=threads)
+        random = np.random.default_rng(3)
+        seen = []
+        for _ in range(5):
+            features = [allocate.Feature(table, random.zipf(1.3, 83) % 500) for table in range(6)]
+            done = of.schedule(features, 83)
+            seen.append(done.rank_of_sample.tolist())
+            assert np.bincount(done.rank_of_sample, minlength=5).tolist() == [17, 17, 17, 16, 16]
+        return seen, [of.cached(worker)[1].tolist() for worker in range(5)]
+
+    assert ranks() == ranks()
+
+
 def test_ties_are_broken_by_seed_and_not_by_rank():
     def first_ranks(seed):
         return scheduler(workers=8, policy="laia", seed=seed).schedule(*batch(*range(64))).rank_of_sample.tolist()

@@ -110,7 +110,9 @@ def train(optim, *, servers, ranks, capacity, p2p, seed, steps, order="lru", key
     """Both groups through the same batches, and through every kind of step: known next batch or not, flush or not."""
     random = np.random.default_rng(seed)
     all_keys = np.array([(table, key) for table in range(3) for key in range(key_space)])
-    scheduler = _native.Scheduler(workers=ranks, capacity_rows=capacity, seed=seed, p2p=p2p, order=order, policy="laia")
+    scheduler = _native.Scheduler(
+        workers=ranks, capacity_rows=capacity, seed=seed, p2p="rows" if p2p else "off", order=order, policy="laia"
+    )
     with contextlib.ExitStack() as stack:
         plain = World(stack, optim, servers=servers, ranks=ranks, cached=False)
         cached = World(stack, optim, servers=servers, ranks=ranks, cached=True)
@@ -153,9 +155,7 @@ def train(optim, *, servers, ranks, capacity, p2p, seed, steps, order="lru", key
     [("adam", 2, 3, 40, True), ("adagrad", 1, 2, 1, False), ("momentum", 3, 4, 10_000, False)],
 )
 def test_a_cached_group_reads_and_leaves_the_same_bits(optimizer, servers, ranks, capacity, p2p):
-    stats = train(
-        OPTIMIZERS[optimizer], servers=servers, ranks=ranks, capacity=capacity, p2p=p2p, seed=5, steps=25
-    )
+    stats = train(OPTIMIZERS[optimizer], servers=servers, ranks=ranks, capacity=capacity, p2p=p2p, seed=5, steps=25)
     assert stats["trained_rows"] and stats["pushed_images"] and stats["pushed_gradients"]
     assert bool(stats["sent_rows"]) == p2p and stats["sent_rows"] == stats["received_rows"]
     assert capacity == 1 or stats["hits"]

@@ -1,0 +1,78 @@
+"""Pure. How many tables the scheduler may score within its time: Herald's adaptive allocation.
+
+A schedule is free while it takes no longer than the iteration that it runs beside, less the embedding's own traffic:
+the budget. Reading, plan and snapshot are needed in any case, so what is left of the budget is for the allocation, and
+its time grows with the tables that are scored. In: how long the last schedules took, by stage. Out: a number of tables;
+`allocate.Scheduler` takes those with the highest degree of infrequency. No clock here, and none may decide by itself:
+ranks measure different times, so one of them decides for all and the number travels with a step.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+MARGIN = 0.1
+"""Of the budget, kept free: schedules vary."""
+MEMORY = 32
+"""Schedules that count; older ones were another load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """One schedule."""
+
+    tables: int
+    """Tables that were scored."""
+    allocate_s: float
+    rest_s: float
+    """All other stages."""
+
+
+def took(seconds: Mapping[str, float], *, tables: int) -> Took:
+    """From the stages of a `_native.Scheduled`."""
+    return Took(
+        tables=tables,
+        allocate_s=seconds["allocate"],
+        rest_s=sum(each for stage, each in seconds.items() if stage != "allocate"),
+    )
+
+
+def tables_within(budget_s: float, history: Sequence[Took], *, tables: int) -> int:
+    """How many of `tables` to score next so that a whole schedule stays inside `budget_s`; 0: none.
+
+    Without a history all of them: the first schedules say what they cost. What an allocation takes with no tables at
+    all is seen only when their number changed; until then its time counts as growing from zero, which errs on the
+    side of too few when the number shrinks, and is put right by the next schedules.
+    """
+    recent = history[-MEMORY:]
+    if not recent:
+        return tables
+    left_s = budget_s * (1 - MARGIN) - high(each.rest_s for each in recent)
+    if left_s <= 0:
+        return 0
+    base_s, table_s = line(recent)
+    if table_s <= 0:
+        return tables
+    return max(0, min(tables, math.floor((left_s - base_s) / table_s)))
+
+
+def line(recent: Sequence[Took]) -> tuple[float, float]:
+    """Seconds of an allocation without tables, and of every table: a line through what was seen."""
+    by_tables: dict[int, list[float]] = {}
+    for each in recent:
+        by_tables.setdefault(each.tables, []).append(each.allocate_s)
+    points = {tables: high(seconds) for tables, seconds in by_tables.items()}
+    most = max(points)
+    if len(points) == 1:
+        return (0.0, points[most] / most) if most else (points[most], 0.0)
+    fit = statistics.linear_regression(list(points), list(points.values()))
+    slope = max(fit.slope, 0.0)
+    base = max(fit.intercept, 0.0)
+    return (base, slope) if slope else (0.0, points[most] / max(most, 1))
+
+
+def high(seconds: Iterable[float]) -> float:
+    """A value that nine of ten stay below."""
+    ordered = sorted(seconds)
+    return ordered[math.ceil(0.9 * len(ordered)) - 1]
