@@ -80,7 +80,12 @@ std::unique_ptr<Pending> CachedBackend::pull(std::span<const Part> parts, const 
     const std::lock_guard lock(mutex_);
     pulling->life = life_;
     Planned* planned = plan_of(meta.after_step + 1);
-    if (planned != nullptr) begin(*planned);
+    if (planned != nullptr) {
+      if (plans_.begin()->first <= meta.after_step)
+        throw BadInput("rows of step " + std::to_string(meta.after_step + 1) + " are asked for before step " +
+                       std::to_string(plans_.begin()->first) + " is pushed");
+      begin(*planned);
+    }
     for (const Part& part : parts) {
       if (!tables_.any_of(*part.routed)) {
         rest.push_back(part);

@@ -33,10 +33,11 @@ struct alignas(64) TableUse {
         args(with) {}
   // `id`: of the table, or of the images of its rows.
   TableUse(Table& used, TableId asked) : TableUse(used, nullptr, {}) {
-    if (!is_image(asked)) return;
-    image = true;
+    if (is_plain(asked)) return;
     plain = false;
-    dim = used.image_floats();
+    image = is_image(asked);
+    count = is_count(asked);
+    dim = image ? used.image_floats() : 1;
   }
 
   uint8_t* weights(RowHandle row) const {
@@ -58,6 +59,7 @@ struct alignas(64) TableUse {
   bool ages;
   bool plain;          // float32 weights, and nothing but them
   bool image = false;  // rows with their optimizer's state
+  bool count = false;  // how often they were trained
   uint32_t dim, weight_bytes, vector_bytes, number_bytes;
   uint8_t* base;
   size_t vectors_at, numbers_at;

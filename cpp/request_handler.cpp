@@ -99,6 +99,7 @@ void RequestHandler::check_push(const FrameHeader& header, const BodyView& body)
   std::vector<uint8_t> named(UINT16_MAX + 1, 0);
   for (const HyperRecord& record : body.hypers) named[state_.store.table(record.table).id] = 1;
   for (const TableId table : body.tables) {
+    if (is_count(table)) throw BadInput("how often a row was trained is read, not pushed");
     if (is_image(table)) {
       if ((header.flags & kBsp) == 0) throw BadInput("images of rows are pushed with a step of a bsp group");
     } else if (named[table] == 0) {

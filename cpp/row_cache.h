@@ -1,6 +1,6 @@
 // Rows that a worker keeps, each with all that a store has of it (an image, types.h), under 64-bit keys.
 // Images lie in slabs by size. Which rows are dirty, what they cost, and which one has to go next are known
-// here; what is done with them is said by cached_backend.h (a plan) or stale_backend.h (a bound on age).
+// here; what is done with them is said by cached_backend.h (a plan) or versioned_backend.h (a bound on age).
 #pragma once
 
 #include <cstdint>

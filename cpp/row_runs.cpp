@@ -32,7 +32,7 @@ std::vector<Run> window_runs(const BodyView& body, const Window& window, Dims& d
 }  // namespace
 
 uint32_t Dims::learn(TableId table) {
-  const uint32_t dim = is_image(table) ? store_.image_floats(table_of(table)) : store_.table(table).dim;
+  const auto dim = static_cast<uint32_t>(store_.row_floats({&table, 1}));
   if (table >= known_.size()) known_.resize(table + size_t{1}, 0);
   known_[table] = dim;
   return dim;

@@ -58,7 +58,7 @@ void check_numbers(const TableSpec& spec) {
 }
 
 void check_spec(const TableSpec& spec) {
-  if (is_image(spec.id)) refuse(spec, "table ids go from 0 to 32767");
+  if (!is_plain(spec.id)) refuse(spec, "table ids go from 0 to 16383");
   if (spec.dim == 0 || spec.dim > (1u << 24)) {
     refuse(spec, "dim must be 1 to 16777216, got " + std::to_string(spec.dim));
   }
@@ -99,7 +99,7 @@ StoreImpl::StoreImpl(const StoreOptions& wanted)
       index_(options.slots, reserve(options), extents_.tables()),
       histories_(options.slots),
       closed_(options.slots, 0),
-      tables_(new std::atomic<Table*>[kImage]()),
+      tables_(new std::atomic<Table*>[kTables]()),
       crew_(options.threads),
       process_(this_process()) {
   for (Stripe& stripe : stripes_) stripe.identities = SlotIdentities(slots_a_stripe());
@@ -151,7 +151,7 @@ uint32_t Store::slots() const { return impl_->options.slots; }
 
 uint64_t Store::row_floats(std::span<const TableId> tables) const {
   uint64_t floats = 0;
-  for (TableId id : tables) floats += is_image(id) ? image_floats(table_of(id)) : impl_->table(id).dim;
+  for (TableId id : tables) floats += impl_->floats_of(id);
   return floats;
 }
 
@@ -236,7 +236,7 @@ SlotLoad Store::load(uint32_t slot) { return impl_->load(slot); }
 
 uint64_t Store::rows() const {
   uint64_t sum = 0;
-  for (uint32_t id = 0; id < kImage; ++id) {
+  for (uint32_t id = 0; id < kTables; ++id) {
     if (Table* table = impl_->find_table(static_cast<TableId>(id)))
       sum += static_cast<uint64_t>(table->count.load());
   }

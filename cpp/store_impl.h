@@ -12,6 +12,7 @@
 
 #include "age_clock.h"
 #include "call_plan.h"
+#include "row_counts.h"
 #include "slot_identities.h"
 #include "slot_image.h"
 #include "slot_index.h"
@@ -49,10 +50,15 @@ class StoreImpl {
 
   void declare(const TableSpec& spec);
   Table* find_table(TableId id) const {
-    return is_image(id) ? nullptr : tables_[id].load(std::memory_order_acquire);
+    return !is_plain(id) ? nullptr : tables_[id].load(std::memory_order_acquire);
   }
   Table& table(TableId id) const;
-  TableUse use_of(TableId id) const { return {table(table_of(id)), id}; }  // to read or assign
+  // What is asked for or given under this id; BadInput for bits that mean nothing.
+  TableUse use_of(TableId id) const { return {table(is_image(id) || is_count(id) ? table_of(id) : id), id}; }
+  uint32_t floats_of(TableId id) const {
+    if (is_count(id)) return static_cast<void>(table(table_of(id))), 1;
+    return is_image(id) ? table(table_of(id)).image_floats() : table(id).dim;
+  }
   void check_slot(uint32_t slot) const;
   void check_process() const;  // a forked child has no tables
 
@@ -86,6 +92,7 @@ class StoreImpl {
 
   const StoreOptions options;
   AgeClock clock;
+  RowCounts counts{options.slots};
 
  private:
   friend class SlotExport;

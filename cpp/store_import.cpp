@@ -70,6 +70,7 @@ void StoreImpl::import_image(const SlotImage& image, Into into) {
     throw BadInput("slot " + std::to_string(image.slot) + " is open here already: it has one owner");
   }
   if (image.full) forget_rows(image.slot);
+  counts.renew(image.slot);
   uint64_t cells = 0;
   for (const TableImage& part : image.tables) cells += part.rows.size() + part.waiting.size();
   index_.reserve(index_.slot(image.slot), cells);

@@ -97,6 +97,7 @@ OnceStats StoreImpl::push_once(const PushRows& rows, std::span<const TableId> hy
     const auto piece = [&](size_t p) { return unique ? runs[p].stripe(number) : plan.stripe(number); };
     push_stripe_once(number, pieces, piece, spans, identity.speaks_for, parts[number]);
   });
+  counts.trained(rows.tables, rows.keys);
   OnceStats sum;
   for (const OnceStats& part : parts) add_to(sum, part);
   return sum;

@@ -1,4 +1,6 @@
 // Reading rows: row_pipeline.h finds them, here they are copied out. Nothing is written but request counts.
+#include <bit>
+
 #include "hash.h"
 #include "row_pipeline.h"
 #include "store_impl.h"
@@ -78,18 +80,19 @@ void StoreImpl::pull_rows(Source& source) {
   auto locate = [this](InFlight& f, const Cell* cell) {
     const TableUse& use = *f.item.use;
     f.weights = nullptr;
-    if (is_row(cell, use)) {
+    if (is_row(cell, use) && !use.count) {
       const RowHandle row = handle_of(cell->meta);
       f.weights = use.weights(row);
       prefetch_lines(f.weights, use.weight_bytes);
       if (use.image) f.vectors = use.vectors(row), f.number = use.number(row);
     }
   };
-  auto finish = [](const InFlight& f) {
+  auto finish = [this](const InFlight& f) {
     const TableUse& use = *f.item.use;
     if (f.weights == nullptr) {
-      use.image ? use.table->read_init_image(f.item.hash, f.item.data)
-                : use.table->read_init(f.item.hash, f.item.data);
+      use.count   ? static_cast<void>(*f.item.data = std::bit_cast<float>(counts.of(f.item.hash)))
+      : use.image ? use.table->read_init_image(f.item.hash, f.item.data)
+                  : use.table->read_init(f.item.hash, f.item.data);
     } else if (use.plain) [[likely]] {
       copy_floats(f.weights, f.item.data, use.dim);
     } else if (use.image) {

@@ -61,6 +61,7 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
       push_stripe(source.stripe, source, sum, left);
     }
     if (refused != nullptr) refused->insert(refused->end(), left.begin(), left.end());
+    counts.trained(tables, keys);
     return sum;
   }
   plan.group(tables, keys, const_cast<float*>(grads));
@@ -77,6 +78,7 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
     GroupedItems source{plan.stripe(number)};
     if (!source.items.empty()) push_stripe(number, source, parts[number], lefts[number]);
   });
+  counts.trained(tables, keys);
   for (const PushStats& part : parts) sum += part;
   for (const auto& some : lefts) {
     if (refused != nullptr) refused->insert(refused->end(), some.begin(), some.end());
@@ -234,7 +236,10 @@ void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> key
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
-  plan.name_tables(tables, keys, [this](TableId id) { return use_of(id); });
+  plan.name_tables(tables, keys, [this](TableId id) {
+    if (is_count(id)) throw BadInput("how often a row was trained is read, not set");
+    return use_of(id);
+  });
   plan.group(tables, keys, const_cast<float*>(rows));
   std::array<std::vector<uint16_t>, kStripes> lefts;
   for_stripes(keys.size(), [&](uint32_t number) {
@@ -244,6 +249,7 @@ void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> key
     uint32_t tick = clock.tick();
     for (const Item& item : open_items(source, lefts[number])) assign_one(item, tick);
   });
+  counts.trained(tables, keys);
   for (const auto& some : lefts) {
     if (refused != nullptr) refused->insert(refused->end(), some.begin(), some.end());
   }

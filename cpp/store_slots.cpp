@@ -38,6 +38,7 @@ void StoreImpl::clear_slot(uint32_t number) {
   check_slot(number);
   std::lock_guard hold(stripe_of_slot(number).lock);
   forget_rows(number);
+  counts.renew(number);
   remember(number, {});
 }
 

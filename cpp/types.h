@@ -12,9 +12,14 @@ using Key = int64_t;       // 64 bits end to end; every value is legal
 using TableId = uint16_t;  // dense tensors live in tables too, one per parameter group
 // In a request: not the row's weights but its image, all that a store keeps of it, as float32: weights, then
 // the optimizer's vectors, then its number. A worker that trains a row itself needs them (cached_backend.h).
-constexpr TableId kImage = 0x8000;  // so tables themselves go up to 32767
-constexpr bool is_image(TableId table) { return (table & kImage) != 0; }
-constexpr TableId table_of(TableId table) { return static_cast<TableId>(table & ~kImage); }
+constexpr TableId kImage = 0x8000;
+// Or how often it was trained, 32 bits in the place of one float (row_counts.h).
+constexpr TableId kCount = 0x4000;
+constexpr TableId kTables = 0x4000;  // ids of tables are below it
+constexpr bool is_image(TableId table) { return (table & (kImage | kCount)) == kImage; }
+constexpr bool is_count(TableId table) { return (table & (kImage | kCount)) == kCount; }
+constexpr bool is_plain(TableId table) { return table < kTables; }
+constexpr TableId table_of(TableId table) { return static_cast<TableId>(table & (kTables - 1)); }
 constexpr uint32_t kStripes = 64;  // lock stripes of a store; the slots of one stripe are neighbours
 
 enum class DType : uint8_t { f32 = 0, f16 = 1, bf16 = 2 };

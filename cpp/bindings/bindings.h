@@ -21,4 +21,4 @@ void bind_probe_loop(nb::module_& m);  // probe_loop.cpp: the bound of the store
 void bind_server(nb::module_& m);      // server.cpp: Server
 void bind_client(nb::module_& m);      // client.cpp: backends, StepRows, Pending
 void bind_schedule(nb::module_& m);    // schedule.cpp: Scheduler, Scheduled, CachePlan
-void bind_cache(nb::module_& m);       // cache.cpp: CachedBackend
+void bind_cache(nb::module_& m);       // cache.cpp: CachedBackend, VersionedBackend

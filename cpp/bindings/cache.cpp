@@ -1,4 +1,4 @@
-// A worker's cache for Python. Plans come from schedule.cpp, rows and pushes go through step.cpp and
+// A worker's caches for Python. Plans come from schedule.cpp, rows and pushes go through step.cpp and
 // client.cpp.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -6,6 +6,7 @@
 #include "bindings.h"
 #include "cached_backend.h"
 #include "step.h"
+#include "versioned_backend.h"
 
 namespace st = springtide;
 
@@ -41,9 +42,56 @@ nb::list sends(st::CachedBackend& cache, uint64_t step) {
   return out;
 }
 
+nb::dict versioned_stats(const st::VersionedBackend& cache) {
+  const st::VersionedStats stats = cache.stats();
+  nb::dict out;
+  out["rows"] = stats.rows;
+  out["bytes"] = stats.bytes;
+  out["hits"] = stats.hits;
+  out["misses"] = stats.misses;
+  out["stale"] = stats.stale;
+  out["evicted"] = stats.evicted;
+  out["staleness_sum"] = stats.staleness_sum;
+  out["staleness_max"] = stats.staleness_max;
+  out["pushed_gradients"] = stats.pushed_gradients;
+  out["trained_rows"] = stats.trained_rows;
+  out["bytes_pulled"] = stats.bytes_pulled;
+  out["bytes_pushed"] = stats.bytes_pushed;
+  return out;
+}
+
+st::CacheOrder order_called(const std::string& name) {
+  if (name == "lru") return st::CacheOrder::lru;
+  if (name == "lfu") return st::CacheOrder::lfu;
+  throw st::BadInput("no order of eviction is called '" + name + "'; there are: lfu, lru");
+}
+
+void bind_versioned(nb::module_& m) {
+  nb::class_<st::VersionedBackend, st::Backend>(m, "VersionedBackend")
+      .def(
+          "__init__",
+          [](st::VersionedBackend* self, std::shared_ptr<st::Backend> inner, uint64_t capacity_bytes,
+             const std::string& order, uint32_t staleness) {
+            new (self)
+                st::VersionedBackend(std::move(inner), {capacity_bytes, order_called(order), staleness});
+          },
+          nb::arg("inner"), nb::kw_only(), nb::arg("capacity_bytes"), nb::arg("order") = "lru",
+          nb::arg("staleness") = 0)
+      .def_prop_ro("inner", &st::VersionedBackend::inner)
+      .def(
+          "cache_tables",
+          [](st::VersionedBackend& cache, const std::vector<st::TableId>& tables) {
+            cache.cache_tables(tables);
+          },
+          nb::arg("tables"))
+      .def("clear", &st::VersionedBackend::clear)
+      .def("stats", &versioned_stats);
+}
+
 }  // namespace
 
 void bind_cache(nb::module_& m) {
+  bind_versioned(m);
   nb::class_<st::CachedBackend, st::Backend>(m, "CachedBackend")
       .def(nb::init<std::shared_ptr<st::Backend>>(), nb::arg("inner"))
       .def_prop_ro("inner", &st::CachedBackend::inner)

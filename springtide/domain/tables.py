@@ -15,7 +15,7 @@ OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftr
 DTYPES: tuple[str, ...] = get_args(DType)
 INIT_KINDS: tuple[str, ...] = get_args(InitKind)
 OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
-LARGEST_TABLE_ID = 2**15 - 1  # in a request the bit above asks for a row with its optimizer's state
+LARGEST_TABLE_ID = 2**14 - 1  # in a request the bits above ask for what a row has beside its weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,7 +190,7 @@ def move_all(source: Pair, target: Pair) -> None:
         target.oracle.import_slot(source.oracle.export_slot(slot))
 
 
-@given(st.sampled_from([64, 1024]), specs(0), specs(1), specs(32767), CALLS)
+@given(st.sampled_from([64, 1024]), specs(0), specs(1), specs(16383), CALLS)
 def test_any_history_ends_as_numpy_says(slots, first, second, third, calls):
     wanted = [first, second, third]
     play((Pair(slots, wanted), Pair(slots, wanted)), calls)

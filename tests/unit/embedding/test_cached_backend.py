@@ -194,3 +194,34 @@ def test_a_cache_says_which_tables_it_can_keep_and_what_a_row_costs():
     assert cache.image_bytes(2) - cache.image_bytes(3) == (2 * 4 + 1) * 4
     assert cache.inner is client.backend
     assert cache.stats()["rows"] == 0
+
+
+def test_copies_are_used_while_they_lack_no_more_trainings_than_allowed():
+    direct = TableClient.local(slots=SLOTS)
+    cached = TableClient(_native.VersionedBackend(direct.backend, capacity_bytes=1 << 20, order="lfu", staleness=2))
+    for client in (cached, direct):
+        client.declare([TableSpec(id=0, name="items", dim=3)])
+    cached.backend.cache_tables([0])
+    part = direct.dense(0, [7], 3)
+
+    def read():
+        rows = cached.dense(0, [7], 3)
+        cached.pull([rows])
+        return rows.rows()[0]
+
+    seen = [read()]
+    for step in range(1, 6):
+        part.grads()[:] = -1.0
+        direct.push([part], step=step, hyper=[(0, 1.0, 0.0, 0)]).wait()
+        seen.append(read())
+    assert seen == [0.0, 0.0, 0.0, 3.0, 3.0, 3.0]
+    stats = cached.backend.stats()
+    assert {name: stats[name] for name in ("hits", "misses", "stale", "staleness_max", "staleness_sum")} == {
+        "hits": 4,
+        "misses": 1,
+        "stale": 1,
+        "staleness_max": 2,
+        "staleness_sum": 6,
+    }
+    with pytest.raises(errors.BadInput, match="no order of eviction is called 'fifo'; there are: lfu, lru"):
+        _native.VersionedBackend(direct.backend, capacity_bytes=1, order="fifo")

@@ -120,7 +120,7 @@ def test_a_table_declared_twice_must_be_the_same(fields, says):
     "fields, says",
     [
         ({"dim": 0}, "dim must be"),
-        ({"id": 32768}, "0 to 32767"),
+        ({"id": 16384}, "0 to 16383"),
         ({"optimizer": "adam", "beta1": 1.0}, "betas"),
         ({"optimizer": "sgd", "nesterov": True}, "nesterov needs"),
         ({"eps": -1.0}, "negative"),
