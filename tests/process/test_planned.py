@@ -81,6 +81,7 @@ def test_a_worker_beyond_the_quota_really_has_a_low_priority_and_is_counted_like
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_are_carried_out(tmp_path, seed):
     rng = np.random.default_rng(seed)
