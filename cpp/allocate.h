@@ -48,6 +48,10 @@ struct AllocationTask {
 // Algorithm 1 of Herald: each sample in turn to the worker that caches most of its keys and has room left;
 // ties by seed. With threads > 1 samples and room are split and each part is allocated by itself.
 void allocate_laia(const AllocationTask& task, std::span<int32_t> rank_of_sample);
+// Ours: the even allocation with the fewest transmissions that `effort` sweeps over the samples find.
+void allocate_anneal(const AllocationTask& task, std::span<int32_t> rank_of_sample);
+// The one with the fewest transmissions. BadInput unless the batch is tiny.
+void allocate_exhaustive(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 // The batch cut into runs of neighbours, or dealt out by seed: what training does without a scheduler.
 void allocate_contiguous(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_sample);

@@ -4,26 +4,13 @@
 #include <chrono>
 #include <map>
 
+#include "allocate_cost.h"
+
 namespace springtide {
 
 namespace {
 
 constexpr size_t kAhead = 16;  // lookups between asking for memory and using it
-
-using Policy = std::function<void(const AllocationTask&, std::span<int32_t>)>;
-
-Policy policy_called(const std::string& name) {
-  static const std::map<std::string, Policy> policies = {
-      {"laia", allocate_laia},
-      {"contiguous", allocate_contiguous},
-      {"random", allocate_random},
-  };
-  const auto found = policies.find(name);
-  if (found != policies.end()) return found->second;
-  std::string names;
-  for (const auto& [each, _] : policies) names += (names.empty() ? "" : ", ") + each;
-  throw BadInput("no allocation policy is called '" + name + "'; there are: " + names);
-}
 
 const SchedulerOptions& checked(const SchedulerOptions& options) {
   if (options.workers == 0 || options.workers > kMostWorkers)
@@ -49,6 +36,21 @@ class Laps {
 };
 
 }  // namespace
+
+AllocationPolicy policy_called(const std::string& name) {
+  static const std::map<std::string, AllocationPolicy> policies = {
+      {"anneal", allocate_anneal},
+      {"exhaustive", allocate_exhaustive},
+      {"laia", allocate_laia},
+      {"contiguous", allocate_contiguous},
+      {"random", allocate_random},
+  };
+  const auto found = policies.find(name);
+  if (found != policies.end()) return found->second;
+  std::string names;
+  for (const auto& [each, _] : policies) names += (names.empty() ? "" : ", ") + each;
+  throw BadInput("no allocation policy is called '" + name + "'; there are: " + names);
+}
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(checked(options)),
@@ -76,7 +78,7 @@ Scheduled Scheduler::schedule(std::span<const BatchFeature> features, uint32_t s
   look_up();
   done.seconds[size_t(Stage::look_up)] = laps.lap();
   done.rank_of_sample.resize(samples);
-  allocate(wish, done.rank_of_sample);
+  allocate(policy_, step_, wish, done.rank_of_sample);
   done.seconds[size_t(Stage::allocate)] = laps.lap();
   find_trainers(done.rank_of_sample);
   choose_keepers();
@@ -133,7 +135,21 @@ void Scheduler::look_up(size_t first, size_t end) {
   }
 }
 
-void Scheduler::allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sample) {
+// From the state of now and nothing of it changed, but for scratch memory.
+Considered Scheduler::consider(std::span<const BatchFeature> features, uint32_t samples,
+                               const std::string& policy, const ScheduleWish& wish) {
+  batch_.read(features, samples, crew_);
+  look_up();
+  Considered found;
+  found.rank_of_sample.resize(samples);
+  const AllocationTask task = allocate(policy_called(policy), step_ + 1, wish, found.rank_of_sample);
+  found.transmissions = transmissions(task, found.rank_of_sample);
+  found.at_least = transmissions_at_least(task);
+  return found;
+}
+
+AllocationTask Scheduler::allocate(const AllocationPolicy& policy, uint64_t step, const ScheduleWish& wish,
+                                   std::span<int32_t> rank_of_sample) {
   const std::span<const TableId> named = wish.scored.empty() ? batch_.feature_tables() : wish.scored;
   const std::vector<TableId> scored = wish.best_tables < named.size()
                                           ? profile_.best(named, wish.best_tables, directory_)
@@ -155,7 +171,7 @@ void Scheduler::allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sa
       scored_[u] = same ? scored_[u - 1] : counts(batch_.tables()[u]);
     }
   }
-  const std::vector<uint32_t> quota = even_quota(batch_.samples(), options_.workers);
+  quota_ = even_quota(batch_.samples(), options_.workers);
   const AllocationTask task{
       .workers = options_.workers,
       .samples = batch_.samples(),
@@ -166,17 +182,18 @@ void Scheduler::allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sa
       .dirty = dirty_,
       .positions = positions_,
       .scored = scored_,
-      .quota = quota,
+      .quota = quota_,
       .capacity_rows = options_.capacity_rows,
       .p2p = options_.p2p,
       .p2p_trainers = options_.p2p_trainers,
       .seed = options_.seed,
-      .step = step_,
+      .step = step,
       .effort = wish.effort,
       .threads = options_.threads,
       .crew = &crew_,
   };
-  policy_(task, rank_of_sample);
+  policy(task, rank_of_sample);
+  return task;
 }
 
 }  // namespace springtide

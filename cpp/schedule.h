@@ -56,12 +56,25 @@ struct Scheduled {
 // Workers as bits.
 using Trainers = std::array<uint64_t, kMostWorkers / 64>;
 
+// What a policy would do with a batch, and what it would cost without evictions.
+struct Considered {
+  std::vector<int32_t> rank_of_sample;
+  uint64_t transmissions = 0;
+  uint64_t at_least = 0;  // no allocation of the batch costs less
+};
+
+using AllocationPolicy = std::function<void(const AllocationTask&, std::span<int32_t>)>;
+AllocationPolicy policy_called(const std::string& name);  // BadInput with the names there are
+
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
 
   // The next batch of the stream: step() + 1. Plans before it are taken as executed, in order.
   Scheduled schedule(std::span<const BatchFeature> features, uint32_t samples, const ScheduleWish& wish = {});
+  // What `policy` would do with that batch; it is not scheduled by this.
+  Considered consider(std::span<const BatchFeature> features, uint32_t samples, const std::string& policy,
+                      const ScheduleWish& wish = {});
   // All rows trained up to `step` are on the servers: a flush. The plan of the step after it may exist
   // already.
   void flushed(uint64_t step);
@@ -77,7 +90,8 @@ class Scheduler {
  private:
   void look_up();
   void look_up(size_t first, size_t end);  // units
-  void allocate(const ScheduleWish& wish, std::span<int32_t> rank_of_sample);
+  AllocationTask allocate(const AllocationPolicy& policy, uint64_t step, const ScheduleWish& wish,
+                          std::span<int32_t> rank_of_sample);
   void find_trainers(std::span<const int32_t> rank_of_sample);
   void choose_keepers();
   void choose_homes();
@@ -99,7 +113,7 @@ class Scheduler {
   static constexpr uint16_t kShared = kNobody - 1;  // several workers train the key
 
   const SchedulerOptions options_;
-  const std::function<void(const AllocationTask&, std::span<int32_t>)> policy_;
+  const AllocationPolicy policy_;
   WorkCrew crew_;
   Directory directory_;
   ScheduleBatch batch_;
@@ -115,7 +129,7 @@ class Scheduler {
   std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step, or kNobody
   std::vector<Trainers> trainers_;  // with P2P::gradients
   std::vector<uint8_t> scored_;
-  std::vector<uint32_t> positions_;
+  std::vector<uint32_t> positions_, quota_;
   // By worker: units it trains, and among them those that its cache keeps; room left for more.
   std::vector<std::vector<uint32_t>> trains_, hits_, enters_;
   std::vector<uint64_t> room_;

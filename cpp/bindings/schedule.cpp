@@ -44,16 +44,28 @@ EvictOrder order_called(const std::string& name) {
   throw BadInput("no order of eviction is called '" + name + "'; there are: lfu, lru");
 }
 
-Scheduled schedule(Scheduler& scheduler, const std::vector<Feature>& features, uint32_t samples,
-                   const std::vector<TableId>& scored, uint32_t best_tables, uint32_t effort) {
+std::vector<BatchFeature> spans_of(const std::vector<Feature>& features) {
   std::vector<BatchFeature> spans;
   for (const auto& [table, ids, offsets] : features) {
     BatchFeature one{table, {ids.data(), ids.size()}, {}};
     if (offsets) one.offsets = {offsets->data(), offsets->size()};
     spans.push_back(one);
   }
+  return spans;
+}
+
+Scheduled schedule(Scheduler& scheduler, const std::vector<Feature>& features, uint32_t samples,
+                   const std::vector<TableId>& scored, uint32_t best_tables, uint32_t effort) {
+  const std::vector<BatchFeature> spans = spans_of(features);
   nb::gil_scoped_release release;
   return scheduler.schedule(spans, samples, {scored, best_tables, effort});
+}
+
+Considered consider(Scheduler& scheduler, const std::vector<Feature>& features, uint32_t samples,
+                    const std::string& policy, const std::vector<TableId>& scored, uint32_t effort) {
+  const std::vector<BatchFeature> spans = spans_of(features);
+  nb::gil_scoped_release release;
+  return scheduler.consider(spans, samples, policy, {.scored = scored, .effort = effort});
 }
 
 // Rows of one worker's cache, next victim first: tables, keys, and whether only the worker has the latest
@@ -113,6 +125,10 @@ void bind_plan(nb::module_& m) {
 
 void bind_schedule(nb::module_& m) {
   bind_plan(m);
+  nb::class_<Considered>(m, "Considered")
+      .def_prop_ro("rank_of_sample", [](const Considered& c) { return copied(c.rank_of_sample); })
+      .def_ro("transmissions", &Considered::transmissions)
+      .def_ro("at_least", &Considered::at_least);
   nb::class_<Scheduler>(m, "Scheduler")
       .def(
           "__init__",
@@ -134,6 +150,8 @@ void bind_schedule(nb::module_& m) {
           "p2p"_a = "off", "p2p_trainers"_a = 4, "on_demand"_a = true, "threads"_a = 1, "profile_every"_a = 8)
       .def("schedule", schedule, "features"_a.noconvert(), "samples"_a, nb::kw_only(),
            "scored"_a = std::vector<TableId>{}, "best_tables"_a = UINT32_MAX, "effort"_a = 0)
+      .def("consider", consider, "features"_a.noconvert(), "samples"_a, "policy"_a, nb::kw_only(),
+           "scored"_a = std::vector<TableId>{}, "effort"_a = 0)
       .def("flushed", &Scheduler::flushed, "step"_a)
       .def("clear", &Scheduler::clear)
       .def("cached", cached, "worker"_a)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from springtide import _native, errors
 
-POLICIES = ("contiguous", "laia", "random")
+POLICIES = ("anneal", "contiguous", "exhaustive", "laia", "random")
 ORDERS = ("lfu", "lru")
 P2P = ("gradients", "off", "rows")
 MOST_WORKERS = 128
@@ -30,7 +30,8 @@ class Settings:
     tables: tuple[int, ...] | None = None
     """Tables that are cached; ids of others are not looked at. None: all that come."""
     policy: str = "laia"
-    """How samples are shared out: `laia` (Herald's Algorithm 1), `random` or `contiguous` (no scheduling)."""
+    """How samples are shared out: `anneal` (fewest transmissions that a search finds), `laia` (Herald's Algorithm 1),
+    `random` or `contiguous` (no scheduling), `exhaustive` (fewest there are; tiny batches only)."""
     order: str = "lru"
     """What a full cache gives up first: `lru`, the row trained longest ago; `lfu`, the one trained least often."""
     seed: int = 0
@@ -107,6 +108,16 @@ class Scheduler:
         looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
         best = ALL_TABLES if best_tables is None else best_tables
         return self._native.schedule(looked_at, samples, scored=sorted(scored), best_tables=best, effort=effort)
+
+    def consider(
+        self, features: Sequence[Feature], samples: int, policy: str, *, effort: int = 0
+    ) -> _native.Considered:
+        """What another policy would do with the next batch, from the same state; nothing is scheduled."""
+        if policy not in POLICIES:
+            raise errors.UnknownName("allocation policy", policy, POLICIES)
+        tables = self.settings.tables
+        looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
+        return self._native.consider(looked_at, samples, policy, effort=effort)
 
     def flushed(self, step: int) -> None:
         """All rows trained up to `step` are on the servers. The step after it may have been scheduled already."""
