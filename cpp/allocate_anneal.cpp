@@ -1,10 +1,11 @@
-// The allocator that counts: it looks for the even allocation whose plan has the fewest transmissions, pulls and
-// pushes alike, the keys that samples of this batch share among them.
+// The allocator that counts: it looks for the even allocation whose plan has the fewest transmissions, pulls
+// and pushes alike, the keys that samples of this batch share among them.
 //
-// Samples are visited in turn. A visit takes the sample out, reckons for every worker what putting it there would
-// cost (allocate_cost.h) given where all others are, and puts it back by a heat bath: the cheapest worker wins
-// against noise that fades from sweep to sweep, so that groups of samples can move where each alone would not.
-// Room is a price while this goes on (a worker with too many samples is dear) and a rule at the end.
+// Samples are visited in turn. A visit takes the sample out, reckons for every worker what putting it there
+// would cost (allocate_cost.h) given where all others are, and puts it back by a heat bath: the cheapest
+// worker wins against noise that fades from sweep to sweep, so that groups of samples can move where each
+// alone would not. Room is a price while this goes on (a worker with too many samples is dear) and a rule at
+// the end.
 //
 // Whole numbers only, and work in sweeps, not in time: every rank comes to the same answer on any machine.
 #include <algorithm>
@@ -21,11 +22,11 @@ namespace springtide {
 
 namespace {
 
-constexpr int32_t kHot = kUnit;            // noise at the first sweep, in transmissions
-constexpr int32_t kCold = kUnit / 8;       // and at the last but one; the last has none
-constexpr int32_t kPrice = kUnit * 3 / 10; // of a sample more than a worker has room for
+constexpr int32_t kHot = kUnit;             // noise at the first sweep, in transmissions
+constexpr int32_t kCold = kUnit / 8;        // and at the last but one; the last has none
+constexpr int32_t kPrice = kUnit * 3 / 10;  // of a sample more than a worker has room for
 constexpr uint32_t kDefaultSweeps = 8;
-constexpr uint32_t kFewestVisits = 4096;   // small batches are searched longer: it costs nothing
+constexpr uint32_t kFewestVisits = 4096;  // small batches are searched longer: it costs nothing
 
 // -ln(-ln u) for evenly spaced u: adding it to a score and taking the best draws by exp(score).
 std::array<int32_t, 1024> noise_table() {
@@ -123,8 +124,8 @@ class Anneal {
     }
   }
 
-  // Even allocations differ by exchanges: in small batches, where a price says little, try them all until none
-  // pays.
+  // Even allocations differ by exchanges: in small batches, where a price says little, try them all until
+  // none pays.
   void swap_neighbours() {
     if (task_.samples > kSmallBatch) return;
     for (bool better = true; better;) {

@@ -28,8 +28,9 @@ uint64_t transmissions(const AllocationTask& task, std::span<const int32_t> rank
   return sum;
 }
 
-// A key in more samples than one worker takes has more than one trainer. And a sample goes to one worker only:
-// of the keys that it has alone, those whose owners are others move. The two kinds of keys do not overlap.
+// A key in more samples than one worker takes has more than one trainer. And a sample goes to one worker
+// only: of the keys that it has alone, those whose owners are others move. The two kinds of keys do not
+// overlap.
 uint64_t transmissions_at_least(const AllocationTask& task) {
   const KeyCost cost(task);
   std::vector<uint32_t> samples_of(task.owner.size());

@@ -1,7 +1,7 @@
 // What an allocation costs: transmissions of one key, given who trains it and who has it.
 // In: a task (allocate.h). Out: counts that equal those of the plan that schedule_plan.cpp makes, evictions
-// left out: they depend on the order of the caches and hardly on the allocation. Next: allocate_anneal.cpp and
-// allocate_exhaustive.cpp, which look for the allocation with the smallest sum.
+// left out: they depend on the order of the caches and hardly on the allocation. Next: allocate_anneal.cpp
+// and allocate_exhaustive.cpp, which look for the allocation with the smallest sum.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class KeyCost {
     if (owner == worker) return 0;
     return dirty ? moved_ : 1;
   }
-  // Several do: each needs the value and pushes its gradient; an owner has the value, and when only it has the
-  // latest row it writes that back first, so that the servers can add to it.
+  // Several do: each needs the value and pushes its gradient; an owner has the value, and when only it has
+  // the latest row it writes that back first, so that the servers can add to it.
   int32_t shared(uint32_t trainers, bool dirty, bool owner_trains) const {
     return static_cast<int32_t>(2 * trainers) + dirty - owner_trains;
   }

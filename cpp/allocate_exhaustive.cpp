@@ -1,5 +1,6 @@
-// The best allocation there is, by looking at all of them: for small batches, to measure other policies against.
-// Branches that already cost as much as the best one found are left; the first best one is the annealer's.
+// The best allocation there is, by looking at all of them: for small batches, to measure other policies
+// against. Branches that already cost as much as the best one found are left; the first best one is the
+// annealer's.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -110,10 +111,11 @@ void allocate_exhaustive(const AllocationTask& task, std::span<int32_t> rank_of_
   double ways = std::lgamma(task.samples + 1.0);
   for (uint32_t room : task.quota) ways -= std::lgamma(room + 1.0);
   if (ways > std::log(kMostAllocations))
-    throw BadInput("policy 'exhaustive' looks at every allocation: " + std::to_string(task.samples) +
-                   " samples for " + std::to_string(task.workers) +
-                   " workers have too many; take a batch of one sample a worker and 12 workers at most, or policy "
-                   "'anneal'");
+    throw BadInput(
+        "policy 'exhaustive' looks at every allocation: " + std::to_string(task.samples) + " samples for " +
+        std::to_string(task.workers) +
+        " workers have too many; take a batch of one sample a worker and 12 workers at most, or policy "
+        "'anneal'");
   Exhaustive(task, rank_of_sample).run();
 }
 

@@ -1,10 +1,10 @@
 // What a sample would cost at each worker, given where all other samples of the batch are.
-// In: a task; samples taken out and put in one at a time. Out: costs, kUnit to a transmission; what is the same
-// for all workers is left out. Next: allocate_anneal.cpp, which moves samples.
+// In: a task; samples taken out and put in one at a time. Out: costs, kUnit to a transmission; what is the
+// same for all workers is left out. Next: allocate_anneal.cpp, which moves samples.
 //
 // A key that one sample has costs what it costs, whoever else goes where: these are summed once. A key that
-// several samples have ("net") is counted by worker. A key in very many samples is with every worker whatever one
-// decides, and not counted.
+// several samples have ("net") is counted by worker. A key in very many samples is with every worker whatever
+// one decides, and not counted.
 #pragma once
 
 #include <cstdint>

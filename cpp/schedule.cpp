@@ -39,11 +39,8 @@ class Laps {
 
 AllocationPolicy policy_called(const std::string& name) {
   static const std::map<std::string, AllocationPolicy> policies = {
-      {"anneal", allocate_anneal},
-      {"exhaustive", allocate_exhaustive},
-      {"laia", allocate_laia},
-      {"contiguous", allocate_contiguous},
-      {"random", allocate_random},
+      {"anneal", allocate_anneal},         {"exhaustive", allocate_exhaustive}, {"laia", allocate_laia},
+      {"contiguous", allocate_contiguous}, {"random", allocate_random},
   };
   const auto found = policies.find(name);
   if (found != policies.end()) return found->second;

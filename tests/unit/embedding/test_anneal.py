@@ -1,0 +1,148 @@
+"""The allocator that searches: even, the same on every rank, and counted as its plans are; never under the bounds."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.embedding import allocate, syncplan
+
+
+def features(ids):
+    """Features of a matrix of ids, samples by tables."""
+    return [allocate.Feature(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
+
+
+def stream(seed, *, batches, samples, tables=3, rows=40):
+    """Few hot ids and many cold ones."""
+    random = np.random.default_rng(seed)
+    return (rows * random.random((batches, samples, tables)) ** 3).astype(np.int64)
+
+
+def scheduler(**changed):
+    return allocate.Scheduler(
+        allocate.Settings(**{"workers": 4, "capacity_rows": 1000, "policy": "anneal", "seed": 5, **changed})
+    )
+
+
+def spent(of, ids, **wish):
+    return syncplan.traffic(of.schedule(features(ids), len(ids), **wish).plans).transmissions
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 8, 9, 128])
+@pytest.mark.parametrize("samples", [1, 7, 64])
+def test_every_worker_gets_its_even_share(workers, samples):
+    of = scheduler(workers=workers)
+    for ids in stream(1, batches=2, samples=samples):
+        ranks = of.schedule(features(ids), samples).rank_of_sample
+        shares = np.bincount(ranks, minlength=workers)
+        assert shares.sum() == samples and shares.max() - shares.min() <= 1
+
+
+@pytest.mark.parametrize("p2p", [False, True])
+@pytest.mark.parametrize("capacity", [0, 1000])
+def test_what_it_reckons_is_what_the_plans_send(p2p, capacity):
+    of = scheduler(p2p=p2p, capacity_rows=capacity)
+    for ids in stream(2, batches=8, samples=24):
+        reckoned = of.consider(features(ids), len(ids), "anneal")
+        done = of.schedule(features(ids), len(ids))
+        assert (done.rank_of_sample == reckoned.rank_of_sample).all()
+        assert syncplan.traffic(done.plans).transmissions == reckoned.transmissions
+        assert reckoned.at_least <= reckoned.transmissions
+
+
+def test_considering_changes_nothing():
+    one, other = scheduler(), scheduler()
+    for ids in stream(3, batches=5, samples=16):
+        other.consider(features(ids[::-1]), len(ids), "laia")
+        assert spent(one, ids) == spent(other, ids)
+        assert all((one.cached(w)[1] == other.cached(w)[1]).all() for w in range(4))
+
+
+def test_all_ranks_come_to_one_answer_and_another_seed_to_another():
+    batches = stream(4, batches=3, samples=64)
+    ranks = [
+        [of.schedule(features(ids), len(ids)).rank_of_sample.tolist() for ids in batches]
+        for of in (scheduler(), scheduler(), scheduler(seed=6))
+    ]
+    assert ranks[0] == ranks[1] != ranks[2]
+
+
+@pytest.mark.parametrize("p2p", [False, True])
+def test_of_a_tiny_batch_it_finds_nearly_the_best_and_the_best_is_found_by_looking_at_all(p2p):
+    of = scheduler(p2p=p2p)
+    for ids in stream(5, batches=20, samples=4, tables=6):
+        found, best = (of.consider(features(ids), 4, policy) for policy in ("anneal", "exhaustive"))
+        every = min(counted(of, ids, ranks) for ranks in itertools.permutations(range(4)))
+        assert best.at_least <= best.transmissions == every <= found.transmissions <= every + 1
+        of.schedule(features(ids), 4)
+
+
+def counted(of, ids, ranks):
+    """Transmissions of one allocation, key by key from the caches' contents: nothing native but those."""
+    owner, dirty = {}, {}
+    for worker in range(4):
+        for table, key, only in zip(*of.cached(worker), strict=True):
+            owner[(table, key)], dirty[(table, key)] = worker, bool(only)
+    total = 0
+    for table, column in enumerate(ids.T):
+        for key in set(column.tolist()):
+            who = {rank for rank, each in zip(ranks, column, strict=True) if each == key}
+            has, only = owner.get((table, key)), dirty.get((table, key), False)
+            if len(who) > 1:
+                total += 2 * len(who) - (has in who) + only
+            elif has not in who:
+                total += 1 + (only and not of.settings.p2p)
+    return total
+
+
+def test_samples_that_share_keys_go_together():
+    ids = np.repeat(np.arange(4, dtype=np.int64), 8)[:, None] + np.array([0, 10, 20])
+    mixed = np.random.default_rng(7).permutation(ids)
+    assert spent(scheduler(), mixed) == 12  # every key is pulled once, by one worker
+    assert spent(scheduler(policy="laia"), mixed) > 40
+
+
+def test_it_sends_less_than_herald_does_and_more_effort_does_not_send_more():
+    batches = stream(8, batches=12, samples=128, tables=8, rows=3000)
+    sent = {
+        name: sum(spent(of, ids, effort=effort) for ids in batches)
+        for name, of, effort in (
+            ("laia", scheduler(policy="laia"), 0),
+            ("quick", scheduler(), 2),
+            ("long", scheduler(), 30),
+        )
+    }
+    assert sent["long"] <= sent["quick"] < 0.97 * sent["laia"]
+
+
+def test_bags_and_shared_tables_are_allocated_too():
+    of = scheduler(workers=3)
+    bags = allocate.Feature(0, np.array([1, 1, 2, 3, 1, 2], dtype=np.int64), np.array([0, 3, 3, 4, 6], dtype=np.int64))
+    other = allocate.Feature(0, np.array([2, 9, 9, 1], dtype=np.int64))
+    reckoned = of.consider([bags, other], 4, "anneal")
+    assert syncplan.traffic(of.schedule([bags, other], 4).plans).transmissions == reckoned.transmissions
+
+
+def test_tables_that_are_not_scored_have_no_say():
+    ids = stream(9, batches=1, samples=64, tables=2, rows=500)[0]
+    blind = ids.copy()
+    blind[:, 1] = np.arange(64)
+    seen, unseen = (scheduler().schedule(features(each), 64, scored=[0]).rank_of_sample for each in (ids, blind))
+    assert (seen == unseen).all()
+
+
+def test_looking_at_all_allocations_is_refused_where_there_are_too_many():
+    ids = stream(10, batches=1, samples=64)[0]
+    with pytest.raises(errors.BadInput, match=r"exhaustive.*64 samples for 4 workers"):
+        scheduler(policy="exhaustive").schedule(features(ids), 64)
+    with pytest.raises(errors.UnknownName, match="anneal"):
+        scheduler().consider(features(ids), 64, "aneal")
+
+
+def test_the_noise_is_the_same_whole_numbers_with_any_mathematics_library():
+    for step in range(1024):  # the table of cpp/allocate_anneal.cpp
+        value = -math.log(-math.log((step + 0.5) / 1024)) * 256
+        assert abs(value - math.floor(value) - 0.5) > 1e-6
