@@ -72,10 +72,11 @@ class Exhaustive {
     int64_t more = 0;
     for (uint32_t k = task_.sample_begin[sample]; k < task_.sample_begin[sample + 1]; ++k) {
       const uint32_t unit = task_.units[k];
-      if (samples_at_[size_t(unit) * task_.workers + worker]++ > 0) continue;
-      more -= now(unit);
+      uint32_t& here = samples_at_[size_t(unit) * task_.workers + worker];
+      const int64_t before = now(unit);
+      if (here++ > 0) continue;
       ++trainers_[unit];
-      more += now(unit);
+      more += now(unit) - before;
     }
     return more;
   }

@@ -78,8 +78,7 @@ std::span<const int32_t> AnnealNets::costs(uint32_t sample) {
     const Net& net = nets_[net_of_[at]];
     const uint16_t* const samples_at = &samples_at_[size_t(net_of_[at]) * stride_];
     const int32_t joins =
-        kUnit * (net.trainers > 1 ? KeyCost::kThird
-                                  : cost_.second(net.owner, net.dirty, static_cast<uint16_t>(net.sum)));
+        kUnit * cost_.joins(net.trainers, net.owner, net.dirty, static_cast<uint16_t>(net.sum));
     for (uint32_t group = 0; group < stride_; group += kLanes) {
       for (uint32_t lane = group; lane < group + kLanes; ++lane)
         costs[lane] += samples_at[lane] == 0 ? joins : 0;

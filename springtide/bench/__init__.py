@@ -36,6 +36,7 @@ BENCHES = {
     "autotune": "springtide.bench.autotune",
     "auc": "springtide.bench.auc",
     "auc-xdeepfm": "springtide.bench.auc_xdeepfm",
+    "allocate": "springtide.bench.allocate",
 }
 
 
@@ -47,6 +48,8 @@ class Options:
     """Small sizes and few rounds: shows that it runs, proves nothing."""
     delays: Mapping[str, float] = field(default_factory=dict)
     """Seconds that a baseline is taken to need for something that is not run here, by name."""
+    ids: pathlib.Path | None = None
+    """A file of ids, samples by tables, to take instead of generated ones, where a benchmark is on ids."""
     out: pathlib.Path | None = None
     """Folder for plots; none: `.springtide/bench` in the current folder."""
 
@@ -65,6 +68,7 @@ def run(
     quick: bool = False,
     out: pathlib.Path | None = None,
     delays: Mapping[str, float] | None = None,
+    ids: pathlib.Path | None = None,
 ) -> "report.Result":
     """Measure, print tables (and with `json` one object as the last line), return what was measured."""
     if name not in BENCHES:
@@ -72,7 +76,8 @@ def run(
     from springtide.bench import machine, report
 
     with machine.Watch(settle_s=0.2 if quick else 3.0) as watch:
-        result = importlib.import_module(BENCHES[name]).bench(Options(quick=quick, out=out, delays=delays or {}))
+        options = Options(quick=quick, out=out, delays=delays or {}, ids=ids)
+        result = importlib.import_module(BENCHES[name]).bench(options)
     whole = report.complete(result, name=name, quick=quick, box=watch.box())
     report.show(whole, json=json)
     return whole

@@ -9,7 +9,15 @@ from springtide import bench as benches
 from springtide import errors
 
 
-def bench(name: str | None, *, quick: bool, out: str | None, as_json: bool, delays: Sequence[str] = ()) -> int:
+def bench(
+    name: str | None,
+    *,
+    quick: bool,
+    out: str | None,
+    as_json: bool,
+    delays: Sequence[str] = (),
+    ids: str | None = None,
+) -> int:
     """Run one benchmark."""
     if name is None:
         typer.echo("Benchmarks:\n" + "\n".join(f"  springtide bench {each}" for each in benches.BENCHES))
@@ -17,7 +25,8 @@ def bench(name: str | None, *, quick: bool, out: str | None, as_json: bool, dela
     if name not in benches.BENCHES:
         raise errors.UnknownName("benchmark", name, benches.BENCHES)
     folder = pathlib.Path(out) if out else None
-    benches.run(name, json=as_json, quick=quick, out=folder, delays=dict(map(delay, delays)))
+    file = pathlib.Path(ids) if ids else None
+    benches.run(name, json=as_json, quick=quick, out=folder, delays=dict(map(delay, delays)), ids=file)
     return 0
 
 

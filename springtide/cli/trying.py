@@ -26,13 +26,17 @@ def bench(
     delay: Annotated[
         list[str] | None, typer.Option(help="Seconds that a baseline is to need.", metavar="NAME=SECONDS")
     ] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(help="allocate: ids of real data, samples by tables.", metavar="FILE.npy|FILE.parquet"),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Run a benchmark: ours and a peer alternately in one run, the ratio last."""
     from springtide.cli import bench as verb
 
-    return verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or ())
+    return verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or (), ids=ids)
 
 
 @app.command(
