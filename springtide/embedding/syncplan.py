@@ -12,13 +12,33 @@ from typing import Protocol
 class Counted(Protocol):
     """The counts of a `_native.CachePlan`: `Traffic` says what they are."""
 
-    pulls: int
-    gradients: int
-    write_backs: int
-    sent: int
-    received: int
-    gradients_received: int
-    hits: int
+    @property
+    def pulls(self) -> int:
+        """Rows asked of servers."""
+
+    @property
+    def gradients(self) -> int:
+        """Pushed at the end of the step."""
+
+    @property
+    def write_backs(self) -> int:
+        """Rows pushed before the step."""
+
+    @property
+    def sent(self) -> int:
+        """To other workers."""
+
+    @property
+    def received(self) -> int:
+        """From other workers."""
+
+    @property
+    def gradients_received(self) -> int:
+        """Of these, gradients."""
+
+    @property
+    def hits(self) -> int:
+        """Rows found in the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
