@@ -55,16 +55,23 @@ bool Connection::next(RequestHandler& handler) {
 
 bool Connection::receive_body(const FrameHeader& header, RequestHandler& handler,
                               std::span<const uint8_t>& body) {
-  uint8_t* to = reserve(header.body_bytes);
-  body = {to, header.body_bytes};
   if ((header.flags & kInWindow) != 0) {
     // Copied before it is checked: the peer could change what lies in the window between check and use.
     const uint8_t* from =
         handler.window().valid() ? handler.window().at(header.window_offset, header.body_bytes, 8) : nullptr;
     if (from == nullptr) return misbehaved(header, "a body lies outside the shared window");
+    if (header.kind ==
+        static_cast<uint8_t>(Kind::take)) {  // of a server of this job, and checked as it is read
+      body = {from, header.body_bytes};
+      return true;
+    }
+    uint8_t* to = reserve(header.body_bytes);
+    body = {to, header.body_bytes};
     if (!body.empty()) std::memcpy(to, from, header.body_bytes);
     return true;
   }
+  uint8_t* to = reserve(header.body_bytes);
+  body = {to, header.body_bytes};
   if (body.empty()) return true;
   const Io io = receive_all(fd_.get(), to, header.body_bytes);
   return io == Io::ok || lost(io == Io::closed ? Io::torn : io == Io::idle ? Io::stalled : io);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "frame_io.h"
+#include "hurried.h"
 #include "slot_image.h"
 #include "slot_stream.h"
 #include "slot_target.h"
@@ -179,16 +180,8 @@ std::vector<uint16_t> to_give(const ServerState& state, const HandoverOptions& t
   return ours;
 }
 
-}  // namespace
-
-HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots) {
-  HandoverOutcome outcome;
-  const Clock::time_point start = Clock::now();
-  if (to.server == state.options.index) throw BadInput("a server hands no slots to itself");
-  if (state.ownership()->mine.empty())
-    throw BadInput("this server was not placed yet: it has no slots to give");
-  const std::lock_guard one(state.handing);
-  const std::vector<uint16_t> ours = to_give(state, to, slots, outcome);
+void move_all(ServerState& state, const HandoverOptions& to, const std::vector<uint16_t>& ours,
+              HandoverOutcome& outcome) {
   try {
     Mover mover(state, to, outcome);
     try {
@@ -199,6 +192,23 @@ HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::sp
     }
   } catch (const PeerLost& e) {
     outcome.why = e.what();
+  }
+}
+
+}  // namespace
+
+HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots) {
+  HandoverOutcome outcome;
+  const Clock::time_point start = Clock::now();
+  if (to.server == state.options.index) throw BadInput("a server hands no slots to itself");
+  if (state.ownership()->mine.empty())
+    throw BadInput("this server was not placed yet: it has no slots to give");
+  const std::lock_guard one(state.handing);
+  const std::vector<uint16_t> ours = to_give(state, to, slots, outcome);
+  if (to.hurry) {
+    give_all(state, to, ours, outcome);
+  } else {
+    move_all(state, to, ours, outcome);
   }
   for (const uint16_t slot : outcome.moved) state.in_doubt.erase(slot);
   for (const uint16_t slot : outcome.kept) state.in_doubt.erase(slot);

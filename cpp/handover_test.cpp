@@ -37,8 +37,8 @@ struct Three : Cluster {
     o.reconnect_s = 10;
     return o;
   }
-  HandoverOutcome move(uint16_t from, uint16_t to, const std::vector<uint16_t>& slots) {
-    return servers_[from]->hand_over({"127.0.0.1", servers_[to]->port(), to, 10}, slots);
+  HandoverOutcome move(uint16_t from, uint16_t to, const std::vector<uint16_t>& slots, bool hurry = false) {
+    return servers_[from]->hand_over({"127.0.0.1", servers_[to]->port(), to, 10, hurry}, slots);
   }
 };
 
@@ -94,7 +94,8 @@ void count_while_moving(bool shared, uint64_t seed) {
   while (working != 0) {
     const auto from = static_cast<uint16_t>(random() % 3),
                to = static_cast<uint16_t>((from + 1 + random() % 2) % 3);
-    const HandoverOutcome outcome = cluster.move(from, to, some_of(cluster[from].owned(), random));
+    const HandoverOutcome outcome =
+        cluster.move(from, to, some_of(cluster[from].owned(), random), random() % 3 == 0);
     CHECK(outcome.why.empty());
     CHECK(outcome.kept.empty() && outcome.in_doubt.empty());
     moved += outcome.moved.size();
@@ -128,7 +129,7 @@ void count_while_moving(bool shared, uint64_t seed) {
 TEST(counts_are_exact_while_slots_go_back_and_forth_over_sockets) { count_while_moving(false, 11); }
 TEST(counts_are_exact_while_slots_go_back_and_forth_with_shared_memory) { count_while_moving(true, 12); }
 
-TEST(a_moved_slot_is_the_same_bit_for_bit_and_its_old_server_names_the_new_one) {
+void move_all(bool hurried) {
   Three cluster;
   RemoteBackend backend(cluster.of_two(false, 0));
   declare(backend);
@@ -140,7 +141,7 @@ TEST(a_moved_slot_is_the_same_bit_for_bit_and_its_old_server_names_the_new_one) 
   backend.push(std::span(&part, 1), batch(1, 0))->wait();
   const std::vector<float> before = pulled(backend, routed);
   const IdentitySet history = cluster.stores[0]->applied(0);
-  const HandoverOutcome outcome = cluster.move(0, 2, cluster[0].owned());
+  const HandoverOutcome outcome = cluster.move(0, 2, cluster[0].owned(), hurried);
   CHECK(outcome.moved.size() == kSlots / 2);
   CHECK(cluster[0].owned().empty());
   CHECK(cluster.stores[0]->rows() == 0);
@@ -150,6 +151,9 @@ TEST(a_moved_slot_is_the_same_bit_for_bit_and_its_old_server_names_the_new_one) 
   backend.assign(std::span(&part, 1));  // an assignment follows too
   CHECK(pulled(backend, routed) == grads);
 }
+
+TEST(a_moved_slot_is_the_same_bit_for_bit_and_its_old_server_names_the_new_one) { move_all(false); }
+TEST(a_slot_that_is_moved_in_a_hurry_is_the_same_too) { move_all(true); }
 
 TEST(a_server_gives_only_what_is_its_own_and_takes_only_what_it_has_not) {
   Three cluster;
@@ -174,9 +178,11 @@ TEST(a_target_with_other_tables_refuses_and_the_slot_is_served_as_before) {
   declare(backend);
   cluster.stores[2]->declare(table(0, 5));
   const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}}, 4, 9);
-  const HandoverOutcome outcome = cluster.move(0, 2, cluster[0].owned());
-  CHECK(outcome.moved.empty() && outcome.kept.size() == kSlots / 2);
-  CHECK(outcome.why.find("dim") != std::string::npos);
+  for (const bool hurried : {false, true}) {
+    const HandoverOutcome outcome = cluster.move(0, 2, cluster[0].owned(), hurried);
+    CHECK(outcome.moved.empty() && outcome.kept.size() == kSlots / 2);
+    CHECK(outcome.why.find("dim") != std::string::npos);
+  }
   CHECK(pulled(backend, routed).size() == 12);
 }
 

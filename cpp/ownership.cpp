@@ -16,19 +16,24 @@ void ServerState::change_ownership(const std::function<void(Owned&)>& how) {
   owned = std::move(changed);
 }
 
-void ServerState::gave(uint32_t slot, uint16_t to, const std::string& address) {
+void ServerState::gave(std::span<const uint16_t> slots, uint16_t to, const std::string& address) {
   change_ownership([&](Owned& now) {
-    now.mine[slot] = 0;
-    now.owner[slot] = to;
+    for (const uint16_t slot : slots) {
+      now.mine[slot] = 0;
+      now.owner[slot] = to;
+    }
     now.addresses[to] = address;
   });
 }
 
-void ServerState::got(uint32_t slot) {
+void ServerState::got(std::span<const uint16_t> slots) {
+  if (slots.empty()) return;
   change_ownership([&](Owned& now) {
-    now.mine[slot] = 1;
-    now.since[slot] = now.newest = kByName;
-    now.owner[slot] = static_cast<uint16_t>(options.index);
+    for (const uint16_t slot : slots) {
+      now.mine[slot] = 1;
+      now.since[slot] = now.newest = kByName;
+      now.owner[slot] = static_cast<uint16_t>(options.index);
+    }
   });
 }
 

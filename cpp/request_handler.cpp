@@ -87,6 +87,8 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
       return take(header, body);
     case Kind::own:
       return own(header, body);
+    case Kind::own_all:
+      return own_all(header, body);
     default:
       ++state_.count.bad_frames;
       fail(header, Status::bad_frame,
@@ -265,47 +267,6 @@ bool RequestHandler::scan(const FrameHeader& header, std::span<const uint8_t> bo
 bool RequestHandler::stats(const FrameHeader& header) {
   const ServerStats figures = state_.stats();
   return reply(reply_to(header), {reinterpret_cast<const uint8_t*>(&figures), sizeof figures});
-}
-
-uint32_t RequestHandler::handed_slot(const FrameHeader& header) const {
-  if (state_.ownership()->mine.empty()) {
-    throw BadInput("this server does not know its own slots yet; try again");
-  }
-  if (header.step >= state_.store.slots())
-    throw BadInput("slot " + std::to_string(header.step) + " there is not");
-  const auto slot = static_cast<uint32_t>(header.step);
-  if (turn_ != state_.turn && !state_.store.is_open(slot)) {  // what it has it has, and must say so
-    throw BadInput("a server was lost since this connection was made; try again");
-  }
-  return slot;
-}
-
-// The image is laid into a slot that stays closed: nobody reads or writes it until it is owned.
-bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
-  return lay_in(header, body, false);
-}
-
-bool RequestHandler::own(const FrameHeader& header, std::span<const uint8_t> body) {
-  return lay_in(header, body, true);
-}
-
-// A slot that is open here has been given already, and the source gave nothing since: it had closed it. That
-// frame may have waited on an earlier connection of the source and come in between at any moment.
-bool RequestHandler::lay_in(const FrameHeader& header, std::span<const uint8_t> body, bool open) {
-  FrameHeader answer = reply_to(header);
-  {
-    const std::shared_lock in_turn(state_.taking);
-    const uint32_t slot = handed_slot(header);
-    if (!open && !state_.store.is_open(slot)) state_.expects(slot);
-    try {
-      state_.store.import_closed(slot, body, open);
-      if (open) state_.got(slot);
-    } catch (const BadInput&) {
-      if (!state_.store.is_open(slot)) throw;
-      answer.step = 1;
-    }
-  }
-  return reply(answer, {});
 }
 
 bool RequestHandler::reply(const FrameHeader& reply, std::span<const uint8_t> body) {

@@ -17,6 +17,7 @@
 namespace springtide {
 
 struct RowReply;
+struct TableReference;
 
 class RequestHandler {
  public:
@@ -49,11 +50,13 @@ class RequestHandler {
   bool declare(const FrameHeader& header, std::span<const uint8_t> body);
   bool scan(const FrameHeader& header, std::span<const uint8_t> body);
   bool stats(const FrameHeader& header);
-  bool step(const FrameHeader& header);     // group_requests.cpp
-  bool regroup(const FrameHeader& header);  // group_requests.cpp
-  uint32_t handed_slot(const FrameHeader& header) const;
+  bool step(const FrameHeader& header);        // group_requests.cpp
+  bool regroup(const FrameHeader& header);     // group_requests.cpp
+  uint32_t handed_slot(uint64_t named) const;  // this and the next five: slot_requests.cpp
   bool take(const FrameHeader& header, std::span<const uint8_t> body);
   bool own(const FrameHeader& header, std::span<const uint8_t> body);
+  bool own_all(const FrameHeader& header, std::span<const uint8_t> body);
+  void check_row(const TableReference& table) const;
   bool lay_in(const FrameHeader& header, std::span<const uint8_t> body, bool open);
 
   bool reply(const FrameHeader& reply, std::span<const uint8_t> body);

@@ -233,7 +233,7 @@ bool Server::take_back(uint32_t slot) {
   const std::lock_guard one(state.handing);
   if (state.in_doubt.erase(static_cast<uint16_t>(slot)) == 0) return false;
   state.store.open_slot(slot);
-  state.got(slot);
+  state.got(static_cast<uint16_t>(slot));
   return true;
 }
 

@@ -56,6 +56,7 @@ struct HandoverOptions {
   uint16_t port = 0;
   uint16_t server = 0;  // its index
   double timeout_s = 30;
+  bool hurry = false;  // this server has hardly any processor left (hurried.h)
 };
 
 struct HandoverOutcome {

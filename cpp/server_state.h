@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,8 +50,11 @@ struct ServerState {
     return owned;
   }
   void change_ownership(const std::function<void(Owned&)>& how);
-  void gave(uint32_t slot, uint16_t to, const std::string& address);  // its gate is closed already
-  void got(uint32_t slot);                                            // its gate is open already
+  // Their gates are closed already.
+  void gave(std::span<const uint16_t> slots, uint16_t to, const std::string& address);
+  void got(std::span<const uint16_t> slots);  // their gates are open already
+  void gave(uint16_t slot, uint16_t to, const std::string& address) { gave({&slot, 1}, to, address); }
+  void got(uint16_t slot) { got({&slot, 1}); }
   void expects(uint32_t slot);  // an image has come: whose it is now is decided between two others
   ServerStats stats() const;
   // Frames of older ones are refused from now on.

@@ -136,11 +136,12 @@ void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shap
     uint64_t row_bytes = 16 + uint64_t{t.dim} * bytes_of(t.dtype) + uint64_t{t.state_floats} * 4;
     size_ += sizeof(TableHead) + t.rows * row_bytes + t.waiting * 20 + t.gone * 8;
   }
-  if (size_ > capacity_) {
+  if (size_ > room_.size() && size_ > capacity_) {
     capacity_ = size_ + size_ / 4;
     buffer_ = std::make_unique_for_overwrite<uint8_t[]>(capacity_);
   }
-  uint8_t* at = buffer_.get() + sizeof(Head);
+  at_ = size_ <= room_.size() ? room_.data() : buffer_.get();
+  uint8_t* at = at_ + sizeof(Head);
   auto put = [&](const void* from, size_t bytes) {
     if (bytes != 0) std::memcpy(at, from, bytes);
     at += bytes;
@@ -179,7 +180,7 @@ void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shap
 void ImageWriter::finish() {
   std::span<const uint8_t> body = bytes().subspan(sizeof(Head));
   Head head{kMagic, kVersion, body.size(), checksum(body)};
-  std::memcpy(buffer_.get(), &head, sizeof head);
+  std::memcpy(at_, &head, sizeof head);
 }
 
 ImageFacts facts_of(std::span<const uint8_t> bytes) {

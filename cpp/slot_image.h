@@ -75,10 +75,14 @@ class ImageWriter {
   void begin(const SlotImage& about, std::span<const TableShape> shapes);
   TableColumns& columns(size_t table) { return columns_[table]; }
   void finish();  // when all columns are full
-  std::span<const uint8_t> bytes() const { return {buffer_.get(), size_}; }
+  std::span<const uint8_t> bytes() const { return {at_, size_}; }
+  // The next images are written there if they fit, and else into memory of its own.
+  void write_into(std::span<uint8_t> room) { room_ = room; }
 
  private:
+  std::span<uint8_t> room_;
   std::unique_ptr<uint8_t[]> buffer_;
+  uint8_t* at_ = nullptr;
   size_t capacity_ = 0, size_ = 0;
   std::vector<TableColumns> columns_;
 };

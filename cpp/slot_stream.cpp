@@ -8,11 +8,16 @@ namespace {
 constexpr size_t kSlotsAhead = 16;          // whose images travel before the first of them is closed
 constexpr uint64_t kBytesAhead = 64 << 20;  // of images: a large slot goes with few others
 constexpr size_t kSlotsACut = 16;
+constexpr uint64_t kRoom = 4 << 20;  // in shared memory for one image; a larger one goes through the socket
 
 }  // namespace
 
 SlotStream::SlotStream(ServerState& state, SlotTarget& to, std::vector<uint16_t> slots)
-    : state_(state), to_(to), slots_(std::move(slots)), thread_([this] { send_all(); }) {}
+    : state_(state),
+      to_(to),
+      slots_(std::move(slots)),
+      window_(to.share(kSlotsAhead * kRoom)),
+      thread_([this] { send_all(); }) {}
 
 SlotStream::~SlotStream() {
   {
@@ -52,6 +57,9 @@ void SlotStream::send_all() {
         if (over_) return;
       }
       if (i % kSlotsACut == 0) cut = state_.store.cut();
+      if (window_.valid()) {  // whoever used this part last is answered: no more than so many are ahead
+        image.write_into({window_.at(i % kSlotsAhead * kRoom, kRoom, 64), kRoom});
+      }
       state_.store.export_slot(slots_[i], 0, image);
       {
         const std::lock_guard hold(mutex_);

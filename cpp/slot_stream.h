@@ -47,6 +47,7 @@ class SlotStream {
   std::condition_variable room_;
   std::deque<Sent> under_way_;
   uint64_t bytes_under_way_ = 0;
+  const Window& window_;  // a part of it for each slot ahead
   bool over_ = false, all_sent_ = false;
   std::exception_ptr failure_;
   std::thread thread_;  // last: it uses all of the above

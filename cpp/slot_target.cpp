@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include "frame_io.h"
 #include "handshake.h"
@@ -52,17 +51,52 @@ SlotTarget::SlotTarget(const ServerState& state, const HandoverOptions& to) {
   }
 }
 
+const Window& SlotTarget::share(uint64_t bytes) {
+  if (!local_) return window_;
+  Window window = Window::create(bytes);
+  if (!window.valid()) return window_;
+  FrameHeader header;
+  header.kind = static_cast<uint8_t>(Kind::window);
+  header.request = ++sent_;
+  header.generation = generation_;
+  header.body_bytes = sizeof bytes;
+  seal(header);
+  std::vector<iovec> buffers = {{&header, sizeof header}};
+  const auto* claimed = reinterpret_cast<const uint8_t*>(&bytes);
+  if (send_all(fd_.get(), buffers) != Io::ok ||
+      send_with_fd(fd_.get(), {claimed, sizeof bytes}, window.fd()) != Io::ok) {
+    throw PeerLost("went away");
+  }
+  FrameHeader answer;
+  if (receive(answer).empty()) window_ = std::move(window);
+  return window_;
+}
+
+// What lies in the window is not sent: the target reads it there, and it must stay until the answer.
 void SlotTarget::send(Kind kind, uint64_t slot, std::span<const uint8_t> body) {
   FrameHeader header;
   header.kind = static_cast<uint8_t>(kind);
   header.request = ++sent_;
   header.step = slot;
   header.generation = generation_;
+  if (const auto offset = window_.offset_of(body.data(), body.size())) {
+    header.flags |= kInWindow;
+    header.window_offset = *offset;
+    header.body_bytes = body.size();
+    seal(header);
+    std::vector<iovec> buffers = {{&header, sizeof header}};
+    if (send_all(fd_.get(), buffers) != Io::ok) throw PeerLost("went away");
+    return;
+  }
   if (send_frame(fd_.get(), header, body) != Io::ok) throw PeerLost("went away");
 }
 
 std::string SlotTarget::receive(FrameHeader& answer) {
   std::vector<uint8_t> body;
+  return receive(answer, body);
+}
+
+std::string SlotTarget::receive(FrameHeader& answer, std::vector<uint8_t>& body) {
   std::string why;
   if (const Io io = receive_frame(fd_.get(), answer, body, kReplyBytes, why); io != Io::ok || !why.empty()) {
     throw PeerLost(why.empty() ? describe(io) : why);

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "server.h"
 #include "server_state.h"
 #include "socket.h"
+#include "window.h"
 #include "wire.h"
 
 namespace springtide {
@@ -21,6 +23,12 @@ class SlotTarget {
   void send(Kind kind, uint64_t slot, std::span<const uint8_t> body);  // PeerLost
   // Empty when it is done; else what the target has against it. PeerLost when there is no telling.
   std::string receive(FrameHeader& answer);
+  std::string receive(FrameHeader& answer,
+                      std::vector<uint8_t>& body);  // which is the answer's when it is done
+
+  // Shared memory for images, so that they are not copied into the socket and out of it; invalid where the
+  // target is on another host, or there is none. Once, before anything is sent.
+  const Window& share(uint64_t bytes);
 
   int fd() const { return fd_.get(); }
   bool local() const { return local_; }
@@ -29,6 +37,7 @@ class SlotTarget {
  private:
   Fd fd_;
   bool local_ = false;
+  Window window_;
   uint32_t generation_ = 0;
   uint64_t sent_ = 0, received_ = 0;
 };

@@ -274,6 +274,12 @@ Io receive_with_fd(int fd, void* out, size_t bytes, Fd& passed) {
   return got == static_cast<ssize_t>(bytes) ? Io::ok : Io::torn;
 }
 
+int peer_process(int fd) {
+  ucred who{};
+  socklen_t size = sizeof who;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.pid > 0 ? who.pid : 0;
+}
+
 void shut_reading(int fd) { shutdown(fd, SHUT_RD); }
 
 void shut_both(int fd) { shutdown(fd, SHUT_RDWR); }

@@ -77,6 +77,8 @@ Io receive_all(int fd, std::vector<iovec>& buffers);
 Io send_with_fd(int fd, std::span<const uint8_t> bytes, int passed);
 Io receive_with_fd(int fd, void* out, size_t bytes, Fd& passed);
 
+int peer_process(int fd);  // of a local connection; 0 where it is not one, or of no process that is seen here
+
 void shut_reading(int fd);
 void shut_both(int fd);
 // Ends our side and reads what the peer still sends for a moment, so that our last words are not lost to a

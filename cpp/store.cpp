@@ -216,6 +216,8 @@ void Store::close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to)
   impl_->write_image(slot, since_cut, to, true);
 }
 
+void Store::refer(uint32_t slot, SlotReference& to) { impl_->refer(slot, to); }
+
 void Store::import_closed(uint32_t slot, std::span<const uint8_t> image, bool open) {
   const SlotImage decoded = decode(image);
   if (decoded.slot != slot) {

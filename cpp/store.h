@@ -15,6 +15,7 @@
 namespace springtide {
 
 class ImageWriter;
+struct SlotReference;
 class StoreImpl;
 
 struct StoreOptions {
@@ -147,6 +148,9 @@ class Store {
   bool is_open(uint32_t slot) const;
   // Closes the slot and copies what changed since the cut: nothing can come after that copy.
   void close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to);
+  // Where the rows of a closed slot lie in this process, for another on this host that reads them from there.
+  // They stay there until the slot is opened, cleared or imported. BadInput when it is open.
+  void refer(uint32_t slot, SlotReference& to);
   // Imports into `slot`, and opens it then if asked to. BadInput when the image is of another slot, or this
   // one is open: a slot has one owner.
   void import_closed(uint32_t slot, std::span<const uint8_t> image, bool open);

@@ -100,7 +100,9 @@ void StoreImpl::sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& 
     uint32_t slot_at = number * slots + stripe.sweep_slot;
     Slot& slot = index_.slot(slot_at);
     found.clear();
-    if (stripe.sweep_entry < (uint32_t{1} << slot.depth)) {
+    if (closed_[slot_at] != 0) {  // on its way: its rows stay as they are, and where they are
+      stripe.sweep_entry = uint32_t{1} << slot.depth;
+    } else if (stripe.sweep_entry < (uint32_t{1} << slot.depth)) {
       stripe.sweep_entry = index_.for_segment(slot, stripe.sweep_entry, [&](const Cell& cell) {
         if (expired(cell.meta, table(index_.table_of(cell.meta)))) found.push_back(cell);
       });
@@ -120,6 +122,7 @@ uint64_t StoreImpl::evict(uint64_t at) {
   std::vector<Cell> found;
   for (uint32_t number = 0; number < options.slots; ++number) {
     std::lock_guard hold(stripe_of_slot(number).lock);
+    if (closed_[number] != 0) continue;  // as above
     found.clear();
     index_.for_each(index_.slot(number), [&](const Cell& cell) {
       if (expired(cell.meta, table(index_.table_of(cell.meta)))) found.push_back(cell);

@@ -1,8 +1,10 @@
 // Copying a slot out: its cells are picked and counted, then each row goes straight to its place in the
 // image, all under the stripe's lock, which is held for little more than one copy of the bytes.
+#include <string>
 #include <vector>
 
 #include "prefetch.h"
+#include "slot_reference.h"
 #include "store_impl.h"
 
 namespace springtide {
@@ -60,6 +62,18 @@ class SlotExport {
     for (const Gone& gone : gone_) put(to.columns(place_[gone.table]).gone, gone.hash);
   }
 
+  // Where they lie, instead of a copy of them.
+  void refer(StoreImpl& store, SlotReference& to) {
+    to.tables.assign(shapes_.size(), {});
+    for (size_t i = 0; i < shapes_.size(); ++i) {
+      Table& table = store.table(shapes_[i].id);
+      to.tables[i].shape = shapes_[i];
+      to.tables[i].vector_bytes = table.vector_bytes;
+      to.tables[i].number_bytes = table.number_bytes;
+    }
+    for (const Cell& cell : cells_) refer_to(store, cell, to);
+  }
+
   bool full = true;
 
  private:
@@ -105,6 +119,25 @@ class SlotExport {
     put_bytes(column.state, table.rows.number(row), table.number_bytes);
   }
 
+  void refer_to(StoreImpl& store, const Cell& cell, SlotReference& to) {
+    Table& table = store.table(store.index_.table_of(cell.meta));
+    TableReference& part = to.tables[place_[table.spec.id]];
+    const uint64_t age = store.clock.age_at(stamp_of(cell.meta));
+    if (is_candidate(cell.meta)) {
+      part.waiting.push_back(cell.hash);
+      part.waiting_ages.push_back(age);
+      part.waiting_counts.push_back(candidate_count(cell.meta));
+      return;
+    }
+    const auto at = [](const void* row) { return uint64_t{reinterpret_cast<uintptr_t>(row)}; };
+    const RowHandle row = handle_of(cell.meta);
+    part.rows.push_back(cell.hash);
+    part.row_ages.push_back(age);
+    part.weights_at.push_back(at(table.rows.weights(row)));
+    if (table.vector_bytes != 0) part.vectors_at.push_back(at(table.rows.vectors(row)));
+    if (table.number_bytes != 0) part.numbers_at.push_back(at(table.rows.number(row)));
+  }
+
   static constexpr uint16_t kNowhere = 0xffff;
   std::vector<uint16_t> place_ = std::vector<uint16_t>(size_t{kNoTable} + 1, kNowhere);  // by table
   std::vector<TableShape> shapes_;
@@ -123,6 +156,17 @@ void StoreImpl::write_image(uint32_t number, uint64_t since_cut, ImageWriter& to
                {number, options.slots, options.seed, clock.now(), slot.full, {}, identities_of(number)}, to);
   }
   to.finish();
+}
+
+void StoreImpl::refer(uint32_t number, SlotReference& to) {
+  check_slot(number);
+  thread_local SlotExport slot;
+  std::lock_guard hold(stripe_of_slot(number).lock);
+  if (closed_[number] == 0)
+    throw BadInput("slot " + std::to_string(number) + " is open: its rows may change");
+  slot.pick(*this, number, 0);
+  to.about = {number, options.slots, options.seed, clock.now(), true, {}, identities_of(number)};
+  slot.refer(*this, to);
 }
 
 uint64_t StoreImpl::dirty_rows(uint32_t number, uint64_t since_cut) {

@@ -83,6 +83,7 @@ class StoreImpl {
   bool is_open(uint32_t slot);
   std::vector<TableSpec> specs();
   void write_image(uint32_t slot, uint64_t since_cut, ImageWriter& to, bool close = false);
+  void refer(uint32_t slot, SlotReference& to);
   enum class Into : uint8_t { any, closed, closed_then_open };
   void import_image(const SlotImage& image, Into into);
   void clear_slot(uint32_t slot);

@@ -29,11 +29,11 @@ nb::dict stats_of(const st::Server& server) {
 }
 
 nb::dict hand_over(st::Server& server, const std::string& host, uint16_t port, uint16_t index,
-                   const std::vector<uint16_t>& slots, double timeout_s) {
+                   const std::vector<uint16_t>& slots, double timeout_s, bool hurry) {
   st::HandoverOutcome o;
   {
     nb::gil_scoped_release release;
-    o = server.hand_over({host, port, index, timeout_s}, slots);
+    o = server.hand_over({host, port, index, timeout_s, hurry}, slots);
   }
   nb::dict d;
   d["moved"] = o.moved, d["kept"] = o.kept, d["in_doubt"] = o.in_doubt, d["why"] = o.why;
@@ -95,7 +95,7 @@ void bind_server(nb::module_& m) {
           },
           nb::arg("epoch"), nb::arg("owners").noconvert(), nb::arg("addresses"))
       .def("hand_over", &hand_over, nb::arg("host"), nb::arg("port"), nb::arg("server"), nb::arg("slots"),
-           nb::arg("timeout_s") = 30.0)
+           nb::arg("timeout_s") = 30.0, nb::arg("hurry") = false)
       .def("let_go", &st::Server::let_go, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("expect_anew", &st::Server::expect_anew, nb::call_guard<nb::gil_scoped_release>())
       .def("take_back", &st::Server::take_back, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())

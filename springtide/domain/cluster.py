@@ -128,3 +128,5 @@ class RoleUsage:
     """Bytes it holds now."""
     cpu_limit: float | None = None
     memory_limit: int | None = None
+    throttled_s: float = 0.0
+    """Seconds of periods in which its quota was used up: of each of them it had all that it was let have."""

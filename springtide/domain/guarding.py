@@ -19,6 +19,10 @@ class GuardRules:
     far_slower: float = 10.0
     """So many times it, by each of the last two reports, is so slow that nothing more is waited for: its slots go to
     its peers at once, and from there to the server that takes its place."""
+    throttled: float = 0.6
+    """Of the time: a server whose quota was used up in so many of its periods, and that had so little in them..."""
+    given: float = 0.5
+    """...of the processors that it is to have, is held up by its machine for certain: the kernel has counted it."""
     hotter: float = 1.3
     """So many times its peers' keys a second is more load."""
     at_work: float = 0.15

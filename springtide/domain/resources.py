@@ -56,6 +56,8 @@ class Usage:
     """Bytes resident now, without what the kernel could take back at any time."""
     peak: int = 0
     """The most bytes so far that were counted against a limit."""
+    throttled_s: float = 0.0
+    """Seconds of periods in which its quota was used up: of each of them it had all that it was let have."""
 
 
 def parse_memory(text: str) -> int:

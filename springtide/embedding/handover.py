@@ -97,7 +97,8 @@ class Handing:
             for first in range(0, len(parcel.slots), chunk):
                 if self._goal is not goal or self._over:
                     return False
-                handed = self._role.hand_over(parcel.slots[first : first + chunk], parcel.server, parcel.address)
+                slots = parcel.slots[first : first + chunk]
+                handed = self._role.hand_over(slots, parcel.server, parcel.address, hurry=goal.hurry)
                 if handed.moved:
                     log.info("%s", handed)
                     self._tell(

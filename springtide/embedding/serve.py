@@ -120,10 +120,15 @@ class ServerRole:
         loads = ((slot, self.store.load(slot)) for slot in self.owned())
         return [SlotCount(slot, load.bytes, load.requests) for slot, load in loads]
 
-    def hand_over(self, slots: Sequence[int], server: int, address: str, *, timeout_s: float = 30.0) -> HandedOver:
-        """Give slots to another server while both serve; from then on this one names it to whoever asks here."""
+    def hand_over(
+        self, slots: Sequence[int], server: int, address: str, *, timeout_s: float = 30.0, hurry: bool = False
+    ) -> HandedOver:
+        """Give slots to another server while both serve; from then on this one names it to whoever asks here.
+
+        In a hurry: at the least cost to this server, which has hardly any processor left (cpp/hurried.h).
+        """
         host, _, port = address.rpartition(":")
-        done = self._server.hand_over(host, int(port), server, list(slots), timeout_s)
+        done = self._server.hand_over(host, int(port), server, list(slots), timeout_s, hurry)
         doubtful = set(done["in_doubt"])
         self.in_doubt = {slot: self.in_doubt.get(slot, server) for slot in doubtful}
         return HandedOver(

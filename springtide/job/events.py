@@ -143,11 +143,14 @@ class ServerReplaced:
 
 @dataclass(frozen=True, slots=True)
 class ServerGranted:
-    """A server may use so many processors from now on, in this life and the next."""
+    """A server may use so much from now on, in this life and the next: more than before, or less again."""
 
     rank: int
-    cpu: float
+    cpu: float | None
+    """None: it has no limit, and gets none."""
     why: str
+    memory: int | None = None
+    """Bytes; None: as it has."""
 
 
 @dataclass(frozen=True, slots=True)

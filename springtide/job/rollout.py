@@ -84,10 +84,16 @@ def replace(state: "JobState", asked: events.ServerReplaced, at: float) -> Reaso
 
 
 def grant(state: "JobState", more: events.ServerGranted) -> Reasoned:
-    """Let a server use more processors. The same life goes on: its agent changes the limit where it can."""
+    """Let a server use more, or less again. The same life goes on: its agent changes the limit where it can."""
     node = state.node(Role(RoleKind.SERVER, more.rank))
-    before, node.cpu = node.cpu, more.cpu
-    return f"give {node.role} {more.cpu:.2g} CPUs instead of {before or 0:.2g}", more.why
+    changes = []
+    if more.cpu is not None and more.cpu != node.cpu:
+        changes.append(f"{more.cpu:.2g} CPUs instead of {node.cpu or 0:.2g}")
+        node.cpu = more.cpu
+    if more.memory is not None and more.memory != node.memory:
+        changes.append(f"{more.memory / 2**30:.2g} GiB instead of {(node.memory or 0) / 2**30:.2g}")
+        node.memory = more.memory
+    return f"give {node.role} {' and '.join(changes) or 'what it has'}", more.why
 
 
 def leave(node: Node, at: float) -> Reasoned | None:

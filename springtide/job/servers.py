@@ -25,13 +25,24 @@ class Safety:
     lost: dict[int, int] = field(default_factory=dict)
     """How often each server was lost."""
 
+    @property
+    def known(self) -> bool:
+        """Whether there is any checkpoint to go back to."""
+        return self.saved is not None or self.origin != 0
+
+    @property
+    def newest(self) -> str:
+        """That one, for people."""
+        own = f"checkpoint {self.saved}"
+        return own if self.saved is not None else f"checkpoint {self.origin}, which the job went on from"
+
 
 def after_loss(verdict: Relaunch | GiveUp, safety: Safety, *, trained: bool) -> Relaunch | GiveUp:
     """The verdict on a lost server. `trained`: a worker may have written to it already."""
     why = verdict.error if isinstance(verdict, GiveUp) else verdict.why
     if not trained or isinstance(verdict, GiveUp):
         return verdict
-    if safety.saved is None and not safety.origin:
+    if not safety.known:
         error = f"{why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
         return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
     return verdict
@@ -40,7 +51,5 @@ def after_loss(verdict: Relaunch | GiveUp, safety: Safety, *, trained: bool) -> 
 def relaunch_text(node: Node, safety: Safety, after_s: float, *, trained: bool) -> str:
     """What is decided, for the story. The node is in its new life already."""
     pause = f" after {after_s:g} s" if after_s else ""
-    own = f"checkpoint {safety.saved}"
-    which = own if safety.saved is not None else f"checkpoint {safety.origin}, which the job went on from"
-    source = f"; its slots come from {which}" if trained else ""
+    source = f"; its slots come from {safety.newest}" if trained else ""
     return f"relaunch {node.role} as incarnation {node.incarnation}{pause}{source}"

@@ -309,13 +309,13 @@ class JobState:
 
     def _group_back(self, why: str, at: float) -> list[actions.Action]:
         """The bsp group goes on from its last checkpoint, if there is one and it is to go on at all."""
-        saved = self.safety.saved
-        if saved is None:
+        if not self.safety.known:
             return self._fail(f"{why}; it had no complete checkpoint yet", Blame.INFRASTRUCTURE)
         if self.phase is Phase.DRAINING:
-            return self._end(Phase.STOPPED, f"{self.why}; {why}: checkpoint {saved} is what is left")
+            return self._end(Phase.STOPPED, f"{self.why}; {why}: {self.safety.newest} is what is left")
         done = groups.go_back(self, why, at=at)
-        return [*done, self._decide(f"take the bsp group back to checkpoint {saved}: all begin anew from it", why)]
+        what = f"take the bsp group back to {self.safety.newest}: all begin anew from it"
+        return [*done, self._decide(what, why)]
 
     def begin_again(self, node: Node, verdict: recovery.Relaunch, after_s: float, at: float) -> None:
         """A role's next life is wanted."""

@@ -243,6 +243,7 @@ class Desk:
         match request:
             case messages.Look():
                 self._usage = {usage.role: usage for usage in request.usage}
+                self._guards.glance(self._usage, self._clock())
                 return messages.Outlook(self.status(), self.state.wanted(), self.term)
             case messages.Exited():
                 ended = request.exit

@@ -1,6 +1,6 @@
 """Looks after servers: memory that would run out, one that is hot, one that is slow. Decides nothing itself.
 
-In: every second, what servers and their agent have told. Out: events, each with the reason that `planning.memory` or
+In: at every tick, what servers and their agent have told. Out: events, each with the reason that `planning.memory` or
 `planning.servers` gives; the state machine and `master.rollout` do the rest.
 """
 
@@ -18,6 +18,7 @@ from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.guarding import GuardRules
 from springtide.job import events
 from springtide.job.nodes import Node, NodeState
+from springtide.master.easing import Easing
 from springtide.master.record import Record
 from springtide.master.rollout import Rollout
 from springtide.master.tally import Tally
@@ -42,6 +43,16 @@ class Counted:
 
 
 @dataclass(slots=True)
+class Measured:
+    """One server life as its agent found it at one moment."""
+
+    at: float
+    usage: RoleUsage
+    due: float
+    """Processors that it is to have."""
+
+
+@dataclass(slots=True)
 class Watched:
     """What is remembered of one server life."""
 
@@ -49,6 +60,8 @@ class Watched:
     report: Report | None = None
     """The last that was taken down."""
     sums: deque[Counted] = field(default_factory=deque)
+    measured: deque[Measured] = field(default_factory=deque)
+    """By its agent, over the last moments."""
     at_work_since: float = math.inf
     """When it was first asked for keys. Its first seconds are not taken down: with first rows come pages and tables."""
     blamed: int = 0
@@ -63,6 +76,7 @@ class Guards:
         self._seen: list[growth.Seen] = []
         self._watched: dict[int, Watched] = {}
         self._rest_until = 0.0
+        self._easing = Easing()
         self.ahead: tuple[memory.Forecast, ...] = ()
         """What became of memory when it was looked at last."""
         self.refused: tuple[float, events.Event, str] | None = None
@@ -76,17 +90,46 @@ class Guards:
         return self._record.state.spec.guards
 
     def look(self, tally: Tally, usage: Mapping[Role, RoleUsage], now: float) -> None:
-        """Once a second: take down what was told, and act where it says so."""
-        state = self._record.state
-        if not self._record.owners or state.phase.over or state.healing or state.in_step:
-            return
-        nodes = [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
+        """At every tick: take down what was told, and act where it says so."""
+        state, nodes = self._record.state, self._servers()
         self._take_down(nodes, tally, usage, now)
-        if now < self._rest_until or self._rollout.moving or len(nodes) != state.servers_wanted:
+        if not nodes or not self._may_act(nodes, now):
             return
         event = self._on_memory(nodes, tally, usage) or self._on_pace(nodes, usage)
+        if event is None and self.rules.servers and not state.spec.planning.on:  # plans take back by themselves
+            event = self._easing.look(nodes, usage, state.planned.sizes[RoleKind.SERVER], now)
         if event is not None:
             self._act(event, now)
+
+    def glance(self, usage: Mapping[Role, RoleUsage], now: float) -> None:
+        """Whenever the agent has told something: only at what needs no other word, a server that is cut short."""
+        nodes = self._servers()
+        for node in nodes:
+            self._measure(self._of(node), node, usage.get(node.role), now)
+        if not self.rules.servers or not nodes or not self._may_act(nodes, now):
+            return
+        quotas = [quota for node in nodes if (quota := self._quota(node)) is not None]
+        if (worst := servers.cut_short(quotas, self.rules)) is not None:
+            room = self._peers_have_room(worst.rank, nodes, usage)
+            self._act(events.ServerReplaced(worst.rank, worst.why, at_once=room), now)
+
+    def _servers(self) -> list[Node]:
+        """Those that are looked after: ready ones, of a job that trains and whose servers may change."""
+        state = self._record.state
+        if not self._record.owners or state.phase.over or state.healing or state.in_step:
+            return []
+        return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
+
+    def _may_act(self, nodes: list[Node], now: float) -> bool:
+        """Whether what was done last is over, and its effect would show."""
+        quiet = now >= self._rest_until and not self._rollout.moving
+        return quiet and len(nodes) == self._record.state.servers_wanted
+
+    def _of(self, node: Node) -> Watched:
+        watched = self._watched.get(node.role.rank)
+        if watched is None or watched.incarnation != node.incarnation:
+            watched = self._watched[node.role.rank] = Watched(node.incarnation)
+        return watched
 
     def _act(self, event: events.Event, now: float) -> None:
         """Bring it about, and look on for a while."""
@@ -108,9 +151,7 @@ class Guards:
             report = tally.reports.get(node.role)
             counters = report.counters if report is not None else {}
             rows += counters.get("rows", 0.0)
-            watched = self._watched.get(node.role.rank)
-            if watched is None or watched.incarnation != node.incarnation:
-                watched = self._watched[node.role.rank] = Watched(node.incarnation)
+            watched = self._of(node)
             if report is watched.report:
                 continue
             watched.report = report
@@ -129,6 +170,19 @@ class Guards:
             self._seen.append(growth.Seen(samples, rows))
             if len(self._seen) > POINTS:
                 self._seen = self._seen[1::2]
+
+    def _measure(self, watched: Watched, node: Node, used: RoleUsage | None, now: float) -> None:
+        """Measurements of the last moments, while it is to have the same processors."""
+        seen = watched.measured
+        if used is None or node.cpu is None or used.incarnation != node.incarnation:
+            return
+        if seen and seen[-1].usage == used:  # told again, not measured again
+            return
+        if seen and seen[-1].due != node.cpu:
+            seen.clear()
+        seen.append(Measured(now, used, node.cpu))
+        while len(seen) > 2 and seen[1].at <= now - LATEST_S:
+            seen.popleft()
 
     def _on_memory(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]) -> events.Event | None:
         self.ahead = self._look_ahead(nodes, tally, usage)
@@ -190,6 +244,17 @@ class Guards:
             found.append(servers.far_behind(paces, self.rules))
         last, before = found
         return last if last is not None and before is not None and last.rank == before.rank else None
+
+    def _quota(self, node: Node) -> servers.Quota | None:
+        """What its machine lets it have. None: it has no limit, or was not measured for long enough."""
+        seen = self._watched[node.role.rank].measured
+        if len(seen) < 2 or (seconds := seen[-1].at - seen[0].at) < LATEST_S:
+            return None
+        first, last = seen[0].usage, seen[-1].usage
+        return servers.Quota(
+            rank=node.role.rank, due=seen[-1].due, cpu=(last.cpu_s - first.cpu_s) / seconds,
+            throttled=(last.throttled_s - first.throttled_s) / seconds,
+        )  # fmt: skip
 
     def _relieve(self, verdict: servers.Verdict, paces: list[servers.Pace], workers: int) -> events.Event:
         hot = next(one for one in paces if one.rank == verdict.rank)

@@ -7,6 +7,7 @@ Next: the master moves slots, grants CPU, or replaces the server by one elsewher
 * More load than its peers and no CPU to spare: **hot**. Slots move to the others; if it is mostly one slot that nobody
   could take off it without being hot in its place, it gets more CPU.
 * No more load than its peers, but each key takes far longer: **slow**. Its machine is at fault, so it is replaced.
+* Throttled nearly all the time with far less CPU than it is to have: slow for certain, whatever its peers do.
 """
 
 from collections.abc import Sequence
@@ -69,6 +70,40 @@ def far_behind(latest: Sequence[Pace], rules: GuardRules) -> Verdict | None:
         verdict for verdict in judge(latest, replace(rules, slower=rules.far_slower)) if verdict.cause is Cause.SLOW
     ]
     return replace(found[0], sure=True) if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What the machine of one server has let it have over the last moments, as the kernel counts it."""
+
+    rank: int
+    cpu: float
+    """Processors it used."""
+    due: float
+    """Processors it is to have."""
+    throttled: float
+    """Part of the time whose quota was used up: of that it had all that it was let have."""
+
+
+def cut_short(quotas: Sequence[Quota], rules: GuardRules) -> Verdict | None:
+    """The server whose machine gives it far less than it is to have, while another has its due.
+
+    Nothing has to be compared or waited for: a period's quota is used up only by using it, so whoever used less in all
+    than these periods should have brought has a smaller quota than it is to have. No hiccup and no burst looks so.
+    """
+    found = [
+        one
+        for one in quotas
+        if one.throttled >= rules.throttled and one.cpu < rules.given * one.due * min(1.0, one.throttled)
+    ]
+    if not found or len(found) == len(quotas):
+        return None
+    worst = min(found, key=lambda one: one.cpu / one.due)
+    why = (
+        f"server-{worst.rank} gets {worst.cpu:.2g} of the {worst.due:.2g} CPUs that it is to have, and had to wait for "
+        f"{min(1.0, worst.throttled):.0%} of the time: its machine is the cause"
+    )
+    return Verdict(rank=worst.rank, cause=Cause.SLOW, why=why, sure=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,7 @@ class GroupV1:
             cpu_s=read_number(self._folder_of, "cpuacct", "cpuacct.usage") / 1e9,
             memory=memory.get("total_rss", 0) + memory.get("total_shmem", 0),
             peak=read_number(self._folder_of, "memory", "memory.max_usage_in_bytes"),
+            throttled_s=read_table(self._folder_of, "cpu", "cpu.stat").get("nr_throttled", 0) * PERIOD_US / 1e6,
         )
 
     def oom_kills(self) -> int:
@@ -133,11 +134,12 @@ class GroupV2:
 
     def usage(self) -> Usage:
         """`cpu.stat` is there even where the CPU controller is not."""
-        memory = read_table(self._here, "", "memory.stat")
+        memory, cpu = read_table(self._here, "", "memory.stat"), read_table(self._here, "", "cpu.stat")
         return Usage(
-            cpu_s=read_table(self._here, "", "cpu.stat").get("usage_usec", 0) / 1e6,
+            cpu_s=cpu.get("usage_usec", 0) / 1e6,
             memory=memory.get("anon", 0) + memory.get("shmem", 0),
             peak=read_number(self._here, "", "memory.peak"),
+            throttled_s=cpu.get("nr_throttled", 0) * PERIOD_US / 1e6,
         )
 
     def oom_kills(self) -> int:

@@ -92,8 +92,14 @@ def same_then_again(found, expected):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_quiet_run_to_the_bit(tmp_path, workers):
+@pytest.mark.parametrize(
+    ("workers", "own"),
+    [(1, True), pytest.param(2, True, marks=pytest.mark.soak), pytest.param(2, False, marks=pytest.mark.soak)],
+)
+def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_quiet_run_to_the_bit(
+    tmp_path, workers, own
+):
+    """`own`: it has a checkpoint of its own by then; else it goes back to the one that it went on from."""
     rules = CheckpointRules(every_s=0.3, keep=1000)
     _, quiet, expected = train(tmp_path / "quiet", pause_s=0.005, workers=workers, checkpoints=rules)
     folder = str(tmp_path / "quiet" / "runs" / "steps" / "checkpoints")
@@ -103,12 +109,14 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     assert reader.latest(folder).manifest.step == 150, "the last one has everything"
 
     def lose_a_server(job):
-        job.until(lambda now: now.checkpoint)
+        if own:
+            job.until(lambda now: now.checkpoint)
         before = formed(job)
         assert job.kill("server-1")
         until_back(job, before)
 
-    rules = CheckpointRules(every_s=0.3, resume=folder, resume_number=number, numbers_after=1000)
+    every_s = 0.3 if own else 3600.0
+    rules = CheckpointRules(every_s=every_s, resume=folder, resume_number=number, numbers_after=1000)
     status, resumed, found = train(
         tmp_path / "second", pause_s=0.005, meanwhile=lose_a_server, workers=workers, checkpoints=rules
     )

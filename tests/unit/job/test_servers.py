@@ -7,6 +7,7 @@ import pytest
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import Blame, JobSpec, Phase
+from springtide.domain.leases import Holder
 from springtide.job import actions, events
 from springtide.job.state import JobState
 
@@ -138,3 +139,14 @@ def test_a_worker_that_gave_up_before_the_loss_was_known_does_not_end_the_job():
     state.handle(events.Gone(RoleExit(role=WORKER, pid=8, code=1)), at=2)
     assert state.suspicion
     failure(state.handle(killed(SERVERS[0]), at=2.1))  # no relaunch is allowed here at all
+
+
+def test_a_bsp_group_without_a_checkpoint_of_its_own_goes_back_to_the_one_that_the_job_went_on_from():
+    state = started(sync="bsp")
+    state.safety.origin = 3
+    state.handle(events.Formed((Holder(0),), "all are here"), at=2)
+    done = state.handle(killed(SERVERS[1]), at=3)
+    decided = next(action for action in done if isinstance(action, actions.Decided))
+    assert decided.what.startswith("take the bsp group back to checkpoint 3, which the job went on from")
+    assert {each.role: each.incarnation for each in state.wanted()} == {SERVERS[0]: 1, SERVERS[1]: 1, WORKER: 1}
+    state.check()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.job import events
 from springtide.master.guards import Guards
 from springtide.master.tally import Tally
@@ -63,3 +63,24 @@ def test_the_first_seconds_at_work_say_nothing(watch):
     for _ in range(20):
         watch.second(USUAL, USUAL)
     assert not watch.happened
+
+
+def test_a_server_that_its_machine_cuts_short_is_replaced_at_once_by_what_its_agent_has_measured(watch):
+    nodes = {rank: watch.job.desk.record.state.node(Role(RoleKind.SERVER, rank)) for rank in (0, 1)}
+    for node in nodes.values():
+        node.cpu = 0.7
+
+    def measured(at, *cpu_and_throttled):
+        usage = {
+            nodes[rank].role: RoleUsage(role=nodes[rank].role, cpu_s=cpu, throttled_s=throttled)
+            for rank, (cpu, throttled) in enumerate(cpu_and_throttled)
+        }
+        watch.guards.glance(usage, at)
+
+    measured(0.0, (5.0, 1.0), (5.0, 1.0))
+    measured(0.25, (5.1, 1.0), (5.1, 1.0))
+    measured(0.5, (5.2, 1.0), (5.105, 1.2))
+    assert not watch.happened
+    measured(0.75, (5.3, 1.0), (5.11, 1.5))
+    (event,) = watch.happened
+    assert isinstance(event, events.ServerReplaced) and (event.rank, event.at_once) == (1, True)

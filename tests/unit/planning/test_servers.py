@@ -94,3 +94,24 @@ def test_never_are_all_servers_hot_nor_all_slow(given_paces):
     paces = [pace(i, *one) for i, one in enumerate(given_paces)]
 
     assert set(causes(*paces)) not in ({Cause.HOT}, {Cause.SLOW})
+
+
+def quota(rank: int, cpu: float = 0.5, due: float = 0.7, throttled: float = 0.0) -> servers.Quota:
+    return servers.Quota(rank=rank, cpu=cpu, due=due, throttled=throttled)
+
+
+def test_a_server_whose_machine_gives_it_less_than_its_due_is_slow_for_certain():
+    verdict = servers.cut_short([quota(0), quota(1, cpu=0.02, throttled=1.0)], RULES)
+
+    assert verdict is not None and (verdict.rank, verdict.cause, verdict.sure) == (1, Cause.SLOW, True)
+    assert "server-1 gets 0.02 of the 0.7 CPUs that it is to have" in verdict.why
+
+
+def test_a_server_that_is_throttled_at_its_own_limit_or_has_nothing_to_do_is_not_cut_short():
+    assert servers.cut_short([quota(0), quota(1, cpu=0.7, throttled=1.0)], RULES) is None
+    assert servers.cut_short([quota(0), quota(1, cpu=0.01)], RULES) is None
+    assert servers.cut_short([quota(0), quota(1, cpu=0.3, throttled=0.6)], RULES) is None  # in bursts, its due in each
+
+
+def test_where_all_are_cut_short_nobody_could_take_their_slots():
+    assert servers.cut_short([quota(0, cpu=0.02, throttled=1.0), quota(1, cpu=0.02, throttled=1.0)], RULES) is None

@@ -72,17 +72,18 @@ def test_without_limits_nothing_is_written(which, request):
 def test_version_1_counts_nanoseconds_and_memory_that_cannot_be_taken_back(v1):
     root, group = v1
     (root / "cpuacct/cpuacct.usage").write_text("1500000000\n")
+    (root / "cpu/cpu.stat").write_text("nr_periods 90\nnr_throttled 7\nthrottled_time 123456789\n")
     (root / "memory/memory.stat").write_text("cache 900\nrss 5\ntotal_cache 900\ntotal_rss 4096\ntotal_shmem 8192\n")
     (root / "memory/memory.max_usage_in_bytes").write_text("20480\n")
-    assert group.usage() == Usage(cpu_s=1.5, memory=12288, peak=20480)
+    assert group.usage() == Usage(cpu_s=1.5, memory=12288, peak=20480, throttled_s=0.7)
 
 
 def test_version_2_counts_microseconds(v2):
     root, group = v2
-    (root / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\nsystem_usec 2\n")
+    (root / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\nnr_periods 90\nnr_throttled 7\n")
     (root / "memory.stat").write_text("anon 4096\nfile 900\nkernel 77\nshmem 8192\n")
     (root / "memory.peak").write_text("20480\n")
-    assert group.usage() == Usage(cpu_s=1.5, memory=12288, peak=20480)
+    assert group.usage() == Usage(cpu_s=1.5, memory=12288, peak=20480, throttled_s=0.7)
 
 
 def test_the_kernels_own_count_of_kills_is_read(v1, tmp_path):
