@@ -34,6 +34,7 @@ BENCHES = {
     "plan": "springtide.bench.plan",
     "fit": "springtide.bench.fit",
     "autotune": "springtide.bench.autotune",
+    "cache": "springtide.bench.cache",
     "auc": "springtide.bench.auc",
     "auc-xdeepfm": "springtide.bench.auc_xdeepfm",
     "allocate": "springtide.bench.allocate",

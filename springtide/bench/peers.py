@@ -60,9 +60,12 @@ def environment_of(what: str, folder_name: str, packages: Sequence[str], first: 
 class Worker:
     """A process that measures when it is asked to. Use as a context, or give `contestant()` to the harness."""
 
-    def __init__(self, script: str, *, python: pathlib.Path | None = None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, script: str, *, python: pathlib.Path | None = None, options: Mapping[str, Any], inside: Sequence[str] = ()
+    ) -> None:
+        """`inside`: words before the command, such as those that put it into a network namespace."""
         self.name = script
-        command = [str(python or sys.executable), str(WORKERS / f"{script}.py")]
+        command = [*inside, str(python or sys.executable), str(WORKERS / f"{script}.py")]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
         )

@@ -103,14 +103,18 @@ def simulate(
 @app.command(
     short_help="A paper's figures from this code, beside its own.",
     epilog="""\b
-Example:
+Examples:
   springtide reproduce dlrover-rm --out figures --json
+  springtide reproduce herald --ids clicks.npy
 """,
 )
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Which paper: dlrover-rm.")],
+    name: Annotated[str, typer.Argument(help="Which paper: dlrover-rm or herald.")],
     seeds: Annotated[int, typer.Option(min=1, help="How often everything is done, with other luck.")] = 3,
-    jobs: Annotated[int, typer.Option(min=10, help="Jobs of a cluster's day.")] = 500,
+    jobs: Annotated[int, typer.Option(min=10, help="dlrover-rm: jobs of a cluster's day.")] = 500,
+    ids: Annotated[
+        str | None, typer.Option(help="herald: ids of real data, samples by tables.", metavar="FILE.npy|FILE.parquet")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few jobs: shows that it runs, proves nothing.")] = False,
     out: Annotated[str | None, typer.Option(help="Folder for plots and a page.", metavar="DIR")] = None,
     as_json: Json = False,
@@ -119,4 +123,4 @@ def reproduce(
     """A paper's figures from this code, in simulation, beside the paper's own, each with its goal."""
     from springtide.cli import reproduce as verb
 
-    return verb.reproduce(name, seeds=seeds, jobs=jobs, quick=quick, out=out, as_json=as_json)
+    return verb.reproduce(name, seeds=seeds, jobs=jobs, quick=quick, out=out, as_json=as_json, ids=ids)

@@ -1,4 +1,5 @@
-"""A parameter server without a master, for benchmarks that need servers and nothing else. Options: index, servers.
+"""A parameter server without a master, for benchmarks that need servers and nothing else. Options: index, servers;
+host, and workers of a bsp group, if it is not this host's one.
 
 Rounds: {"what": "address"} -> address, CPU seconds so far, and what its slots remember.
 """
@@ -17,7 +18,10 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     from springtide.bench import served
     from springtide.embedding import serve
 
-    role = serve.ServerRole(index=options["index"], slots=served.SLOTS, seed=0, workers=1, secret=served.SECRET)
+    role = serve.ServerRole(
+        index=options["index"], slots=served.SLOTS, seed=0, secret=served.SECRET,
+        workers=options.get("workers", 1), host=options.get("host", "127.0.0.1"),
+    )  # fmt: skip
     role.place(served.placement(options["servers"]))
     address = role.start()
 

@@ -1,0 +1,103 @@
+"""Worker caches with a schedule, one of the ways that `bench cache` compares: the native scheduler and cache of jobs,
+driven by hand.
+
+In: a `Rank` whose client reaches the servers. Out: `Scheduled`. Every rank schedules the whole batch one step ahead and
+carries out its own plan; rows that go from worker to worker go over gloo.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from springtide import _native
+from springtide.bench.cache_systems import Floats, Ids, Rank, pulled, pushed, values
+from springtide.embedding import allocate
+from springtide.embedding.client import TableClient
+
+
+class Scheduled:
+    """Ours. `settings` are those of the scheduler beside workers and capacity."""
+
+    def __init__(self, rank: Rank, **settings: Any) -> None:
+        inner: Any = rank.client.backend
+        self._cache = _native.CachedBackend(inner)
+        client = TableClient(self._cache)
+        tables = tuple(range(rank.first_table, rank.first_table + len(rank.starts)))
+        client.declare(spec for spec in rank.client.specs if spec.id in tables)
+        self._cache.cache_tables(list(tables))
+        self._rank = rank.with_client(client)
+        self._scheduler = allocate.Scheduler(
+            allocate.Settings(workers=rank.workers, capacity_rows=rank.capacity, tables=tables, **settings)
+        )
+        self._mine: dict[int, Ids] = {}
+        self._planned: tuple[int, int] | None = None
+        """The step that is planned ahead, and the number that its plan was set for."""
+        self._part: Any = None
+
+    def samples(self, step: int) -> Ids:
+        """As scheduled; the first step of all is scheduled now."""
+        if step not in self._mine:
+            self._plan(step, 0)
+        return self._mine[step]
+
+    def read(self, step: int, number: int, rows: Ids) -> Floats:
+        """From the cache what the plan says, else from the servers; the next step is planned meanwhile."""
+        assert self._planned is not None
+        if self._planned[1] != number:  # other ways took the numbers between
+            self._move(number)
+        self._part = pulled(self._rank, rows, number)
+        self._mine.pop(step - 1, None)
+        self._plan(step + 1, number + 1)
+        return values(self._part, self._rank.dim)
+
+    def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
+        """Rows of its own are trained here; gradients of shared rows go to the servers, rows to who needs them next."""
+        pending = pushed(self._rank, self._part, grads, number)
+        self._exchange(number + 1)
+        return pending
+
+    def _plan(self, step: int, number: int) -> None:
+        batch = self._rank.batch(step) - self._rank.starts
+        features = [
+            allocate.Feature(self._rank.first_table + at, np.ascontiguousarray(column))
+            for at, column in enumerate(batch.T)
+        ]
+        scheduled = self._scheduler.schedule(features, len(batch))
+        self._mine[step] = np.flatnonzero(np.asarray(scheduled.rank_of_sample) == self._rank.rank)
+        self._first = scheduled.plans[self._rank.rank] if not number else None
+        if number:
+            self._cache.set_plan(number, scheduled.plans[self._rank.rank])
+        self._planned = (step, number)
+
+    def _move(self, number: int) -> None:
+        assert self._planned is not None
+        if self._first is not None:
+            self._cache.set_plan(number, self._first)
+        else:
+            self._cache.move_plan(self._planned[1], number)
+        self._planned = (self._planned[0], number)
+
+    def _exchange(self, number: int) -> None:
+        """Both ends know keys and sizes from the plan."""
+        group = self._rank.group
+        if group is None:
+            return
+        going = [(torch.from_numpy(np.asarray(rows)), peer) for peer, rows in self._cache.sends(number)]
+        coming = [(peer, torch.empty(floats)) for peer, floats in self._cache.receives(number)]
+        work = [group.send([rows], peer, 0) for rows, peer in going]
+        work += [group.recv([rows], peer, 0) for peer, rows in coming]
+        for one in work:
+            one.wait()
+        for peer, rows in coming:
+            self._cache.received(number, peer, rows.numpy())
+
+
+def herald(rank: Rank) -> Scheduled:
+    """The paper's: LAIA and on-demand pushes."""
+    return Scheduled(rank, policy="laia")
+
+
+def ours(rank: Rank) -> Scheduled:
+    """What a job has: rows from worker to worker where that is less."""
+    return Scheduled(rank, policy="laia", p2p="rows")

@@ -1,0 +1,139 @@
+"""Figures of Herald that are times: Figs. 4 (share), 14-19, from counted rows and measured costs; Fig. 20 from the
+benchmark that searches by brute force.
+
+In: workloads, seeds, `timing.Costs`. Out: rows that name the costs they use. Next: `reproduction`.
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from springtide.sim.herald import preset, rows_counted, timing
+from springtide.sim.herald.counts import Sent
+from springtide.sim.herald.preset import Size, Workload
+from springtide.sim.herald.rows_counted import HERALD, OURS, PLAIN
+from springtide.sim.herald.timing import Costs, Load
+from springtide.sim.rows import Row, missing, row
+
+BENCHES = timing.PUBLISHED.parent
+NOT_MEASURED = "needs what `springtide bench cache --json` measures; nothing of it is published here"
+SHARES = (0.04, 0.06, 0.08, 0.1)
+SERVERS = (1, 2, 4)
+STATIC_SHARE = 0.01
+FIGURES: tuple[tuple[str, str, str], ...] = (
+    ("004 Fig. 4", "embedding communication, of the time", "<= 0.63"),
+    ("004 Fig. 14", "speed-up over HET", "1.09-2.11"),
+    ("004 Fig. 15", "scaling factor", "0.42-0.60 to 0.52-0.90"),
+    ("004 Fig. 17", "speed-up over static caching", "1.67-51.59"),
+    ("004 Fig. 16", "speed-up by cache size", "1.97-2.15"),
+    ("004 Fig. 18", "speed-up, 80 workers", "1.02-1.60"),
+    ("004 Fig. 19", "speed-up by servers", "about 1.4"),
+)
+SCALING = {PLAIN: ("HET in bsp", "0.42-0.60"), HERALD: ("LAIA and plan", "0.52-0.90"), OURS: ("ours, P2P", "0.52-0.90")}
+PUBLISHED = (
+    ("cache", "vs_het_1gbit", "004 Fig. 14", "measured, 4 workers, 1 Gbit/s: ours over HET", "1.09-2.11"),
+    ("cache", "vs_static_1gbit", "004 Fig. 17", "measured, 4 workers, 1 Gbit/s: ours over static", "1.67-51.59"),
+    ("allocate", "quality_vs_brute_force", "004 Fig. 20", "brute force over ours, transmissions", "0.45-0.57"),
+)
+"""By benchmark and goal: the figure that it belongs to."""
+
+
+def load_of(sent: Sent) -> Load:
+    """What links carry; rows sent directly load workers' links only."""
+    return Load(pulls=sent.pulls, pushes=sent.pushes, largest_pull=sent.largest_pull, largest_push=sent.largest_push)
+
+
+def seconds(
+    load: Workload, way: str, size: Size, seed: int, cost: Costs, *, servers: int = preset.SERVERS, **changes: Any
+) -> float:
+    """An iteration of one way."""
+    sent = rows_counted.sent(load, way, size, seed, **changes)
+    workers = changes.get("workers", preset.WORKERS)
+    return timing.iteration_s(load_of(sent), cost, workers=workers, servers=servers)
+
+
+def faster(load: Workload, way: str, size: Size, seed: int, cost: Costs, **changes: Any) -> float:
+    """The speed-up over HET in bsp."""
+    return seconds(load, PLAIN, size, seed, cost, **changes) / seconds(load, way, size, seed, cost, **changes)
+
+
+def static(load: Workload, size: Size, seed: int, cost: Costs) -> float:
+    """Seconds of an iteration with the same hottest rows everywhere, all-reduced, the others pulled and pushed."""
+    stream, batches = load.batches(size, seed)
+    starts = np.concatenate([[0], np.cumsum(stream.rows)[:-1]]).astype(np.int64)
+    often = np.bincount((stream.ids + starts).reshape(-1), minlength=stream.total_rows)
+    hot = np.zeros(stream.total_rows, dtype=bool)
+    hot[np.argsort(often, kind="stable")[::-1][: max(int(STATIC_SHARE * stream.total_rows), 1)]] = True
+    cold = [
+        int((~hot[np.unique(part + starts)]).sum())
+        for batch in batches[preset.WARM_UPS :]
+        for part in np.split(batch, preset.WORKERS)
+    ]
+    mean, most = float(np.mean(cold)), float(np.max(cold))
+    rows = Load(pulls=mean, pushes=mean, largest_pull=most, largest_push=most, reduced=float(hot.sum()))
+    return timing.iteration_s(rows, cost, workers=preset.WORKERS, servers=preset.SERVERS)
+
+
+def timed(load: Workload, size: Size, seeds: Sequence[int], cost: Costs | None) -> list[Row]:
+    """Figs. 4, 14, 15 and 17 of one workload."""
+    if cost is None:
+        return [missing(figure, f"{load.name}: {what}", paper, NOT_MEASURED) for figure, what, paper in FIGURES[:4]]
+    chosen, name = load.seeds(seeds), load.name
+    took = {way: [seconds(load, way, size, seed, cost) for seed in chosen] for way in (PLAIN, HERALD, OURS)}
+    share = [1 - cost.necessary_s / one for one in took[PLAIN]]
+    found = [row("004 Fig. 4", f"{name}: HET in bsp, communication of the time", "<= 0.63", share, why=cost.source)]
+    for way, what in ((HERALD, "LAIA and plan"), (OURS, "ours, with P2P")):
+        ratios = [plain / mine for plain, mine in zip(took[PLAIN], took[way], strict=True)]
+        found.append(row("004 Fig. 14", f"{name}: {what} over HET", "1.09-2.11", ratios, goal=1.09, why=cost.source))
+    for way, (what, paper) in SCALING.items():
+        factors = [cost.necessary_s / one for one in took[way]]
+        found.append(row("004 Fig. 15", f"{name}: scaling factor, {what}", paper, factors, why=cost.source))
+    over = [static(load, size, seed, cost) / mine for seed, mine in zip(chosen, took[HERALD], strict=True)]
+    found.append(
+        row("004 Fig. 17", f"{name}: LAIA and plan over static caching", "1.67-51.59", over, goal=1.67, why=cost.source)
+    )
+    return found
+
+
+def shapes(load: Workload, size: Size, seeds: Sequence[int], cost: Costs | None) -> list[Row]:
+    """Figs. 16, 18 and 19: smaller caches, a large cluster, more servers."""
+    if cost is None:
+        return [missing(figure, f"{load.name}: {what}", paper, NOT_MEASURED) for figure, what, paper in FIGURES[4:]]
+    chosen, found = load.seeds(seeds), []
+    for share in SHARES:
+        ratios = [faster(load, HERALD, size, seed, cost, share=share) for seed in chosen]
+        found.append(
+            row("004 Fig. 16", f"{load.name}: over HET, caches of {share:.0%}", "1.97-2.15", ratios, why=cost.source)
+        )
+    few = Size(iterations=min(size.iterations, 40), epoch=size.epoch, workers=size.workers)
+    most = max(size.workers)
+    ratios = [faster(load, HERALD, few, seed, cost, workers=most, servers=most // 8) for seed in chosen]
+    found.append(row("004 Fig. 18", f"{load.name}: over HET, {most} workers", "1.02-1.60", ratios, goal=1.02,
+                     why=f"a server for 8 workers, which the text does not say; {cost.source}"))  # fmt: skip
+    for servers in SERVERS:
+        ratios = [faster(load, HERALD, size, seed, cost, servers=servers) for seed in chosen]
+        paper = "not in text" if servers == 1 else "about 1.4"
+        found.append(row("004 Fig. 19", f"{load.name}: over HET, {servers} servers", paper, ratios, why=cost.source))
+    return found
+
+
+def measured(folder: pathlib.Path = BENCHES) -> list[Row]:
+    """What was really trained and really searched, as far as it is published."""
+    return [
+        _published(folder / f"{bench}.json", figure, what, paper, id) for bench, id, figure, what, paper in PUBLISHED
+    ]
+
+
+def _published(path: pathlib.Path, figure: str, what: str, paper: str, id: str) -> Row:
+    command = f"`springtide bench {path.stem} --json`"
+    try:
+        run: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return missing(figure, what, paper, f"{command} measures it; nothing of it is published here")
+    one = next((goal for goal in run["goals"] if goal["id"] == id), None)
+    if run["quick"] or one is None or one["value"] is None:
+        return missing(figure, what, paper, f"{command} measures it; what is published has no {id}")
+    return row(figure, what, paper, [one["value"]], goal=one["target"], why=f"{command} of {run['date']}")

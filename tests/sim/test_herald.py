@@ -1,0 +1,131 @@
+"""`springtide reproduce herald`: counts agree with counting by hand, and rows hold what they claim."""
+
+import json
+
+import numpy as np
+import pytest
+
+from springtide.bench import id_streams
+from springtide.cli import app
+from springtide.embedding.allocate import Settings
+from springtide.sim.herald import counts, popularity, preset, reproduction, rows_counted, rows_timed, timing, vanilla
+
+TINY = preset.Size(iterations=3, epoch=2_048, workers=(8,))
+COST = timing.Costs(necessary_s=0.01, goodput=0.8, source="made up")
+
+
+@pytest.fixture
+def stream_file(tmp_path):
+    """Ids as a file of real data would have them."""
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "ids.npy", random.zipf(1.3, (13 * 1024 * 2, 3)) % 4000)
+    return tmp_path / "ids.npy"
+
+
+def test_a_file_of_ids_is_reproduced_alone_with_every_figure(stream_file, capsys, tmp_path):
+    command = [
+        "reproduce",
+        "herald",
+        "--quick",
+        "--json",
+        "--ids",
+        str(stream_file),
+        "--out",
+        str(tmp_path / "figures"),
+    ]
+    assert app.main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    said = json.loads(lines[-1])
+    assert said["ids"] == "ids.npy" and said["quick"]
+    for one in said["rows"]:
+        assert one["ours"] is not None or one["why"], one
+    figures = {one["figure"].removeprefix("004 ") for one in said["rows"]}
+    assert {f"Fig. {number}" for number in (3, 4, 6, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20)} | {
+        "Table 2"
+    } <= figures
+    page = (tmp_path / "figures" / "herald.html").read_text()
+    assert "herald-fig11.png" in page and (tmp_path / "figures" / "herald-fig11.png").stat().st_size > 1000
+
+
+def test_ids_belong_to_herald_only(stream_file, capsys):
+    assert app.main(["reproduce", "dlrover-rm", "--ids", str(stream_file)]) == 2
+    assert "springtide reproduce herald" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_the_native_scheduler_counts_what_plain_caches_with_versions_count(share):
+    """Two ways that know nothing of each other: random allocation and every update pushed, on the same stream."""
+    stream = id_streams.make("w4", samples=16 * 1024)
+    batches, capacity = stream.batches(1024), int(share * stream.total_rows)
+    plain = vanilla.count(batches, stream.rows, workers=8, capacity=capacity, skip=4)
+    native = counts.count(
+        batches, Settings(workers=8, capacity_rows=capacity, policy="random", on_demand=False), skip=4
+    )  # fmt: skip
+    assert native.pushes == pytest.approx(plain.pushes, rel=0.01)  # other random parts of the same batches
+    assert native.pulls == pytest.approx(plain.pulls, rel=0.01)
+
+
+def test_versions_tell_misses_from_updates_on_a_case_that_can_be_counted_by_hand():
+    both, split = np.array([[0], [0]]), np.array([[1], [2]])  # one table; two workers have a sample each
+    plain = vanilla.count([both, both, split, split], [3], workers=2, capacity=3, skip=0)
+    assert plain.pushes * 8 == 8
+    assert plain.misses * 8 >= 4 and plain.stale * 8 >= 2  # row 0 misses twice and is stale twice; 1 and 2 miss
+    once = vanilla.count([both, split, both], [3], workers=2, capacity=1, skip=2)
+    assert once.misses == 1.0 and once.stale == 0.0  # evicted in between
+
+
+def test_the_degree_of_infrequency_is_that_of_what_caches_hold():
+    seen = [np.array([100, 3, 2, 0]), np.array([90, 80, 0, 0])]
+    assert popularity.doi(seen, 0.5, samples=400, workers=8) == pytest.approx(1 / 4)  # 100, 90, 80, 3; 50 a worker
+    assert popularity.doi_by_table(seen, 0.5, samples=400, workers=8) == [0.5, 0.0]
+    assert rows_counted.best_tables(np.array([[0, 0]] * 300 + [[1, 0], [2, 0]]), [40, 4], 8)[0] == 0
+
+
+def test_a_larger_batch_has_more_distinct_rows_but_less_than_in_proportion():
+    ids = np.random.default_rng(1).integers(0, 5000, (8192, 2))
+    assert 1 < popularity.growth(ids, workers=8) < 4
+
+
+def test_less_is_transmitted_with_each_half_of_the_scheduler_and_least_with_both():
+    load = preset.Workload(name="w4")
+    some = {way: rows_counted.sent(load, way, TINY, 0).transmissions for way in rows_counted.WAYS}
+    ways = rows_counted
+    assert (
+        some[ways.HERALD]
+        < min(some[ways.LAIA], some[ways.PLAN])
+        <= max(some[ways.LAIA], some[ways.PLAN])
+        < some[ways.PLAIN]
+    )
+    assert some[ways.OURS] <= some[ways.HERALD]
+
+
+def test_time_grows_with_rows_and_shrinks_with_servers_until_a_workers_own_link_is_full():
+    load = timing.Load(pulls=100, pushes=50, largest_pull=120, largest_push=60)
+    one, two, many = (timing.communication_s(load, COST, workers=8, servers=servers) for servers in (1, 2, 100))
+    assert one == pytest.approx(8 * 150 * preset.ROW_BYTES / 1e9) and two == pytest.approx(one / 2)
+    assert many == pytest.approx(180 * preset.ROW_BYTES / 1e9)
+
+
+def test_rows_on_times_name_their_costs_or_what_would_measure_them():
+    load = preset.Workload(name="w4")
+    for one in (*rows_timed.timed(load, TINY, [0], COST), *rows_timed.shapes(load, TINY, [0], COST)):
+        assert one.ours is not None and "made up" in one.why
+    for one in (*rows_timed.timed(load, TINY, [0], None), *rows_timed.shapes(load, TINY, [0], None)):
+        assert one.ours is None and "bench cache" in one.why
+
+
+def test_costs_and_figures_that_nobody_published_are_missing(tmp_path):
+    assert timing.costs(tmp_path / "cache.json") is None
+    assert all(one.ours is None and "publish" in one.why for one in rows_timed.measured(tmp_path))
+    published = {"details": {"necessary_s": 0.02, "goodput": 0.9}, "quick": False, "date": "2026-11-16",
+                 "goals": [{"id": "vs_het_1gbit", "value": 1.5, "target": 1.09}]}  # fmt: skip
+    (tmp_path / "cache.json").write_text(json.dumps(published))
+    cost = timing.costs(tmp_path / "cache.json")
+    assert cost is not None and cost.necessary_s == 0.02 and "2026-11-16" in cost.source
+    assert rows_timed.measured(tmp_path)[0].ours == 1.5
+
+
+def test_figures_stand_in_the_order_of_the_paper():
+    assert reproduction._order("004 Fig. 4") < reproduction._order("004 §2.2") < reproduction._order("004 Fig. 6")
+    assert reproduction._order("004 Fig. 11") < reproduction._order("004 Table 2") < reproduction._order("004 Fig. 12")
