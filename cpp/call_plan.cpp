@@ -41,15 +41,20 @@ void CallPlan::name_tables(std::span<const TableId> tables, std::span<const Key>
   }
   const TableUse* const* known = use_by_id_.data();
   size_t floats = 0, ids = use_by_id_.size();  // locals: a member would be written back at every key
+  uint32_t first = 0, differ = 0;
   for (TableId id : tables) {
     if (id >= ids || known[id] == nullptr) [[unlikely]] {
       use(id, missing_use(id));
       known = use_by_id_.data();
       ids = use_by_id_.size();
     }
-    floats += known[id]->dim;
+    const uint32_t dim = known[id]->dim;
+    if (floats == 0) first = dim;
+    floats += dim;
+    differ |= dim ^ first;
   }
   floats_ = floats;
+  common_dim_ = differ == 0 ? first : 0;
 }
 
 bool CallPlan::seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const {
@@ -70,6 +75,10 @@ std::vector<KeyRange> CallPlan::cut(std::span<const TableId> tables, std::span<c
   for (uint32_t part = 1; part <= parts; ++part) {
     const size_t end = keys.size() * part / parts;
     ranges.push_back({first, end, floats});
+    if (common_dim_ != 0) {  // the usual case, without a look at every key
+      floats += common_dim_ * (end - first);
+      first = end;
+    }
     for (; part < parts && first < end; ++first) floats += use_by_id_[tables[first]]->dim;
   }
   return ranges;

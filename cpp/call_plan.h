@@ -120,6 +120,7 @@ class CallPlan {
 
   std::vector<Item> items_, unordered_;  // never shrink
   size_t count_ = 0, floats_ = 0;
+  uint32_t common_dim_ = 0;  // of all keys; 0: they differ
   std::array<uint32_t, kStripes + 1> begin_{};
   std::array<uint32_t, kStripes> end_{};
   std::deque<TableUse> uses_;
