@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 NATIVE_BUILD := build/native
 STAMPS := .stamps
 EXTRAS := dev parquet export bench sim
+COMPILE := cmake ninja nanobind
 
 .DEFAULT_GOAL := help
 .PHONY: help env native native-tests demo test check format docs bench soak setup-extra sanitize clean
@@ -23,16 +24,26 @@ help:
 
 env: $(STAMPS)/deps native
 
-$(STAMPS)/deps: pyproject.toml constraints.txt tools/install tools/requirements.py tools/link_in_place.py
-	@tools/install "$(PYTHON)" $(VENV) $(STAMPS)/requirements.txt $(EXTRAS)
+# The compiler works beside pip, which has the processor first: pip uses one core and waits for the network.
+MAKEFLAGS += -j2
+
+$(VENV)/pyvenv.cfg:
+	@tools/make_venv "$(PYTHON)" $(VENV)
+
+$(STAMPS)/compile: $(VENV)/pyvenv.cfg constraints.txt
+	@$(BIN)/pip install -qq --constraint constraints.txt $(COMPILE)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/deps: $(STAMPS)/compile pyproject.toml tools/install tools/requirements.py tools/link_in_place.py
+	@tools/install $(VENV) $(STAMPS)/requirements.txt $(EXTRAS)
 	@touch $@
 
 # Ninja rebuilds only what changed.
-native: $(STAMPS)/deps
-	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/build_native $(NATIVE_BUILD)
+native: $(STAMPS)/compile
+	@PATH="$(CURDIR)/$(BIN):$$PATH" MAKEFLAGS= nice -n 10 tools/build_native $(NATIVE_BUILD)
 
 native-tests: native
-	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/build_native $(NATIVE_BUILD) tests
+	@PATH="$(CURDIR)/$(BIN):$$PATH" MAKEFLAGS= tools/build_native $(NATIVE_BUILD) tests
 
 demo: env
 	@$(BIN)/springtide demo
@@ -65,7 +76,7 @@ soak: env native-tests
 setup-extra: $(STAMPS)/deps
 	@tools/setup_extra $(VENV) $(STAMPS)/extra.txt
 
-sanitize: $(STAMPS)/deps
+sanitize: $(STAMPS)/compile
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/sanitize
 
 clean:
