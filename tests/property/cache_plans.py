@@ -20,6 +20,11 @@ class Plan:
     hold_pull: list[int] = field(default_factory=list)
     pass_hit: list[int] = field(default_factory=list)
     pass_pull: list[int] = field(default_factory=list)
+    value_sends: list[tuple[int, int]] = field(default_factory=list)
+    value_receives: list[tuple[int, int]] = field(default_factory=list)
+    value_pull: list[int] = field(default_factory=list)
+    gradient_sends: list[tuple[int, int]] = field(default_factory=list)
+    gradient_receives: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def held(self) -> list[int]:
@@ -35,7 +40,7 @@ class Plan:
 class Planner:
     """The directory: who caches what, oldest first, and what the servers do not have yet."""
 
-    def __init__(self, ranks: int, *, capacity: int, p2p: bool, dropped: str = "") -> None:
+    def __init__(self, ranks: int, *, capacity: int, p2p: str, dropped: str = "") -> None:
         self.capacity, self.p2p, self.dropped = capacity, p2p, dropped
         self.caches: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(ranks)]
         self.holder: dict[int, int] = {}
@@ -50,13 +55,18 @@ class Planner:
                 wanted_by.setdefault(key, []).append(rank)
         for key, ranks in wanted_by.items():  # first what frees room, and what is there
             if len(ranks) > 1:
-                self._shared(key, ranks, plans)
+                if self.p2p != "gradients":
+                    self._shared(key, ranks, plans)
             elif self.holder.get(key) == ranks[0]:
                 plans[ranks[0]].hold_hit.append(key)
                 self.caches[ranks[0]].move_to_end(key)
         for key, ranks in wanted_by.items():
             if len(ranks) == 1 and key not in plans[ranks[0]].hold_hit:
                 self._alone(key, ranks[0], plans)
+        if self.p2p == "gradients":
+            for key, ranks in wanted_by.items():
+                if len(ranks) > 1:
+                    self._at_home(key, ranks, plans)
         for plan in plans:
             self.dirty_since.update(dict.fromkeys(plan.held, step))
         return plans
@@ -84,16 +94,49 @@ class Planner:
             return
         if holder is None:
             plan.hold_pull.append(key)
-        elif self.p2p and key in self.dirty_since:
-            plans[holder].sends.append((rank, key))
-            plan.receives.append((holder, key))
-            if self.dropped != "send":
-                plans[holder].drop.append(key)
-            del self.caches[holder][key]
+        elif self.p2p != "off" and key in self.dirty_since:
+            self._hand_over(key, holder, rank, plans)
         else:
             self._leave(key, plans)
             plan.hold_pull.append(key)
         cache[key], self.holder[key] = None, rank
+
+    def _hand_over(self, key: int, holder: int, rank: int, plans: list[Plan]) -> None:
+        plans[holder].sends.append((rank, key))
+        plans[rank].receives.append((holder, key))
+        if self.dropped != "send":
+            plans[holder].drop.append(key)
+        del self.caches[holder][key]
+
+    def _at_home(self, key: int, ranks: list[int], plans: list[Plan]) -> None:
+        """One of those who train a row keeps it and sums what the others send; without room it is as any shared row."""
+        holder = self.holder.get(key)
+        home = holder if holder in ranks else ranks[0]
+        if holder != home and not self._room(home, plans):
+            self._shared(key, ranks, plans)
+            return
+        holder = self.holder.get(key)  # making room may have taken it
+        dirty = key in self.dirty_since
+        for rank in ranks:
+            if rank != home:
+                if dirty and holder is not None:
+                    plans[holder].value_sends.append((rank, key))
+                    plans[rank].value_receives.append((holder, key))
+                else:
+                    plans[rank].value_pull.append(key)
+                plans[rank].gradient_sends.append((home, key))
+                plans[home].gradient_receives.append((rank, key))
+        if holder == home:
+            plans[home].hold_hit.append(key)
+            self.caches[home].move_to_end(key)
+            return
+        if holder is None or not dirty:
+            if holder is not None:
+                self._leave(key, plans)
+            plans[home].hold_pull.append(key)
+        else:
+            self._hand_over(key, holder, home, plans)
+        self.caches[home][key], self.holder[key] = None, home
 
     def _room(self, rank: int, plans: list[Plan]) -> bool:
         """Whether there is room for one more row; the oldest that this step does not need gives way."""

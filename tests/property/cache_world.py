@@ -8,6 +8,7 @@ every row it touches, once. `RULES` can be dropped one by one, to show that each
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.property.cache_plans import Plan, Planner
 
@@ -16,6 +17,7 @@ RULES = {
     "evict": "a dirty row that is evicted is written back",
     "drop": "a rank drops what others train from now on",
     "send": "a rank that sends a row to another keeps none",
+    "sum": "the home of a row that several train waits for all their gradients",
     "flush": "a flush writes back all dirty rows, not only what the next step needs",
     "ahead": "rows that the step scheduled ahead trains are dirty after it, whatever was flushed before",
     "wait": "a pull for a step waits until the step before is applied",
@@ -90,11 +92,11 @@ class World:
         if self.dropped == "empty":
             for rank, cache in zip(self.ranks, caches, strict=False):
                 rank.cache = cache
-        self.planner = Planner(ranks, capacity=self.chance.choice([1, 2, 4]), p2p=self.chance.random() < 0.5,
-                               dropped=self.dropped)  # fmt: skip
+        capacity, p2p = self.chance.choice([1, 2, 4]), self.chance.choice(["off", "rows", "gradients"])
+        self.planner = Planner(ranks, capacity=capacity, p2p=p2p, dropped=self.dropped)
         self.plans: dict[int, list[Plan]] = {}
         self.dealt: dict[int, list[list[tuple[int, ...]]]] = {}
-        self.mail: dict[tuple[int, int, int], Row] = {}
+        self.mail: dict[tuple[str, int, int, int], Any] = {}
         self.outcome: dict[int, set[str]] = {}
         self.saving: int | None = None
         self.schedule(first)
@@ -141,14 +143,18 @@ class World:
             case "read":
                 if plan is None:
                     return False
-                pulled = [*plan.hold_pull, *plan.pass_pull]
+                pulled = [*plan.hold_pull, *plan.pass_pull, *plan.value_pull]
                 late = any(self.slots[key % SLOTS].applied < rank.step - 1 for key in pulled)
-                mail = all((sender, at, key) in self.mail for sender, key in plan.receives)
+                mail = all(("row", sender, at, key) in self.mail for sender, key in plan.receives)
+                mail &= all(("value", sender, at, key) in self.mail for sender, key in plan.value_receives)
                 return mail and (not late or self.dropped == "wait")
             case "reduce":
                 return all(other.step == rank.step and other.phase == "reduce" for other in self.ranks)
-            case "push":
+            case "give":
                 return True
+            case "push":
+                there = [("gradient", sender, at, key) in self.mail for sender, key in plan.gradient_receives]
+                return all(there) or self.dropped == "sum"
         return False  # done
 
     def go(self, at: int) -> None:
@@ -163,11 +169,13 @@ class World:
         if self.dropped != "drop":
             for key in plan.drop:
                 rank.cache.pop(key, None)
-        for key in (*plan.hold_pull, *plan.pass_pull):
+        for key in (*plan.hold_pull, *plan.pass_pull, *plan.value_pull):
             cached = self.dropped in ("drop", "empty", "send") and key in rank.cache  # a cache that asks itself first
             seen[key] = rank.cache[key] if cached else self.slots[key % SLOTS].rows.get(key, ())
         for sender, key in plan.receives:
-            seen[key] = self.mail.pop((sender, at, key))
+            seen[key] = self.mail.pop(("row", sender, at, key))
+        for sender, key in plan.value_receives:
+            seen[key] = self.mail.pop(("value", sender, at, key))
         for key, row in seen.items():
             if row != wanted.get(key, ()):
                 raise Violated(f"rank {at} reads key {key} for step {rank.step}: {row}, not {wanted.get(key, ())}")
@@ -186,20 +194,32 @@ class World:
         if "save" in wishes:
             self.saving = step
         for other in self.ranks:
-            other.phase, other.wishes = "push", set()
+            other.phase, other.wishes = "give", set()
+
+    def give(self, at: int, rank: Rank, plan: Plan) -> None:
+        """Gradients to the homes of rows, before anybody waits for others'."""
+        for home, key in plan.gradient_sends:
+            self.mail["gradient", at, home, key] = self.dealt[rank.step][at][key]
+        rank.phase = "push"
 
     def push(self, at: int, rank: Rank, plan: Plan) -> None:
         """Trained rows in the cache, gradients and images on their way to the servers."""
         step, dealt = rank.step, self.dealt[rank.step][at]
+        parts: dict[int, dict[int, tuple[int, ...]]] = {key: {at: dealt[key]} for key in plan.held}
+        for sender, key in plan.gradient_receives:
+            if (part := self.mail.pop(("gradient", sender, at, key), None)) is not None:
+                parts[key][sender] = part
         for key in plan.held:
-            rank.cache[key] = (*rank.cache[key], (step, dealt[key]))
+            rank.cache[key] = (*rank.cache[key], *((step, parts[key][one]) for one in sorted(parts[key])))
         following, wishes = self.plans[step + 1][at], self.outcome[step]
         back = list(following.write_back)
         if wishes and self.dropped != "flush":
             back = list(rank.cache)
         if not wishes & {"change", "end"}:
             for to, key in following.sends:
-                self.mail[at, to, key] = rank.cache[key]
+                self.mail["row", at, to, key] = rank.cache[key]
+            for to, key in following.value_sends:
+                self.mail["value", at, to, key] = rank.cache[key]
         for number, slot in enumerate(self.slots):
             gradients = tuple((key, dealt[key]) for key in sorted(plan.passed) if key % SLOTS == number)
             images = tuple((key, rank.cache[key]) for key in sorted(set(back)) if key % SLOTS == number)
