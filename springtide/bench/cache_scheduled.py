@@ -99,5 +99,5 @@ def herald(rank: Rank) -> Scheduled:
 
 
 def ours(rank: Rank) -> Scheduled:
-    """What a job has: rows from worker to worker where that is less."""
-    return Scheduled(rank, policy="laia", p2p="rows")
+    """Our own allocator, and rows from worker to worker where that is less."""
+    return Scheduled(rank, policy="anneal", p2p="rows")

@@ -31,7 +31,7 @@ class Size:
     """Counted, after the warm-ups; as many as the paper's Appendix C counts."""
     epoch: int = 400_000
     """Samples of an epoch, for popularity."""
-    workers: Sequence[int] = (8, 16, 32, 64, 80)
+    workers: tuple[int, ...] = (8, 16, 32, 64, 80)
     """Sizes of the cluster, for Figs. 6, 13 and 18."""
 
 
