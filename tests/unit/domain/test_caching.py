@@ -1,0 +1,49 @@
+import pytest
+
+from springtide import errors
+from springtide.domain import caching
+from springtide.domain.caching import CachedTable, CacheRules
+
+
+def test_a_cache_is_given_in_bytes_or_as_a_share_of_the_rows_or_left_open():
+    assert caching.rules("64M").size == caching.rules(64 << 20).size == 64 << 20
+    assert caching.rules("10%").share == caching.rules(0.1).share == 0.1
+    assert caching.rules("auto").auto and not caching.rules("auto").off
+    assert caching.rules("off").off and caching.rules(0).off and caching.rules("0%").off
+    assert [caching.words(caching.rules(text)) for text in ("auto", "off", "64M", "10%")] == [
+        "auto", "off", "64M", "10%",
+    ]  # fmt: skip
+
+
+def test_what_is_not_given_stays_what_the_job_says():
+    job = caching.rules("1G", allocation="laia")
+    assert caching.rules(base=job) == job
+    assert caching.rules("off", base=job) == CacheRules(size=0, policy="laia")
+    assert not caching.rules("off", base=job).idle, "samples are still given out by the policy"
+    assert caching.rules("off", allocation="contiguous").idle and caching.OFF.idle
+
+
+@pytest.mark.parametrize("wrong", ["a lot", "1.5.2G", "x%", "", True])
+def test_a_size_that_is_none_says_what_is_wanted(wrong):
+    with pytest.raises(
+        errors.BadInput, match="wanted a size such as 64M, a share of all rows such as 10%, auto or off"
+    ):
+        caching.rules(wrong)
+
+
+def test_numbers_out_of_range_and_unknown_names_are_refused():
+    with pytest.raises(errors.BadInput, match="150% of the rows: wanted 0%"):
+        caching.rules("150%")
+    with pytest.raises(errors.BadInput, match="-5 bytes"):
+        caching.rules(-5)
+    with pytest.raises(errors.UnknownName, match="laia"):
+        caching.rules(allocation="laja")
+
+
+def test_capacity_counts_rows_of_the_largest_kind_in_bytes_and_all_rows_by_share():
+    tables = (CachedTable(id=0, row_bytes=64, rows=1000), CachedTable(id=1, row_bytes=256, rows=3000))
+    assert caching.capacity(caching.rules(1024), tables) == 4
+    assert caching.capacity(caching.rules("10%"), tables) == 400
+    assert caching.capacity(caching.OFF, tables) == caching.capacity(caching.rules(1024), ()) == 0
+    with pytest.raises(errors.BadInput, match="table 7 has no row count: give a size in bytes"):
+        caching.capacity(caching.rules("10%"), (*tables, CachedTable(id=7, row_bytes=64)))
