@@ -4,7 +4,7 @@ In: table specs, addresses of ids, parts of a step. Out: rows, and the word that
 Next: embedding/lookup.py uses it for a model's lookups, train/ for dense chunks and pushes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,11 +29,19 @@ READ_CHUNK_ROWS = 1 << 18
 class TableClient:
     """The tables of one job as this process sees them."""
 
-    def __init__(self, backend: _native.Backend, *, threads: int = 1) -> None:
-        """`threads` take part in deduplicating, pooling and reducing a large batch."""
-        self.backend = backend
-        self.source = _native.RowSource(backend, threads)
+    def __init__(self, backend: _native.Backend, *, threads: int = 1, cached: bool = False) -> None:
+        """`threads` take part in deduplicating, pooling and reducing a large batch.
+
+        `cached`: behind a cache of rows, which lets everything through until it is given plans.
+        """
+        self.tables = backend
+        """Where the tables are."""
+        self.backend: _native.Backend = _native.CachedBackend(backend) if cached else backend
+        """What requests go to."""
+        self.source = _native.RowSource(self.backend, threads)
         self.lookups: lookup.Lookups | None = None
+        self.before_read: Callable[[Sequence[int]], None] = lambda tables: None
+        """Told of the tables of a read that no batch has announced; may refuse it."""
         self._specs: dict[str, tables.TableSpec] = {}
 
     @classmethod
@@ -83,12 +91,12 @@ class TableClient:
 
     def stats(self) -> dict[str, Any]:
         """Sums since the client began: requests, keys, bytes, nanoseconds by term. Empty in one process."""
-        return self.backend.stats() if isinstance(self.backend, _native.RemoteBackend) else {}
+        return self.tables.stats() if isinstance(self.tables, _native.RemoteBackend) else {}
 
     @property
     def servers(self) -> int:
         """How many servers hold the slots."""
-        return self.backend.servers
+        return self.tables.servers
 
     @property
     def specs(self) -> tuple[tables.TableSpec, ...]:
@@ -166,25 +174,26 @@ class TableClient:
 
         Mostly the client knows already: a server that refuses a slot names its new owner, and requests follow.
         """
-        if isinstance(self.backend, _native.RemoteBackend) and placement.epoch >= self.backend.epoch:
+        if isinstance(self.tables, _native.RemoteBackend) and placement.epoch >= self.tables.epoch:
             known = {rank: address for rank, address in enumerate(addresses) if address}
-            self.backend.reroute(placement.epoch, list(placement.server_of_slot), known)
+            self.tables.reroute(placement.epoch, list(placement.server_of_slot), known)
 
     def readdress(self, addresses: Sequence[str], lives: Sequence[int]) -> None:
         """Servers that were lost live again: what they have not answered goes to their new addresses (host:port).
 
         News of lives that are known change nothing; an empty address is that of a server which is away.
         """
-        if isinstance(self.backend, _native.RemoteBackend):
+        if isinstance(self.tables, _native.RemoteBackend):
             for server, (address, life) in enumerate(zip(addresses, lives, strict=False)):
                 if address and life:
                     host, _, port = address.rpartition(":")
-                    self.backend.readdress(server, life, host, int(port))
+                    self.tables.readdress(server, life, host, int(port))
 
     def read(self, name: str, keys: npt.NDArray[Any]) -> Floats:
         """Rows under these keys; one never trained reads as its init."""
         spec = self.table(name)
         keys = _as_keys(keys, name)
+        self.before_read([spec.id])
         out = np.empty((len(keys), spec.dim), dtype=np.float32)
         for first in range(0, len(keys), READ_CHUNK_ROWS):
             chunk = keys[first : first + READ_CHUNK_ROWS]
@@ -197,6 +206,7 @@ class TableClient:
         """Set weights and zero the optimizer state of these rows."""
         spec = self.table(name)
         keys = _as_keys(keys, name)
+        self.before_read([spec.id])
         if rows.shape != (len(keys), spec.dim):
             raise errors.BadInput(
                 f"table {name!r}: rows of shape {tuple(rows.shape)} for {len(keys)} keys; "
@@ -211,6 +221,7 @@ class TableClient:
     def scan(self, name: str) -> tuple[Keys, Floats]:
         """All rows of a table, in order of keys."""
         spec = self.table(name)
+        self.before_read([spec.id])
         keys, rows = self.backend.scan(spec.id)
         order = np.argsort(keys, kind="stable")
         return keys[order], rows.reshape(-1, spec.dim)[order]

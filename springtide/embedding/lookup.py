@@ -60,10 +60,11 @@ class Handle:
 class _Learnt:
     """What is known of one module's nth call in a step."""
 
-    __slots__ = ("inputs", "misses", "module", "unused")
+    __slots__ = ("inputs", "misses", "module", "tables", "unused")
 
-    def __init__(self, module: Caller) -> None:
+    def __init__(self, module: Caller, tables: set[int]) -> None:
         self.module = module
+        self.tables = tables
         self.inputs: tuple[routes.Route | None, ...] | None = None
         self.misses = 0
         self.unused = 0
@@ -87,6 +88,8 @@ class Lookups:
         """bsp: pulls that were not prefetched wait for this step of the group too; train/step.py raises it."""
         self.hits = 0
         self.misses = 0
+        self.fixed = False
+        """A schedule goes by what is known of the modules: no route is forgotten meanwhile."""
 
     # -- batches, as the iterator sees them
 
@@ -106,7 +109,29 @@ class Lookups:
             first += len(one.call.features)
         return handle
 
+    def announced(self, batch: Any) -> list[Call]:
+        """The calls that are known to come for this batch, without asking for anything. For any thread."""
+        return [one.call for one in self._follow(batch)]
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known of every module that was called where its ids come from, or that they are computed."""
+        known = list(self._learnt.values())
+        return bool(known) and all(one.inputs is not None or one.misses >= TRIES for one in known)
+
+    def computed(self) -> set[int]:
+        """Tables some of whose ids are computed by the model, as far as is known."""
+        calls = [one for one in list(self._learnt.values()) if one.inputs is None]
+        return {table for one in calls for table in one.tables}
+
     def _find(self, batch: Any) -> list[Found]:
+        """The same, remembered for batches that are laid out alike."""
+        found = self._follow(batch)
+        if found:
+            self._replay.note(batch, found)
+        return found
+
+    def _follow(self, batch: Any) -> list[Found]:
         """The calls that are known to come for this batch, by following the way to their ids."""
         found: list[Found] = []
         for (module_id, _), learnt in list(self._learnt.items()):
@@ -116,8 +141,6 @@ class Lookups:
             if inputs[0] is None or any((i is None) != (r is None) for i, r in zip(inputs, learnt.inputs, strict=True)):
                 continue
             found.append(Found(_call_key(module_id, inputs), learnt.module.call(*inputs), learnt.inputs, learnt))
-        if found:
-            self._replay.note(batch, found)
         return found
 
     def begin(self, handle: Handle) -> None:
@@ -151,18 +174,24 @@ class Lookups:
                 assert handle.gathered is not None
                 return self._pool(handle.gathered, [(ready.first, call)])
             self.misses += 1
-            self._note(module, count, handle.batch, inputs)
         call = module.call(*inputs) if weights is None else module.call(*inputs, weights)
+        self._unannounced([call])
+        if handle is not None and not self.fixed:
+            self._note(module, count, handle.batch, inputs, call)
         gathered = Gathered(self.client, self._plan([call]), [call], after_step=self.after_step)
         return self._pool(gathered, [(0, call)])
 
     def run_together(self, calls: Sequence[Call]) -> list[tuple[torch.Tensor, ...]]:
         """Outputs of several calls whose rows are pulled in one request now."""
+        self._unannounced(calls)
         gathered = Gathered(self.client, self._plan(calls), calls, after_step=self.after_step)
         firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
         outs = self._pool(gathered, list(zip(firsts, calls, strict=True)))
         ends = [sum(len(call.shapes) for call in calls[:i]) for i in range(len(calls) + 1)]
         return [outs[begin:end] for begin, end in itertools.pairwise(ends)]
+
+    def _unannounced(self, calls: Sequence[Call]) -> None:
+        self.client.before_read([feature.table.spec.id for call in calls for feature in call.features])
 
     def _grouped(self, handle: Handle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
         """The outputs of one prefetched call; the first to ask pools all of them. Each is handed out once."""
@@ -229,8 +258,11 @@ class Lookups:
 
     # -- learning
 
-    def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...]) -> None:
-        learnt = self._learnt.setdefault((id(module), count), _Learnt(module))
+    def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...], call: Call) -> None:
+        key = (id(module), count)
+        if key not in self._learnt:
+            self._learnt[key] = _Learnt(module, {feature.table.spec.id for feature in call.features})
+        learnt = self._learnt[key]
         if learnt.misses >= TRIES:
             return
         self._replay.forget()
@@ -249,7 +281,7 @@ class Lookups:
     def _retire(self) -> None:
         """Drop the active batch; forget routes that went unused some batches in a row."""
         handle, self._active = self._active, None
-        if handle is None or not any(ready.used for ready in handle.calls.values()):
+        if handle is None or self.fixed or not any(ready.used for ready in handle.calls.values()):
             return
         for ready in handle.calls.values():
             learnt = ready.learnt
