@@ -52,6 +52,11 @@ app.add_typer(trying.app)
 Cpu = Annotated[
     float | None, typer.Option(help="Cores that each worker and server may use, such as 0.5.", metavar="CORES")
 ]
+Memory = Annotated[str | None, typer.Option(help="Memory that each of them may use, such as 2G.", metavar="SIZE")]
+Cache = Annotated[str, typer.Option(help="bsp: rows that a worker keeps, such as 10%.", metavar="SIZE|SHARE|auto|off")]
+Allocation = Annotated[
+    str | None, typer.Option(help="bsp: who trains which sample.  [default: where its rows are]", metavar="POLICY")
+]
 Planning = Annotated[
     list[str] | None, typer.Option(help="How it is planned, such as sample_s=10.", metavar="NAME=VALUE")
 ]
@@ -95,10 +100,10 @@ def run(
     planning: Planning = None,
     brain: Annotated[str, typer.Option(help="A brain that plans for many jobs.", metavar="HOST:PORT")] = "",
     history: Annotated[str | None, typer.Option(help="Past jobs; '' for none.", metavar="FILE_OR_URL")] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory that each of them may use, such as 2G.", metavar="SIZE")
-    ] = None,
+    memory: Memory = None,
     sync: Annotated[str, typer.Option(help="async: each worker at its own pace; bsp: in step.")] = "async",
+    cache: Cache = "auto",
+    allocation: Allocation = None,
     name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the script's]")] = None,
     logs: Runs = RUNS,
     seed: Annotated[int, typer.Option(help="Seed of shuffles and of untrained rows.")] = 0,
@@ -133,7 +138,8 @@ def run(
 
     options = verb.RunOptions(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
-        sync=sync, name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
+        sync=sync, cache=cache, allocation=allocation, name=name, logs=logs, seed=seed, slots=slots, port=port,
+        timeout_s=timeout, silence_s=silence,
         heartbeat_s=heartbeat, relaunches=relaunches, recovery=recovery, tries=tries, stragglers=tuple(straggler or ()),
         plan=plan, quota=quota, planning=tuple(planning or ()), brain=brain, history=history,
         guards=guards, grace_s=grace, checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir,

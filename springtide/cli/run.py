@@ -18,7 +18,7 @@ import msgspec
 
 from springtide import errors
 from springtide.cli import keeping, outcome, sizing, view
-from springtide.domain import job, own_machine, resources
+from springtide.domain import caching, job, own_machine, resources
 from springtide.domain.guarding import GuardRules
 from springtide.domain.straggling import StragglerRules
 from springtide.platforms.agent import Agent, RunPlan
@@ -38,6 +38,8 @@ class RunOptions:
     cpu: float | None = None
     memory: str | None = None
     sync: str = "async"
+    cache: str = "auto"
+    allocation: str | None = None
     name: str | None = None
     logs: str = ".springtide/runs"
     seed: int = 0
@@ -107,6 +109,7 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
             upload_every_s=options.upload_every_s, resume=options.resume, resumed=resumed,
             mirror=options.mirror, servers=sizes.servers,
         ),
+        cache=caching.rules(options.cache, allocation=options.allocation),
         stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
         guards=guard_rules(options, sizes),
         worker_cpu=sizes.worker_cpu, server_cpu=sizes.server_cpu,

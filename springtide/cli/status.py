@@ -60,6 +60,8 @@ def text(run: Run, job: JobStatus) -> str:
     )
     if job.staleness is not None:
         lines += wrap(f"stale   {job.staleness_p50} pushes at the median, {job.staleness} at most")
+    if job.cache is not None:
+        lines += wrap(f"cache   {job.cache}")
     if job.checkpoint or job.checkpoint_trouble:
         lines += wrap(f"saved   {saved(job)}")
     if job.stage:

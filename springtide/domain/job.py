@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from springtide import errors
+from springtide.domain.caching import CacheRules
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.guarding import GuardRules
 from springtide.domain.plan_rules import PlanRules
@@ -81,6 +82,8 @@ class JobSpec:
     tries: int = 3
     """How often workers try to read a part of the data set before it is given up, and the job can only fail."""
     checkpoints: CheckpointRules = field(default_factory=CheckpointRules)
+    cache: CacheRules = field(default_factory=CacheRules)
+    """What a bsp group's workers keep of the rows they train; a script may say otherwise."""
     stragglers: StragglerRules = field(default_factory=StragglerRules)
     """When a worker counts as slow."""
     guards: GuardRules = field(default_factory=GuardRules)

@@ -2,9 +2,10 @@
 
 In: `job.state`, with the nodes and the incarnation of each rank of the group. When one can be formed: `job.rendezvous`.
 
-Rows on servers and dense parameters in workers are of one step. When a part of them is lost for good, a server's rows
-or the parameters of all ranks, everything goes back to the last checkpoint, which is of one step too: every living
-process is followed by its next life. Servers bring the checkpoint back, workers take the model from there.
+Rows on servers and dense parameters in workers are of one step. When a part of them is lost for good, a server's rows,
+the parameters of all ranks, or rows that a lost worker had in its cache, everything goes back to the last checkpoint,
+which is of one step too: every living process is followed by its next life. Servers bring the checkpoint back, workers
+take the model from there.
 """
 
 from collections.abc import Mapping
@@ -24,8 +25,20 @@ ALL_LOST = "all ranks of the bsp group were lost, and with them its dense parame
 
 def lost(nodes: Mapping[str, Node], group: Mapping[int, int]) -> bool:
     """Whether a member is: then the others must form a new group."""
+    return bool(who_is_lost(nodes, group))
+
+
+def who_is_lost(nodes: Mapping[str, Node], group: Mapping[int, int]) -> list[Role]:
+    """Members whose process is not that of the group any more."""
     members = [(nodes[str(Role(RoleKind.WORKER, rank))], incarnation) for rank, incarnation in group.items()]
-    return any(node.incarnation != incarnation or node.state not in ALIVE for node, incarnation in members)
+    return [node.role for node, life in members if node.incarnation != life or node.state not in ALIVE]
+
+
+def rows_lost(nodes: Mapping[str, Node], group: Mapping[int, int]) -> str:
+    """Why a group that keeps rows in its workers cannot go on without one of them."""
+    roles = who_is_lost(nodes, group)
+    who = ", ".join(map(str, roles)) + (" was" if len(roles) == 1 else " were") if roles else "a member was"
+    return f"{who} lost, and rows that only its cache had were lost with it"
 
 
 def later(change: Change, group: Mapping[int, int]) -> Change:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from springtide import errors
+from springtide.domain.caching import decided
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec
@@ -229,7 +230,8 @@ class Desk:
             job=spec.name, rank=request.rank, workers=spec.workers, servers=self.record.addresses, placement=placed,
             slots=spec.slots, seed=spec.seed, sync=spec.sync, heartbeat_s=spec.heartbeat_s,
             incarnation=request.incarnation, lives=tuple(node.incarnation for node in servers),
-            generation=self.state.generation, objects=self.record.objects_for(request.rank),
+            generation=self.state.generation, objects=self.record.objects_for(request.rank), cache=spec.cache,
+            checkpoint_s=spec.checkpoints.every_s if spec.checkpoints.on else None,
         )  # fmt: skip
 
     def _join(self, peer: Peer, role: Role, request: messages.JoinServer | messages.JoinWorker) -> None:
@@ -417,9 +419,11 @@ class Desk:
 
     def _take_report(self, role: Role, incarnation: int, report: messages.Report | None) -> None:
         if report is not None:
-            book = self.record.book
+            book, before = self.record.book, self._tally.cache
             self._tally.take(role, report, at=self._clock(), incarnation=incarnation)
             self.autoscale.watching.heard(role, incarnation, report, at=self._clock())
+            if (news := decided(before, self._tally.cache)) is not None:
+                self._happen(events.Judged(*news))
             self._tally.note(book.samples_done if book.passes else self._tally.samples, at=self._clock())
 
     def _remember(self, rank: int, objects: dict[str, bytes]) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 
 from springtide.domain.cluster import RoleKind
 from springtide.domain.leases import Holder
-from springtide.job import events, rendezvous
+from springtide.job import events, groups, rendezvous
 from springtide.job.rendezvous import Arrival, Formation
 from springtide.job.state import JobState
 from springtide.master import entries
@@ -44,6 +44,8 @@ class Forming:
             self._happen(events.InStep())
         if last is not None and request.generation < last.generation == state.generation and not state.group_lost:
             return last
+        if request.bound and request.generation == state.generation and state.group:
+            self._happen(events.GroupLost(groups.rows_lost(state.nodes, state.group)))
         self._answers.pop(holder, None)
         self._arrived[holder] = Arrival(request.fresh, request.idle, request.resting, request.address)
         self.gather()
@@ -99,6 +101,7 @@ class Forming:
             self._answers[holder] = self._last[holder] = messages.Formed(
                 generation, ranks, formed.leader.rank, address, first=not formed.known, resting=formed.resting,
                 over=formed.over or not member, restored=restored, save=save,
+                relaunches=self._record.state.relaunches,
             )  # fmt: skip
         self._arrived.clear()
 

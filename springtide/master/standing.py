@@ -68,6 +68,7 @@ def status_of(
         slots_moving=moving,
         staleness=None if state.in_step else tally.staleness("max"),
         staleness_p50=None if state.in_step else tally.staleness("p50"),
+        cache=tally.cache,
         stage=state.planned.stage if state.spec.planning.on else "",
         shape=autoscale.shape if autoscale else None,
         target=state.planned.target,

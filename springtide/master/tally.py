@@ -5,6 +5,7 @@ In: `Report`s that ride on heartbeats; the clock is an argument. Out: the number
 
 from collections import deque
 
+from springtide.domain.caching import CacheUse, together
 from springtide.domain.cluster import Role, RoleKind
 from springtide.rpc.messages import Report
 
@@ -69,6 +70,12 @@ class Tally:
             if role.kind is RoleKind.SERVER and report.counters.get("pushes")
         ]
         return int(max(counted)) if counted else None
+
+    @property
+    def cache(self) -> CacheUse | None:
+        """What workers keep of the rows they train; None before any has said so."""
+        ranked = sorted((role.rank, report.cache) for role, report in self.reports.items() if report.cache is not None)
+        return together(use for _, use in ranked)
 
     def samples_per_s(self, *, at: float) -> float:
         """Rate over the last seconds; while nothing is reported it falls, as it should."""

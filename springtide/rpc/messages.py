@@ -6,6 +6,7 @@ malformed gets past `rpc.frames`. Before the first request both sides prove that
 
 import msgspec
 
+from springtide.domain.caching import CacheRules
 from springtide.domain.cluster import Placement, RoleExit, RoleUsage, WantedRole
 from springtide.domain.job import Blame, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
@@ -317,6 +318,10 @@ class Welcome(Message, frozen=True):
     """Of the bsp group as it is now."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
     """States of the user's own objects, as this rank, or else the lowest that has one, told them last."""
+    cache: CacheRules = CacheRules()
+    """What the workers of a bsp group keep of the rows they train."""
+    checkpoint_s: float | None = None
+    """Seconds between checkpoints; None: there are none."""
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
 

@@ -5,6 +5,7 @@ In: `domain`. Out: how members report, how a job is shown, what a server is to b
 
 import msgspec
 
+from springtide.domain.caching import CacheUse
 from springtide.domain.cluster import Placement, Role, RoleUsage
 from springtide.domain.job import Blame, Phase
 from springtide.domain.leases import Poisoned
@@ -28,6 +29,8 @@ class Report(Message, frozen=True):
     """Totals of the parts of a step: gradient, update, synchronization, lookup (Eqns 1-6), and waits."""
     counters: dict[str, float] = {}
     """A server's own: rows, bytes, requests."""
+    cache: CacheUse | None = None
+    """Of a worker in a bsp group that could keep rows."""
 
 
 class MemberView(Message, frozen=True):
@@ -100,6 +103,8 @@ class JobStatus(Message, frozen=True):
     """Most pushes that a server has applied between reading the rows of a push and applying that push; async only."""
     staleness_p50: int | None = None
     """The median of that over all pushes, on the server where it is largest."""
+    cache: CacheUse | None = None
+    """Of all workers of a bsp group."""
     stage: str = ""
     """`domain.stages.Stage`, of a job that plans for itself; empty: nobody plans."""
     shape: Shape | None = None

@@ -20,6 +20,8 @@ class Form(Message, frozen=True):
     """Where the others meet it if it leads."""
     generation: int = 0
     """The last one it knows of."""
+    bound: bool = False
+    """Rows in workers' caches, or its part of the step in hand, went with the member that was lost."""
 
 
 class Formed(Message, frozen=True):
@@ -38,6 +40,8 @@ class Formed(Message, frozen=True):
     """The receiver takes part no more: the group goes on without it, or not at all."""
     restored: bool = False
     """Nobody has the model, but the servers have a checkpoint's: the leader takes it from there."""
+    relaunches: int = 0
+    """Processes of the job that were started again so far."""
     save: int = 0
     """It is over for all: the leader is to put the model on the servers for this checkpoint, the last one."""
 

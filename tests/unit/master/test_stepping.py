@@ -79,3 +79,21 @@ def test_a_job_without_checkpoints_asks_for_none(tmp_path):
         assert (await form(job, generation=1, resting=True)).save == 0
 
     test_rounds.with_job(test, tmp_path, sync="bsp", rules=test_rounds.CheckpointRules())
+
+
+def test_a_group_that_keeps_rows_goes_back_to_its_checkpoint_when_a_step_is_interrupted(tmp_path):
+    async def test(job):
+        await begin(job)
+        waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1)))
+        await job.save()
+        await waiting
+        interrupted = asyncio.ensure_future(form(job, generation=1, bound=True))
+        await asyncio.sleep(0)
+        state = job.master.state
+        while not state.decision.what.startswith("take the bsp group back to checkpoint 1"):
+            await asyncio.sleep(0)
+        assert state.decision.why == "a member was lost, and rows that only its cache had were lost with it"
+        assert state.generation == 2 and not state.group
+        interrupted.cancel()
+
+    test_rounds.with_job(test, tmp_path, sync="bsp")
