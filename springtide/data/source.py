@@ -37,6 +37,8 @@ class Source:
     stream: Callable[[], Iterable[Any]]
     """A fresh run over the mini-batches of an IterableDataset."""
     loader_options: dict[str, Any]
+    rowwise: bool = True
+    """Whether no `collate_fn` of the user's makes batches: then tensors as long as the batch have a row a sample."""
 
     def read(self, indices: Iterable[Indices], *, tolerant: bool = False) -> Iterator[Any]:
         """Mini-batches for these index arrays, in their order, read by `num_workers` processes when asked for.
@@ -112,6 +114,7 @@ def open_source(
         fetch=fetcher(dataset, collate_fn),
         stream=stream,
         loader_options=options,
+        rowwise=collate_fn is None,
     )
 
 

@@ -51,7 +51,8 @@ def broadcast(group: Any, tensor: torch.Tensor, root: int) -> None:
 class Reducer:
     """Averages gradients over the group by each rank's share of the batch."""
 
-    def __init__(self, params: Sequence[nn.Parameter], group: Any) -> None:
+    def __init__(self, params: Sequence[nn.Parameter], group: Any, *, words: int = 0) -> None:
+        """`words`: how many numbers go along with the gradients."""
         self.params = list(params)
         self.group = group
         self.elder: int | None = None
@@ -61,6 +62,10 @@ class Reducer:
             if not param.is_floating_point():
                 raise errors.BadInput(f"a parameter of dtype {param.dtype} cannot be trained: wanted a float")
             by_dtype.setdefault(param.dtype, []).append(index)
+        self.words = [0.0] * words
+        """This rank's, taken with the gradients."""
+        self.sums: list[float] = list(self.words)
+        """All ranks', after a `reduce`; as numbers of float32."""
         self._skip = False
         self._members = list(by_dtype.values())
         self._buckets = [self._bucket(dtype, members) for dtype, members in by_dtype.items()]
@@ -76,7 +81,8 @@ class Reducer:
                 if grad is not None:
                     view.copy_(grad.to_dense() if grad.is_sparse else grad)
             bucket.flat.mul_(share)
-            bucket.flags.copy_(torch.tensor([skip, *(grads[index] is not None for index in members)]))
+            words = self.words if bucket is self._buckets[0] else ()
+            bucket.flags.copy_(torch.tensor([skip, *words, *(grads[index] is not None for index in members)]))
             bucket.own.copy_(bucket.flat)
 
     def reduce(self) -> bool:
@@ -86,6 +92,7 @@ class Reducer:
         `GroupChanged` when a member is lost.
         """
         if self.group is None:
+            self.sums = list(self.words)
             return self._skip
         for bucket in self._buckets:
             bucket.flat.copy_(bucket.own)
@@ -93,10 +100,11 @@ class Reducer:
                 self.group.allreduce([bucket.flat]).wait()
             except RuntimeError as error:
                 raise errors.GroupChanged(f"a member of the group is lost: {said(error)}") from None
+        self.sums = self._buckets[0].flags[1 : 1 + len(self.words)].tolist()
         if self._buckets[0].flags[0]:
             return True
         for members, bucket in zip(self._members, self._buckets, strict=True):
-            present = bucket.flags[1:].tolist()
+            present = bucket.flags[-len(members) :].tolist() if members else []
             for index, view, ranks in zip(members, bucket.views, present, strict=True):
                 if ranks:
                     self.params[index].grad = view.clone()  # a copy: the bucket is used again
@@ -118,8 +126,9 @@ class Reducer:
 
     def _bucket(self, dtype: torch.dtype, members: list[int]) -> "Bucket":
         sizes = [self.params[index].numel() for index in members]
-        flat = torch.zeros(sum(sizes) + 1 + len(members), dtype=dtype)
-        *parts, flags = torch.split(flat, [*sizes, 1 + len(members)])
+        said = 1 + len(members) + (len(self.words) if dtype is torch.float32 else 0)
+        flat = torch.zeros(sum(sizes) + said, dtype=dtype)
+        *parts, flags = torch.split(flat, [*sizes, said])
         shapes = (self.params[index].shape for index in members)
         return Bucket(
             flat, torch.zeros_like(flat), [part.view(shape) for part, shape in zip(parts, shapes, strict=True)], flags
@@ -134,4 +143,4 @@ class Bucket(NamedTuple):
     """This rank's part of it."""
     views: list[torch.Tensor]
     flags: torch.Tensor
-    """How many ranks want to skip; then, per parameter, how many have a gradient for it."""
+    """How many ranks want to skip; in the first bucket the words; then, per parameter, how many have a gradient."""

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -20,6 +20,9 @@ from springtide.train.hands import Hands
 from springtide.train.meter import Meter
 from springtide.train.orders import PAUSE, Order
 
+if TYPE_CHECKING:
+    from springtide.train.allotting import Allotted
+
 log = logging.getLogger(__name__)
 
 
@@ -29,6 +32,12 @@ class Handed:
 
     order: Order
     batch: Any
+    whole: bool = False
+    """The batch is the whole group's, not yet this rank's part of it."""
+    plan: "Allotted | None" = None
+    """What a schedule has said about it, where there is one."""
+    following: "Callable[[], Handed | None]" = lambda: None
+    """What comes after it, where that is read ahead; waits for it. None: nothing, or no batch."""
 
 
 class Follower(Protocol):
@@ -144,21 +153,25 @@ class Batches:
 PAUSED = Handed(PAUSE, None)
 
 
-def read(source: Source, orders: Iterable[Order], hands: Hands | None = None) -> Iterator[Handed]:
+def read(
+    source: Source, orders: Iterable[Order], hands: Hands | None = None, *, wholes: Callable[[], bool] = lambda: False
+) -> Iterator[Handed]:
     """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile.
 
     With `hands` a batch that cannot be read is left to others, and one whose lease was taken away is left out; without,
-    there are no others, and what the reader raises ends the loop.
+    there are no others, and what the reader raises ends the loop. While `wholes` says so, the whole group's batches are
+    read instead of this rank's parts.
     """
-    under_way: deque[Order] = deque()
+    under_way: deque[tuple[Order, bool]] = deque()
 
     def indices() -> Iterator[Any]:
         for order in orders:
-            under_way.append(order)
-            yield order.indices
+            whole = order.whole is not None and wholes()
+            under_way.append((order, whole))
+            yield order.whole if whole else order.indices
 
     for collated in source.read(indices(), tolerant=hands is not None):
-        order = under_way.popleft()
+        order, whole = under_way.popleft()
         if isinstance(collated, Unreadable):
             assert hands is not None and order.claim is not None
             log.warning("cannot read samples %s; others may try: %s", order.ranges[0], collated.error)
@@ -166,7 +179,7 @@ def read(source: Source, orders: Iterable[Order], hands: Hands | None = None) ->
         elif not order.ranges:
             yield PAUSED if order.regroups is None else Handed(order, None)
         elif hands is None or order.claim is None or hands.wanted(order.claim):
-            yield Handed(order, as_batch(collated))
+            yield Handed(order, as_batch(collated), whole)
 
 
 def streamed(source: Source, *, rank: int, workers: int, epochs: range) -> Iterator[Handed]:

@@ -22,14 +22,17 @@ NANO = 1e-9
 ATTEMPT_S = 5.0  # between two looks at where servers are now: one that was lost comes back elsewhere
 
 
-def to_tables(to_master: link.Link, settings: config.Settings) -> TableClient:
-    """The tables of the job, on servers of which some may be lost and come back at another address meanwhile."""
+def to_tables(to_master: link.Link, settings: config.Settings, *, cached: bool = False) -> TableClient:
+    """The tables of the job, on servers of which some may be lost and come back at another address meanwhile.
+
+    `cached`: behind a cache of rows, which does nothing until it is given plans.
+    """
     deadline = time.monotonic() + settings.connect_timeout_s
     while True:
         welcome = to_master.join()
         try:
             left = max(0.1, min(ATTEMPT_S, deadline - time.monotonic()))
-            return tables(welcome, dataclasses.replace(settings, connect_timeout_s=left))
+            return tables(welcome, dataclasses.replace(settings, connect_timeout_s=left), cached=cached)
         except errors.ServerUnreachable:
             known = to_master.join().lives
             if known == welcome.lives and time.monotonic() > deadline:
@@ -38,7 +41,7 @@ def to_tables(to_master: link.Link, settings: config.Settings) -> TableClient:
                 deadline = time.monotonic() + settings.connect_timeout_s
 
 
-def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
+def tables(welcome: Welcome, settings: config.Settings, *, cached: bool = False) -> TableClient:
     """The tables of the job: on its servers, or in this process when there are none."""
     if not welcome.servers:
         return TableClient.local(slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads())
@@ -61,7 +64,7 @@ def tables(welcome: Welcome, settings: config.Settings) -> TableClient:
         recovery_s=settings.recovery_s,
         lives=list(welcome.lives),
     )
-    return TableClient(backend, threads=torch.get_num_threads())
+    return TableClient(backend, threads=torch.get_num_threads(), cached=cached)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -74,7 +77,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 def spending(client: TableClient) -> Callable[[], Spent]:
     """Reads how long servers were busy for us and how long we were blocked, as the client has counted it."""
-    backend: Any = client.backend
+    backend: Any = client.tables
     if not hasattr(backend, "stats"):
         return in_process
     share = NANO / client.servers

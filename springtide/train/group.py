@@ -59,6 +59,11 @@ class Stepper(Protocol):
         """Steps so far."""
         ...
 
+    @property
+    def bound(self) -> bool:
+        """What is in hand, or was trained before, is lost with any one rank: there is no going on without it."""
+        ...
+
     def catch_up(self, step: int) -> None:
         """All steps up to this one are complete on all servers: apply what is not applied here."""
         ...
@@ -94,10 +99,12 @@ class Group:
         welcome = to_master.join()
         self._link, self._model, self._reducer = to_master, model, reducer
         self._client = client
-        self._backend: Any = client.backend
+        self._backend: Any = client.tables
         self._kept = 0
         self._welcome = welcome
         self._fresh = self._in = True
+        self.relaunches = 0
+        """Processes of the job that were started again, when the group was formed."""
         self.place = Place(welcome.rank, welcome.workers, welcome.generation)
 
     def form(self, stepper: Stepper, *, resting: bool = False) -> int:
@@ -110,7 +117,9 @@ class Group:
             host = connect.own_host(self._welcome)
             meeting = connect.open_meeting(host)
             address = f"{host}:{meeting.port}"
-            asked = messages.Form(self._fresh, stepper.idle, resting, address, self.place.generation)
+            asked = messages.Form(
+                self._fresh, stepper.idle, resting, address, self.place.generation, bound=stepper.bound
+            )  # fmt: skip
             formed = self._link.form(asked)
             if formed.over:
                 self._in = False
@@ -140,13 +149,23 @@ class Group:
             if self._link.group_lost >= self.place.generation:
                 raise errors.GroupChanged(f"a member of group {self.place.generation} is lost")
 
+    @property
+    def save_due(self) -> bool:
+        """Whether this rank is to see to a checkpoint."""
+        return self._link.save_due > self._kept and not self.place.rank
+
+    @property
+    def saved_once(self) -> bool:
+        """Whether this rank has seen to a checkpoint."""
+        return 0 < self._kept < NEVER
+
     def keep(self, stepper: Stepper, applied: Any) -> None:
         """The loop asks for the next batch. If a checkpoint is due the lowest rank stops until all slots are copied.
 
         `applied` is waited for: servers have this step then, and none after it, since the others wait for this rank.
         """
         due = self._link.save_due
-        if due <= self._kept or self.place.rank or applied is None:
+        if not self.save_due or applied is None:
             return
         applied.wait()
         if self._ship(due, stepper):
@@ -192,6 +211,7 @@ class Group:
             self._fresh = False
             stepper.begin_at(complete, Spot(*news[1:3].tolist()), news[3:].tolist())
         self.place = Place(index, len(formed.ranks), formed.generation)
+        self.relaunches = formed.relaunches
         self._reducer.group = gloo
         self._reducer.elder = leader if formed.generation > 1 else None
         return complete

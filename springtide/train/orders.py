@@ -32,6 +32,8 @@ class Order:
     """Part of the group's batch that this is: a bsp gradient counts by it."""
     claim: Claim | None = None
     """What of a lease it is, the other ranks' parts included."""
+    whole: Indices | None = None
+    """All samples of the group's batch, where every rank knows them."""
     regroups: int | None = None
     """No batch: the bsp group of this generation is formed anew here."""
 
@@ -107,7 +109,20 @@ def order_of(grant: Grant, claim: Claim, indices: Indices, rank: int, group: int
         ranges=(SampleRange(epoch=grant.epoch, shard=grant.shard, first=first, count=count),),
         share=count / whole,
         claim=claim,
+        whole=indices[claim.begin - grant.first : claim.end - grant.first],
     )
+
+
+def allotted(order: Order, chosen: Indices) -> Order:
+    """The order of a rank that trains these samples of the group's batch (by their place in it) instead of a run.
+
+    A group takes a step once and as a whole, by its number: of a rank's range only the count means anything.
+    """
+    assert order.whole is not None
+    ranges = tuple(dataclasses.replace(one, count=len(chosen)) for one in order.ranges)
+    return dataclasses.replace(
+        order, indices=order.whole[chosen], ranges=ranges, share=len(chosen) / len(order.whole)
+    )  # fmt: skip
 
 
 def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:

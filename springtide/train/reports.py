@@ -10,6 +10,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain import profile
+from springtide.domain.caching import CacheUse
 from springtide.rpc.messages import Report
 from springtide.train import link
 from springtide.train.meter import Meter
@@ -28,6 +29,8 @@ class Reports:
         self._every_s = every_s
         self._clock = clock
         self._due = clock()
+        self.cache: Callable[[], CacheUse | None] = lambda: None
+        """What this worker's cache has done; set where there may be one."""
         self._metrics: dict[str, float] = {}
         self._loss_sum = 0.0
         self._losses = 0
@@ -64,6 +67,7 @@ class Reports:
                 samples=total.samples,
                 loss=loss,
                 metrics=dict(self._metrics),
+                cache=self.cache(),
                 seconds={name.removesuffix("_s"): getattr(total, name) for name in SECONDS},
             )
         )

@@ -14,10 +14,12 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
+from springtide.domain import caching
 from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
 from springtide.train import batches, leases, link, orders, registry, reports, streams, wiring
 from springtide.train.meter import Meter
+from springtide.train.reading_ahead import ReadingAhead
 
 One = torch.optim.Optimizer
 Registered = TypeVar("Registered")
@@ -43,7 +45,7 @@ class Job:
         self._settings = settings
         self._link = to_master
         self._welcome = to_master.join()
-        self._prepared = False
+        self._wired: wiring.Wired | None = None
         self.rank: int = self._welcome.rank
         """Number of this worker, from 0."""
         self.workers: int = self._welcome.workers
@@ -86,6 +88,8 @@ class Job:
         sync: str | None = None,
         scaling: str | None = None,
         max_staleness: int | None = None,
+        cache: str | int | float | None = None,
+        allocation: str | None = None,
     ) -> tuple[nn.Module, Optimizers, batches.Batches]:
         """Serve the model's tables and give back what the loop needs: the model, the optimizer(s), the batches.
 
@@ -104,26 +108,23 @@ class Job:
         max_staleness: how many pushes of all workers a server may apply between reading the values of a step and
             applying its gradients; async only. 0: one worker at a time; below workers - 1 some wait for others. None:
             any number, rows are read a batch ahead.
+        cache: bsp only. What each worker keeps of the rows it trains: bytes (an int, "64M"), a share of all rows (a
+            float, "10%"), "auto" (found out by measuring) or "off"; None takes the job's setting.
+        allocation: bsp only. Who trains which sample: "laia" (where its rows are), "random", "contiguous" (runs).
         """
-        if self._prepared:
-            raise errors.BadInput(
-                "job.prepare was called before: a job trains one model. Alone, st.join() begins another"
-            )
         mode = self._mode(sync)
         opened = sources.open_source(
-            dataset,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            collate_fn=collate_fn,
+            dataset, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn,
             num_workers=num_workers,
-        )
+        )  # fmt: skip
         given: Any = optimizer
         one = isinstance(given, torch.optim.Optimizer)
         own: list[Any] = [given] if one else list(given)
-        wired = wiring.wire(model, own, mode, self._link, self._settings, self.meter, self._reports.step, max_staleness)
-        self._prepared = True
-        self._link.before_finish(wired.step.retire)
+        shared = self._shared(opened, mode, cache, allocation)
+        wired = wiring.wire(
+            model, own, mode, self._link, self._settings, self.meter, self._reports.step, max_staleness, shared
+        )
+        self._keep(wired)
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed)
         loop = self._batches(opened, card, mode, wired)
         back: Any = wired.optimizers[0] if one else type(given)(wired.optimizers)
@@ -147,11 +148,38 @@ class Job:
         self._registry.add(obj, name)
         return obj
 
+    def flush(self) -> None:
+        """Bring rows that workers keep in their caches to the servers, so that a read in the middle of a pass is exact.
+
+        In a bsp group with caches every worker must call it at the same step, right after `optimizer.step()`. Anywhere
+        else it does nothing: rows are on the servers.
+        """
+        if self._wired is not None:
+            self._wired.step.flush_now()
+
     def finish(self) -> None:
         """Say that the script is through; `springtide run` says it for scripts it has started."""
         self._link.finish()
 
+    def _shared(
+        self, opened: sources.Source, mode: wiring.Mode, cache: str | int | float | None, allocation: str | None
+    ) -> wiring.Shared | None:
+        if mode == "async" and (cache is not None or allocation is not None):
+            raise errors.BadInput('cache= and allocation= need sync="bsp": else every worker has its own batches')
+        rules = caching.rules(cache, allocation=allocation, base=self._welcome.cache)
+        return wiring.Shared(opened, rules) if mode == "bsp" and opened.samples is not None else None
+
+    def _keep(self, wired: wiring.Wired) -> None:
+        self._wired = wired
+        if wired.step.sharing is not None:
+            self._reports.cache = wired.step.sharing.use
+        self._link.before_finish(wired.step.retire)
+
     def _mode(self, sync: str | None) -> wiring.Mode:
+        if self._wired is not None:
+            raise errors.BadInput(
+                "job.prepare was called before: a job trains one model. Alone, st.join() begins another"
+            )
         asked = sync or self._welcome.sync
         if asked not in ("async", "bsp"):
             raise errors.UnknownName("sync mode", asked, ["async", "bsp"])
@@ -206,7 +234,13 @@ class Job:
             source = leases.Direct(ask) if direct else leases.Ahead(ask, hands)
             draining = lambda: self._link.draining  # noqa: E731
             wanted = orders.leased(source, hands, this_pass, place=place, draining=draining)
-            return batches.read(opened, wanted, None if direct else hands)
+            sharing = wired.step.sharing
+            if together is None or sharing is None:
+                return batches.read(opened, wanted, None if direct else hands)
+            sharing.restart(together.place)
+            allotting = sharing.allotting
+            whole = batches.read(opened, wanted, wholes=lambda: allotting.wholes)
+            return iter(ReadingAhead(whole, allotting.make_ready, allotting.review, sharing.read))
 
         fixed = opened.samples is not None and (in_step or self.workers == 1)
         length = card.epochs * len(orders.batch_bounds(card.samples_used, card.batch_size, group)) if fixed else None

@@ -27,6 +27,7 @@ from springtide.train.hands import Claim
 from springtide.train.meter import Meter
 from springtide.train.optimizer import JobOptimizer
 from springtide.train.rates import Hyper, Rates
+from springtide.train.sharing import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Step:
         meter: Meter,
         *,
         group: Group | None,
+        sharing: Sharing | None = None,
         ahead: bool,
         bound: int | None = None,
         named: bool = True,
@@ -105,6 +107,8 @@ class Step:
         self._link = link
         self._meter = meter
         self.group, self._bsp = group, group is not None
+        self.sharing = sharing
+        """bsp: how batches are shared out and rows kept, where that is not as plain as can be."""
         self._ahead = ahead
         self._bound = bound
         """How many pushes the values behind a push may lack; None: any."""
@@ -129,6 +133,8 @@ class Step:
     def hand_out(self, now: Handed, following: Handed | None) -> None:
         """The loop is about to get `now`: its rows are asked for unless they were, then those of the batch after it."""
         self._trained.add(now)
+        if self.sharing is not None:
+            self.sharing.hand_out(now, self.count + 1)
         began = self._meter.clock()
         self._enter()
         if self._expected is not None and self._expected[0] is now.batch:
@@ -149,7 +155,10 @@ class Step:
         """
         if self._stepped:
             self._send()
-        if self.group is not None and self.idle:
+        if self.sharing is not None and not self.idle and self.sharing.bound:
+            self.flush()
+            self.sharing.accumulated()
+        if self.group is not None and self.idle and not self.bound:
             self.group.keep(self, self._applying)
 
     def pause(self) -> None:
@@ -168,6 +177,9 @@ class Step:
         if early and not self._stepped:
             self._trained = Trained()
         self._finish_batches()
+        if self.sharing is not None and self.group is not None:
+            self.flush()
+            self.sharing.restart(self.group.place)
         self._expected = None
         self._leave()
         self._dense.settle()
@@ -248,15 +260,37 @@ class Step:
 
     # ---- bsp ----
 
-    def _step_together(self, group: Group, stepped: list[JobOptimizer], trained: Trained, wants_skip: bool) -> None:
+    def flush_now(self) -> None:
+        """`job.flush()`: the same between two steps; BadInput in the middle of one."""
+        if self.sharing is not None and not self.idle:
+            raise errors.BadInput(
+                "job.flush() with a batch in hand: its rows are being trained. Call it right after optimizer.step()"
+            )
+        self.flush()
+
+    def flush(self) -> None:
+        """All rows go to the servers now, in a step of their own that every rank must take, unless they are there."""
+        if self.group is None or self.sharing is None or self.sharing.clean:
+            return
+        trained = self._trained
+        self._step_together(self.group, [], Trained(), True, empty=True)
+        self._trained = trained
+
+    def _step_together(
+        self, group: Group, stepped: list[JobOptimizer], trained: Trained, wants_skip: bool, *, empty: bool = False
+    ) -> None:
         """All-reduce, push, and once the step is complete on all servers apply it; if a member is lost before that,
         the same again with the group that forms then.
         """
         number, again, rows = self.count + 1, False, None
         hyper: list[Hyper] = []
+        if self.sharing is not None:
+            self.sharing.speak(empty=empty)
         while self.count < number:
             try:
                 skip = self._dense.agree(share=trained.share, skip=wants_skip, again=again) or not stepped
+                if self.sharing is not None:
+                    self.sharing.listen(number)
                 if rows is None and not skip:  # once: shares and counts are worked into them
                     rows, hyper = self._table_parts(stepped, trained.share), self._rates.now(stepped)
                     self._counted = {id(one.own) for one in stepped}
@@ -266,6 +300,8 @@ class Step:
                 self._pending.wait()
                 group.await_complete(number)
                 self.catch_up(number)
+                if self.sharing is not None:
+                    self.sharing.stepped(number, empty=empty)
             except errors.GroupChanged as changed:
                 log.warning("step %d is interrupted: %s", number, changed)
                 self._pending = None
@@ -277,8 +313,10 @@ class Step:
                 if group.form(self) < 0:  # the job stops, and the step stays undone on all ranks
                     self._finish, self._trained = None, Trained()
                     return
+                if self.sharing is not None:
+                    self.sharing.restart(group.place)
             again = True
-        self._applying = self._client.backend.apply_step(number)  # type: ignore[attr-defined]
+        self._applying = self._client.tables.apply_step(number)  # type: ignore[attr-defined]
 
     def _count_step(self, number: int, stepped: list[JobOptimizer], trained: Trained, skip: bool) -> None:
         self.count = self._lookups.after_step = number
@@ -293,6 +331,11 @@ class Step:
     def idle(self) -> bool:
         """No step is in hand."""
         return self._finish is None and not self._trained.ranges
+
+    @property
+    def bound(self) -> bool:
+        """What is in hand is lost with any one rank: rows in caches, or a part of a batch that a schedule gave it."""
+        return self.sharing is not None and self.sharing.bound
 
     def catch_up(self, step: int) -> None:
         """This step is complete on all servers: if it is the one in hand, it counts, and its dense part is applied."""
@@ -324,6 +367,8 @@ class Step:
         """The group changes here, where no step is in hand."""
         if self.group is not None and self.group.place.generation == generation:
             self.group.form(self)
+            if self.sharing is not None:
+                self.sharing.restart(self.group.place)
 
     def retire(self) -> None:
         """The script has ended well."""

@@ -13,11 +13,13 @@ import torch
 from torch import nn
 
 from springtide import config, errors
+from springtide.data.source import Source
+from springtide.domain.caching import CacheRules
 from springtide.embedding import convert, uncompiled
 from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.tables import ServedTable
-from springtide.train import connect, dense, group_state, link, outlining
+from springtide.train import caching, connect, dense, group_state, link, outlining, words
 from springtide.train.allreduce import Reducer
 from springtide.train.dense import DenseGroup
 from springtide.train.group import Group, Model
@@ -25,6 +27,7 @@ from springtide.train.local_dense import LocalDense
 from springtide.train.meter import Meter
 from springtide.train.optimizer import JobOptimizer
 from springtide.train.rates import Rates
+from springtide.train.sharing import Sharing
 from springtide.train.step import Dense, Step
 
 Mode = Literal["alone", "async", "bsp"]
@@ -41,6 +44,14 @@ class Wired:
     """Whether the next batch's rows are asked for before this one is trained."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a bsp group may do with its batches: whose samples are known by number."""
+
+    source: Source
+    rules: CacheRules
+
+
 def wire(
     model: nn.Module,
     own: Sequence[torch.optim.Optimizer],
@@ -50,10 +61,11 @@ def wire(
     meter: Meter,
     on_step: Callable[[], None],
     max_staleness: int | None,
+    shared: Shared | None = None,
 ) -> Wired:
     """Serve the model's tables, everything else staying what it is."""
     refuse(model, own, max_staleness)
-    client = connect.to_tables(to_master, settings)
+    client = connect.to_tables(to_master, settings, cached=caches(shared))
     to_master.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
     to_master.follow_slots(client.reroute)
     meter.spent = connect.spending(client)
@@ -63,12 +75,15 @@ def wire(
     client.declare([table.spec for table in served])
     assign = functools.partial(assign_tables, client, served)
     group: Group | None = None
+    sharing: Sharing | None = None
+    lookups = client.lookups or Lookups(client)
     if mode == "async":
         placed: Dense = serve_dense(client, model, groups, rates, to_master, max_staleness)
         once(to_master, "springtide: first weights of tables", assign)
     else:
         named = [member for each in groups for member in each.members]
-        reducer = Reducer([param for _, param in named], None) if mode == "bsp" else None
+        said = words.length([table.spec.id for table in served])  # with a cache or without: sums are the same then
+        reducer = Reducer([param for _, param in named], None, words=said) if mode == "bsp" else None
         placed = LocalDense(named, reducer, own)
         if reducer is None:
             assign()
@@ -76,19 +91,27 @@ def wire(
             group_state.declare(client)
             held = Model(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
             group = Group(to_master, client, held, reducer)
+            if shared is not None:
+                sharing = caching.share_out(
+                    shared.rules, shared.source, lookups, served, reducer, group, meter, to_master.join()
+                )
     outlining.tell(to_master, outlining.outline(model, served, placed))
     bound = max_staleness if mode == "async" else None
     ahead = mode == "async" and bound is None
-    lookups = client.lookups or Lookups(client)
     step = Step(
         lookups, served, placed, rates, to_master, meter,
-        group=group, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
+        group=group, sharing=sharing, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
     )  # fmt: skip
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
     if group is not None:
         group.form(step)
     model.register_forward_hook(_forward_mark(meter))
     return Wired(model, step.optimizers, step, ahead)
+
+
+def caches(shared: Shared | None) -> bool:
+    """Whether workers may come to keep rows."""
+    return shared is not None and not shared.rules.off
 
 
 def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness: int | None) -> None:

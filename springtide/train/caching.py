@@ -1,0 +1,225 @@
+"""A worker's cache of embedding rows in a bsp group, step by step: what the schedule plans, the native cache does.
+
+In: sharing.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they are for, and
+what the schedule must hear of them. Next: embedding/allocate.py (the schedule). Design: docs/design/caching.md.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from springtide import _native, errors
+from springtide.data.source import Source
+from springtide.domain.caching import CachedTable, CacheRules, CacheUse, capacity, words
+from springtide.embedding import allocate, syncplan
+from springtide.embedding.lookup import Lookups
+from springtide.embedding.sample_ids import SampleIds
+from springtide.embedding.specs import native_spec
+from springtide.embedding.tables import ServedTable
+from springtide.rpc.messages import Welcome
+from springtide.train import allreduce
+from springtide.train.allotting import Allotted, Allotting, Scheduled
+from springtide.train.allreduce import Reducer
+from springtide.train.deciding import Deciding, Sent, Surroundings
+from springtide.train.group import Group, Place
+from springtide.train.meter import Meter
+from springtide.train.picking import Picker
+from springtide.train.sharing import Sharing
+
+FLOAT_BYTES = 4
+DEFAULT_POLICY = "laia"
+
+
+class Planner:
+    """A schedule, and which of its batches were trained."""
+
+    def __init__(self, settings: allocate.Settings) -> None:
+        self._scheduler = allocate.Scheduler(settings)
+
+    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> Scheduled:
+        """The next batch."""
+        wanted = [allocate.Feature(one.table, one.ids, one.offsets) for one in features]
+        made = self._scheduler.schedule(wanted, samples, effort=effort)
+        return Scheduled(made.step, np.asarray(made.rank_of_sample, dtype=np.int32), made.plans)
+
+    def flushed(self, step: int) -> None:
+        """All rows of batches up to this one are on the servers."""
+        self._scheduler.flushed(step)
+
+
+class RowCache:
+    """What `CachedBackend` is told around each step, and what this rank knows of it."""
+
+    def __init__(self, backend: _native.CachedBackend, *, most_dirty: int, gloo: Callable[[], Any], p2p: bool) -> None:
+        """`gloo`: the group of now, for rows that go from rank to rank."""
+        self.backend = backend
+        self.clean = True
+        self._most_dirty, self._gloo, self._p2p = most_dirty, gloo, p2p
+        self._planner: Planner | None = None
+        self._expected: dict[int, Allotted] = {}
+        self._kept: frozenset[int] = frozenset()
+        self._trained = 0
+        """The last batch of the schedule that was pushed."""
+
+    def check_read(self, tables: Sequence[int]) -> None:
+        """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
+        if not self.clean and (kept := self._kept.intersection(tables)):
+            raise errors.BadInput(
+                f"rows of table {min(kept)} are read in the middle of a pass, while workers keep rows that servers do "
+                "not have yet. Call job.flush() on every worker before it, right after optimizer.step(), or wait for "
+                'the end of the pass; cache="off" keeps none'
+            )
+
+    @property
+    def crowded(self) -> bool:
+        """More rows than agreed are nowhere else."""
+        return not self.clean and self.backend.stats()["dirty_bytes"] > self._most_dirty
+
+    def tables(self, chosen: Sequence[ServedTable]) -> tuple[CachedTable, ...]:
+        """Plans speak of these tables: what a row of each takes."""
+        self._kept = frozenset(table.spec.id for table in chosen)
+        self.backend.cache_tables(sorted(self._kept))
+        size = self.backend.image_bytes
+        return tuple(
+            CachedTable(id=table.spec.id, row_bytes=size(table.spec.id), rows=table.request.rows) for table in chosen
+        )
+
+    def begin(self, planner: Planner, place: Place) -> None:
+        """Rows are kept from now on, as this schedule plans it for this rank."""
+        self.close()
+        self._planner, self._rank, self._trained = planner, place.rank, 0
+
+    def expect(self, number: int, allotted: Allotted) -> None:
+        """Step `number` trains this batch; known already if it followed a batch that was scheduled too."""
+        if number not in self._expected:
+            self._expected[number] = allotted
+            self.backend.set_plan(number, allotted.made.plans[self._rank])
+
+    def before_push(self, number: int, now: Allotted | None, following: Allotted | None, *, flush: bool) -> None:
+        """Say what comes after step `number`, so that its push takes along what others need for that."""
+        self._expected.pop(number, None)
+        if now is not None:
+            self._trained, self.clean = now.made.step, False
+        if following is not None:
+            self.expect(number + 1, following)
+        if self.clean or self._planner is None:
+            return
+        if flush:
+            self.backend.flush_next()
+        if flush or not self._expected:
+            self._planner.flushed(self._trained)
+            self.clean = True
+
+    def after_push(self, number: int) -> None:
+        """Rows that go from rank to rank for the step after this one."""
+        if self._p2p and number + 1 in self._expected:
+            exchange(self.backend, self._gloo(), number + 1)
+
+    def postpone(self, number: int) -> None:
+        """Step `number` is a flush only: the batch that was expected for it comes one later."""
+        if number in self._expected:
+            self._expected[number + 1] = self._expected.pop(number)
+            self.backend.move_plan(number, number + 1)
+
+    def use(self) -> CacheUse:
+        """What it has done so far."""
+        stats = self.backend.stats()
+        return CacheUse(
+            rows=stats["rows"], size=stats["bytes"], dirty=stats["dirty_bytes"], hits=stats["hits"],
+            pulled=stats["pulled_values"] + stats["pulled_images"],
+            pushed=stats["pushed_gradients"] + stats["pushed_images"],
+            passed=stats["received_rows"], flushes=stats["flushes"],
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Forget all rows, and what was to come."""
+        self.backend.clear()
+        self._planner, self.clean = None, True
+        self._expected.clear()
+
+
+def exchange(backend: _native.CachedBackend, gloo: Any, number: int) -> None:
+    """Send and receive the rows that the plan of step `number` moves between ranks; sizes are in the plan."""
+    coming = [(peer, torch.empty(floats)) for peer, floats in backend.receives(number)]
+    try:
+        arriving = [gloo.recv([tensor], peer, 0) for peer, tensor in coming]
+        parcels = [(peer, torch.from_numpy(floats)) for peer, floats in backend.sends(number)]
+        going = [gloo.send([tensor], peer, 0) for peer, tensor in parcels]
+        for one in (*arriving, *going):
+            one.wait()
+    except RuntimeError as error:
+        raise errors.GroupChanged(f"a member of the group is lost: {allreduce.said(error)}") from None
+    for peer, tensor in coming:
+        backend.received(number, peer, tensor.numpy())
+
+
+class Paper:
+    """A schedule whose plans nobody carries out: what it would spare."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+
+    def look(self, features: Sequence[SampleIds], samples: int) -> Sent:
+        """The next batch. Without caches every row is pulled, and its gradient pushed."""
+        sent = syncplan.traffic(self._planner.schedule(features, samples, effort=0).plans)
+        needed = sum(sent.pulls) + sum(sent.hits) + sum(sent.received)
+        return Sent(sent.transmissions, 2 * needed)
+
+
+def share_out(
+    rules: CacheRules,
+    source: Source,
+    lookups: Lookups,
+    served: Sequence[ServedTable],
+    reducer: Reducer,
+    group: Group,
+    meter: Meter,
+    welcome: Welcome,
+) -> Sharing | None:
+    """How this group shares out its batches, and keeps rows; None: in runs, and none."""
+    if rules.idle:
+        return None
+    by_id = {table.spec.id: table for table in served}
+    cache: RowCache | None = None
+    tables = list(by_id)
+    backend = lookups.client.backend
+    if isinstance(backend, _native.CachedBackend):
+        tables = [table for table in tables if backend.cacheable(native_spec(by_id[table].spec))]
+        cache = RowCache(backend, most_dirty=rules.dirty, gloo=lambda: reducer.group, p2p=rules.p2p)
+        lookups.client.before_read = cache.check_read
+
+    def planner(place: Place, chosen: Sequence[int]) -> Planner:
+        seen = cache.tables([by_id[table] for table in chosen]) if cache is not None else ()
+        settings = allocate.Settings(
+            workers=place.workers, capacity_rows=capacity(rules, seen), tables=tuple(chosen), seed=welcome.seed,
+            policy=rules.policy or DEFAULT_POLICY, order=rules.order,
+            p2p="rows" if rules.p2p and cache is not None else "off",
+        )  # fmt: skip
+        return Planner(settings)
+
+    def begin(place: Place, chosen: Sequence[int]) -> Planner:
+        made = planner(place, chosen)
+        if cache is not None:
+            cache.begin(made, place)
+        return made
+
+    allotting = Allotting(lookups, tables, begin, Picker(source), permitted=not rules.auto)
+    began = time.monotonic()
+    sharing = Sharing(reducer, allotting, cache, save_due=lambda: group.save_due, why=f"asked for: {words(rules)}")
+    if not rules.auto:
+        return sharing
+
+    def around() -> Surroundings:
+        return Surroundings(
+            workers=group.place.workers, deaths=group.relaunches, watched_s=time.monotonic() - began,
+            checkpoint_s=welcome.checkpoint_s, saved_once=group.saved_once, read_s=sharing.read_s,
+        )  # fmt: skip
+
+    def paper() -> Paper:
+        return Paper(planner(group.place, [table for table in tables if table not in lookups.computed()]))
+
+    sharing.decide_by(Deciding(meter.steps, around, paper))
+    return sharing

@@ -1,0 +1,196 @@
+"""How the ranks of a bsp group share out their batches and keep their rows: what is said and done around each step.
+
+In: step.py, before and after every all-reduce and push. Out: words to the other ranks, plans to the cache, the end of
+both when something does not hold. Next: allotting.py (who trains which sample), caching.py (rows kept in this process),
+words.py (what is said). Design: docs/design/caching.md.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from springtide import errors
+from springtide.domain.caching import CacheUse
+from springtide.train import words
+from springtide.train.allotting import NOT_YET, Allotted, Allotting
+from springtide.train.allreduce import Reducer
+from springtide.train.batches import Handed
+from springtide.train.deciding import Deciding
+from springtide.train.group import Place
+
+log = logging.getLogger(__name__)
+
+DIFFERENT = (
+    "ranks have read different samples under the same numbers: a data set must give everyone the same (random changes "
+    "to ids belong into the model, or into the files)"
+)
+ACCUMULATED = "gradients are accumulated over several batches: who trains a row alone is known for one batch only"
+
+
+class Keeping(Protocol):
+    """A worker's cache, or that there is none."""
+
+    clean: bool
+    """All rows are on the servers as they are."""
+
+    @property
+    def crowded(self) -> bool:
+        """More rows than agreed are nowhere else."""
+        ...
+
+    def expect(self, number: int, allotted: Allotted) -> None:
+        """Step `number` trains this batch."""
+        ...
+
+    def before_push(self, number: int, now: Allotted | None, following: Allotted | None, *, flush: bool) -> None:
+        """Step `number` is about to be pushed; `following` is the batch after it."""
+        ...
+
+    def after_push(self, number: int) -> None:
+        """It is complete on all servers."""
+        ...
+
+    def postpone(self, number: int) -> None:
+        """Step `number` is a flush only: the batch that was expected for it comes one later."""
+        ...
+
+    def close(self) -> None:
+        """Forget all rows."""
+        ...
+
+    def use(self) -> CacheUse:
+        """What it has done so far."""
+        ...
+
+
+class Sharing:
+    """One a `job.prepare` in bsp mode."""
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        allotting: Allotting,
+        cache: Keeping | None,
+        *,
+        save_due: Callable[[], bool],
+        why: str = "",
+    ) -> None:
+        """`save_due`: whether this rank is to see to a checkpoint; `why` there is a cache."""
+        self._why = why
+        self._deciding: Deciding | None = None
+        self.allotting, self.cache = allotting, cache
+        self._reducer, self._save_due = reducer, save_due
+        self.read_s = 0.0
+        """Seconds to read this rank's part of a batch, of late."""
+        self._now: Handed | None = None
+        self._following: Handed | None = None
+
+    def decide_by(self, deciding: Deciding) -> None:
+        """Whether there is a cache is found out: by this on the lowest rank, by its word on the others."""
+        self._deciding = deciding
+        allotting = self.allotting
+        allotting.on_paper = lambda: deciding.look if deciding.trying and not allotting.place.rank else None
+
+    @property
+    def clean(self) -> bool:
+        """Whether the servers have all rows as they are: then a checkpoint of them is one of the model."""
+        return self.cache is None or self.cache.clean
+
+    @property
+    def bound(self) -> bool:
+        """Whether the step in hand, or rows that were trained before it, are lost with any one rank."""
+        return not self.clean or (self._now is not None and self._now.plan is not None)
+
+    def use(self) -> CacheUse | None:
+        """What the cache has done, for people; None where there is none by choice."""
+        if self.cache is None:
+            return None
+        on, why = self.allotting.on, self.allotting.why
+        decided = self._why if self._deciding is None else self._deciding.why
+        return replace(self.cache.use(), on=on, why=decided if on or why == NOT_YET else why)
+
+    def read(self, seconds: float) -> None:
+        """This rank's part of a batch, or all of it, took so long to read."""
+        if not self.allotting.wholes:
+            self.read_s += 0.1 * (seconds - self.read_s) if self.read_s else seconds
+
+    def restart(self, place: Place) -> None:
+        """A pass begins, or a new group, with empty caches."""
+        self._now = self._following = None
+        if self._deciding is not None and place.generation != self.allotting.place.generation:
+            self.allotting.permitted = False
+            self._deciding.regrouped()
+        self.allotting.restart(place)
+        if self.cache is not None:
+            self.cache.close()
+
+    def hand_out(self, now: Handed, number: int) -> None:
+        """The loop gets this batch, for step `number`; not yet asked for its rows."""
+        self._now = now
+        if self.cache is not None and now.plan is not None:
+            self.cache.expect(number, now.plan)
+
+    def speak(self, *, empty: bool = False) -> None:
+        """Say what there is to say with the next all-reduce; waits for the batch after this one to be read."""
+        lookups, tables = self.allotting.lookups, self.allotting.tables
+        self._following = self._now.following() if self._now is not None and not empty else None
+        coming = None if self._following is None else self._following.plan
+        crowded = self.cache is not None and self.cache.crowded
+        wish = None if self._deciding is None or self.allotting.place.rank or empty else self._deciding.wish
+        said = words.Words(
+            flush=empty or self._following is None or crowded or self._save_due(),
+            empty=empty,
+            ready=lookups.settled,
+            go=wish is True,
+            stop=wish is False,
+            digest=0 if coming is None else coming.digest,
+            refused=frozenset(lookups.computed() & set(tables)),
+        )
+        self._reducer.words = words.said(said, tables)
+
+    def listen(self, number: int) -> None:
+        """All have spoken: what follows for the push of step `number`."""
+        verdict = words.heard(self._reducer.sums, self.allotting.tables, self.allotting.place.workers)
+        if verdict.torn:
+            raise errors.JobFailed(
+                "a rank has left its loop, or has called job.flush(), while others still train: in a bsp group every "
+                "rank must take the same steps"
+            )
+        now = None if self._now is None or verdict.empty else self._now.plan
+        following = None if self._following is None else self._following.plan
+        if not verdict.alike:
+            log.warning("samples are shared out in runs from now on: %s", DIFFERENT)
+            self.allotting.end(DIFFERENT, for_good=True)
+        elif verdict.stop or (now is not None and self._following is not None and following is None):
+            self.allotting.end(NOT_YET)
+            self.allotting.permitted = not verdict.stop
+        elif not verdict.empty:
+            self.allotting.hear(verdict)
+        following = following if self.allotting.on else None
+        if self.cache is not None and verdict.empty:
+            self.cache.postpone(number)
+        if self.cache is not None:
+            self.cache.before_push(number, now, following, flush=verdict.flush)
+
+    def stepped(self, number: int, *, empty: bool = False) -> None:
+        """Step `number` is complete on all servers."""
+        if self.cache is not None:
+            self.cache.after_push(number)
+        if self.cache is not None and not self.allotting.on:
+            self.cache.close()
+        if not empty:
+            self._now = self._following = None
+            if self._deciding is not None:
+                self._deciding.stepped(on=self.allotting.on)
+
+    def accumulated(self) -> None:
+        """The loop goes on to the next batch without a step: no schedule holds for both together.
+
+        All rows are on the servers by now.
+        """
+        self.allotting.end(ACCUMULATED, for_good=True)
+        log.warning("samples are shared out in runs from now on: %s", ACCUMULATED)
+        self._now = None
+        if self.cache is not None:
+            self.cache.close()

@@ -1,0 +1,90 @@
+"""A bsp group whose workers keep rows: killed, scaled and restored, every occurrence is counted once."""
+
+import random
+
+import pytest
+
+from springtide.domain import caching
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec
+from tests.process import group_counting
+from tests.process.test_bsp_checkpoints import formed, until_back
+from tests.process.test_bsp_groups import until_formed
+
+pytestmark = pytest.mark.process
+
+
+def spec(**more):
+    given = dict(
+        workers=2, servers=2, sync="bsp", heartbeat_s=0.1, silence_s=5.0, relaunches=1000, backoff_s=0.0, slots=64,
+        checkpoints=CheckpointRules(every_s=0.5), cache=caching.rules("4K", allocation="laia"),
+    )  # fmt: skip
+    return JobSpec(name="cached", **(given | more))
+
+
+def count(folder, seed, **how):
+    """Count under faults, from the first checkpoint on; the last status, and what the counts are off by."""
+    return group_counting.count(folder, spec, seed, begun=lambda status: status.checkpoint, **how)
+
+
+def told(job):
+    return [str(event["what"]) for event in job.story if event["event"] == "decision"]
+
+
+@pytest.mark.timeout(240)
+def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_flushes_first(tmp_path):
+    def hurt(job):
+        job.until(lambda status: status.cache is not None and status.cache.dirty > 0)
+        assert "keep rows in the workers" in told(job)
+        before = formed(job)
+        assert job.kill("worker-1")
+        until_back(job, before)
+        assert any(what.startswith("take the bsp group back to checkpoint") for what in told(job))
+        job.scale(3)
+        until_formed(job, 3)
+        job.scale(2)
+        until_formed(job, 2)
+
+    status, wrong = count(tmp_path, 1, batches=1200, hurt=hurt, pause_s=0.02)
+    assert not wrong, wrong
+    assert status.cache.hits > 0 and status.cache.saved > 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_lost_servers_and_masters_of_a_caching_group_count_every_occurrence_once(tmp_path):
+    def hurt(job):
+        for roles in (["server-0"], ["server-1", "worker-0"], ["master", "worker-1"], ["worker-0", "worker-1"]):
+            before = formed(job)
+            assert all([job.kill(role) for role in roles]), roles
+            until_back(job, before)
+
+    _, wrong = count(tmp_path, 3, batches=6000, hurt=hurt)
+    assert not wrong, wrong
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(400, 406))
+def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
+    chance = random.Random(seed)
+    print("seed", seed)
+    rules = caching.rules(chance.choice([24, "1K", "64K"]), allocation=chance.choice(["laia", "random", "contiguous"]))
+
+    def hurt(job):
+        for _ in range(6):
+            if job.over:
+                return
+            before, alive = formed(job), sorted(job.pids())
+            if chance.random() < 0.4:
+                job.scale(chance.randint(2, 4))
+            else:
+                chosen = chance.sample(alive, chance.randint(1, min(2, len(alive))))
+                print("kill", [(role, job.kill(role)) for role in chosen])
+                if chosen != ["master"]:
+                    until_back(job, before)
+            seen = job.status.samples
+            job.until(lambda status, seen=seen: job.over or status.samples > seen + chance.randint(100, 1000))
+
+    _, wrong = count(tmp_path, seed, batches=8000, hurt=hurt, cache=rules)
+    assert not wrong, wrong
