@@ -11,8 +11,8 @@ from typing import Literal
 from springtide import errors
 from springtide.domain import resources
 
-Policy = Literal["ours", "laia", "random", "contiguous"]
-POLICIES: tuple[Policy, ...] = ("ours", "laia", "random", "contiguous")
+Policy = Literal["anneal", "laia", "random", "contiguous"]
+POLICIES: tuple[Policy, ...] = ("anneal", "laia", "random", "contiguous")
 Order = Literal["lru", "lfu"]
 ORDERS: tuple[Order, ...] = ("lru", "lfu")
 AUTO_SHARE = 0.1  # of all rows, as in the paper: where the size is ours to choose
@@ -28,8 +28,8 @@ class CacheRules:
     share: float | None = None
     """Part of all rows that fits in a worker's cache, where every table's row count is known. None: by `size`."""
     policy: Policy | None = None
-    """Who trains which sample of a batch: "contiguous" cuts it into runs; "random" by lot; "laia" and "ours" go by
-    where its rows are. None: "ours" with a cache, "contiguous" without one."""
+    """Who trains which sample of a batch: "contiguous" cuts it into runs; "random" by lot; "laia" and "anneal" go
+    by where its rows are. None: "anneal" with a cache, "contiguous" without one."""
     order: Order = "lru"
     """Which row leaves a full cache: the one used longest ago, or least often."""
     p2p: bool = False

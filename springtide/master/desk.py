@@ -69,8 +69,7 @@ class Desk:
         self._tell, self._kept, self._written = pen.tell, pen.kept, pen.written
         self._changed = meetings.Turnstile()
         self._balance = balance.Balance(record.state.spec.stragglers)
-        self._tally = tally.Tally()
-        self._gate = meetings.Doorway(self._changed)
+        self._tally, self._gate = tally.Tally(), meetings.Doorway(self._changed)
         self._forming = forming.Forming(
             record, self._changed, self._happen, self._kept, lambda: self._stepping.due(last=True)
         )  # fmt: skip

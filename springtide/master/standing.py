@@ -31,8 +31,7 @@ def status_of(
     totals = book.totals()
     now = record.ended_at if record.ended_at is not None else now
     alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
-    grew_at = max(tally.grew_at or 0.0, record.trained_at)
-    last = rounds.saving.last if rounds else None
+    grew_at, last = max(tally.grew_at or 0.0, record.trained_at), rounds.saving.last if rounds else None
     return JobStatus(
         name=state.spec.name,
         phase=state.phase,

@@ -30,7 +30,7 @@ from springtide.train.picking import Picker
 from springtide.train.sharing import Sharing
 
 FLOAT_BYTES = 4
-DEFAULT_POLICY = "laia"
+DEFAULT_POLICY = "anneal"
 
 
 class Planner:

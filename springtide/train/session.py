@@ -110,7 +110,7 @@ class Job:
             any number, rows are read a batch ahead.
         cache: bsp only. What each worker keeps of the rows it trains: bytes (an int, "64M"), a share of all rows (a
             float, "10%"), "auto" (found out by measuring) or "off"; None takes the job's setting.
-        allocation: bsp only. Who trains which sample: "laia" (where its rows are), "random", "contiguous" (runs).
+        allocation: bsp only. Who trains which sample: "anneal", "laia" (where rows are), "random", "contiguous" (runs).
         """
         mode = self._mode(sync)
         opened = sources.open_source(
