@@ -38,6 +38,7 @@ BENCHES = {
     "auc": "springtide.bench.auc",
     "auc-xdeepfm": "springtide.bench.auc_xdeepfm",
     "allocate": "springtide.bench.allocate",
+    "schedule": "springtide.bench.schedule",
 }
 
 

@@ -1,10 +1,11 @@
-"""Pure. How many tables the scheduler may score within its time: Herald's adaptive allocation.
+"""Pure. How much an allocation may do within its time: tables to score (Herald's adaptive LAIA), or sweeps to search.
 
 A schedule is free while it takes no longer than the iteration that it runs beside, less the embedding's own traffic:
 the budget. Reading, plan and snapshot are needed in any case, so what is left of the budget is for the allocation, and
-its time grows with the tables that are scored. In: how long the last schedules took, by stage. Out: a number of tables;
-`allocate.Scheduler` takes those with the highest degree of infrequency. No clock here, and none may decide by itself:
-ranks measure different times, so one of them decides for all and the number travels with a step.
+its time grows with the tables that are scored, or with the sweeps of a policy that searches: units. In: how long the
+last schedules took, by stage. Out: a number of units; of tables `allocate.Scheduler` takes those of the highest degree
+of infrequency. No clock here, and none may decide by itself: ranks measure different times, so one of them decides for
+all and the number travels with a step.
 """
 
 import math
@@ -22,47 +23,47 @@ MEMORY = 32
 class Took:
     """One schedule."""
 
-    tables: int
-    """Tables that were scored."""
+    units: int
+    """Tables that were scored, or sweeps."""
     allocate_s: float
     rest_s: float
     """All other stages."""
 
 
-def took(seconds: Mapping[str, float], *, tables: int) -> Took:
+def took(seconds: Mapping[str, float], *, units: int) -> Took:
     """From the stages of a `_native.Scheduled`."""
     return Took(
-        tables=tables,
+        units=units,
         allocate_s=seconds["allocate"],
         rest_s=sum(each for stage, each in seconds.items() if stage != "allocate"),
     )
 
 
-def tables_within(budget_s: float, history: Sequence[Took], *, tables: int) -> int:
-    """How many of `tables` to score next so that a whole schedule stays inside `budget_s`; 0: none.
+def units_within(budget_s: float, history: Sequence[Took], *, most: int) -> int:
+    """How many units the next schedule may have so that all of it stays inside `budget_s`: 0 to `most`.
 
-    Without a history all of them: the first schedules say what they cost. What an allocation takes with no tables at
-    all is seen only when their number changed; until then its time counts as growing from zero, which errs on the
-    side of too few when the number shrinks, and is put right by the next schedules.
+    Without a history `most`: the first schedules say what they cost. What an allocation takes with no units at all is
+    seen only when their number changed; until then its time counts as growing from zero, which errs on the side of too
+    many when the number shrinks, and is put right by the next schedules.
     """
     recent = history[-MEMORY:]
     if not recent:
-        return tables
+        return most
     left_s = budget_s * (1 - MARGIN) - high(each.rest_s for each in recent)
     if left_s <= 0:
         return 0
-    base_s, table_s = line(recent)
-    if table_s <= 0:
-        return tables
-    return max(0, min(tables, math.floor((left_s - base_s) / table_s)))
+    base_s, unit_s = line(recent)
+    if unit_s <= 0:
+        return most
+    return max(0, min(most, math.floor((left_s - base_s) / unit_s)))
 
 
 def line(recent: Sequence[Took]) -> tuple[float, float]:
-    """Seconds of an allocation without tables, and of every table: a line through what was seen."""
-    by_tables: dict[int, list[float]] = {}
+    """Seconds of an allocation without units, and of every unit: a line through what was seen."""
+    by_units: dict[int, list[float]] = {}
     for each in recent:
-        by_tables.setdefault(each.tables, []).append(each.allocate_s)
-    points = {tables: high(seconds) for tables, seconds in by_tables.items()}
+        by_units.setdefault(each.units, []).append(each.allocate_s)
+    points = {units: high(seconds) for units, seconds in by_units.items()}
     most = max(points)
     if len(points) == 1:
         return (0.0, points[most] / most) if most else (points[most], 0.0)
