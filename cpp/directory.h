@@ -48,6 +48,7 @@ class Directory {
     const Cell cell = cells_[home(tag_of(hash))];
     if (cell.row != kNoRow) prefetch_read(&rows_[cell.row]);
   }
+  void prefetch_row_at(RowAt at) const { prefetch_read(&rows_[at]); }
   void prefetch_neighbours(RowAt at) const {
     if (rows_[at].before != kNoRow) prefetch_read(&rows_[rows_[at].before]);
     if (rows_[at].after != kNoRow) prefetch_read(&rows_[rows_[at].after]);

@@ -10,8 +10,6 @@ namespace springtide {
 
 namespace {
 
-constexpr size_t kAhead = 16;  // lookups between asking for memory and using it
-
 const SchedulerOptions& checked(const SchedulerOptions& options) {
   if (options.workers == 0 || options.workers > kMostWorkers)
     throw BadInput("a scheduler needs 1 to " + std::to_string(kMostWorkers) + " workers, got " +
@@ -126,7 +124,6 @@ void Scheduler::look_up(size_t first, size_t end) {
       dirty_[now] = 0;
       continue;
     }
-    directory_.prefetch_neighbours(at);
     owner_[now] = directory_.row(at).owner;
     dirty_[now] = dirty(directory_.row(at));
   }

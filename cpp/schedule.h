@@ -110,6 +110,7 @@ class Scheduler {
   void update_directory();
   void evict(uint32_t worker, uint64_t room_for);
 
+  static constexpr size_t kAhead = 16;              // keys between asking for memory and using it
   static constexpr uint16_t kShared = kNobody - 1;  // several workers train the key
 
   const SchedulerOptions options_;

@@ -65,7 +65,9 @@ void ScheduleBatch::find_units(TableOfBatch& table, std::span<const BatchFeature
   for (uint32_t f : table.features) ids += features[f].ids.size();
   table.keys.resize(ids);
   table.hashes.resize(ids);
-  const KeyIndex::Filling index = table.index.begin(ids);
+  // One index a thread for all its tables: it stays in the first levels of the processor's cache.
+  thread_local KeyIndex shared;
+  const KeyIndex::Filling index = shared.begin(ids);
   uint32_t count = 0;
   for (uint32_t f : table.features) {
     uint32_t* out = occurrences_.data() + feature_begin_[f];

@@ -40,7 +40,6 @@ class ScheduleBatch {
   struct TableOfBatch {
     TableId table = 0;
     std::vector<uint32_t> features;
-    KeyIndex index;
     std::vector<Key> keys;
     std::vector<uint64_t> hashes;
     uint32_t base = 0;

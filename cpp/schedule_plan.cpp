@@ -16,11 +16,23 @@ PlanKeys& between(std::vector<PeerRows>& all, uint32_t peer) {
   return at->rows;
 }
 
+// One plan is about as long as the one before it.
+void reserve(CachePlan& plan, const CachePlan& before) {
+  for (PlanKeys CachePlan::* list : {&CachePlan::write_back, &CachePlan::drop, &CachePlan::hold_hit,
+                                     &CachePlan::hold_pull, &CachePlan::pass_hit, &CachePlan::pass_pull}) {
+    const size_t wanted = (before.*list).size() + (before.*list).size() / 8;
+    (plan.*list).tables.reserve(wanted);
+    (plan.*list).keys.reserve(wanted);
+  }
+}
+
 }  // namespace
 
 void Scheduler::make_plans() {
   for (uint32_t w = 0; w < options_.workers; ++w) {
+    const std::shared_ptr<CachePlan> before = std::move(plans_[w]);
     plans_[w] = std::make_shared<CachePlan>();
+    if (before) reserve(*plans_[w], *before);
     plans_[w]->step = step_;
     plans_[w]->rank = w;
     if (!options_.on_demand) {
@@ -102,8 +114,14 @@ void Scheduler::plan_exchange(uint32_t unit) {
 // The caches as they are after the step: rows given up leave, trained ones become the youngest, and room for
 // the new ones is made among those that the batch does not name.
 void Scheduler::update_directory() {
-  for (uint32_t unit = 0; unit < batch_.size(); ++unit) {
-    if (owner_[unit] == kNobody) continue;
+  const size_t units = batch_.size();
+  for (size_t ahead = 0; ahead < units + 2 * kAhead; ++ahead) {
+    if (ahead < units && at_[ahead] != kNoRow) directory_.prefetch_row_at(at_[ahead]);
+    if (ahead >= kAhead && ahead - kAhead < units && at_[ahead - kAhead] != kNoRow)
+      directory_.prefetch_neighbours(at_[ahead - kAhead]);
+    if (ahead < 2 * kAhead) continue;
+    const size_t unit = ahead - 2 * kAhead;
+    if (at_[unit] == kNoRow) continue;
     directory_.unlink(at_[unit]);
     if (keeper_[unit] == kNobody) directory_.forget(at_[unit]);
   }

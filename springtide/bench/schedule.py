@@ -129,7 +129,7 @@ def ours(
     for given_ms in BUDGETS_MS:
 
         def sweeps(history: Sequence[budget.Took], given_s: float = given_ms / 1e3) -> int:
-            return max(1, budget.units_within(given_s, history, most=MOST_SWEEPS)) if history else 1
+            return budget.units_within(given_s, history, most=MOST_SWEEPS, least=1) if history else 1
 
         kept = scheduling.drive(batches, replace(base, policy=OURS), warmup=warmup, choose=sweeps)
         rows.append(line(f"  ours within {given_ms:g} ms: {kept.units.mean():.0f} sweeps", kept, static))

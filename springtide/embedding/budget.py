@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 MARGIN = 0.1
 """Of the budget, kept free: schedules vary."""
+LEAST = 4
+"""Units that are always there: fewer save next to nothing of a schedule, and cost a tenth more transmissions."""
 MEMORY = 32
 """Schedules that count; older ones were another load."""
 
@@ -39,8 +41,8 @@ def took(seconds: Mapping[str, float], *, units: int) -> Took:
     )
 
 
-def units_within(budget_s: float, history: Sequence[Took], *, most: int) -> int:
-    """How many units the next schedule may have so that all of it stays inside `budget_s`: 0 to `most`.
+def units_within(budget_s: float, history: Sequence[Took], *, most: int, least: int = LEAST) -> int:
+    """How many units the next schedule may have so that all of it stays inside `budget_s`: `least` to `most`.
 
     Without a history `most`: the first schedules say what they cost. What an allocation takes with no units at all is
     seen only when their number changed; until then its time counts as growing from zero, which errs on the side of too
@@ -50,12 +52,10 @@ def units_within(budget_s: float, history: Sequence[Took], *, most: int) -> int:
     if not recent:
         return most
     left_s = budget_s * (1 - MARGIN) - high(each.rest_s for each in recent)
-    if left_s <= 0:
-        return 0
     base_s, unit_s = line(recent)
     if unit_s <= 0:
         return most
-    return max(0, min(most, math.floor((left_s - base_s) / unit_s)))
+    return min(most, max(least, math.floor((left_s - base_s) / unit_s)))
 
 
 def line(recent: Sequence[Took]) -> tuple[float, float]:

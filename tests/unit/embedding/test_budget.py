@@ -9,7 +9,7 @@ def schedules(tables, *, each_ms=0.1, base_ms=0.0, rest_ms=2.0, count=10):
 
 
 def within(budget_ms, history, tables=26):
-    return budget.units_within(budget_ms / 1e3, history, most=tables)
+    return budget.units_within(budget_ms / 1e3, history, most=tables, least=min(tables, budget.LEAST))
 
 
 def test_all_tables_are_scored_where_there_is_time():
@@ -24,13 +24,14 @@ def test_what_the_plan_leaves_is_shared_out_over_tables():
     assert within(3.0, schedules(26)) == 7  # 2.7 ms without the margin, 0.7 ms beside the plan, 0.1 ms a table
 
 
-def test_where_the_plan_takes_it_all_nothing_is_scored():
-    assert within(2.0, schedules(26)) == 0
+def test_where_the_plan_takes_it_all_the_best_few_are_scored_all_the_same():
+    assert within(2.0, schedules(26)) == budget.LEAST
+    assert within(2.0, schedules(2, count=3), tables=2) == 2
 
 
 def test_time_that_every_allocation_takes_is_learned_from_two_sizes():
     seen = schedules(26, base_ms=0.5) + schedules(7, base_ms=0.5)
-    assert within(3.05, seen) == 2
+    assert within(3.5, seen) == 6
 
 
 def test_a_budget_that_grows_brings_tables_back():
