@@ -21,7 +21,7 @@ MOST_MORE = 1.11
 STREAMS = ("zipf-1.05", "correlated")
 BUDGETS_MS = (2.5, 8.0, 20.0)
 MOST_SWEEPS = 200
-OURS = "ours"
+OURS = "anneal"
 SHARES = (0.75, 0.5, 0.25)
 """Of the time that the static allocation takes, what the adaptive one is given beside the plan."""
 SWEEPS: Mapping[str, Sequence[int]] = {
