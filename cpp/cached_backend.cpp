@@ -1,4 +1,5 @@
-// Tables, plans and rows of a cache; what crosses between ranks. Pulls and pushes: cached_requests.cpp.
+// Tables, plans and rows of a cache. Pulls and pushes: cached_requests.cpp; between ranks:
+// cached_parcels.cpp.
 #include "cached_backend.h"
 
 #include <algorithm>
@@ -48,6 +49,7 @@ void CachedBackend::flush_next() {
 void CachedBackend::clear() {
   const std::lock_guard lock(mutex_);
   rows_.clear();
+  guests_.clear();
   plans_.clear();
   flush_next_ = false;
   on_servers_ = true;
@@ -88,70 +90,11 @@ void CachedBackend::begin(Planned& planned) {
       refuse("is to be written back, but the push of the step before is over; set a plan before that push",
              table, plan.write_back.keys[i]);
   }
-  for (const PeerRows& to : plan.sends) {
-    Parcel& parcel = planned.sends.emplace_back();
-    parcel.peer = to.peer;
-    for (size_t i = 0; i < to.rows.size(); ++i) {
-      CachedRow& row = row_of("sends", to.rows.tables[i], to.rows.keys[i]);
-      parcel.floats.insert(parcel.floats.end(), row.image, row.image + row.floats);
-      parcel.floats.push_back(row.dirty ? 1.0f : 0.0f);
-      rows_.set_dirty(row, false);  // it is the receiver's from now on
-    }
-    count_.sent_rows += to.rows.size();
-  }
+  pack(planned);
   for (size_t i = 0; i < plan.drop.size(); ++i) {
     const TableId table = plan.drop.tables[i];
     const Key key = plan.drop.keys[i];
     if (planned.index.of(table, key) != PlannedUse::pass_hit) leave(row_of("drop", table, key));
-  }
-}
-
-std::vector<CachedBackend::Parcel> CachedBackend::sends(uint64_t step) {
-  const std::lock_guard lock(mutex_);
-  Planned* planned = plan_of(step);
-  if (planned == nullptr) return {};
-  begin(*planned);
-  return std::move(planned->sends);
-}
-
-std::vector<std::pair<uint32_t, size_t>> CachedBackend::receives(uint64_t step) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::pair<uint32_t, size_t>> all;
-  const Planned* planned = plan_of(step);
-  if (planned == nullptr) return all;
-  for (const PeerRows& from : planned->plan.receives) {
-    size_t floats = 0;
-    for (size_t i = 0; i < from.rows.size(); ++i) {
-      floats += tables_.known(from.rows.tables[i]).image_floats() + 1;
-    }
-    all.emplace_back(from.peer, floats);
-  }
-  return all;
-}
-
-void CachedBackend::received(uint64_t step, uint32_t peer, std::span<const float> floats) {
-  const auto wanted = receives(step);
-  const auto of_peer =
-      std::find_if(wanted.begin(), wanted.end(), [&](auto& one) { return one.first == peer; });
-  if (of_peer == wanted.end() || of_peer->second != floats.size())
-    throw BadInput("rank " + std::to_string(peer) + " sent " + std::to_string(floats.size()) +
-                   " floats for step " + std::to_string(step) + "; the plan has " +
-                   std::to_string(of_peer == wanted.end() ? 0 : of_peer->second));
-  const std::lock_guard lock(mutex_);
-  Planned* planned = plan_of(step);
-  if (planned == nullptr) throw BadInput("the plan of step " + std::to_string(step) + " is gone");
-  begin(*planned);  // room first
-  const float* at = floats.data();
-  for (const PeerRows& from : planned->plan.receives) {
-    if (from.peer != peer) continue;
-    for (size_t i = 0; i < from.rows.size(); ++i) {
-      const uint32_t size = tables_.known(from.rows.tables[i]).image_floats();
-      CachedRow& row = rows_.insert(from.rows.tables[i], from.rows.keys[i], size);
-      std::copy_n(at, size, row.image);
-      rows_.set_dirty(row, at[size] != 0);
-      at += size + 1;
-    }
-    count_.received_rows += from.rows.size();
   }
 }
 

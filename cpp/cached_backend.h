@@ -51,15 +51,22 @@ class CachedBackend final : public Backend {
   void flush_next();            // the next push writes everything back that is dirty; rows stay here, clean
   void clear();                 // rows are forgotten, written back or not, and so are plans
 
-  // Between ranks, after the push of the step before `step`. A row travels as its image and one float more,
-  // which says whether it is dirty. All that a plan receives must be here before the step's first pull.
+  // Between ranks. After the push of the step before `step`: images of rows that change hands, each with one
+  // float more, which says whether it is dirty, then values of rows that others train too. All that a plan
+  // receives must be here before the step's first pull.
   struct Parcel {
     uint32_t peer;
     std::vector<float> floats;
   };
+  using Sizes = std::vector<std::pair<uint32_t, size_t>>;  // by rank, floats
   std::vector<Parcel> sends(uint64_t step);
-  std::vector<std::pair<uint32_t, size_t>> receives(uint64_t step) const;  // by rank, floats
+  Sizes receives(uint64_t step) const;
   void received(uint64_t step, uint32_t peer, std::span<const float> floats);
+  // Before the push of `step`, which is given the same parts: gradients for the ranks that keep the rows,
+  // each after one float that says whether there is one. NonFinite as with a push.
+  std::vector<Parcel> gradient_sends(uint64_t step, std::span<const Part> parts) const;
+  Sizes gradient_receives(uint64_t step) const;
+  void gradients_received(uint64_t step, uint32_t peer, std::span<const float> floats);
 
   CacheStats stats() const;
   const std::shared_ptr<Backend>& inner() const { return inner_; }
@@ -81,17 +88,22 @@ class CachedBackend final : public Backend {
     PlanIndex index;
     bool begun = false;
     std::vector<Parcel> sends;
+    std::map<uint32_t, std::vector<float>> gradients;  // received, by rank
   };
   // All with the lock held.
   Planned* plan_of(uint64_t step) const;
   void begin(
       Planned& planned);  // what is written back is on its way: rows leave, for other ranks or for good
+  void pack(Planned& planned);
   void leave(CachedRow& row);
+  const Planned& known_plan(uint64_t step) const;
+  Sizes sizes(const std::vector<PeerRows>& images, const std::vector<PeerRows>& others) const;
   CachedRow& row_of(const char* list, TableId table, Key key) const;  // that a plan takes for cached
   [[noreturn]] void refuse(const std::string& what, TableId table, Key key) const;
   void split_pull(const Part& part, const Planned* planned, RowSelection& values, RowSelection& images);
   void split_push(const Part& part, const Planned* planned, bool unique, RowSelection& grads,
                   RowTraining& training) const;
+  void add_received(const Planned& planned, bool before_own, RowTraining& training) const;
   std::unique_ptr<RowSelection> write_back(const Planned* next);  // all that is dirty when it is null
   void enter(const RowSelection& images);                         // those that came from servers
   std::unique_ptr<RowSelection> selection(uint64_t version) const {
@@ -103,6 +115,7 @@ class CachedBackend final : public Backend {
   mutable std::mutex mutex_;  // of all that follows
   CachedTables tables_;
   RowCache rows_;
+  RowCache guests_;  // values of rows that other ranks keep, for one step
   std::map<uint64_t, std::unique_ptr<Planned>> plans_;
   bool flush_next_ = false;
   bool on_servers_ = true;  // servers have every row of every rank: the last push was a flush

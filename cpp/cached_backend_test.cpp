@@ -16,7 +16,8 @@ struct Setting {
   uint16_t servers;
   uint32_t ranks;
   size_t capacity;
-  bool p2p, shared;
+  Straight straight;
+  bool shared;
   uint64_t seed, steps;
 };
 
@@ -52,7 +53,7 @@ void train_both(const Setting& how) {
     caches.back()->cache_tables(ids);
   }
   std::mt19937_64 random(how.seed);
-  RandomPlans scheduler(how.ranks, how.capacity, how.seed + 1, how.p2p);
+  RandomPlans scheduler(how.ranks, how.capacity, how.seed + 1, how.straight);
   const auto plan_next = [&](uint64_t step, const auto& batch) {
     auto tables_cached = batch;
     for (auto& own : tables_cached) std::erase_if(own, [](const Pair& pair) { return pair.first == 2; });
@@ -72,10 +73,17 @@ void train_both(const Setting& how) {
     }
     if (!CHECK(same)) return;
     if (!unseen) plan_next(step + 1, following);
+    std::vector<Routed> rows(how.ranks);
+    std::vector<std::vector<float>> grads(how.ranks);
     for (uint32_t r = 0; r < how.ranks; ++r) {
-      const Routed rows = routed(plain.placement, specs, trained_of(batch[r], step));
-      std::vector<float> grads = random_gradients(random, rows);
-      const Part part{&rows, grads.data()};
+      rows[r] = routed(plain.placement, specs, trained_of(batch[r], step));
+      grads[r] = random_gradients(random, rows[r]);
+      const Part part{&rows[r], grads[r].data()};
+      for (const auto& parcel : caches[r]->gradient_sends(step, std::span(&part, 1)))
+        caches[parcel.peer]->gradients_received(step, r, parcel.floats);
+    }
+    for (uint32_t r = 0; r < how.ranks; ++r) {
+      const Part part{&rows[r], grads[r].data()};
       const PushMeta meta = meta_of(step, specs);
       if (flush) caches[r]->flush_next();
       direct[r]->push(std::span(&part, 1), meta)->wait();
@@ -108,21 +116,40 @@ TEST(a_cached_group_is_bit_identical_for_any_capacity) {
     train_both({.servers = 2,
                 .ranks = 3,
                 .capacity = capacity,
-                .p2p = false,
+                .straight = Straight::nothing,
                 .shared = true,
                 .seed = ++seed,
                 .steps = 60});
 }
 
 TEST(a_cached_group_is_bit_identical_when_rows_go_from_rank_to_rank) {
-  train_both(
-      {.servers = 3, .ranks = 4, .capacity = 10000, .p2p = true, .shared = false, .seed = 11, .steps = 60});
-  train_both({.servers = 1, .ranks = 2, .capacity = 9, .p2p = true, .shared = true, .seed = 12, .steps = 60});
+  for (const Straight straight : {Straight::rows, Straight::gradients}) {
+    const bool most = straight == Straight::gradients;
+    train_both({.servers = 3,
+                .ranks = 4,
+                .capacity = 10000,
+                .straight = straight,
+                .shared = false,
+                .seed = 11,
+                .steps = 60});
+    train_both({.servers = 1,
+                .ranks = 2,
+                .capacity = 9,
+                .straight = straight,
+                .shared = most,
+                .seed = 12,
+                .steps = 60});
+  }
 }
 
 TEST(a_group_of_one_is_bit_identical_too) {
-  train_both(
-      {.servers = 1, .ranks = 1, .capacity = 40, .p2p = false, .shared = false, .seed = 21, .steps = 60});
+  train_both({.servers = 1,
+              .ranks = 1,
+              .capacity = 40,
+              .straight = Straight::nothing,
+              .shared = false,
+              .seed = 21,
+              .steps = 60});
 }
 
 namespace {
@@ -253,6 +280,28 @@ TEST(parcels_of_another_size_than_the_plan_has_are_refused) {
   CHECK_THROWS(BadInput, alone.cache->received(1, 2, parcel));
   alone.cache->received(1, 3, parcel);
   CHECK(alone.pull({{5, 1}}, 0) == std::vector<float>(5, 0.5f) && alone.cache->stats().dirty_rows == 1);
+}
+
+TEST(gradients_of_other_ranks_must_have_come_before_the_push) {
+  Alone alone;
+  CachePlan plan = Alone::holds({}, {{0, 5}});
+  plan.rank = 1;
+  for (const uint32_t peer : {2, 0}) {
+    plan.gradient_receives.push_back({peer, {}});
+    plan.gradient_receives.back().rows.add(0, 5);
+  }
+  alone.cache->set_plan(1, plan);
+  const auto before = alone.pull({{0, 5}}, 0);
+  CHECK(alone.cache->gradient_receives(1) == (CachedBackend::Sizes{{0, 5}, {2, 5}}));
+  const std::vector<float> given = {1, 3, 3, 3, 3}, none(5, 0.0f);
+  alone.cache->gradients_received(1, 0, given);
+  CHECK_THROWS(BadInput, alone.push({{0, 5}}, 1));
+  CHECK_THROWS(BadInput, alone.cache->gradients_received(1, 2, std::span(none).first(4)));
+  CHECK(same_bits(alone.pull({{0, 5}}, 0), before));
+  alone.cache->gradients_received(1, 2, none);  // it has no gradient of this key
+  alone.push({{0, 5}}, 1, 2);
+  const auto after = alone.pull({{0, 5}}, 1);
+  CHECK(std::abs(before[0] - after[0] - 0.05f * (5 + 0.01f * before[0])) < 1e-5f);
 }
 
 TEST(tables_whose_rows_come_and_go_by_themselves_are_not_cached) {

@@ -125,13 +125,16 @@ void CachedBackend::split_pull(const Part& part, const Planned* planned, RowSele
     if (use == PlannedUse::none && !on_servers_)
       refuse("is read outside the plan of a step, while rows may be in workers' caches only; flush first", id,
              key);
-    CachedRow* row = use == PlannedUse::hold_pull  ? rows_.find(id, key)
-                     : use == PlannedUse::hold     ? &row_of("hold", id, key)
-                     : use == PlannedUse::pass_hit ? &row_of("pass_hit", id, key)
-                                                   : nullptr;
+    CachedRow* row = use == PlannedUse::value       ? guests_.find(id, key)
+                     : use == PlannedUse::hold_pull ? rows_.find(id, key)
+                     : use == PlannedUse::hold      ? &row_of("hold", id, key)
+                     : use == PlannedUse::pass_hit  ? &row_of("pass_hit", id, key)
+                                                    : nullptr;
+    if (use == PlannedUse::value && row == nullptr)
+      refuse("has not come from the rank that keeps it", id, key);
     if (row != nullptr) {
       std::copy_n(row->image, floats, home);
-      ++count_.hits;
+      if (use != PlannedUse::value) ++count_.hits;
     } else if (use == PlannedUse::hold_pull) {
       images.add(id | kImage, key, table->image_floats(), home);
       ++count_.pulled_images;
@@ -172,13 +175,15 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
       throw BadInput("step " + std::to_string(meta.step) +
                      " was trained in the cache already; clear it to go back");
     RowTraining training;
+    const bool exchanged = planned != nullptr && !planned->plan.gradient_receives.empty();
+    if (exchanged) add_received(*planned, true, training);
     for (const Part& part : parts) {
       if (!tables_.any_of(*part.routed)) {
         rest.push_back(part);
         continue;
       }
       auto grads = selection(part.routed->version);
-      split_push(part, planned, meta.unique, *grads, training);
+      split_push(part, planned, meta.unique && !exchanged, *grads, training);
       count_.pushed_gradients += grads->size();
       count_.bytes_pushed += grads->wire_bytes();
       if (grads->size() == part.routed->keys.size()) {
@@ -188,6 +193,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
         kept.back()->copy_in();
       }
     }
+    if (exchanged) add_received(*planned, false, training);
     training.apply(tables_, meta, [&](CachedRow& row) {
       row.version = meta.step;
       rows_.set_dirty(row, true);
@@ -196,6 +202,9 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
     if (planned != nullptr) {
       for (size_t i = 0; i < planned->plan.pass_hit.size(); ++i)  // stale from now on
         leave(row_of("pass_hit", planned->plan.pass_hit.tables[i], planned->plan.pass_hit.keys[i]));
+      for (const PeerRows& from : planned->plan.value_receives)
+        for (size_t i = 0; i < from.rows.size(); ++i)
+          if (CachedRow* guest = guests_.find(from.rows.tables[i], from.rows.keys[i])) guests_.erase(*guest);
       pushed_ = meta.step;
       plans_.erase(plans_.begin(), plans_.upper_bound(meta.step));
     }
@@ -229,6 +238,8 @@ void CachedBackend::split_push(const Part& part, const Planned* planned, bool un
     if (use == PlannedUse::none && (planned != nullptr || !on_servers_ || rows_.rows() != 0))
       refuse("is trained in a step whose plan does not speak of it; flush and clear the cache first", id,
              key);
+    if (use != PlannedUse::none && planned->index.given(id, key))
+      return;  // it went to the rank that keeps the row
     if (use != PlannedUse::hold && use != PlannedUse::hold_pull) return grads.add(id, key, floats, grad);
     training.add(row_of("hold", id, key), *table, grad, unique);
   };

@@ -57,11 +57,14 @@ std::string CachedTables::name_of(TableId id) const {
   return spec == declared_.end() ? std::to_string(id) : "'" + spec->second.name + "'";
 }
 
+void throw_non_finite(Key key, const CachedTable& table) {
+  throw NonFinite("the gradient of key " + std::to_string(key) + " of table '" + table.spec.name +
+                  "' holds NaN or infinity; nothing of this push was applied");
+}
+
 void RowTraining::add(CachedRow& row, const CachedTable& table, const float* grad, bool unique) {
   const uint32_t dim = table.spec.dim;
-  if (!all_finite(grad, dim))
-    throw NonFinite("the gradient of key " + std::to_string(row.key()) + " of table '" + table.spec.name +
-                    "' holds NaN or infinity; nothing of this push was applied");
+  if (!all_finite(grad, dim)) throw_non_finite(row.key(), table);
   if (!unique) {
     const auto [at, fresh] = place_.try_emplace(&row, rows_.size());
     if (!fresh) {

@@ -46,6 +46,8 @@ class CachedTables {
   std::vector<std::unique_ptr<CachedTable>> kept_;  // by id; null: not kept
 };
 
+[[noreturn]] void throw_non_finite(Key key, const CachedTable& table);
+
 // Gradients of one step that are applied to cached rows. Those of one key are summed in the order they came.
 class RowTraining {
  public:

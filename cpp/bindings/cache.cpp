@@ -34,9 +34,9 @@ nb::dict stats_of(const st::CachedBackend& cache) {
   return out;
 }
 
-nb::list sends(st::CachedBackend& cache, uint64_t step) {
+nb::list arrays_of(std::vector<st::CachedBackend::Parcel> parcels) {
   nb::list out;
-  for (auto& parcel : cache.sends(step))
+  for (auto& parcel : parcels)
     out.append(nb::make_tuple(parcel.peer,
                               owned_array(std::make_unique<std::vector<float>>(std::move(parcel.floats)))));
   return out;
@@ -119,12 +119,29 @@ void bind_cache(nb::module_& m) {
       .def("move_plan", &st::CachedBackend::move_plan, nb::arg("step"), nb::arg("to"))
       .def("flush_next", &st::CachedBackend::flush_next)
       .def("clear", &st::CachedBackend::clear)
-      .def("sends", &sends, nb::arg("step"))
+      .def(
+          "sends", [](st::CachedBackend& cache, uint64_t step) { return arrays_of(cache.sends(step)); },
+          nb::arg("step"))
       .def("receives", &st::CachedBackend::receives, nb::arg("step"))
       .def(
           "received",
           [](st::CachedBackend& cache, uint64_t step, uint32_t peer, ConstFloatArray floats) {
             cache.received(step, peer, {floats.data(), floats.size()});
+          },
+          nb::arg("step"), nb::arg("peer"), nb::arg("floats").noconvert())
+      .def(
+          "gradient_sends",
+          [](const st::CachedBackend& cache, uint64_t step, const std::vector<PyPart>& parts) {
+            std::vector<st::Part> native;
+            for (const PyPart& part : parts) native.push_back(part.push_part());
+            return arrays_of(cache.gradient_sends(step, native));
+          },
+          nb::arg("step"), nb::arg("parts"))
+      .def("gradient_receives", &st::CachedBackend::gradient_receives, nb::arg("step"))
+      .def(
+          "gradients_received",
+          [](st::CachedBackend& cache, uint64_t step, uint32_t peer, ConstFloatArray floats) {
+            cache.gradients_received(step, peer, {floats.data(), floats.size()});
           },
           nb::arg("step"), nb::arg("peer"), nb::arg("floats").noconvert())
       .def("stats", &stats_of);
