@@ -91,7 +91,8 @@ class VersionedPull final : public Pending {
       for (uint32_t r = routed.server_begin[s]; r < routed.server_begin[s + 1]; ++r) {
         const TableId id = table_of(routed.tables[r]);
         const uint32_t count = count_at(request, r);
-        if (request.here[r] == 0 || backend_.use_copy(id, routed.keys[r], count, request.counts->home(r)))
+        if (request.here[r] == 0 ||
+            backend_.use_copy(id, routed.keys[r], count, meta_.after_step != 0, request.counts->home(r)))
           continue;
         request.again->add(id | kImage, routed.keys[r], backend_.tables_.known(id).image_floats(),
                            request.counts->home(r));
@@ -158,12 +159,13 @@ VersionedStats VersionedBackend::stats() const {
   return now;
 }
 
-bool VersionedBackend::use_copy(TableId table, Key key, uint32_t count, float* home) {
+bool VersionedBackend::use_copy(TableId table, Key key, uint32_t count, bool settled, float* home) {
   CachedRow* row = rows_.find(table, key);
   if (row == nullptr) return false;  // it had to go meanwhile
-  // Below zero: a push of this worker was counted here already and is on its way there.
+  // Below zero: a push of this worker was counted here already and is on its way there. After a step nothing
+  // is.
   const auto lacks = static_cast<int32_t>(count - static_cast<uint32_t>(row->version));
-  if (lacks > static_cast<int32_t>(options_.staleness) || lacks < -kOwnUnderWay) return false;
+  if (lacks > static_cast<int32_t>(options_.staleness) || lacks < (settled ? 0 : -kOwnUnderWay)) return false;
   std::copy_n(row->image, tables_.known(table).spec.dim, home);
   rows_.touch(*row);
   const auto missing = static_cast<uint64_t>(std::max(lacks, 0));

@@ -65,7 +65,7 @@ class VersionedBackend final : public Backend {
   static constexpr int32_t kOwnUnderWay = 1024;
 
   // With the lock held.
-  bool use_copy(TableId table, Key key, uint32_t count,
+  bool use_copy(TableId table, Key key, uint32_t count, bool settled,
                 float* home);  // whether there is one that is new enough
   void enter(TableId table, Key key, uint32_t count, const float* image);
 
