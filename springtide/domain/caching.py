@@ -73,11 +73,15 @@ def rules(
 ) -> CacheRules:
     """The rules with this size, and with this policy of allocation; None leaves what `base` says.
 
-    A size is "auto", "off", bytes ("64M" or an int) or a share of all rows ("10%" or a float).
+    A size is "auto", "off", bytes ("64M" or an int) or a share of all rows ("10%" or a float). A policy may end with
+    "+p2p": rows then go straight from worker to worker where that is shorter.
     """
     base = base or CacheRules()
     if allocation is not None:
-        base = replace(base, policy=_policy(allocation))
+        policy, _, way = allocation.partition("+")
+        if way not in ("", "p2p"):
+            raise errors.UnknownName("way of rows", way, ["p2p"])
+        base = replace(base, policy=_policy(policy), p2p=way == "p2p")
     if size is None:
         return base
     wanted = "wanted a size such as 64M, a share of all rows such as 10%, auto or off"

@@ -40,6 +40,13 @@ def test_numbers_out_of_range_and_unknown_names_are_refused():
         caching.rules(allocation="laja")
 
 
+def test_a_policy_may_let_rows_go_from_worker_to_worker():
+    assert caching.rules("1G", allocation="laia+p2p") == CacheRules(size=1 << 30, policy="laia", p2p=True)
+    assert not caching.rules("1G", allocation="laia").p2p
+    with pytest.raises(errors.UnknownName, match="p2p"):
+        caching.rules(allocation="laia+p3p")
+
+
 def test_capacity_counts_rows_of_the_largest_kind_in_bytes_and_all_rows_by_share():
     tables = (CachedTable(id=0, row_bytes=64, rows=1000), CachedTable(id=1, row_bytes=256, rows=3000))
     assert caching.capacity(caching.rules(1024), tables) == 4

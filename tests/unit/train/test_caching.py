@@ -95,12 +95,9 @@ def test_five_hundred_steps_are_the_same_to_the_bit(kind, cache, workers):
 
 def test_rows_that_go_from_worker_to_worker_are_the_same_to_the_bit():
     results = []
-    for rules in (
-        caching.CacheRules(share=0.5, policy="random", p2p=True),
-        caching.CacheRules(size=0, policy="random"),
-    ):
-        with ranks.Group(workers=3, servers=2, rules=rules) as group:
-            results.append(train(group, steps=20, kind="adam"))
+    for keep in (True, False):
+        with ranks.Group(workers=3, servers=2) as group:
+            results.append(train(group, steps=20, kind="adam", keep=keep, cache="50%", allocation="anneal+p2p"))
     assert_identical(*results)
     assert sum(use.passed for _, _, use in results[0]) > 0
 
