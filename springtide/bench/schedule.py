@@ -151,7 +151,7 @@ def grow(sweeps: Mapping[str, Sequence[int]], *, batch: int, steps: int) -> list
 
 
 def median_s(*, workers: int, batch: int, tables: int, steps: int) -> float:
-    """Of whole schedules after a third of the steps; more than 26 tables are those of two streams side by side."""
+    """Processor time of a schedule, after a third of the steps; beyond 26 tables, those of two streams side by side."""
     drawn = [
         id_streams.make("zipf-1.05", samples=steps * workers * batch, seed=seed) for seed in range(1 + (tables > 26))
     ]
@@ -159,4 +159,4 @@ def median_s(*, workers: int, batch: int, tables: int, steps: int) -> float:
     stream = replace(drawn[0], ids=np.ascontiguousarray(ids))
     chosen = scheduling.settings(stream, workers=workers)
     kept = scheduling.drive(scheduling.features(stream, batch=workers * batch), chosen, warmup=max(1, steps // 3))
-    return float(np.median(kept.seconds))
+    return float(np.median(kept.cpu_seconds))
