@@ -63,7 +63,7 @@ class Reducer:
                 raise errors.BadInput(f"a parameter of dtype {param.dtype} cannot be trained: wanted a float")
             by_dtype.setdefault(param.dtype, []).append(index)
         self.words = [0.0] * words
-        """This rank's, taken with the gradients."""
+        """This rank's, as they are when `reduce` is called."""
         self.sums: list[float] = list(self.words)
         """All ranks', after a `reduce`; as numbers of float32."""
         self._skip = False
@@ -96,6 +96,8 @@ class Reducer:
             return self._skip
         for bucket in self._buckets:
             bucket.flat.copy_(bucket.own)
+            if bucket is self._buckets[0] and self.words:
+                bucket.flags[1 : 1 + len(self.words)] = torch.tensor(self.words)
             try:
                 self.group.allreduce([bucket.flat]).wait()
             except RuntimeError as error:

@@ -4,6 +4,7 @@ In: sharing.py, around every step. Out: plans set on `CachedBackend` before the 
 what the schedule must hear of them. Next: embedding/allocate.py (the schedule). Design: docs/design/caching.md.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,16 +39,19 @@ class Planner:
 
     def __init__(self, settings: allocate.Settings) -> None:
         self._scheduler = allocate.Scheduler(settings)
+        self._lock = threading.Lock()  # a loop that is left, or accumulates, flushes while the next batch is scheduled
 
     def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> Scheduled:
         """The next batch."""
         wanted = [allocate.Feature(one.table, one.ids, one.offsets) for one in features]
-        made = self._scheduler.schedule(wanted, samples, effort=effort)
+        with self._lock:
+            made = self._scheduler.schedule(wanted, samples, effort=effort)
         return Scheduled(made.step, np.asarray(made.rank_of_sample, dtype=np.int32), made.plans)
 
     def flushed(self, step: int) -> None:
         """All rows of batches up to this one are on the servers."""
-        self._scheduler.flushed(step)
+        with self._lock:
+            self._scheduler.flushed(step)
 
 
 class RowCache:
@@ -63,6 +67,7 @@ class RowCache:
         self._kept: frozenset[int] = frozenset()
         self._trained = 0
         """The last batch of the schedule that was pushed."""
+        self._flushing = self._postponed = False
 
     def check_read(self, tables: Sequence[int]) -> None:
         """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
@@ -111,11 +116,13 @@ class RowCache:
             self.backend.flush_next()
         if flush or not self._expected:
             self._planner.flushed(self._trained)
-            self.clean = True
+            self._flushing = True
 
     def after_push(self, number: int) -> None:
-        """Rows that go from rank to rank for the step after this one."""
-        if self._p2p and number + 1 in self._expected:
+        """Rows that go from rank to rank for the step after this one, unless they went before a flush came between."""
+        self.clean |= self._flushing
+        postponed, self._flushing, self._postponed = self._postponed, False, False
+        if self._p2p and number + 1 in self._expected and not postponed:
             exchange(self.backend, self._gloo(), number + 1)
 
     def postpone(self, number: int) -> None:
@@ -123,6 +130,7 @@ class RowCache:
         if number in self._expected:
             self._expected[number + 1] = self._expected.pop(number)
             self.backend.move_plan(number, number + 1)
+            self._postponed = True
 
     def use(self) -> CacheUse:
         """What it has done so far."""
@@ -138,6 +146,7 @@ class RowCache:
         """Forget all rows, and what was to come."""
         self.backend.clear()
         self._planner, self.clean = None, True
+        self._flushing = self._postponed = False
         self._expected.clear()
 
 

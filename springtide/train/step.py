@@ -315,6 +315,7 @@ class Step:
                     return
                 if self.sharing is not None:
                     self.sharing.restart(group.place)
+                    self.sharing.speak(empty=empty)  # what was said before was of the schedule that is gone
             again = True
         self._applying = self._client.tables.apply_step(number)  # type: ignore[attr-defined]
 

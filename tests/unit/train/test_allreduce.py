@@ -57,6 +57,19 @@ def test_a_parameter_without_gradient_somewhere_counts_as_zero_there_and_nowhere
     assert on_ranks(2, work) == [([2.0], None)] * 2
 
 
+def test_words_are_those_of_the_moment_also_when_gradients_are_summed_once_more():
+    def work(rank, group):
+        reducer = allreduce.Reducer([param(0.0)], group, words=2)
+        reducer.words = [1.0, float(rank)]
+        reducer.load(share=0.5, skip=False)
+        reducer.reduce()
+        before, reducer.words = reducer.sums, [float(rank), 5.0]
+        reducer.reduce()
+        return before, reducer.sums
+
+    assert on_ranks(2, work) == [([2.0, 1.0], [1.0, 10.0])] * 2
+
+
 def test_one_rank_that_skips_makes_all_skip():
     def work(rank, group):
         one = param(0.0)

@@ -8,6 +8,7 @@ from springtide import errors
 from springtide.domain import caching
 from springtide.planning import caching as planning
 from springtide.train import deciding
+from springtide.train import group as train_group
 from tests.unit.train import clicks, ranks
 
 BATCH = 24
@@ -110,7 +111,8 @@ def test_a_pass_ends_with_all_rows_on_the_servers_and_the_next_one_begins_with_e
     assert_identical(*results)
 
 
-def test_in_the_middle_of_a_pass_rows_can_be_read_after_a_flush_and_not_before():
+@pytest.mark.parametrize("allocation", ["laia", "laia+p2p"])
+def test_in_the_middle_of_a_pass_rows_can_be_read_after_a_flush_and_not_before(allocation):
     seen = {}
 
     def look(job, number):
@@ -127,18 +129,42 @@ def test_in_the_middle_of_a_pass_rows_can_be_read_after_a_flush_and_not_before()
                 model(torch.arange(30).view(10, 3))
 
     with ranks.Group(workers=2) as group:
-        found = train(group, steps=15, after=look, cache="20%", allocation="laia")
+        found = train(group, steps=15, after=look, cache="20%", allocation=allocation)
     states = {}
 
     def note(job, number):
         states[job.rank, number] = job._wired.model.state_dict()
 
     with ranks.Group(workers=2) as group:
-        expected = train(group, steps=15, after=note, keep=False, cache="20%", allocation="laia")
+        expected = train(group, steps=15, after=note, keep=False, cache="20%", allocation=allocation)
     assert_identical(found, expected)
     for place, state in seen.items():
         for name, value in state.items():
             assert torch.equal(value, states[place][name]), (place, name)
+
+
+def test_until_a_flush_is_complete_on_all_servers_its_rows_are_lost_with_any_rank(monkeypatch):
+    seen = []
+    await_complete = train_group.Group.await_complete
+
+    def watch(self, step):
+        seen.append(steps[0].bound)
+        await_complete(self, step)
+        seen.append(steps[0].bound)
+
+    steps = []
+
+    def flush(job, number):
+        if number == 9:
+            steps.append(job._wired.step)
+            with monkeypatch.context() as patched:
+                patched.setattr(train_group.Group, "await_complete", watch)
+                job.flush()
+            assert not job._wired.step.bound
+
+    with ranks.Group(workers=1) as group:
+        train(group, steps=12, after=flush, cache="50%", allocation="laia")
+    assert seen == [True, True]
 
 
 def test_a_flush_with_a_batch_in_hand_is_refused():
