@@ -24,8 +24,12 @@ help:
 
 env: $(STAMPS)/deps native
 
-# The compiler works beside pip, which has the processor first: pip uses one core and waits for the network.
+# The compiler works beside pip, which has the processor first: pip uses one core and waits for the network. Several goals
+# (`make clean env`) are for one after the other, but for those of set-up.
+ONE_BY_ONE := $(filter-out env setup-extra,$(MAKECMDGOALS))
+ifeq ($(and $(ONE_BY_ONE),$(word 2,$(MAKECMDGOALS))),)
 MAKEFLAGS += -j2
+endif
 
 $(VENV)/pyvenv.cfg:
 	@tools/make_venv "$(PYTHON)" $(VENV)

@@ -30,15 +30,16 @@ def of_calls(calls: Iterable[Call], samples: int) -> list[SampleIds] | None:
     """All features of these calls; None when it cannot be told whose ids they are: a sample is a row of the batch."""
     found = []
     for call in calls:
-        for feature, ids, bag in zip(call.features, call.ids, call.bags, strict=True):
-            one = _of_feature(feature, ids, bag, samples)
+        for feature, ids, bag, place in zip(call.features, call.ids, call.bags, call.places, strict=True):
+            one = _of_feature(feature, ids, bag, call.shapes[place[0]][0], samples)
             if one is None:
                 return None
             found.append(one)
     return found
 
 
-def _of_feature(feature: Feature, ids: Ids, bag: Bag, samples: int) -> SampleIds | None:
+def _of_feature(feature: Feature, ids: Ids, bag: Bag, rows: int, samples: int) -> SampleIds | None:
+    """`rows`: the first dimension of what the lookup gives; of sequences that lie step by step it is not the batch."""
     values = _at(*ids)
     _, bags, _, address, closed, _ = bag
     if address:
@@ -46,7 +47,7 @@ def _of_feature(feature: Feature, ids: Ids, bag: Bag, samples: int) -> SampleIds
             return None
         begins = _at(address, bags + closed, 1)
         offsets: Keys | None = begins if closed else np.append(begins, len(values))
-    elif samples and len(values) % samples == 0:
+    elif samples and rows == samples:
         each = len(values) // samples
         offsets = None if each == 1 else np.arange(samples + 1, dtype=np.int64) * each
     else:

@@ -53,6 +53,7 @@ def test_padding_of_bags_is_nobodys_and_that_of_an_embedding_is_read():
 
 
 def test_ids_that_are_no_samples_are_told():
+    assert ids_of(nn.Embedding(10, 2), torch.arange(6).view(2, 3), samples=3) is None, "step by step, not by sample"
     assert ids_of(nn.Embedding(10, 2), torch.arange(7), samples=3) is None
     module = nn.EmbeddingBag(10, 2, mode="sum")
     assert ids_of(module, torch.arange(7), torch.tensor([0, 2]), samples=3) is None
