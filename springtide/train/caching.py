@@ -7,10 +7,12 @@ what the schedule must hear of them. Next: embedding/allocate.py (the schedule).
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from springtide import _native, errors
 from springtide.data.source import Source
@@ -30,8 +32,8 @@ from springtide.train.meter import Meter
 from springtide.train.picking import Picker
 from springtide.train.sharing import Sharing
 
-FLOAT_BYTES = 4
 DEFAULT_POLICY = "anneal"
+ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Planner:
@@ -178,6 +180,12 @@ class Paper:
         return Sent(sent.transmissions, 2 * needed)
 
 
+def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
+    """Where a layer looks across the samples of a rank, batches stay in runs unless something else is asked for."""
+    across = rules.policy is None and any(isinstance(module, ACROSS_SAMPLES) for module in model.modules())
+    return replace(rules, policy="contiguous") if across else rules
+
+
 def share_out(
     rules: CacheRules,
     source: Source,
@@ -189,7 +197,7 @@ def share_out(
     welcome: Welcome,
 ) -> Sharing | None:
     """How this group shares out its batches, and keeps rows; None: in runs, and none."""
-    if rules.idle:
+    if rules.idle or (rules.auto and welcome.workers > allocate.MOST_WORKERS):
         return None
     by_id = {table.spec.id: table for table in served}
     cache: RowCache | None = None

@@ -92,9 +92,8 @@ def wire(
             held = Model(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
             group = Group(to_master, client, held, reducer)
             if shared is not None:
-                sharing = caching.share_out(
-                    shared.rules, shared.source, lookups, served, reducer, group, meter, to_master.join()
-                )
+                rules, welcome = caching.for_model(shared.rules, model), to_master.join()
+                sharing = caching.share_out(rules, shared.source, lookups, served, reducer, group, meter, welcome)
     outlining.tell(to_master, outlining.outline(model, served, placed))
     bound = max_staleness if mode == "async" else None
     ahead = mode == "async" and bound is None

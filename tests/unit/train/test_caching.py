@@ -7,6 +7,7 @@ from torch.utils.data import TensorDataset
 from springtide import errors
 from springtide.domain import caching
 from springtide.planning import caching as planning
+from springtide.train import caching as keeping
 from springtide.train import deciding
 from springtide.train import group as train_group
 from tests.unit.train import clicks, ranks
@@ -215,6 +216,15 @@ def test_loops_that_are_left_accumulate_or_skip_steps_lose_nothing(how):
         with ranks.Group(workers=2) as group:
             results.append(group.run(work))
     assert_identical(*results)
+
+
+def test_a_model_that_looks_across_samples_is_trained_in_runs_unless_something_else_is_asked_for():
+    across = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    rules = caching.CacheRules(share=0.1)
+    assert keeping.for_model(rules, across).policy == "contiguous"
+    assert keeping.for_model(rules, across[0]) == rules
+    asked = caching.CacheRules(policy="laia")
+    assert keeping.for_model(asked, across) == asked
 
 
 def test_too_many_rows_that_are_nowhere_else_are_written_back():
