@@ -56,7 +56,8 @@ void allocate_exhaustive(const AllocationTask& task, std::span<int32_t> rank_of_
 void allocate_contiguous(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_sample);
 
-// Samples of every worker when `samples` are dealt out evenly: the first ranks get one more.
+// Samples of every worker when `samples` are dealt out evenly: as many as its run has where batches are cut
+// into runs without a scheduler (springtide/data/shards.py).
 std::vector<uint32_t> even_quota(uint32_t samples, uint32_t workers);
 
 }  // namespace springtide

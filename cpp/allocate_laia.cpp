@@ -132,7 +132,8 @@ void allocate_random(const AllocationTask& task, std::span<int32_t> rank_of_samp
 
 std::vector<uint32_t> even_quota(uint32_t samples, uint32_t workers) {
   std::vector<uint32_t> quota(workers);
-  for (uint32_t w = 0; w < workers; ++w) quota[w] = samples / workers + (w < samples % workers ? 1 : 0);
+  const auto begin = [&](uint64_t w) { return static_cast<uint32_t>(samples * w / workers); };
+  for (uint32_t w = 0; w < workers; ++w) quota[w] = begin(w + 1) - begin(w);
   return quota;
 }
 

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from springtide.data import shards
 from springtide.embedding import allocate
 from tests.property import schedule_reference as reference
 
@@ -141,7 +142,8 @@ def test_laia_gives_each_sample_in_turn_to_a_worker_with_room_that_caches_most_o
         for worker, cache in enumerate(caches):
             tables, keys, _ = scheduler.cached(worker)
             cache.update(zip(tables.tolist(), keys.tolist(), strict=True))
-        room = [samples // chosen.workers + (w < samples % chosen.workers) for w in range(chosen.workers)]
+        runs = [shards.rank_part(samples, rank=w, workers=chosen.workers) for w in range(chosen.workers)]
+        room = [run.stop - run.start for run in runs]
         for sample, rank in enumerate(scheduler.schedule(features, samples).rank_of_sample):
             keys = set(keys_of(features, sample))
             scores = {w: len(keys & caches[w]) for w in range(chosen.workers) if room[w]}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from springtide import errors
+from springtide.data import shards
 from springtide.embedding import allocate, syncplan
 
 
@@ -19,6 +20,13 @@ def scheduler(**changed):
     return allocate.Scheduler(
         allocate.Settings(**{"workers": 2, "capacity_rows": 10, "policy": "contiguous", **changed})
     )
+
+
+@pytest.mark.parametrize(("samples", "workers"), [(7, 3), (10, 4), (24, 5), (3, 3)])
+def test_runs_are_those_of_a_group_without_a_schedule(samples, workers):
+    ranks = scheduler(workers=workers).schedule(*batch(*range(samples))).rank_of_sample
+    parts = [shards.rank_part(samples, rank=rank, workers=workers) for rank in range(workers)]
+    assert ranks.tolist() == [rank for rank, part in enumerate(parts) for _ in range(part.stop - part.start)]
 
 
 def test_a_row_that_one_worker_trains_again_and_again_is_never_sent():
