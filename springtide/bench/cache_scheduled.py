@@ -8,12 +8,12 @@ carries out its own plan; rows that go from worker to worker go over gloo.
 from typing import Any
 
 import numpy as np
-import torch
 
 from springtide import _native
 from springtide.bench.cache_systems import Floats, Ids, Rank, pulled, pushed, values
 from springtide.embedding import allocate
 from springtide.embedding.client import TableClient
+from springtide.train import caching
 
 
 class Scheduled:
@@ -79,18 +79,10 @@ class Scheduled:
         self._planned = (self._planned[0], number)
 
     def _exchange(self, number: int) -> None:
-        """Both ends know keys and sizes from the plan."""
         group = self._rank.group
-        if group is None:
-            return
-        going = [(torch.from_numpy(np.asarray(rows)), peer) for peer, rows in self._cache.sends(number)]
-        coming = [(peer, torch.empty(floats)) for peer, floats in self._cache.receives(number)]
-        work = [group.send([rows], peer, 0) for rows, peer in going]
-        work += [group.recv([rows], peer, 0) for peer, rows in coming]
-        for one in work:
-            one.wait()
-        for peer, rows in coming:
-            self._cache.received(number, peer, rows.numpy())
+        if group is not None:
+            for peer, rows in caching.exchange(group, self._cache.sends(number), self._cache.receives(number)):
+                self._cache.received(number, peer, rows)
 
 
 def herald(rank: Rank) -> Scheduled:

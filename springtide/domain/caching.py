@@ -15,6 +15,8 @@ Policy = Literal["anneal", "laia", "random", "contiguous"]
 POLICIES: tuple[Policy, ...] = ("anneal", "laia", "random", "contiguous")
 Order = Literal["lru", "lfu"]
 ORDERS: tuple[Order, ...] = ("lru", "lfu")
+Way = Literal["off", "rows", "gradients"]
+WAYS: tuple[Way, ...] = ("off", "rows", "gradients")
 AUTO_SHARE = 0.1  # of all rows, as in the paper: where the size is ours to choose
 AUTO_SIZE = 256 << 20  # bytes, where a table has no row count
 
@@ -32,8 +34,9 @@ class CacheRules:
     by where its rows are. None: "anneal" with a cache, "contiguous" without one."""
     order: Order = "lru"
     """Which row leaves a full cache: the one used longest ago, or least often."""
-    p2p: bool = False
-    """Whether rows go from worker to worker where that is one way instead of two."""
+    p2p: Way = "off"
+    """What goes from worker to worker: "rows" that only the receiver trains next, one way instead of two; "gradients":
+    also what a few workers make of a row, which one of them keeps and trains. Else all goes over servers."""
     dirty: int = 256 << 20
     """Bytes of rows in a worker that are nowhere else: with more of them all are written back to the servers."""
 
@@ -55,6 +58,8 @@ class CacheRules:
     def __post_init__(self) -> None:
         if self.policy is not None and self.policy not in POLICIES:
             raise errors.UnknownName("allocation policy", self.policy, POLICIES)
+        if self.p2p not in WAYS:
+            raise errors.UnknownName("way from worker to worker", self.p2p, WAYS)
         if self.order not in ORDERS:
             raise errors.UnknownName("order of a cache", self.order, ORDERS)
         if self.size is not None and self.size < 0:
@@ -74,14 +79,12 @@ def rules(
     """The rules with this size, and with this policy of allocation; None leaves what `base` says.
 
     A size is "auto", "off", bytes ("64M" or an int) or a share of all rows ("10%" or a float). A policy may end with
-    "+p2p": rows then go straight from worker to worker where that is shorter.
+    "+rows" or "+gradients": what then goes straight from worker to worker (`CacheRules.p2p`).
     """
     base = base or CacheRules()
     if allocation is not None:
         policy, _, way = allocation.partition("+")
-        if way not in ("", "p2p"):
-            raise errors.UnknownName("way of rows", way, ["p2p"])
-        base = replace(base, policy=_policy(policy), p2p=way == "p2p")
+        base = replace(base, policy=_policy(policy), p2p=_way(way or "off"))
     if size is None:
         return base
     wanted = "wanted a size such as 64M, a share of all rows such as 10%, auto or off"
@@ -109,6 +112,13 @@ def _policy(text: str) -> Policy:
         if text == known:
             return known
     raise errors.UnknownName("allocation policy", text, POLICIES)
+
+
+def _way(text: str) -> Way:
+    for known in WAYS:
+        if text == known:
+            return known
+    raise errors.UnknownName("way from worker to worker", text, WAYS)
 
 
 def words(rules: CacheRules) -> str:

@@ -50,6 +50,10 @@ class Schedule(Protocol):
         """The next batch, of so many samples."""
         ...
 
+    def effort_within(self, seconds: float) -> int:
+        """How much a schedule may do in this time."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Allotted:
@@ -112,6 +116,10 @@ class Allotting:
     def on(self) -> bool:
         """Whether batches are scheduled from the next one to be read on."""
         return self._schedule is not None
+
+    def effort_within(self, seconds: float) -> int:
+        """How much the next schedules may do in this time; 0 where there are none."""
+        return 0 if self._schedule is None else self._schedule.effort_within(seconds)
 
     def restart(self, place: Place) -> None:
         """A pass begins, or another group: ranks may know different things of their modules."""

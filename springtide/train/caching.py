@@ -4,6 +4,8 @@ In: sharing.py, around every step. Out: plans set on `CachedBackend` before the 
 what the schedule must hear of them. Next: embedding/allocate.py (the schedule). Design: docs/design/caching.md.
 """
 
+import itertools
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from springtide import _native, errors
 from springtide.data.source import Source
-from springtide.domain.caching import CachedTable, CacheRules, CacheUse, capacity, words
-from springtide.embedding import allocate, syncplan
+from springtide.domain.caching import CachedTable, CacheRules, CacheUse, Way, capacity, words
+from springtide.embedding import allocate, budget, syncplan
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.sample_ids import SampleIds
 from springtide.embedding.specs import native_spec
@@ -33,22 +36,38 @@ from springtide.train.picking import Picker
 from springtide.train.sharing import Sharing
 
 DEFAULT_POLICY = "anneal"
+DEFAULT_SWEEPS, MOST_SWEEPS = 8, 20  # more of them save next to nothing: bench schedule
+LATELY = 32  # steps whose time says how long a schedule may take
 ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+Parcel = tuple[int, NDArray[np.float32]]
+"""What goes to, or comes from, a rank."""
 
 
 class Planner:
-    """A schedule, and which of its batches were trained."""
+    """A schedule, and what its batches took to be scheduled."""
 
     def __init__(self, settings: allocate.Settings) -> None:
         self._scheduler = allocate.Scheduler(settings)
         self._lock = threading.Lock()  # a loop that is left, or accumulates, flushes while the next batch is scheduled
+        self._searches = settings.policy == "anneal"
+        self._tables = len(settings.tables or ())
+        self._took: list[budget.Took] = []
 
     def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> Scheduled:
-        """The next batch."""
+        """The next batch. `effort`: sweeps of a policy that searches, tables that another scores; 0: as it likes."""
         wanted = [allocate.Feature(one.table, one.ids, one.offsets) for one in features]
+        how: dict[str, Any] = {"effort": effort} if self._searches else {"best_tables": effort or None}
         with self._lock:
-            made = self._scheduler.schedule(wanted, samples, effort=effort)
+            made = self._scheduler.schedule(wanted, samples, **how)
+        units = effort or (DEFAULT_SWEEPS if self._searches else self._tables)
+        self._took = [*self._took[1 - budget.MEMORY :], budget.took(made.seconds, units=units)]
         return Scheduled(made.step, np.asarray(made.rank_of_sample, dtype=np.int32), made.plans)
+
+    def effort_within(self, seconds: float) -> int:
+        """How much the next schedules may do, so that they are made in this time."""
+        if self._searches:
+            return budget.units_within(seconds, self._took, most=MOST_SWEEPS, least=1)
+        return budget.units_within(seconds, self._took, most=max(self._tables, 1))
 
     def flushed(self, step: int) -> None:
         """All rows of batches up to this one are on the servers."""
@@ -59,8 +78,8 @@ class Planner:
 class RowCache:
     """What `CachedBackend` is told around each step, and what this rank knows of it."""
 
-    def __init__(self, backend: _native.CachedBackend, *, most_dirty: int, gloo: Callable[[], Any], p2p: bool) -> None:
-        """`gloo`: the group of now, for rows that go from rank to rank."""
+    def __init__(self, backend: _native.CachedBackend, *, most_dirty: int, gloo: Callable[[], Any], p2p: Way) -> None:
+        """`gloo`: the group of now, for what goes from rank to rank."""
         self.backend = backend
         self.clean = True
         self._most_dirty, self._gloo, self._p2p = most_dirty, gloo, p2p
@@ -70,6 +89,8 @@ class RowCache:
         self._trained = 0
         """The last batch of the schedule that was pushed."""
         self._flushing = self._postponed = False
+        self._planned = 0
+        """The last step that was pushed by a plan."""
 
     def check_read(self, tables: Sequence[int]) -> None:
         """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
@@ -109,7 +130,7 @@ class RowCache:
         """Say what comes after step `number`, so that its push takes along what others need for that."""
         self._expected.pop(number, None)
         if now is not None:
-            self._trained, self.clean = now.made.step, False
+            self._trained, self._planned, self.clean = now.made.step, number, False
         if following is not None:
             self.expect(number + 1, following)
         if self.clean or self._planner is None:
@@ -121,11 +142,20 @@ class RowCache:
             self._flushing = True
 
     def after_push(self, number: int) -> None:
-        """Rows that go from rank to rank for the step after this one, unless they went before a flush came between."""
+        """Rows and values that go from rank to rank for the next step, unless they went before a flush came between."""
         self.clean |= self._flushing
         postponed, self._flushing, self._postponed = self._postponed, False, False
-        if self._p2p and number + 1 in self._expected and not postponed:
-            exchange(self.backend, self._gloo(), number + 1)
+        if self._p2p != "off" and number + 1 in self._expected and not postponed:
+            sizes = self.backend.receives(number + 1)
+            for peer, floats in exchange(self._gloo(), self.backend.sends(number + 1), sizes):
+                self.backend.received(number + 1, peer, floats)
+
+    def share_gradients(self, number: int, parts: Sequence[Any]) -> None:
+        """Gradients of step `number` go to the ranks that keep the rows; `parts` are what is pushed next."""
+        if self._p2p == "gradients" and number == self._planned:
+            sizes = self.backend.gradient_receives(number)
+            for peer, floats in exchange(self._gloo(), self.backend.gradient_sends(number, list(parts)), sizes):
+                self.backend.gradients_received(number, peer, floats)
 
     def postpone(self, number: int) -> None:
         """Step `number` is a flush only: the batch that was expected for it comes one later."""
@@ -147,24 +177,23 @@ class RowCache:
     def close(self) -> None:
         """Forget all rows, and what was to come."""
         self.backend.clear()
-        self._planner, self.clean = None, True
+        self._planner, self._planned, self.clean = None, 0, True
         self._flushing = self._postponed = False
         self._expected.clear()
 
 
-def exchange(backend: _native.CachedBackend, gloo: Any, number: int) -> None:
-    """Send and receive the rows that the plan of step `number` moves between ranks; sizes are in the plan."""
-    coming = [(peer, torch.empty(floats)) for peer, floats in backend.receives(number)]
+def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, int]]) -> list[Parcel]:
+    """Send these parcels, and receive parcels of these sizes (rank, floats): both sides know them by the plan."""
+    coming = [(peer, torch.empty(floats)) for peer, floats in sizes]
     try:
         arriving = [gloo.recv([tensor], peer, 0) for peer, tensor in coming]
-        parcels = [(peer, torch.from_numpy(floats)) for peer, floats in backend.sends(number)]
-        going = [gloo.send([tensor], peer, 0) for peer, tensor in parcels]
+        leaving = [(peer, torch.from_numpy(floats)) for peer, floats in parcels]
+        going = [gloo.send([tensor], peer, 0) for peer, tensor in leaving]
         for one in (*arriving, *going):
             one.wait()
     except RuntimeError as error:
         raise errors.GroupChanged(f"a member of the group is lost: {allreduce.said(error)}") from None
-    for peer, tensor in coming:
-        backend.received(number, peer, tensor.numpy())
+    return [(peer, tensor.numpy()) for peer, tensor in coming]
 
 
 class Paper:
@@ -184,6 +213,13 @@ def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
     """Where a layer looks across the samples of a rank, batches stay in runs unless something else is asked for."""
     across = rules.policy is None and any(isinstance(module, ACROSS_SAMPLES) for module in model.modules())
     return replace(rules, policy="contiguous") if across else rules
+
+
+def needed_s(meter: Meter) -> float:
+    """What a step of late took without its waits: a schedule that is made beside it in this time costs nothing."""
+    lately = itertools.islice(reversed(meter.steps), LATELY)
+    needed = [step.total_s - step.pull_wait_s - step.push_wait_s for step in lately]
+    return statistics.median(needed) if needed else 0.0
 
 
 def share_out(
@@ -213,7 +249,7 @@ def share_out(
         settings = allocate.Settings(
             workers=place.workers, capacity_rows=capacity(rules, seen), tables=tuple(chosen), seed=welcome.seed,
             policy=rules.policy or DEFAULT_POLICY, order=rules.order,
-            p2p="rows" if rules.p2p and cache is not None else "off",
+            p2p=rules.p2p if cache is not None else "off",
         )  # fmt: skip
         return Planner(settings)
 
@@ -225,7 +261,10 @@ def share_out(
 
     allotting = Allotting(lookups, tables, begin, Picker(source), permitted=not rules.auto)
     began = time.monotonic()
-    sharing = Sharing(reducer, allotting, cache, save_due=lambda: group.save_due, why=f"asked for: {words(rules)}")
+    sharing = Sharing(
+        reducer, allotting, cache, save_due=lambda: group.save_due, needed_s=lambda: needed_s(meter),
+        why=f"asked for: {words(rules)}",
+    )  # fmt: skip
     if not rules.auto:
         return sharing
 

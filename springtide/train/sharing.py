@@ -6,9 +6,9 @@ words.py (what is said). Design: docs/design/caching.md.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from springtide import errors
 from springtide.domain.caching import CacheUse
@@ -47,6 +47,10 @@ class Keeping(Protocol):
         """Step `number` is about to be pushed; `following` is the batch after it."""
         ...
 
+    def share_gradients(self, number: int, parts: Sequence[Any]) -> None:
+        """Its gradients are final: what of them goes to other ranks."""
+        ...
+
     def after_push(self, number: int) -> None:
         """It is complete on all servers."""
         ...
@@ -74,13 +78,16 @@ class Sharing:
         cache: Keeping | None,
         *,
         save_due: Callable[[], bool],
+        needed_s: Callable[[], float] = lambda: 0.0,
         why: str = "",
     ) -> None:
-        """`save_due`: whether this rank is to see to a checkpoint; `why` there is a cache."""
+        """`save_due`: whether this rank is to see to a checkpoint; `needed_s`: what a step takes without its
+        waits; `why` there is a cache.
+        """
         self._why = why
         self._deciding: Deciding | None = None
         self.allotting, self.cache = allotting, cache
-        self._reducer, self._save_due = reducer, save_due
+        self._reducer, self._save_due, self._needed_s = reducer, save_due, needed_s
         self.read_s = 0.0
         """Seconds to read this rank's part of a batch, of late."""
         self._now: Handed | None = None
@@ -144,6 +151,7 @@ class Sharing:
             ready=lookups.settled,
             go=wish is True,
             stop=wish is False,
+            effort=0 if self.allotting.place.rank else self.allotting.effort_within(self._needed_s()),
             digest=0 if coming is None else coming.digest,
             refused=frozenset(lookups.computed() & set(tables)),
         )
@@ -172,6 +180,11 @@ class Sharing:
             self.cache.postpone(number)
         if self.cache is not None:
             self.cache.before_push(number, now, following, flush=verdict.flush)
+
+    def pushing(self, number: int, parts: Sequence[Any]) -> None:
+        """These gradients of step `number` are about to be pushed; none where it is skipped."""
+        if self.cache is not None:
+            self.cache.share_gradients(number, parts)
 
     def stepped(self, number: int, *, empty: bool = False) -> None:
         """Step `number` is complete on all servers."""

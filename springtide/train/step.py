@@ -294,6 +294,8 @@ class Step:
                 if rows is None and not skip:  # once: shares and counts are worked into them
                     rows, hyper = self._table_parts(stepped, trained.share), self._rates.now(stepped)
                     self._counted = {id(one.own) for one in stepped}
+                if self.sharing is not None:
+                    self.sharing.pushing(number, [] if skip else rows or [])
                 self._finish = functools.partial(self._count_step, number, stepped, trained, skip)
                 self._push(stepped, trained, [] if skip else rows or [], [] if skip else hyper, skip)
                 assert self._pending is not None

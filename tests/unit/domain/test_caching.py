@@ -41,10 +41,11 @@ def test_numbers_out_of_range_and_unknown_names_are_refused():
 
 
 def test_a_policy_may_let_rows_go_from_worker_to_worker():
-    assert caching.rules("1G", allocation="laia+p2p") == CacheRules(size=1 << 30, policy="laia", p2p=True)
-    assert not caching.rules("1G", allocation="laia").p2p
-    with pytest.raises(errors.UnknownName, match="p2p"):
-        caching.rules(allocation="laia+p3p")
+    assert caching.rules("1G", allocation="laia+rows") == CacheRules(size=1 << 30, policy="laia", p2p="rows")
+    assert caching.rules("1G", allocation="anneal+gradients").p2p == "gradients"
+    assert caching.rules("1G", allocation="laia").p2p == "off"
+    with pytest.raises(errors.UnknownName, match="gradients"):
+        caching.rules(allocation="laia+gradient")
 
 
 def test_capacity_counts_rows_of_the_largest_kind_in_bytes_and_all_rows_by_share():

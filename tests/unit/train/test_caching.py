@@ -1,15 +1,19 @@
 """A group whose workers keep rows: to the bit the losses, parameters and rows of one whose workers keep none."""
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
 from springtide import errors
 from springtide.domain import caching
+from springtide.embedding import allocate
+from springtide.embedding.sample_ids import SampleIds
 from springtide.planning import caching as planning
 from springtide.train import caching as keeping
 from springtide.train import deciding
 from springtide.train import group as train_group
+from springtide.train.caching import Planner
 from tests.unit.train import clicks, ranks
 
 BATCH = 24
@@ -95,13 +99,16 @@ def test_five_hundred_steps_are_the_same_to_the_bit(kind, cache, workers):
     assert_identical(*results)
 
 
-def test_rows_that_go_from_worker_to_worker_are_the_same_to_the_bit():
+def test_what_goes_from_worker_to_worker_spares_the_servers_and_leaves_all_the_same_to_the_bit():
     results = []
-    for keep in (True, False):
+    for keep, way in ((True, "rows"), (True, "gradients"), (False, "rows"), (False, "gradients")):
         with ranks.Group(workers=3, servers=2) as group:
-            results.append(train(group, steps=20, kind="adam", keep=keep, cache="50%", allocation="anneal+p2p"))
-    assert_identical(*results)
-    assert sum(use.passed for _, _, use in results[0]) > 0
+            results.append(train(group, steps=20, kind="adam", keep=keep, cache="50%", allocation=f"laia+{way}"))
+    rows, gradients, *without = results
+    assert_identical(rows, without[0])
+    assert_identical(gradients, without[1])
+    assert sum(use.passed for _, _, use in rows) > 0
+    assert sum(use.pushed for _, _, use in gradients) < sum(use.pushed for _, _, use in rows)
 
 
 def test_a_pass_ends_with_all_rows_on_the_servers_and_the_next_one_begins_with_empty_caches():
@@ -112,7 +119,7 @@ def test_a_pass_ends_with_all_rows_on_the_servers_and_the_next_one_begins_with_e
     assert_identical(*results)
 
 
-@pytest.mark.parametrize("allocation", ["laia", "laia+p2p"])
+@pytest.mark.parametrize("allocation", ["laia", "laia+gradients"])
 def test_in_the_middle_of_a_pass_rows_can_be_read_after_a_flush_and_not_before(allocation):
     seen = {}
 
@@ -255,3 +262,15 @@ def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_toge
     assert {"it pays", "it does not"} <= whys
     for name, value in found[0][1].items():
         assert torch.equal(value, found[1][1][name]), name
+
+
+@pytest.mark.parametrize(("policy", "least", "most"), [("anneal", 1, 20), ("laia", 3, 3)])
+def test_a_schedule_does_what_there_is_time_for(policy, least, most):
+    settings = allocate.Settings(workers=2, capacity_rows=10, tables=(0, 1, 2), policy=policy)
+    planner = Planner(settings)
+    ids = np.arange(8, dtype=np.int64)
+    assert planner.effort_within(0.0) == most  # the first ones say what they cost
+    for effort in (0, 5, 2):
+        planner.schedule([SampleIds(table, ids, None) for table in range(3)], 8, effort=effort)
+    assert planner.effort_within(0.0) == least
+    assert planner.effort_within(60.0) == most
