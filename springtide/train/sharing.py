@@ -148,6 +148,7 @@ class Sharing:
         said = words.Words(
             flush=empty or self._following is None or crowded or self._save_due(),
             empty=empty,
+            last=self._following is None and not empty,
             ready=lookups.settled,
             go=wish is True,
             stop=wish is False,
@@ -167,7 +168,10 @@ class Sharing:
             )
         now = None if self._now is None or verdict.empty else self._now.plan
         following = None if self._following is None else self._following.plan
-        if not verdict.alike:
+        if verdict.last:  # here or elsewhere: the pass ends, the group changes, or the job does
+            self.allotting.end(NOT_YET)
+            self.allotting.permitted = (self.allotting.permitted or verdict.go) and not verdict.stop
+        elif not verdict.alike:
             log.warning("samples are shared out in runs from now on: %s", DIFFERENT)
             self.allotting.end(DIFFERENT, for_good=True)
         elif verdict.stop or (now is not None and self._following is not None and following is None):

@@ -272,9 +272,10 @@ class Step:
         """All rows go to the servers now, in a step of their own that every rank must take, unless they are there."""
         if self.group is None or self.sharing is None or self.sharing.clean:
             return
-        trained = self._trained
+        trained, number = self._trained, self.count + 1
         self._step_together(self.group, [], Trained(), True, empty=True)
-        self._trained = trained
+        if self.count == number:  # else the job stops, and what is in hand stays undone
+            self._trained = trained
 
     def _step_together(
         self, group: Group, stepped: list[JobOptimizer], trained: Trained, wants_skip: bool, *, empty: bool = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 DIGITS = 4  # of a digest, eight bits each: sums of their squares over 128 ranks are exact in float32
-FIXED = 6 + 2 * DIGITS
+FIXED = 7 + 2 * DIGITS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,6 +20,8 @@ class Words:
     """All rows are to be on the servers after this step."""
     empty: bool = False
     """This is no step of a batch, only a flush."""
+    last: bool = False
+    """No batch follows, as far as this rank knows: a job that is stopped is heard of by one sooner than by another."""
     ready: bool = False
     """Where modules find their ids is known here."""
     go: bool = False
@@ -41,6 +43,8 @@ class Verdict(NamedTuple):
     empty: bool
     torn: bool
     """Some ranks take a step of a batch, others do not."""
+    last: bool
+    """For some rank no batch follows."""
     ready: bool
     alike: bool
     """Everyone has the same digest."""
@@ -59,8 +63,8 @@ def said(words: Words, tables: Sequence[int]) -> list[float]:
     """The numbers to be summed."""
     digits = [words.digest >> 8 * place & 0xFF for place in range(DIGITS)]
     return [
-        float(words.flush), float(words.empty), float(not words.ready), float(words.go), float(words.stop),
-        float(words.effort),
+        float(words.flush), float(words.empty), float(words.last), float(not words.ready), float(words.go),
+        float(words.stop), float(words.effort),
         *map(float, digits), *(float(digit * digit) for digit in digits),
         *(float(table in words.refused) for table in tables),
     ]  # fmt: skip
@@ -68,12 +72,13 @@ def said(words: Words, tables: Sequence[int]) -> list[float]:
 
 def heard(sums: Sequence[float], tables: Sequence[int], ranks: int) -> Verdict:
     """What the sums mean. Digests are alike when their digits do not vary: n times the squares is the sum squared."""
-    flush, empty, unready, go, stop, effort = sums[: FIXED - 2 * DIGITS]
+    flush, empty, last, unready, go, stop, effort = sums[: FIXED - 2 * DIGITS]
     digits, squares = sums[FIXED - 2 * DIGITS : FIXED - DIGITS], sums[FIXED - DIGITS : FIXED]
     return Verdict(
         flush=flush > 0,
         empty=empty > 0,
         torn=0 < empty < ranks,
+        last=last > 0,
         ready=unready == 0,
         alike=all(ranks * square == digit * digit for digit, square in zip(digits, squares, strict=True)),
         go=go > 0,

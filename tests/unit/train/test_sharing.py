@@ -1,12 +1,18 @@
 """A group that shares out its batches by a schedule: every sample is trained once, and the model is that of runs."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from springtide.train import words
+from springtide.train.allotting import Allotted, Allotting
+from springtide.train.batches import Handed
+from springtide.train.group import Place
+from springtide.train.sharing import Sharing
 from tests.unit.train import clicks, ranks
 
 BATCH = 20
@@ -199,3 +205,25 @@ def test_bags_of_several_ids_are_scheduled_too_and_read_again_for_the_rank_that_
         assert len(one) == len(other) == BATCH // 2
     assert sorted(itertools.chain.from_iterable(first + second)) == list(range(200))
     assert any(sorted(one) != list(range(min(one), min(one) + 10)) for one in first[4:])
+
+
+def test_where_one_rank_hears_of_the_end_sooner_the_schedule_ends_for_all_and_no_data_set_is_blamed(caplog):
+    lookups = SimpleNamespace(fixed=False, settled=True, computed=set)
+    pair = []
+    for rank in range(2):
+        talk = SimpleNamespace(words=[], sums=[])
+        allotting = Allotting(lookups, [0], lambda place, tables: object(), None)
+        sharing = Sharing(talk, allotting, None, save_due=lambda: False)
+        sharing.restart(Place(rank, 2, 1))
+        allotting.hear(words.heard(words.said(words.Words(ready=True), [0]), [0], 1))
+        coming = Handed(None, None, plan=Allotted(None, None, 77, 0)) if rank else None
+        sharing.hand_out(Handed(None, None, following=lambda coming=coming: coming), 5)
+        sharing.speak()
+        pair.append((sharing, talk))
+    sums = [a + b for a, b in zip(*(talk.words for _, talk in pair), strict=True)]
+    for sharing, talk in pair:
+        assert sharing.allotting.on
+        talk.sums = sums
+        sharing.listen(5)
+        assert not sharing.allotting.on and sharing.allotting.wholes, "it may begin again"
+    assert not caplog.records
