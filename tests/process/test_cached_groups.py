@@ -9,7 +9,6 @@ from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
 from tests.process import group_counting
 from tests.process.test_bsp_checkpoints import formed, until_back
-from tests.process.test_bsp_groups import until_formed
 
 pytestmark = pytest.mark.process
 
@@ -31,6 +30,14 @@ def told(job):
     return [str(event["what"]) for event in job.story if event["event"] == "decision"]
 
 
+def until_of(job, workers):
+    """Until a group of so many is at work: by the story, since its cache is the next decision soon after."""
+    wanted = f"form a bsp group of {workers} worker"
+    job.until(lambda status: [what for what in told(job) if "form a bsp group" in what][-1].startswith(wanted))
+    seen = job.status.samples
+    job.until(lambda status: job.over or status.samples > seen)
+
+
 @pytest.mark.timeout(240)
 def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_flushes_first(tmp_path):
     def hurt(job):
@@ -41,9 +48,9 @@ def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_
         until_back(job, before)
         assert any(what.startswith("take the bsp group back to checkpoint") for what in told(job))
         job.scale(3)
-        until_formed(job, 3)
+        until_of(job, 3)
         job.scale(2)
-        until_formed(job, 2)
+        until_of(job, 2)
 
     status, wrong = count(tmp_path, 1, batches=1200, hurt=hurt, pause_s=0.02)
     assert not wrong, wrong
