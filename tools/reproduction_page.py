@@ -35,8 +35,7 @@ dim 512, LRU caches of 10%, 10 warm-up iterations. **The data are not the paper'
 (or `.parquet`) does the same on real data. Rows on times come from a model whose costs were measured, and name them;
 "measured" rows were really trained. Ours is the median over seeds; spread is the smallest and the largest. LAIA and
 plan is the paper's scheduler, in our code; ours has its own allocator and rows, values and gradients from worker to
-worker, which in rows on times are taken to travel while the servers are busy with the others. The training loop carries
-rows from worker to worker, values and gradients not yet: rows named ours are counts of plans.
+worker, which in rows on times are taken to travel while the servers are busy with the others.
 """
 INTRODUCTIONS = {"dlrover-rm": DLROVER_RM, "herald": HERALD}
 PICTURES = {"dlrover-rm": "fig", "herald": "herald-fig"}

@@ -212,7 +212,9 @@ def test_where_one_rank_hears_of_the_end_sooner_the_schedule_ends_for_all_and_no
     pair = []
     for rank in range(2):
         talk = SimpleNamespace(words=[], sums=[])
-        allotting = Allotting(lookups, [0], lambda place, tables: object(), None)
+        allotting = Allotting(
+            lookups, [0], lambda place, tables: SimpleNamespace(effort_within=lambda seconds: 1), None
+        )
         sharing = Sharing(talk, allotting, None, save_due=lambda: False)
         sharing.restart(Place(rank, 2, 1))
         allotting.hear(words.heard(words.said(words.Words(ready=True), [0]), [0], 1))
