@@ -29,6 +29,8 @@ class CacheRules:
     """Bytes that rows and their optimizer state may take in a worker; 0: no cache. None: by `share`."""
     share: float | None = None
     """Part of all rows that fits in a worker's cache, where every table's row count is known. None: by `size`."""
+    at_once: bool = False
+    """Whether it may be found out in the first pass already if a cache pays: asked for, not merely left open."""
     policy: Policy | None = None
     """Who trains which sample of a batch: "contiguous" cuts it into runs; "random" by lot; "laia" and "anneal" go
     by where its rows are. None: "anneal" with a cache, "contiguous" without one."""
@@ -96,7 +98,7 @@ def rules(
         return replace(base, size=None, share=size)
     text = size.strip().lower()
     if text == "auto":
-        return replace(base, size=None, share=None)
+        return replace(base, size=None, share=None, at_once=True)
     if text == "off":
         return replace(base, size=0, share=None)
     try:

@@ -242,7 +242,6 @@ def share_out(
     if isinstance(backend, _native.CachedBackend):
         tables = [table for table in tables if backend.cacheable(native_spec(by_id[table].spec))]
         cache = RowCache(backend, most_dirty=rules.dirty, gloo=lambda: reducer.group, p2p=rules.p2p)
-        lookups.client.before_read = cache.check_read
 
     def planner(place: Place, chosen: Sequence[int]) -> Planner:
         seen = cache.tables([by_id[table] for table in chosen]) if cache is not None else ()
@@ -265,6 +264,7 @@ def share_out(
         reducer, allotting, cache, save_due=lambda: group.save_due, needed_s=lambda: needed_s(meter),
         why=f"asked for: {words(rules)}",
     )  # fmt: skip
+    lookups.client.before_read = sharing.check_read
     if not rules.auto:
         return sharing
 
@@ -277,5 +277,5 @@ def share_out(
     def paper() -> Paper:
         return Paper(planner(group.place, [table for table in tables if table not in lookups.computed()]))
 
-    sharing.decide_by(Deciding(meter.steps, around, paper))
+    sharing.decide_by(Deciding(meter.steps, around, paper), at_once=rules.at_once)
     return sharing

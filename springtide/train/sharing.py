@@ -27,6 +27,9 @@ DIFFERENT = (
 )
 ACCUMULATED = "gradients are accumulated over several batches: who trains a row alone is known for one batch only"
 
+READ_MIDWAY = "rows are read in the middle of a pass, which a cache does not allow without job.flush()"
+FIRST_PASS = 'a whole pass must show first that rows are not read in its middle; cache="auto" does not wait for that'
+
 
 class Keeping(Protocol):
     """A worker's cache, or that there is none."""
@@ -37,6 +40,10 @@ class Keeping(Protocol):
     @property
     def crowded(self) -> bool:
         """More rows than agreed are nowhere else."""
+        ...
+
+    def check_read(self, tables: Sequence[int]) -> None:
+        """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
         ...
 
     def expect(self, number: int, allotted: Allotted) -> None:
@@ -92,10 +99,16 @@ class Sharing:
         """Seconds to read this rank's part of a batch, of late."""
         self._now: Handed | None = None
         self._following: Handed | None = None
+        self._in_pass = self._read_midway = False
+        self._whole_passes = 0
 
-    def decide_by(self, deciding: Deciding) -> None:
-        """Whether there is a cache is found out: by this on the lowest rank, by its word on the others."""
-        self._deciding = deciding
+    def decide_by(self, deciding: Deciding, *, at_once: bool) -> None:
+        """Whether there is a cache is found out: by this on the lowest rank, by its word on the others.
+
+        With a cache, rows cannot be read in the middle of a pass. Who has not asked for one must not fall over that: so
+        not before a whole pass has shown that nobody does so, unless `at_once`.
+        """
+        self._deciding, self._whole_passes = deciding, int(at_once)
         allotting = self.allotting
         allotting.on_paper = lambda: deciding.look if deciding.trying and not allotting.place.rank else None
 
@@ -114,13 +127,28 @@ class Sharing:
         if self.cache is None:
             return None
         on, why = self.allotting.on, self.allotting.why
-        decided = self._why if self._deciding is None else self._deciding.why
+        decided = self._why if self._deciding is None else self._deciding.why or self._not_tried()
         return replace(self.cache.use(), on=on, why=decided if on or why == NOT_YET else why)
+
+    def _not_tried(self) -> str:
+        return READ_MIDWAY if self._read_midway else "" if self._whole_passes else FIRST_PASS
 
     def read(self, seconds: float) -> None:
         """This rank's part of a batch, or all of it, took so long to read."""
         if not self.allotting.wholes:
             self.read_s += 0.1 * (seconds - self.read_s) if self.read_s else seconds
+
+    def check_read(self, tables: Sequence[int]) -> None:
+        """Rows of these tables are read outside a schedule: BadInput while the servers do not have all of them."""
+        self._read_midway |= self._in_pass and self._now is None
+        if self.cache is not None:
+            self.cache.check_read(tables)
+
+    def end_pass(self, place: Place, *, early: bool) -> None:
+        """The loop has had its last batch, or was left."""
+        self._whole_passes += not early
+        self._in_pass = False
+        self.restart(place)
 
     def restart(self, place: Place) -> None:
         """A pass begins, or a new group, with empty caches."""
@@ -134,7 +162,7 @@ class Sharing:
 
     def hand_out(self, now: Handed, number: int) -> None:
         """The loop gets this batch, for step `number`; not yet asked for its rows."""
-        self._now = now
+        self._now, self._in_pass = now, True
         if self.cache is not None and now.plan is not None:
             self.cache.expect(number, now.plan)
 
@@ -149,7 +177,7 @@ class Sharing:
             flush=empty or self._following is None or crowded or self._save_due(),
             empty=empty,
             last=self._following is None and not empty,
-            ready=lookups.settled,
+            ready=lookups.settled and not (self._deciding is not None and self._read_midway),
             go=wish is True,
             stop=wish is False,
             effort=0 if self.allotting.place.rank else self.allotting.effort_within(self._needed_s()),
@@ -198,7 +226,7 @@ class Sharing:
             self.cache.close()
         if not empty:
             self._now = self._following = None
-            if self._deciding is not None:
+            if self._deciding is not None and self._whole_passes and not self._read_midway:
                 self._deciding.stepped(on=self.allotting.on)
 
     def accumulated(self) -> None:

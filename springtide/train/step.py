@@ -179,7 +179,7 @@ class Step:
         self._finish_batches()
         if self.sharing is not None and self.group is not None:
             self.flush()
-            self.sharing.restart(self.group.place)
+            self.sharing.end_pass(self.group.place, early=early)
         self._expected = None
         self._leave()
         self._dense.settle()

@@ -252,7 +252,7 @@ def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_toge
     def look(job, number):
         seen[job.rank, number] = job._wired.step.sharing.use()
 
-    with ranks.Group(workers=2, rules=caching.CacheRules()) as group:
+    with ranks.Group(workers=2, rules=caching.rules("auto")) as group:
         found = train(group, steps=30, after=look)
     for rank in range(2):
         on = [number for number in range(30) if seen[rank, number].on]

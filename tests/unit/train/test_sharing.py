@@ -229,3 +229,34 @@ def test_where_one_rank_hears_of_the_end_sooner_the_schedule_ends_for_all_and_no
         sharing.listen(5)
         assert not sharing.allotting.on and sharing.allotting.wholes, "it may begin again"
     assert not caplog.records
+
+
+class Counting:
+    """Decides nothing, and counts the steps that it is told of."""
+
+    why, wish, trying, steps = "", None, False, 0
+
+    def stepped(self, *, on):
+        self.steps += 1
+
+
+def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_comes_first():
+    place, deciding = Place(0, 1, 0), Counting()
+    allotting = SimpleNamespace(place=place, on=False, restart=lambda place: None)
+    sharing = Sharing(None, allotting, None, save_due=lambda: False)
+    sharing.decide_by(deciding, at_once=False)
+
+    def step(number):
+        sharing.hand_out(Handed(None, None), number)
+        sharing.check_read([0])  # its own rows
+        sharing.stepped(number)
+
+    step(1)
+    sharing.end_pass(place, early=False)
+    sharing.check_read([0])  # between passes
+    assert deciding.steps == 0
+    step(2)
+    assert deciding.steps == 1
+    sharing.check_read([0])
+    step(3)
+    assert deciding.steps == 1
