@@ -8,7 +8,6 @@ before is compared, so that a machine which has become slower does not send a jo
 """
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,27 +45,32 @@ def compared(job: JobView) -> Comparison | None:
     since, now = job.last_change_at, job.shape
     if since is None or now is None or job.extra_workers:
         return None
-    here: list[float] = []
-    there: list[float] = []
+    here: list[Profile] = []
+    there: list[Profile] = []
     before: Shape | None = None
     for one in reversed(job.profiles):
-        same = alike(one.shape, now)
+        same = one.shape is now or alike(one.shape, now)
         if same and before is None:
-            _add(here, one, of=one.at >= since)
-        elif not same and (before is None or alike(one.shape, before)):
+            if one.at >= since and len(here) < MOST:
+                here.append(one)
+        elif not same and (before is None or one.shape is before or alike(one.shape, before)):
             before = one.shape
-            _add(there, one, of=one.at < since)
+            if one.at < since:
+                there.append(one)
         else:
             break
         if len(there) == MOST:
             break
     if before is None or min(len(here), len(there)) < FEWEST:
         return None
-    apart = statistics.fmean(there) - statistics.fmean(here)
-    error = math.sqrt(_spread(here) ** 2 / len(here) + _spread(there) ** 2 / len(there))
-    return Comparison(
-        before=before, faster=apart, certain=abs(apart) > CERTAIN * error, speed=math.exp(statistics.fmean(there))
-    )
+    speeds_here, speeds_there = _speeds(here), _speeds(there)
+    if min(len(speeds_here), len(speeds_there)) < FEWEST:
+        return None
+    mean_here, error_here = _mean(speeds_here)
+    mean_there, error_there = _mean(speeds_there)
+    apart = mean_there - mean_here
+    certain = abs(apart) > CERTAIN * math.sqrt(error_here + error_there)
+    return Comparison(before=before, faster=apart, certain=certain, speed=math.exp(mean_there))
 
 
 def back(job: JobView, config: PlanningConfig) -> Comparison | None:
@@ -94,11 +98,14 @@ def alike(one: Shape, other: Shape) -> bool:
     )  # fmt: skip
 
 
-def _add(speeds: list[float], window: Profile, *, of: bool) -> None:
-    speed = evidence.throughput(window.shape, window.timing) if of and len(speeds) < MOST else None
-    if speed is not None and speed > 0:
-        speeds.append(math.log(speed))
+def _speeds(windows: Sequence[Profile]) -> list[float]:
+    """Logs of what was trained a second; windows in which nothing was are left out."""
+    speeds = (evidence.throughput(one.shape, one.timing) for one in windows)
+    return [math.log(speed) for speed in speeds if speed is not None and speed > 0]
 
 
-def _spread(logs: Sequence[float]) -> float:
-    return max(LEAST_SPREAD, statistics.stdev(logs))
+def _mean(logs: Sequence[float]) -> tuple[float, float]:
+    """Mean, and the square of its standard error."""
+    mean = sum(logs) / len(logs)
+    spread = sum((one - mean) ** 2 for one in logs) / (len(logs) - 1)
+    return mean, max(LEAST_SPREAD**2, spread) / len(logs)
