@@ -50,6 +50,8 @@ class Job:
         """Number of this worker, from 0."""
         self.workers: int = self._welcome.workers
         """How many workers the job has."""
+        self.sync: str = self._welcome.sync
+        """How they keep together, unless `prepare` is told otherwise: "async" or "bsp"."""
         self.meter = Meter()
         """Where the time of each step went: `job.meter.collect()` sums it up."""
         self._reports = reports.Reports(to_master, self.meter, every_s=settings.report_every_s)

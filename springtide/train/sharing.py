@@ -127,8 +127,13 @@ class Sharing:
         if self.cache is None:
             return None
         on, why = self.allotting.on, self.allotting.why
-        decided = self._why if self._deciding is None else self._deciding.why or self._not_tried()
-        return replace(self.cache.use(), on=on, why=decided if on or why == NOT_YET else why)
+        if self._deciding is not None and (on or why == NOT_YET):
+            why = self._deciding.why or self._not_tried()
+        elif on:
+            why = self._why
+        elif not self._in_pass:
+            why = "no pass is under way"
+        return replace(self.cache.use(), on=on, why=why)
 
     def _not_tried(self) -> str:
         return READ_MIDWAY if self._read_midway else "" if self._whole_passes else FIRST_PASS
