@@ -1,0 +1,115 @@
+"""Pure. Data workers of a job: what the user asked for, what trainers see of their queues, what tuning makes of it.
+
+In: `cli.run` fills in `FeedRules`; trainers report `FeedState` with their heartbeats. Next: `master.feeding` turns
+reports into a `FeedSeen`, `planning.dataworkers` answers with a `FeedTarget`, `job.feeders` carries it out.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from springtide import errors
+
+Poison = Literal["fail", "skip"]
+
+
+class BatchName(NamedTuple):
+    """The identity of a mini-batch, carried with it: samples `first` to `first + samples` of a shard of an epoch."""
+
+    epoch: int
+    shard: int
+    first: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedRules:
+    """What a job may do about data workers."""
+
+    workers: int | None = None
+    """How many; None: found out by measuring, 0: none at all."""
+    most: int | None = None
+    """No more than that many where it is found out; None: as many as the cores allow."""
+    cpu: float | None = None
+    """Cores of one; None: found out."""
+    every_s: float = 30.0
+    """Seconds between two decisions."""
+    split: bool = True
+    """Whether the stateless part of the model's forward() goes with the data set."""
+    poison: Poison = "fail"
+    """When a sample cannot be made: "fail" the job after it was tried often, or "skip" and report it."""
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise errors.BadInput(f"data workers: {self.workers}; wanted 0 or more, or auto")
+        if self.cpu is not None and self.cpu <= 0:
+            raise errors.BadInput(f"data workers: {self.cpu:g} cores each; wanted more than 0")
+
+    @property
+    def off(self) -> bool:
+        """Whether there are to be none, whatever happens."""
+        return self.workers == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedState:
+    """One trainer's word on how it is fed. Totals since it joined, but for what is `now`."""
+
+    made: int = 0
+    """Mini-batches that data workers have put into its queue."""
+    taken: int = 0
+    """Mini-batches that its loop has had, wherever they were made."""
+    queued: int = 0
+    """Made and not taken, now."""
+    room: int = 0
+    """How many the queue holds at most; 0: nobody feeds it."""
+    workers: int = 0
+    """Data workers that it is connected to, now."""
+    read_s: float = 0.0
+    """Seconds that it has spent making batches itself."""
+    waited_s: float = 0.0
+    """Seconds that its loop has waited for batches of others."""
+    stateless_s: float = 0.0
+    """Seconds that it has spent in the part of forward() that could be split off, where that is known."""
+    looped_s: float = 0.0
+    """Seconds of its loop in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedSeen:
+    """A job's feeding over the last interval, all trainers together."""
+
+    at: float
+    trainers: int
+    data_workers: int
+    """That are there and connected."""
+    data_worker_cpu: float
+    """Cores of one."""
+    data_worker_cpu_used: float
+    """Cores that one has used, on average."""
+    trainer_cpu: float
+    trainer_cpu_used: float
+    steps_per_s: float
+    """Mini-batches trained a second."""
+    made_per_s: float
+    """Mini-batches that data workers made a second: enqueued."""
+    capable_per_s: float
+    """Mini-batches that trainers would train a second if they never waited for data: the rate of dequeueing."""
+    fill: float
+    """Mean of queued / room, 0 to 1."""
+    wait_share: float
+    """Share of the loops' time spent waiting for others' batches."""
+    own_share: float
+    """Share of the loops' time spent in what data workers could do: reading, and the stateless part of forward()."""
+    free_cpu: float
+    """Cores of the cluster that nobody has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedTarget:
+    """What tuning wants now; also when that is what there is."""
+
+    data_workers: int
+    data_worker_cpu: float | None
+    trainer_cpu: float | None
+    """None: as it is."""
+    why: str
