@@ -75,6 +75,27 @@ class FeedState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageSeen:
+    """One stage of data workers over the last interval, and the queue between it and those who take from it."""
+
+    consumers: int
+    """Who take from it: trainers, or the data workers of the next stage."""
+    workers: int
+    cpu: float
+    """Cores of one."""
+    cpu_used: float
+    """Cores that one has used, on average."""
+    made_per_s: float
+    capable_per_s: float
+    """Mini-batches that the trainers would train a second if they never waited."""
+    fill: float
+    wait_share: float
+    """Share of the consumers' time spent waiting for this stage."""
+    gpu: bool = False
+    """Whether each of its data workers has a GPU: one, and cores as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeedSeen:
     """A job's feeding over the last interval, all trainers together."""
 
@@ -102,6 +123,19 @@ class FeedSeen:
     """Share of the loops' time spent in what data workers could do: reading, and the stateless part of forward()."""
     free_cpu: float
     """Cores of the cluster that nobody has."""
+    share_cpu: float = 0.0
+    """Cores of one data worker at most: a machine's for each of its GPUs, or for each trainer; 0: what is free."""
+    free_gpu: int = 0
+    """GPUs that data workers may have beyond those they have."""
+    stages: tuple[StageSeen, ...] = ()
+    """First to last, where there is more than one; what is said of data workers above is then the last one's."""
+
+
+class StageTarget(NamedTuple):
+    """What tuning wants of one stage."""
+
+    workers: int
+    cpu: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,5 +145,11 @@ class FeedTarget:
     data_workers: int
     data_worker_cpu: float | None
     trainer_cpu: float | None
-    """None: as it is."""
+    """Cores that a trainer is held to; None: as it is."""
     why: str
+    spare_cpu: float = 0.0
+    """Cores that the trainers had at first and do not need, all together: others may have them when they ask."""
+    most_cpu: float | None = None
+    """The largest data worker that pays, once that is known; smaller ones may fill what is left of a machine."""
+    stages: tuple[StageTarget, ...] = ()
+    """First to last, where there is more than one; the last is `data_workers` of `data_worker_cpu`."""

@@ -1,0 +1,105 @@
+"""Pure. What a job's feeding was like over an interval, from the totals that its trainers tell with their heartbeats.
+
+In: for each trainer the `FeedState`s it told and when, and what roles have and use of cores. Out: a `FeedSeen`, or None
+where there is too little to go by. Next: `tune.decide`. What was told soon after a change is left out (`settled_at`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from springtide.domain.feeding import FeedSeen, FeedState
+
+WARM_UP = 1 / 3
+"""Of an interval, after a change: data workers load the package and fill queues, which says nothing of their rate."""
+_LEAST_S = 1e-9
+
+
+class Told(NamedTuple):
+    """One trainer's word, and when it came."""
+
+    at: float
+    state: FeedState
+
+
+class Cores(NamedTuple):
+    """What roles have and use; of one, on average. 0: not held to any, not known."""
+
+    data_workers: int = 0
+    data_worker_cpu: float = 0.0
+    data_worker_cpu_used: float = 0.0
+    trainer_cpu: float = 0.0
+    trainer_cpu_used: float = 0.0
+    free_cpu: float = 0.0
+    share_cpu: float = 0.0
+
+
+class _Over(NamedTuple):
+    """One trainer between the first and the last word that count."""
+
+    seconds: float
+    looped: float
+    taken: int
+    made: int
+    read: float
+    stateless: float
+    waited: float
+    fill: float
+
+
+def settled_at(changed_at: float, every_s: float) -> float:
+    """From when on words count after a change (data workers joined or left, cores of a role were changed)."""
+    return changed_at + WARM_UP * every_s
+
+
+def see(told: Mapping[str, Sequence[Told]], cores: Cores, *, at: float, since: float) -> FeedSeen | None:
+    """The interval from `since` to `at`, all trainers that told something in it together."""
+    over = [one for words in told.values() if (one := _over([word for word in words if word.at >= since])) is not None]
+    if not over:
+        return None
+    looped = sum(one.looped for one in over)
+    return FeedSeen(
+        at=at,
+        trainers=len(over),
+        data_workers=cores.data_workers,
+        data_worker_cpu=cores.data_worker_cpu,
+        data_worker_cpu_used=cores.data_worker_cpu_used,
+        trainer_cpu=cores.trainer_cpu,
+        trainer_cpu_used=cores.trainer_cpu_used,
+        steps_per_s=sum(one.taken / one.seconds for one in over),
+        made_per_s=sum(one.made / one.seconds for one in over),
+        capable_per_s=sum(_capable(one) for one in over),
+        fill=sum(one.fill for one in over) / len(over),
+        wait_share=min(1.0, sum(one.waited for one in over) / looped),
+        own_share=min(1.0, sum(one.read + one.stateless for one in over) / looped),
+        free_cpu=cores.free_cpu,
+        share_cpu=cores.share_cpu,
+    )
+
+
+def _over(words: Sequence[Told]) -> _Over | None:
+    """From the first word to the last; None: too few, or the trainer began anew between them."""
+    if len(words) < 2:
+        return None
+    first, last = words[0], words[-1]
+    then, now = first.state, last.state
+    seconds, looped = last.at - first.at, now.looped_s - then.looped_s
+    if seconds <= 0 or looped <= 0 or now.taken < then.taken or now.made < then.made:
+        return None
+    fills = [word.state.queued / word.state.room for word in words if word.state.room > 0]
+    return _Over(
+        seconds=seconds,
+        looped=looped,
+        taken=now.taken - then.taken,
+        made=now.made - then.made,
+        read=max(0.0, now.read_s - then.read_s),
+        stateless=max(0.0, now.stateless_s - then.stateless_s),
+        waited=max(0.0, now.waited_s - then.waited_s),
+        fill=sum(fills) / len(fills) if fills else 0.0,
+    )
+
+
+def _capable(one: _Over) -> float:
+    """Steps a second without waiting for data and without making it."""
+    busy = one.looped - one.waited - one.read - one.stateless
+    share = max(busy / one.looped, _LEAST_S)
+    return one.taken / one.seconds / share
