@@ -1,0 +1,368 @@
+"""One mini-batch as one message: a small header that says what is where, and the bytes of all tensors side by side.
+
+In: the tree that a stage has made (prep/stage.py). Out: a `Message`; and back, tensors that are views of the payload.
+Nothing is ever unpickled: a header is msgpack whose types, sizes and offsets are checked before anything is allocated.
+Next: prep/channel.py carries it.
+
+A payload holds buffers only, each at a multiple of 64 bytes. Numbers, short strings and the shape of the tree are in
+the header. Named tuples, dataclasses and types registered with torch's pytree go by their qualified name; the
+receiving side must know them (`types_in` of a batch of its own).
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch.utils import _pytree
+
+from springtide import errors
+from springtide.data.source import Unreadable
+from springtide.domain.samples import Batch
+from springtide.prep import nodes
+from springtide.rpc.frames import BadFrame
+
+ALIGNMENT = 64  # a cache line, and more than any vector instruction asks for
+INLINE_BYTES = 1024  # what the header carries itself of strings, bytes and lists of plain values; more is a buffer
+
+ALWAYS_KNOWN: Mapping[str, type] = {
+    f"{kind.__module__}.{kind.__qualname__}": kind for kind in (Batch, Unreadable, collections.OrderedDict)
+}
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits", "torch.int1_"))
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_ARRAY_KINDS = "biufcSUMm"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A tree, ready to be sent. The buffers stay valid as long as this lives."""
+
+    header: bytes
+    buffers: list[memoryview]
+    offsets: list[int]
+    """Where in the payload each buffer begins: rising, multiples of `ALIGNMENT`."""
+    size: int
+    """Bytes of the payload."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(nodes.Header).decode
+_decode_long: dict[str, Callable[[bytes], Any]] = {
+    "str": msgspec.msgpack.Decoder(str).decode,
+    "bytes": msgspec.msgpack.Decoder(bytes).decode,
+    "list": msgspec.msgpack.Decoder(list[nodes.Value]).decode,
+    "tuple": msgspec.msgpack.Decoder(tuple[nodes.Value, ...]).decode,
+}
+_KINDS: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tuple}
+
+
+class _Unfit(Exception):
+    """A leaf that cannot travel; the path to it is put together on the way up."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.path: list[str] = []
+
+
+def pack(tree: Any) -> Message:
+    """The tree as one message. Contiguous tensors are not copied; `BadInput` names a leaf that cannot travel."""
+    packing = _Packing()
+    try:
+        node = packing.node(tree)
+        header = _encode(nodes.Header(nodes.VERSION, packing.size, node))
+    except _Unfit as unfit:
+        raise errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}") from None
+    except RecursionError:
+        raise errors.BadInput("a batch cannot be sent: it is nested too deeply, or holds itself") from None
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise errors.BadInput(f"a batch cannot be sent: {error}") from None
+    return Message(header, packing.buffers, packing.offsets, packing.size)
+
+
+def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None) -> Any:
+    """The tree again. Tensors and arrays are views of `payload`, which they keep alive; it must be writable.
+
+    `payload` is any object with the buffer protocol that is at least as long as the message's payload.
+    """
+    try:
+        read = _decode(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"not the header of a batch: {error}") from error
+    if read.version != nodes.VERSION:
+        raise BadFrame(f"a batch of format {read.version}, this side reads {nodes.VERSION}")
+    there = memoryview(payload).nbytes
+    if not 0 <= read.size <= there:
+        raise BadFrame(f"a batch announces {read.size} bytes, {there} came")
+    return _Unpacking(payload, read.size, {**ALWAYS_KNOWN, **types} if types else ALWAYS_KNOWN).make(read.tree)
+
+
+def types_in(tree: Any) -> dict[str, type]:
+    """The named types of a tree: what `unpack` must know to put together others like it."""
+    found: dict[str, type] = {}
+
+    def look(item: Any) -> None:
+        kind = type(item)
+        if kind in (list, tuple):
+            parts: Iterable[Any] = () if all(type(part) in nodes.PLAIN for part in item) else item
+        elif kind is dict:
+            parts = item.values()
+        elif _is_named_tuple(kind):
+            parts = item
+        elif _is_record(item):
+            parts = [getattr(item, field.name) for field in dataclasses.fields(item)]
+        elif kind in _pytree.SUPPORTED_NODES:
+            parts = _pytree.SUPPORTED_NODES[kind].flatten_fn(item)[0]
+        else:
+            return
+        if kind not in (list, tuple, dict):
+            found[_name(kind)] = kind
+        for part in parts:
+            look(part)
+
+    look(tree)
+    return found
+
+
+class _Packing:
+    """Collects buffers while it walks over a tree."""
+
+    def __init__(self) -> None:
+        self.buffers: list[memoryview] = []
+        self.offsets: list[int] = []
+        self.size = 0
+        self.by_type: dict[type, Callable[[Any], nodes.Node]] = {
+            torch.Tensor: self.tensor,
+            np.ndarray: self.array,
+            dict: self.dict,
+            list: self.sequence,
+            tuple: self.sequence,
+            str: self.text,
+            bytes: self.text,
+            bool: nodes.Plain,
+            int: nodes.Plain,
+            float: nodes.Plain,
+            type(None): nodes.Plain,
+        }
+
+    def node(self, item: Any) -> nodes.Node:
+        known = self.by_type.get(type(item))
+        return known(item) if known is not None else self.other(item)
+
+    def add(self, holder: Any) -> int:
+        buffer = memoryview(holder)
+        offset = -(-self.size // ALIGNMENT) * ALIGNMENT
+        self.buffers.append(buffer)
+        self.offsets.append(offset)
+        self.size = offset + buffer.nbytes
+        return offset
+
+    def tensor(self, item: torch.Tensor) -> nodes.Node:
+        name = _NAMES.get(item.dtype)
+        if name is None or item.layout is not torch.strided or item.is_nested or item.is_meta:
+            raise _Unfit(f"a tensor of {item.dtype}, {item.layout}; wanted a plain, dense one")
+        if item.requires_grad:
+            raise _Unfit("a tensor that requires grad; wanted data only (detach it)")
+        if not item.numel():
+            return nodes.Tensor(name, tuple(item.shape), 0)
+        whole = item.cpu().resolve_conj().resolve_neg().contiguous()
+        flat = whole.as_strided((whole.numel(),), (1,))  # not view(-1): one element may keep a stride of its own
+        return nodes.Tensor(name, tuple(item.shape), self.add(flat.view(torch.uint8).numpy()))
+
+    def array(self, item: np.ndarray[Any, Any], scalar: bool = False) -> nodes.Node:
+        if item.dtype.kind not in _ARRAY_KINDS or item.dtype.hasobject:
+            raise _Unfit(f"an array of dtype {item.dtype}; wanted numbers, or strings of fixed width")
+        if not item.nbytes:
+            return nodes.Array(item.dtype.str, item.shape, 0, scalar)
+        flat = np.ascontiguousarray(item).reshape(-1).view(np.uint8)
+        return nodes.Array(item.dtype.str, item.shape, self.add(flat), scalar)
+
+    def text(self, item: str | bytes) -> nodes.Node:
+        return nodes.Plain(item) if len(item) <= INLINE_BYTES else self.long(type(item).__name__, item)
+
+    def long(self, kind: str, item: Any) -> nodes.Node:
+        written = _encode(item)
+        return nodes.Long(kind, self.add(written), len(written))
+
+    def sequence(self, item: list[Any] | tuple[Any, ...]) -> nodes.Node:
+        kind = "list" if type(item) is list else "tuple"
+        if all(type(one) in nodes.PLAIN for one in item):
+            short = len(item) <= 16 and all(type(one) not in (str, bytes) or len(one) <= 64 for one in item)
+            return nodes.Plains(kind, list(item)) if short else self.long(kind, item)
+        return nodes.Several(kind, self.each((f"[{index}]", one) for index, one in enumerate(item)))
+
+    def dict(self, item: dict[Any, Any]) -> nodes.Node:
+        if odd := [key for key in item if type(key) not in nodes.PLAIN]:
+            raise _Unfit(f"a dict with a key of type {_name(type(odd[0]))}; wanted strings or numbers")
+        return nodes.Dict(list(item), self.each((f"[{key!r}]", one) for key, one in item.items()))
+
+    def other(self, item: Any) -> nodes.Node:
+        kind = type(item)
+        if _is_named_tuple(kind):
+            return nodes.Named(_name(kind), self.each(zip(map(".{}".format, kind._fields), item, strict=True)))
+        if _is_record(item):
+            fields = [field.name for field in dataclasses.fields(item)]
+            return nodes.Named(_name(kind), self.each((f".{name}", getattr(item, name)) for name in fields))
+        if isinstance(item, np.generic):
+            return self.array(np.asarray(item), scalar=True)
+        if kind in _pytree.SUPPORTED_NODES:
+            parts, context = _pytree.SUPPORTED_NODES[kind].flatten_fn(item)
+            made = self.each((f".parts[{index}]", part) for index, part in enumerate(parts))
+            return nodes.Registered(_name(kind), made, self.each([(".context", context)])[0])
+        raise _Unfit(
+            f"of type {_name(kind)}; wanted tensors, arrays, numbers, strings, and tuples, lists, dicts, "
+            "named tuples or dataclasses of them"
+        )
+
+    def each(self, items: Iterable[tuple[str, Any]]) -> list[nodes.Node]:
+        made = []
+        for step, item in items:
+            try:
+                made.append(self.node(item))
+            except _Unfit as unfit:
+                unfit.path.insert(0, step)
+                raise
+        return made
+
+
+class _Unpacking:
+    """Puts a tree together; every node is checked against the payload's size before it is made."""
+
+    def __init__(self, payload: Any, size: int, types: Mapping[str, type]) -> None:
+        self.payload, self.size, self.types = payload, size, types
+
+    def make(self, node: nodes.Node) -> Any:
+        match node:
+            case nodes.Tensor(name, shape, offset):
+                dtype = _DTYPES.get(name)
+                if dtype is None:
+                    raise BadFrame(f"a tensor of unknown dtype {name!r}")
+                count = self.checked(shape, dtype.itemsize, offset)
+                if not count:
+                    return torch.empty(shape, dtype=dtype)
+                return torch.frombuffer(self.payload, dtype=dtype, count=count, offset=offset).view(shape)
+            case nodes.Array():
+                return self.array(node)
+            case nodes.Plain(value):
+                return _plain([value])[0]
+            case nodes.Plains(kind, values):
+                return _sequence(kind)(_plain(values))
+            case nodes.Several(kind, items):
+                return _sequence(kind)([self.make(item) for item in items])
+            case nodes.Dict(keys, items):
+                if len(keys) != len(items):
+                    raise BadFrame(f"a dict of {len(keys)} keys and {len(items)} values")
+                return dict(zip(_plain(keys), [self.make(item) for item in items], strict=True))
+            case nodes.Long(kind, offset, size):
+                return self.long(kind, offset, size)
+            case nodes.Named(name, items):
+                return _assemble(self.type(name), [self.make(item) for item in items])
+            case nodes.Registered(name, items, context):
+                known = _pytree.SUPPORTED_NODES.get(self.type(name))
+                if known is None:
+                    raise BadFrame(f"{name} is not registered with torch's pytree here")
+                try:
+                    return known.unflatten_fn([self.make(item) for item in items], self.make(context))
+                except (TypeError, ValueError, LookupError) as error:
+                    raise BadFrame(f"these are not the parts of a {name}: {error}") from error
+
+    def checked(self, shape: tuple[int, ...], itemsize: int, offset: int) -> int:
+        """How many elements; `BadFrame` unless they lie within the payload."""
+        count = math.prod(shape)
+        if any(length < 0 or length >= 2**62 for length in shape) or len(shape) > 64:
+            raise BadFrame(f"a tensor of shape {shape}")
+        self.within(offset, count * itemsize)
+        return count
+
+    def within(self, offset: int, size: int) -> None:
+        if offset < 0 or size < 0 or offset % ALIGNMENT or offset + size > self.size:
+            raise BadFrame(f"bytes {offset} to {offset + size} of a payload of {self.size}")
+
+    def array(self, node: nodes.Array) -> Any:
+        try:
+            dtype = np.dtype(node.dtype)
+        except (TypeError, ValueError, SyntaxError) as error:
+            raise BadFrame(f"an array of unknown dtype {node.dtype!r}") from error
+        if dtype.kind not in _ARRAY_KINDS or dtype.hasobject or dtype.fields or dtype.subdtype:
+            raise BadFrame(f"an array of dtype {node.dtype!r}")
+        count = self.checked(node.shape, dtype.itemsize, node.offset)
+        try:
+            if count and dtype.itemsize:
+                array = np.frombuffer(self.payload, dtype, count, node.offset).reshape(node.shape)
+            else:
+                self.within(0, count)  # elements of no width: as many as the payload has bytes at most
+                array = np.empty(node.shape, dtype)
+        except ValueError as error:
+            raise BadFrame(f"an array of shape {node.shape}: {error}") from error
+        return array[()] if node.scalar else array
+
+    def long(self, kind: str, offset: int, size: int) -> Any:
+        self.within(offset, size)
+        if kind not in _decode_long:
+            raise BadFrame(f"a long {kind!r}")
+        written = bytes(memoryview(self.payload).cast("B")[offset : offset + size])  # the sender may still hold it
+        try:
+            made = _decode_long[kind](written)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadFrame(f"not a {kind}: {error}") from error
+        return made if kind in ("str", "bytes") else _plain(made)
+
+    def type(self, name: str) -> type:
+        if name not in self.types:
+            raise errors.BadInput(
+                f"a batch holds a {name}, which this process has not seen in a batch of its own; "
+                f"known: {', '.join(sorted(self.types))}"
+            )
+        return self.types[name]
+
+
+def _assemble(kind: type, items: list[Any]) -> Any:
+    """A named tuple or dataclass of these fields, without running its own code once more."""
+    if _is_named_tuple(kind):
+        wanted = len(kind._fields)  # type: ignore[attr-defined]
+        if len(items) == wanted:
+            return tuple.__new__(kind, items)
+    elif dataclasses.is_dataclass(kind):
+        fields = dataclasses.fields(kind)
+        wanted = len(fields)
+        if len(items) == wanted:
+            made = object.__new__(kind)
+            for field, item in zip(fields, items, strict=True):
+                object.__setattr__(made, field.name, item)
+            return made
+    else:
+        raise BadFrame(f"{_name(kind)} is neither a named tuple nor a dataclass")
+    raise BadFrame(f"a {_name(kind)} of {len(items)} fields, wanted {wanted}")
+
+
+def _plain(values: Sequence[Any]) -> Sequence[Any]:
+    for value in values:
+        if type(value) not in nodes.PLAIN:
+            raise BadFrame(f"a {type(value).__name__} among plain values")
+    return values
+
+
+def _sequence(kind: str) -> Callable[[Iterable[Any]], Any]:
+    if kind not in _KINDS:
+        raise BadFrame(f"a sequence of kind {kind!r}")
+    return _KINDS[kind]
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and kind is not tuple and hasattr(kind, "_fields")
+
+
+def _is_record(item: Any) -> bool:
+    return dataclasses.is_dataclass(item) and not isinstance(item, type)
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
