@@ -3,6 +3,7 @@
 In: what was passed to `job.prepare`. Out: `fetch(indices)`, a whole collated mini-batch. Next: train/batches.py.
 """
 
+import inspect
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,12 @@ from springtide.domain.samples import Batch
 
 Indices = NDArray[np.int64]
 Fetch = Callable[[Indices], Any]
+NOT_THE_USERS = (  # parts of the names of files whose lines tell a user nothing
+    f"{os.sep}site-packages{os.sep}",
+    f"{os.sep}springtide{os.sep}prep{os.sep}",
+    f"{os.sep}springtide{os.sep}data{os.sep}",
+    os.path.dirname(os.__file__) + os.sep,
+)
 DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader names one
 
 
@@ -121,7 +128,7 @@ def open_source(
 def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> Fetch:
     """The quickest way this data set offers to read many samples at once."""
     if collate_fn is None:
-        if hasattr(dataset, "batch"):
+        if reads_batches(dataset):
             return dataset.batch  # type: ignore[no-any-return]
         if isinstance(dataset, data.TensorDataset):
             tensors = dataset.tensors
@@ -136,6 +143,17 @@ def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) 
     return lambda indices: collate([dataset[index] for index in indices.tolist()])
 
 
+def reads_batches(dataset: Any) -> bool:
+    """Whether the data set has a `batch(indices)` of the kind meant here; others have methods of that name too."""
+    method = getattr(dataset, "batch", None)
+    if not callable(method):
+        return False
+    try:
+        return next(iter(inspect.signature(method).parameters), "") in ("indices", "indexes", "index")
+    except (TypeError, ValueError):  # a callable that says nothing of itself
+        return False
+
+
 def as_batch(collated: Any) -> Any:
     """A pair becomes a Batch (`batch.x`, `batch.y`, still a pair); anything else stays what collate made it."""
     if type(collated) in (tuple, list) and len(collated) == 2:
@@ -148,14 +166,17 @@ def _tolerant(fetch: Fetch) -> Fetch:
         try:
             return fetch(indices)
         except Exception as error:  # whatever a user's data set may raise
-            return Unreadable(_on_one_line(error))
+            return Unreadable(on_one_line(error))
 
     return attempt
 
 
-def _on_one_line(error: Exception) -> str:
+def on_one_line(error: Exception) -> str:
+    """An error of the user's code in brief, with the deepest line of that code: not of a library that it called."""
     said = str(error).strip().splitlines()
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(part in frame.filename for part in NOT_THE_USERS)]
+    frame = (own or frames)[-1]
     place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
     return f"{type(error).__name__}{': ' + said[0] if said else ''} ({place})"
 

@@ -1,0 +1,51 @@
+"""Random numbers by name: the same for the same batch, and nothing of the process's own changes."""
+
+import random
+
+import numpy as np
+import torch
+
+from springtide.prep import chance
+
+
+def drawn():
+    return torch.rand(3).tolist(), np.random.rand(2).tolist(), random.random()
+
+
+def test_the_same_name_gives_the_same_numbers_and_others_give_others():
+    def under(seed, name):
+        with chance.seeded(seed, name):
+            return drawn()
+
+    assert under(1, (0, 0, 8, 4)) == under(1, (0, 0, 8, 4))
+    numbers = {str(under(seed, name)) for seed in (-1, 0, 1) for name in ((0, 1), (1, 0), (1, 0, 0))}
+    assert len(numbers) == 9
+
+
+def test_the_process_goes_on_with_its_own_numbers_afterwards():
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    undisturbed = drawn(), drawn()
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    first = drawn()
+    with chance.seeded(1, (2,)):
+        drawn()
+    assert (first, drawn()) == undisturbed
+
+
+def test_a_batch_without_a_name_draws_from_the_process():
+    torch.manual_seed(5)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(5)
+    with chance.seeded(1, None):
+        assert torch.rand(3).tolist() == expected
+
+
+def test_a_strand_goes_on_where_it_was_left():
+    with chance.seeded(3, (1,)):
+        together = [torch.rand(1).item() for _ in range(4)]
+    strand, apart = chance.Strand(3, (1,)), []
+    for _ in range(2):
+        with strand.on():
+            apart += [torch.rand(1).item() for _ in range(2)]
+        torch.rand(7)
+    assert apart == together
