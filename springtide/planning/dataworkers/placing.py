@@ -1,0 +1,168 @@
+"""Pure. Machines for data workers: beside their trainers where there is room, else where the network is quiet.
+
+In: cores that each job is to have (`cluster.allot`), what machines have left, and where data workers are now. Out: a
+`Placing`: seats, which are one job's cores on one machine, and what has to move for them. Data workers are stateless,
+so a seat that is given up costs nothing but what is under way. Next: whoever starts and drains data workers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What data workers may use of one machine."""
+
+    name: str
+    cpu: float
+    """Cores that neither trainers nor others have; those of data workers there now are among them."""
+    distributed: int = 0
+    """Jobs trained there that are trained elsewhere too: their gradients use the network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """What one job is to have."""
+
+    job: str
+    cpu: float
+    homes: tuple[str, ...] = ()
+    """Machines of its trainers."""
+    size: float = math.inf
+    """Cores of one data worker at most; smaller ones fill what is left of a machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One job's cores on one machine."""
+
+    job: str
+    machine: str
+    cpu: float
+
+    def workers(self, size: float) -> tuple[float, ...]:
+        """Cores of each of its data workers: whole ones, and a smaller one for the rest."""
+        count = math.ceil(self.cpu / size - ROUNDING) if math.isfinite(size) else 1
+        return tuple(min(size, self.cpu - each * size) for each in range(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Where data workers are to be."""
+
+    seats: tuple[Seat, ...]
+    moved: float = 0.0
+    """Cores of jobs that went from one machine to another; neither what is new nor what was given up."""
+    missing: Mapping[str, float]
+    """Cores for which there is no machine."""
+
+    def local(self, wants: Sequence[Want]) -> float:
+        """Cores beside a trainer of their job."""
+        homes = {want.job: set(want.homes) for want in wants}
+        return sum(seat.cpu for seat in self.seats if seat.machine in homes.get(seat.job, set()))
+
+
+def place(wants: Sequence[Want], machines: Sequence[Machine], now: Sequence[Seat] = ()) -> Placing:
+    """Seats for all, in this order: what is beside its trainer stays, then what is elsewhere; then growth, local first.
+
+    Then whoever is elsewhere moves to its trainers' machines, or to a quieter one, where that became possible.
+    """
+    table = _Table(wants, machines)
+    for local in (True, False):
+        kept = [seat for seat in now if seat.job in table.homes and seat.machine in table.free]
+        kept.sort(key=lambda seat: (table.noise(seat.machine, seat.job), seat.machine))
+        for seat in kept:
+            if (seat.machine in table.homes[seat.job]) is local:
+                table.take(seat.job, seat.machine, seat.cpu)
+    for want in wants:
+        for name in want.homes:
+            if name in table.free:
+                table.take(want.job, name, math.inf)
+    for want in wants:
+        while table.wanted[want.job] > ROUNDING:
+            open_ones = [name for name, room in table.free.items() if room > ROUNDING]
+            if not open_ones:
+                break
+            table.take(want.job, min(open_ones, key=lambda name: table.order(name, want.job)), math.inf)
+    _improve(table, wants)
+    return _placing(table, now)
+
+
+class _Table:
+    """Who sits where while seats are given out."""
+
+    def __init__(self, wants: Sequence[Want], machines: Sequence[Machine]) -> None:
+        self.homes = {want.job: frozenset(want.homes) for want in wants}
+        self.wanted = {want.job: want.cpu for want in wants}
+        self.free = {machine.name: max(machine.cpu, 0.0) for machine in machines}
+        self.distributed = {machine.name: machine.distributed for machine in machines}
+        self.cpu: dict[tuple[str, str], float] = {}
+
+    def take(self, job: str, machine: str, most: float) -> None:
+        """As much as it still wants, is there and may be."""
+        cpu = min(self.wanted[job], self.free[machine], most)
+        if cpu > ROUNDING:
+            self.cpu[job, machine] = self.cpu.get((job, machine), 0.0) + cpu
+            self.wanted[job] -= cpu
+            self.free[machine] -= cpu
+
+    def give(self, job: str, machine: str, cpu: float) -> None:
+        """Back to the machine."""
+        left = self.cpu[job, machine] - cpu
+        if left > ROUNDING:
+            self.cpu[job, machine] = left
+        else:
+            del self.cpu[job, machine]
+        self.wanted[job] += cpu
+        self.free[machine] += cpu
+
+    def noise(self, machine: str, job: str) -> int:
+        """What else uses its network: jobs trained here and elsewhere, and other jobs' data workers from elsewhere."""
+        guests = sum(where == machine and who != job and where not in self.homes[who] for who, where in self.cpu)
+        return self.distributed[machine] + guests
+
+    def order(self, machine: str, job: str) -> tuple[int, float, str]:
+        """The quietest first, then the one with the most room."""
+        return self.noise(machine, job), -self.free[machine], machine
+
+
+def _improve(table: _Table, wants: Sequence[Want]) -> None:
+    """Move cores that are elsewhere to a trainer's machine, or to where it is quieter; nothing moves the other way."""
+    for want in wants:
+        away = [where for who, where in table.cpu if who == want.job and where not in table.homes[want.job]]
+        for machine in sorted(away, key=lambda name: table.order(name, want.job), reverse=True):
+            for better in [name for name in want.homes if table.free.get(name, 0.0) > ROUNDING]:
+                _move(table, want.job, machine, better, table.free[better])
+            if (want.job, machine) not in table.cpu:
+                continue
+            whole = table.cpu[want.job, machine]
+            quieter = [
+                name for name, room in table.free.items()
+                if room >= whole - ROUNDING and table.noise(name, want.job) < table.noise(machine, want.job)
+            ]  # fmt: skip
+            if quieter:
+                _move(table, want.job, machine, min(quieter, key=lambda name: table.order(name, want.job)), whole)
+
+
+def _move(table: _Table, job: str, machine: str, better: str, most: float) -> None:
+    cpu = min(table.cpu.get((job, machine), 0.0), most)
+    if cpu > ROUNDING:
+        table.give(job, machine, cpu)
+        table.take(job, better, cpu)
+
+
+def _placing(table: _Table, now: Sequence[Seat]) -> Placing:
+    """What came out, beside what was."""
+    seats = tuple(Seat(job=job, machine=machine, cpu=cpu) for (job, machine), cpu in sorted(table.cpu.items()))
+    new: dict[str, float] = {}
+    old: dict[str, float] = {}
+    was = {(seat.job, seat.machine): seat.cpu for seat in now}
+    for key in was.keys() | table.cpu.keys():
+        change = table.cpu.get(key, 0.0) - was.get(key, 0.0)
+        side = new if change > 0 else old
+        side[key[0]] = side.get(key[0], 0.0) + abs(change)
+    moved = sum(min(cpu, old.get(job, 0.0)) for job, cpu in new.items())
+    return Placing(seats=seats, moved=moved, missing={job: cpu for job, cpu in table.wanted.items() if cpu > ROUNDING})
