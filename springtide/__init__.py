@@ -16,9 +16,10 @@ _HOME = {
     "Embedding": "springtide.embedding.modules",
     "EmbeddingBags": "springtide.embedding.modules",
     "SpringtideError": "springtide.errors",
+    "stateless": "springtide.prep.stateless",
 }
 
-__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBags", "Job", "SpringtideError", "join"]
+__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBags", "Job", "SpringtideError", "join", "stateless"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,82 @@
+"""A call's arguments taken apart into leaves, and put together again: what a split program reads and gives is leaves.
+
+In: trees of tuples, lists, dicts, named tuples, dataclasses and what torch's pytree knows (TorchRec registers its own).
+Out: the leaves in order, and a `Shape` that rebuilds the tree. A list of strings is one leaf, as a batch has as many as
+samples. Used by: prep/split.py on both sides of the cut.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a tree is made of its leaves."""
+
+    kind: Any = None
+    """Type of this node; None: it is a leaf."""
+    context: Any = None
+    """Keys of a dict, names of a dataclass's fields, what pytree wants back."""
+    children: tuple["Shape", ...] = ()
+
+    def rebuild(self, leaves: Sequence[Any]) -> Any:
+        """The tree of these leaves."""
+        rest = iter(leaves)
+        tree = self._take(rest)
+        if next(rest, self) is not self:
+            raise ValueError(f"{len(leaves)} leaves are too many for this tree")
+        return tree
+
+    def _take(self, leaves: Iterator[Any]) -> Any:
+        if self.kind is None:
+            return next(leaves)
+        parts = [child._take(leaves) for child in self.children]
+        if self.kind is list or self.kind is tuple:
+            return self.kind(parts)
+        if self.kind is dict:
+            return dict(zip(self.context, parts, strict=True))
+        if issubclass(self.kind, tuple):
+            return self.kind(*parts)
+        if self.kind in pytree.SUPPORTED_NODES:
+            return pytree.SUPPORTED_NODES[self.kind].unflatten_fn(parts, self.context)
+        made = object.__new__(self.kind)
+        for name, part in zip(self.context, parts, strict=True):
+            object.__setattr__(made, name, part)
+        return made
+
+
+def flatten(tree: Any) -> tuple[list[Any], Shape]:
+    """Leaves of a tree from left to right, and how to rebuild it."""
+    found: list[Any] = []
+    return found, _walk(tree, found)
+
+
+def _walk(tree: Any, found: list[Any]) -> Shape:
+    kind = type(tree)
+    context: Any = None
+    parts: Sequence[Any]
+    if _strings(tree):
+        found.append(tree)
+        return Shape()
+    if kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+        parts = tree
+    elif kind is dict:
+        context, parts = tuple(tree), tuple(tree.values())
+    elif kind in pytree.SUPPORTED_NODES:
+        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
+        parts = tuple(children)
+    elif dataclasses.is_dataclass(tree):
+        context = tuple(field.name for field in dataclasses.fields(tree))
+        parts = tuple(getattr(tree, name) for name in context)
+    else:
+        found.append(tree)
+        return Shape()
+    return Shape(kind, context, tuple([_walk(part, found) for part in parts]))
+
+
+def _strings(tree: Any) -> bool:
+    return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(one, str | bytes) for one in tree)

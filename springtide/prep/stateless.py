@@ -1,0 +1,49 @@
+"""`@springtide.stateless`: the user's word that a function depends on its arguments alone, not on parameters.
+
+It is the last rung of the ladder (prep/capture.py), for what no tracer follows: strings, NumPy, other libraries. A call
+of a marked function whose arguments are the model's inputs, or what another marked call gave, moves to data workers;
+anywhere else the mark does nothing. In: functions and methods. Read by: prep/marked.py.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Listener = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Is given the function and what it was called with, and answers for it."""
+
+_hearing = threading.local()
+
+
+def stateless(function: Callable[P, R]) -> Callable[P, R]:
+    """Say that `function` (or method) depends on its arguments and constants of its object only.
+
+    It must read no parameter, write nothing, and draw no random numbers. Data workers may call it in your place.
+    """
+
+    @functools.wraps(function)
+    def marked(*args: P.args, **kwargs: P.kwargs) -> R:
+        listener: Listener | None = getattr(_hearing, "listener", None)
+        if listener is None:
+            return function(*args, **kwargs)
+        answer: R = listener(function, args, kwargs)
+        return answer
+
+    marked.__springtide_stateless__ = True  # type: ignore[attr-defined]
+    return marked
+
+
+@contextmanager
+def heard_by(listener: Listener | None) -> Iterator[None]:
+    """Let `listener` answer for marked functions that this thread calls meanwhile; None: they run as they are."""
+    before = getattr(_hearing, "listener", None)
+    _hearing.listener = listener
+    try:
+        yield
+    finally:
+        _hearing.listener = before
