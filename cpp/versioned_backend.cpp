@@ -146,6 +146,24 @@ void VersionedBackend::cache_tables(std::span<const TableId> tables) {
   tables_.keep(tables);
 }
 
+size_t VersionedBackend::image_bytes(TableId table) const {
+  const std::lock_guard lock(mutex_);
+  return RowCache::row_bytes(tables_.known(table).image_floats());
+}
+
+void VersionedBackend::resize(uint64_t capacity_bytes) {
+  const std::lock_guard lock(mutex_);
+  options_.capacity_bytes = capacity_bytes;
+  make_room(0);
+}
+
+void VersionedBackend::make_room(uint64_t bytes) {
+  while (rows_.rows() != 0 && rows_.bytes() + bytes > options_.capacity_bytes) {
+    rows_.erase(*rows_.next_victim());
+    ++count_.evicted;
+  }
+}
+
 void VersionedBackend::clear() {
   const std::lock_guard lock(mutex_);
   rows_.clear();
@@ -181,10 +199,7 @@ void VersionedBackend::enter(TableId table, Key key, uint32_t count, const float
   if (row == nullptr) {
     const uint64_t bytes = RowCache::row_bytes(floats);
     if (bytes > options_.capacity_bytes) return;
-    while (rows_.bytes() + bytes > options_.capacity_bytes) {
-      rows_.erase(*rows_.next_victim());
-      ++count_.evicted;
-    }
+    make_room(bytes);
     row = &rows_.insert(table, key, floats);
   }
   std::copy_n(image, floats, row->image);

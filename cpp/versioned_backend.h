@@ -41,6 +41,8 @@ class VersionedBackend final : public Backend {
   VersionedBackend(std::shared_ptr<Backend> inner, const VersionedOptions& options);
 
   void cache_tables(std::span<const TableId> tables);  // declared before (row_training.h)
+  size_t image_bytes(TableId table) const;             // of a row of a kept table, with its state
+  void resize(uint64_t capacity_bytes);                // what is too much goes
   void clear();
   VersionedStats stats() const;
   const std::shared_ptr<Backend>& inner() const { return inner_; }
@@ -68,9 +70,10 @@ class VersionedBackend final : public Backend {
   bool use_copy(TableId table, Key key, uint32_t count, bool settled,
                 float* home);  // whether there is one that is new enough
   void enter(TableId table, Key key, uint32_t count, const float* image);
+  void make_room(uint64_t bytes);
 
   std::shared_ptr<Backend> inner_;
-  const VersionedOptions options_;
+  VersionedOptions options_;  // its capacity: under the lock
   std::shared_ptr<StagingPool> staging_;
   mutable std::mutex mutex_;  // of all that follows
   CachedTables tables_;

@@ -84,6 +84,8 @@ void bind_versioned(nb::module_& m) {
             cache.cache_tables(tables);
           },
           nb::arg("tables"))
+      .def("image_bytes", &st::VersionedBackend::image_bytes, nb::arg("table"))
+      .def("resize", &st::VersionedBackend::resize, nb::arg("capacity_bytes"))
       .def("clear", &st::VersionedBackend::clear)
       .def("stats", &versioned_stats);
 }

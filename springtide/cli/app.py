@@ -53,10 +53,14 @@ Cpu = Annotated[
     float | None, typer.Option(help="Cores that each worker and server may use, such as 0.5.", metavar="CORES")
 ]
 Memory = Annotated[str | None, typer.Option(help="Memory that each of them may use, such as 2G.", metavar="SIZE")]
-Cache = Annotated[str, typer.Option(help="bsp: rows that a worker keeps, such as 10%.", metavar="SIZE|SHARE|auto|off")]
+Cache = Annotated[str, typer.Option(help="Rows that a worker keeps, such as 10%.", metavar="SIZE|SHARE|auto|off")]
 Allocation = Annotated[
     str | None, typer.Option(help="bsp: who trains which sample.  [default: where its rows are]", metavar="POLICY")
 ]
+ScriptArguments = Annotated[
+    list[str] | None, typer.Argument(help="Arguments of your script, after --.", metavar="ARGS")
+]
+Recovery = Annotated[str, typer.Option(help="A server is lost: train its part again (exact), or not (partial).")]
 Planning = Annotated[
     list[str] | None, typer.Option(help="How it is planned, such as sample_s=10.", metavar="NAME=VALUE")
 ]
@@ -89,9 +93,7 @@ Example:
 )
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments of your script, after --.", metavar="ARGS")
-    ] = None,
+    arguments: ScriptArguments = None,
     servers: Annotated[int | None, typer.Option(min=1, help="Parameter servers.  [default: planned]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Workers.  [default: planned]")] = None,
     cpu: Cpu = None,
@@ -103,6 +105,7 @@ def run(
     memory: Memory = None,
     sync: Annotated[str, typer.Option(help="async: each worker at its own pace; bsp: in step.")] = "async",
     cache: Cache = "auto",
+    cache_staleness: Annotated[int | None, typer.Option(help="async: what a kept row may lack.  [default: 10]")] = None,
     allocation: Allocation = None,
     name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the script's]")] = None,
     logs: Runs = RUNS,
@@ -113,9 +116,7 @@ def run(
     silence: Annotated[float, typer.Option(min=1, help="Seconds after which a silent role counts as lost.")] = 30.0,
     heartbeat: Annotated[float, typer.Option(min=0.05, help="Seconds between two heartbeats of a role.")] = 1.0,
     relaunches: Annotated[int, typer.Option(min=0, help="How often a role that fails is started again.")] = 5,
-    recovery: Annotated[
-        str, typer.Option(help="A server is lost: train its part again (exact), or not (partial).")
-    ] = "exact",
+    recovery: Recovery = "exact",
     tries: Annotated[int, typer.Option(min=1, help="How often data that cannot be read is tried.")] = 3,
     straggler: Straggler = None,
     guards: Annotated[bool, typer.Option(help="Add, relieve and replace servers where they need it.")] = True,
@@ -138,8 +139,8 @@ def run(
 
     options = verb.RunOptions(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
-        sync=sync, cache=cache, allocation=allocation, name=name, logs=logs, seed=seed, slots=slots, port=port,
-        timeout_s=timeout, silence_s=silence,
+        sync=sync, cache=cache, cache_staleness=cache_staleness, allocation=allocation,
+        name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
         heartbeat_s=heartbeat, relaunches=relaunches, recovery=recovery, tries=tries, stragglers=tuple(straggler or ()),
         plan=plan, quota=quota, planning=tuple(planning or ()), brain=brain, history=history,
         guards=guards, grace_s=grace, checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir,

@@ -39,6 +39,7 @@ class RunOptions:
     memory: str | None = None
     sync: str = "async"
     cache: str = "auto"
+    cache_staleness: int | None = None
     allocation: str | None = None
     name: str | None = None
     logs: str = ".springtide/runs"
@@ -109,7 +110,7 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
             upload_every_s=options.upload_every_s, resume=options.resume, resumed=resumed,
             mirror=options.mirror, servers=sizes.servers,
         ),
-        cache=caching.rules(options.cache, allocation=options.allocation),
+        cache=caching.rules(options.cache, allocation=options.allocation, staleness=options.cache_staleness),
         stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
         guards=guard_rules(options, sizes),
         worker_cpu=sizes.worker_cpu, server_cpu=sizes.server_cpu,

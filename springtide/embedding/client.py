@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Part = _native.StepRows | _native.DenseRows
 Keys = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+Behind = Callable[[_native.Backend], _native.Backend]
 
 READ_CHUNK_ROWS = 1 << 18
 """Rows read or assigned in one request: bounds the memory of a table-sized call."""
@@ -29,14 +30,14 @@ READ_CHUNK_ROWS = 1 << 18
 class TableClient:
     """The tables of one job as this process sees them."""
 
-    def __init__(self, backend: _native.Backend, *, threads: int = 1, cached: bool = False) -> None:
+    def __init__(self, backend: _native.Backend, *, threads: int = 1, behind: Behind | None = None) -> None:
         """`threads` take part in deduplicating, pooling and reducing a large batch.
 
-        `cached`: behind a cache of rows, which lets everything through until it is given plans.
+        `behind`: puts a cache of rows before the tables.
         """
         self.tables = backend
         """Where the tables are."""
-        self.backend: _native.Backend = _native.CachedBackend(backend) if cached else backend
+        self.backend: _native.Backend = backend if behind is None else behind(backend)
         """What requests go to."""
         self.source = _native.RowSource(self.backend, threads)
         self.lookups: lookup.Lookups | None = None

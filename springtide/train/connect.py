@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from springtide import _native, config, errors
-from springtide.embedding.client import TableClient
+from springtide.embedding.client import Behind, TableClient
 from springtide.rpc.messages import Welcome
 from springtide.train import link
 from springtide.train.allreduce import MEETING
@@ -22,17 +22,17 @@ NANO = 1e-9
 ATTEMPT_S = 5.0  # between two looks at where servers are now: one that was lost comes back elsewhere
 
 
-def to_tables(to_master: link.Link, settings: config.Settings, *, cached: bool = False) -> TableClient:
+def to_tables(to_master: link.Link, settings: config.Settings, *, behind: Behind | None = None) -> TableClient:
     """The tables of the job, on servers of which some may be lost and come back at another address meanwhile.
 
-    `cached`: behind a cache of rows, which does nothing until it is given plans.
+    `behind`: puts a cache of rows before them.
     """
     deadline = time.monotonic() + settings.connect_timeout_s
     while True:
         welcome = to_master.join()
         try:
             left = max(0.1, min(ATTEMPT_S, deadline - time.monotonic()))
-            return tables(welcome, dataclasses.replace(settings, connect_timeout_s=left), cached=cached)
+            return tables(welcome, dataclasses.replace(settings, connect_timeout_s=left), behind=behind)
         except errors.ServerUnreachable:
             known = to_master.join().lives
             if known == welcome.lives and time.monotonic() > deadline:
@@ -41,7 +41,7 @@ def to_tables(to_master: link.Link, settings: config.Settings, *, cached: bool =
                 deadline = time.monotonic() + settings.connect_timeout_s
 
 
-def tables(welcome: Welcome, settings: config.Settings, *, cached: bool = False) -> TableClient:
+def tables(welcome: Welcome, settings: config.Settings, *, behind: Behind | None = None) -> TableClient:
     """The tables of the job: on its servers, or in this process when there are none."""
     if not welcome.servers:
         return TableClient.local(slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads())
@@ -64,7 +64,7 @@ def tables(welcome: Welcome, settings: config.Settings, *, cached: bool = False)
         recovery_s=settings.recovery_s,
         lives=list(welcome.lives),
     )
-    return TableClient(backend, threads=torch.get_num_threads(), cached=cached)
+    return TableClient(backend, threads=torch.get_num_threads(), behind=behind)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -91,6 +91,7 @@ class Job:
         scaling: str | None = None,
         max_staleness: int | None = None,
         cache: str | int | float | None = None,
+        cache_staleness: int | None = None,
         allocation: str | None = None,
     ) -> tuple[nn.Module, Optimizers, batches.Batches]:
         """Serve the model's tables and give back what the loop needs: the model, the optimizer(s), the batches.
@@ -110,8 +111,10 @@ class Job:
         max_staleness: how many pushes of all workers a server may apply between reading the values of a step and
             applying its gradients; async only. 0: one worker at a time; below workers - 1 some wait for others. None:
             any number, rows are read a batch ahead.
-        cache: bsp only. What each worker keeps of the rows it trains: bytes (an int, "64M"), a share of all rows (a
-            float, "10%"), "auto" (found out by measuring) or "off"; None takes the job's setting.
+        cache: What each worker keeps of the rows it trains: bytes (an int, "64M"), a share of all rows (a float,
+            "10%"), "auto" (bsp: found out by measuring; async: off) or "off"; None takes the job's setting.
+        cache_staleness: async only. Trainings by other workers that a kept row may lack when it is used; None takes
+            the job's setting, 10.
         allocation: bsp only. Who trains which sample: "anneal", "laia" (where rows are), "random", "contiguous" (runs).
         """
         mode = self._mode(sync)
@@ -122,7 +125,7 @@ class Job:
         given: Any = optimizer
         one = isinstance(given, torch.optim.Optimizer)
         own: list[Any] = [given] if one else list(given)
-        shared = self._shared(opened, mode, cache, allocation)
+        shared = self._shared(opened, mode, cache, cache_staleness, allocation)
         wired = wiring.wire(
             model, own, mode, self._link, self._settings, self.meter, self._reports.step, max_staleness, shared
         )
@@ -164,17 +167,26 @@ class Job:
         self._link.finish()
 
     def _shared(
-        self, opened: sources.Source, mode: wiring.Mode, cache: str | int | float | None, allocation: str | None
-    ) -> wiring.Shared | None:
-        if mode == "async" and (cache is not None or allocation is not None):
-            raise errors.BadInput('cache= and allocation= need sync="bsp": else every worker has its own batches')
-        rules = caching.rules(cache, allocation=allocation, base=self._welcome.cache)
-        return wiring.Shared(opened, rules) if mode == "bsp" and opened.samples is not None else None
+        self,
+        opened: sources.Source,
+        mode: wiring.Mode,
+        cache: str | int | float | None,
+        staleness: int | None,
+        allocation: str | None,
+    ) -> wiring.Shared:
+        if mode == "async" and allocation is not None:
+            raise errors.BadInput('allocation= needs sync="bsp": else every worker has its own batches')
+        if mode == "bsp" and staleness is not None:
+            raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
+        rules = caching.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.cache)
+        return wiring.Shared(opened, rules)
 
     def _keep(self, wired: wiring.Wired) -> None:
         self._wired = wired
         if wired.step.sharing is not None:
             self._reports.cache = wired.step.sharing.use
+        if (kept := wired.copies) is not None:
+            self._reports.cache = kept.use
         self._link.before_finish(wired.step.retire)
 
     def _mode(self, sync: str | None) -> wiring.Mode:

@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from springtide import config, errors
+from springtide import _native, config, errors
 from springtide.data.source import Source
 from springtide.domain.caching import CacheRules
 from springtide.embedding import convert, uncompiled
-from springtide.embedding.client import TableClient
+from springtide.embedding.client import Behind, TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.tables import ServedTable
-from springtide.train import caching, connect, dense, group_state, link, outlining, words
+from springtide.train import caching, connect, copies, dense, group_state, link, outlining, words
 from springtide.train.allreduce import Reducer
+from springtide.train.copies import Copies
 from springtide.train.dense import DenseGroup
 from springtide.train.group import Group, Model
 from springtide.train.local_dense import LocalDense
@@ -42,14 +43,20 @@ class Wired:
     step: Step
     ahead: bool
     """Whether the next batch's rows are asked for before this one is trained."""
+    copies: Copies | None = None
+    """async: rows that this worker keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a bsp group may do with its batches: whose samples are known by number."""
+    """What workers may keep of the rows they train and, in a bsp group, do with batches of samples known by number."""
 
     source: Source
     rules: CacheRules
+
+    def in_group(self, mode: Mode) -> bool:
+        """Whether batches may be shared out."""
+        return mode == "bsp" and self.source.samples is not None
 
 
 def wire(
@@ -61,11 +68,12 @@ def wire(
     meter: Meter,
     on_step: Callable[[], None],
     max_staleness: int | None,
-    shared: Shared | None = None,
+    shared: Shared,
 ) -> Wired:
     """Serve the model's tables, everything else staying what it is."""
     refuse(model, own, max_staleness)
-    client = connect.to_tables(to_master, settings, cached=caches(shared))
+    kept = copies.for_async(shared.rules, max_staleness=max_staleness) if mode == "async" else None
+    client = connect.to_tables(to_master, settings, behind=cache_of(shared, mode, kept))
     to_master.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
     to_master.follow_slots(client.reroute)
     meter.spent = connect.spending(client)
@@ -73,6 +81,8 @@ def wire(
     rates = Rates(own, served)
     groups = dense_groups(model, own, [table.weight for table in served])
     client.declare([table.spec for table in served])
+    if kept is not None:
+        kept.keep(served)
     assign = functools.partial(assign_tables, client, served)
     group: Group | None = None
     sharing: Sharing | None = None
@@ -91,7 +101,7 @@ def wire(
             group_state.declare(client)
             held = Model(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
             group = Group(to_master, client, held, reducer)
-            if shared is not None:
+            if shared.in_group(mode):
                 rules, welcome = caching.for_model(shared.rules, model), to_master.join()
                 sharing = caching.share_out(rules, shared.source, lookups, served, reducer, group, meter, welcome)
     outlining.tell(to_master, outlining.outline(model, served, placed))
@@ -105,12 +115,14 @@ def wire(
     if group is not None:
         group.form(step)
     model.register_forward_hook(_forward_mark(meter))
-    return Wired(model, step.optimizers, step, ahead)
+    return Wired(model, step.optimizers, step, ahead, kept)
 
 
-def caches(shared: Shared | None) -> bool:
-    """Whether workers may come to keep rows."""
-    return shared is not None and not shared.rules.off
+def cache_of(shared: Shared, mode: Mode, kept: Copies | None) -> Behind | None:
+    """What goes between this worker and its tables: a cache, where workers may come to keep rows."""
+    if kept is not None:
+        return kept.wrap
+    return _native.CachedBackend if shared.in_group(mode) and not shared.rules.off else None
 
 
 def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness: int | None) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from springtide import errors
+from springtide.domain import caching
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
@@ -64,7 +65,9 @@ def run(folder, seed, hurt, *, batches, pause_s=0.005, **more):
 
 
 @pytest.mark.timeout(240)
-def test_one_server_becomes_three_and_then_two_while_a_worker_and_the_master_are_killed(tmp_path):
+def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_while_a_worker_and_the_master_are_killed(
+    tmp_path,
+):
     def hurt(job):
         with pytest.raises(errors.BadInput, match="a job needs one at least"):
             job.scale(servers=0)
@@ -77,7 +80,9 @@ def test_one_server_becomes_three_and_then_two_while_a_worker_and_the_master_are
         # what moved as the master died is in nobody's story; a server goes when its last slot has moved
         job.until(lambda status: at_rest(job, 2, status))
 
-    job = run(tmp_path, 3, hurt, batches=2500)
+    job = run(tmp_path, 3, hurt, batches=2500, cache=caching.rules("16K", staleness=3))
+    kept = job.status.cache
+    assert kept.on and kept.hits > 0 and "3 at most of 3" in kept.why, kept
     told = [event for event in job.story if event["event"] == "moved"]
     assert {str(event["target"]) for event in told} == {"server-1", "server-2", "server-0"} - {
         None if any(event["target"] == "server-0" for event in told) else "server-0"

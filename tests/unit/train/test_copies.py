@@ -1,0 +1,66 @@
+"""Copies of rows in an async job: within their bytes, as old as allowed, and told."""
+
+import types
+
+import pytest
+
+from springtide import errors
+from springtide.domain import caching
+from springtide.domain.tables import TableSpec
+from springtide.embedding.client import TableClient
+from springtide.train import copies
+
+
+def served(number, rows=0, **spec):
+    spec = TableSpec(id=number, name=f"table {number}", dim=4, **spec)
+    return types.SimpleNamespace(spec=spec, name=spec.name, request=types.SimpleNamespace(rows=rows))
+
+
+def begin(rules, *tables):
+    kept = copies.for_async(rules, max_staleness=None)
+    client = TableClient(TableClient.local(slots=64).backend, behind=kept.wrap)
+    client.declare([table.spec for table in tables])
+    kept.keep(tables)
+    return kept, client
+
+
+def read(client, keys):
+    part = client.dense(0, keys, 4)
+    client.pull([part])
+    return part.rows()
+
+
+def test_rows_are_kept_within_a_share_of_all_rows_or_within_bytes():
+    for size, table in (("10%", served(0, rows=100)), (1000, served(0))):
+        kept, client = begin(caching.rules(size), table)
+        for first in range(0, 100, 5):
+            read(client, range(first, first + 5))
+        use = kept.use()
+        assert use.on and 0 < use.rows <= 20 and use.size <= 1600, use
+        assert use.pulled == 100 and use.hits == 0
+        read(client, range(95, 100))
+        assert kept.use().hits == 5
+
+
+def test_a_share_of_tables_without_a_row_count_is_refused_with_what_to_do():
+    with pytest.raises(errors.BadInput, match="table 0 has no row count: give a size in bytes"):
+        begin(caching.rules("10%"), served(0))
+
+
+def test_tables_that_servers_admit_or_drop_rows_of_by_themselves_are_left_out_and_named():
+    kept, client = begin(caching.rules("64K"), served(0), served(1, min_count=2))
+    read(client, [1, 2])
+    assert "no rows of table 1, which servers admit or drop by themselves" in kept.use().why
+    assert kept.use().rows == 2
+
+
+def test_nothing_is_kept_unless_a_size_is_asked_for():
+    for rules in (caching.CacheRules(), caching.rules("auto"), caching.rules("off"), caching.rules("0%")):
+        assert copies.for_async(rules, max_staleness=None) is None
+
+
+def test_a_bound_on_pushes_and_a_cache_are_not_for_one_job():
+    with pytest.raises(errors.BadInput, match="Use one or the other"):
+        copies.for_async(caching.rules("64M"), max_staleness=2)
+    with pytest.raises(errors.BadInput, match="rows that lack -1 trainings"):
+        caching.rules("64M", staleness=-1)
