@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as np_st
 
@@ -127,7 +127,6 @@ trees = st.recursive(
 
 
 @given(trees)
-@settings(max_examples=100, deadline=None)
 def test_a_tree_that_travels_comes_out_as_it_went_in(tree: Any) -> None:
     assert same(tree, travel(tree))
 
@@ -249,14 +248,12 @@ def test_a_payload_shorter_than_announced_is_refused() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=60, deadline=None)
 def test_garbage_is_refused(garbage: bytes) -> None:
     with pytest.raises(BadFrame):
         codec.unpack(garbage, bytearray(64))
 
 
 @given(trees, st.data())
-@settings(max_examples=60, deadline=None)
 def test_a_damaged_header_gives_a_tree_or_an_error_of_ours(tree: Any, data: Any) -> None:
     message = codec.pack(tree)
     damaged = bytearray(message.header)

@@ -1,0 +1,263 @@
+"""One connection between a data worker and a trainer: small messages both ways, and batches with them.
+
+In: prep/greeting.py has made sure of the peer. Out: `send` and `recv`. A batch goes as one message: through memory that
+both processes map where they are on one host (prep/shared_pages.py), through the socket otherwise. Who reaches the
+listener's Unix socket is on its host: there is no other test. Next: prep/feed.py and prep/serving.py.
+
+    head: magic, version, kind, flags, bytes of fields, header and payload, segment │ fields │ header │ payload
+"""
+
+import array
+import contextlib
+import os
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from springtide import errors
+from springtide.prep import codec, greeting, shared_pages
+from springtide.rpc import auth
+from springtide.rpc.frames import BadFrame
+
+HEAD = struct.Struct("<4sBBHIIQI")
+MAGIC, VERSION = b"STDB", 1
+SHARED, NEW_SEGMENT = 1, 2  # flags: the payload lies in a segment; its file descriptor comes with this head
+
+MAX_FIELDS = 16 * 2**20
+MAX_HEADER = 64 * 2**20
+MAX_PAYLOAD = 8 * 2**30
+SHARE_FROM = 1 << 14  # a payload smaller than that is through the socket before the peer has looked into a segment
+SHARED_BYTES = 1 << 30  # address space of segments a connection; pages cost memory once they are written
+IOV_MAX = 1024
+DEAD_AFTER_MS = 30_000
+_ZEROS = memoryview(bytes(codec.ALIGNMENT))
+
+_open: "weakref.WeakSet[Channel]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_open):
+        each._abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What came with a message: a tree, not yet put together."""
+
+    header: bytes
+    buffer: Any
+
+    def tree(self, types: Mapping[str, type] | None = None) -> Any:
+        """The batch. Its tensors are views; the memory is used again when the last of them is dropped."""
+        return codec.unpack(self.header, self.buffer, types)
+
+
+class Received(NamedTuple):
+    """One message. `fields` are what msgpack makes of what was sent: lists, dicts, numbers, strings."""
+
+    kind: int
+    fields: Any
+    payload: Payload | None
+
+
+class Channel:
+    """Both ways at once: any thread may send, one thread receives."""
+
+    def __init__(self, sock: socket.socket, *, shared_bytes: int = SHARED_BYTES) -> None:
+        self.local = sock.family == socket.AF_UNIX
+        """Whether the peer is on this host, so that payloads go through shared memory."""
+        sock.settimeout(None)
+        if not self.local:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._outgoing = shared_pages.Outgoing(shared_bytes)
+        self._incoming = shared_pages.Incoming()
+        self._blocks = shared_pages.Blocks()
+        self._descriptors: list[int] = []
+        self._closed = False
+        _open.add(self)
+
+    def send(self, kind: int, fields: Any = None, message: codec.Message | None = None) -> None:
+        """Send one message; blocks while the peer's socket is full. OSError when the peer is gone.
+
+        With a batch the caller may change its tensors as soon as this returns.
+        """
+        written = msgspec.msgpack.encode(fields)
+        header = message.header if message is not None else b""
+        if len(written) > MAX_FIELDS or len(header) > MAX_HEADER or (message and message.size > MAX_PAYLOAD):
+            raise errors.BadInput(
+                f"a message of {len(written)} + {len(header)} + {message.size if message else 0} bytes; "
+                f"at most {MAX_FIELDS} + {MAX_HEADER} + {MAX_PAYLOAD} are taken"
+            )
+        with self._sending:
+            if self._closed:
+                raise BrokenPipeError("this connection is closed")
+            segment = None
+            if message is not None and self.local and message.size >= SHARE_FROM:
+                segment = self._outgoing.take(message.size)
+            size = message.size if message is not None else 0
+            flags = 0 if segment is None else SHARED | (0 if segment.told else NEW_SEGMENT)
+            number = 0 if segment is None else segment.number
+            head = HEAD.pack(MAGIC, VERSION, kind, flags, len(written), len(header), size, number)
+            pieces = [memoryview(head + written + header)]
+            if message is not None and segment is not None:
+                fill(segment.payload, message)
+                self._send_all(pieces, None if segment.told else segment.fd)
+                segment.told = True
+            else:
+                if message is not None:
+                    pieces += in_order(message)
+                self._send_all(pieces, None)
+
+    def recv(self) -> Received:
+        """The next message. EOFError when the peer has closed or is gone; BadFrame when it talks nonsense."""
+        magic, version, kind, flags, fields, header, size, number = HEAD.unpack(self._read_head())
+        if magic != MAGIC or version != VERSION:
+            raise BadFrame(f"not a message of ours, or of another version: {magic!r}, {version}")
+        if fields > MAX_FIELDS or header > MAX_HEADER or size > MAX_PAYLOAD or (header == 0 and size):
+            raise BadFrame(f"a message of {fields} + {header} + {size} bytes announced")
+        if flags & NEW_SEGMENT:
+            if not self._descriptors:
+                raise BadFrame("a segment was announced, but did not come")
+            self._incoming.map(number, self._descriptors.pop())
+        text = self._read(bytearray(fields + header))
+        try:
+            told = msgspec.msgpack.decode(memoryview(text)[:fields])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadFrame(f"not the fields of a message: {error}") from error
+        if not header:
+            return Received(kind, told, None)
+        if flags & SHARED:
+            buffer = self._incoming.view(number, size)
+        else:
+            buffer = self._blocks.take(size) if size else bytearray()
+            self._read(memoryview(buffer).cast("B")[:size])
+        return Received(kind, told, Payload(bytes(text[fields:]), buffer))
+
+    def close(self) -> None:
+        """Hang up. A thread in `recv` gets EOFError; batches that came stay valid as long as they are held."""
+        with contextlib.suppress(OSError):  # the peer was first
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with self._sending:
+            self._closed = True
+            self._sock.close()
+            self._outgoing.close()
+
+    def _abandon(self) -> None:
+        """In a forked child: this connection is the parent's; keep nothing of it open."""
+        self._closed = True
+        self._sending = threading.Lock()  # another thread may have held it in the parent
+        self._sock.close()
+        self._outgoing.close()
+
+    def _send_all(self, pieces: list[memoryview], fd: int | None) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd is not None else []
+        while pieces:
+            sent = self._sock.sendmsg(pieces[:IOV_MAX], rights)
+            rights = []
+            done = 0
+            while done < len(pieces) and sent >= len(pieces[done]):
+                sent -= len(pieces[done])
+                done += 1
+            del pieces[:done]
+            if sent:
+                pieces[0] = pieces[0][sent:]
+
+    def _read_head(self) -> bytes:
+        """The next head, and any file descriptors that come with it."""
+        if not self.local:
+            return bytes(self._read(bytearray(HEAD.size)))
+        head, rights, _, _ = self._receive(HEAD.size)
+        for level, kind, found in rights:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._descriptors += array.array("i", found[: len(found) // 4 * 4])
+        if not head:
+            raise EOFError("closed by the other side")
+        return head if len(head) == HEAD.size else head + bytes(self._read(bytearray(HEAD.size - len(head))))
+
+    def _receive(self, size: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        try:
+            return self._sock.recvmsg(size, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+        except OSError as error:
+            raise EOFError(f"the connection is gone: {error}") from error
+
+    def _read(self, into: Any) -> Any:
+        """Fill a buffer from the socket."""
+        view, done = memoryview(into), 0
+        while done < len(view):
+            try:
+                came = self._sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
+            except OSError as error:
+                raise EOFError(f"the connection is gone: {error}") from error
+            if not came:
+                raise EOFError("closed by the other side")
+            done += came
+        return into
+
+
+def connect(address: str, secret: bytes, *, shared: bool = True, shared_bytes: int = SHARED_BYTES) -> Channel:
+    """A channel to the listener at "host:port", both sides proved; through shared memory where it is on this host.
+
+    OSError when nobody listens there, `Rejected` when it is not a process of this job.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise errors.BadInput(f"not an address of a data worker: {address!r}; wanted host:port")
+    sock = socket.create_connection((host.strip("[]"), int(port)), timeout=auth.DEADLINE_S)
+    try:
+        name = greeting.call(sock, secret)
+        if shared and name and (near := _reach(name, secret)) is not None:
+            sock.close()
+            return Channel(near, shared_bytes=shared_bytes)
+        greeting.stay(sock)
+        return Channel(sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _reach(name: str, secret: bytes) -> socket.socket | None:
+    """The listener's Unix socket, if it is on this host."""
+    near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    near.settimeout(auth.DEADLINE_S)
+    try:
+        near.connect("\0" + name)
+    except OSError:
+        near.close()
+        return None
+    try:
+        greeting.call(near, secret)
+        greeting.stay(near)
+        return near
+    except BaseException:
+        near.close()
+        raise
+
+
+def fill(into: memoryview, message: codec.Message) -> None:
+    """Lay a message's buffers where they belong in its payload."""
+    for offset, buffer in zip(message.offsets, message.buffers, strict=True):
+        into[offset : offset + buffer.nbytes] = buffer
+
+
+def in_order(message: codec.Message) -> list[memoryview]:
+    """A message's payload piece by piece, with the gaps between its buffers."""
+    pieces, written = [], 0
+    for offset, buffer in zip(message.offsets, message.buffers, strict=True):
+        if offset > written:
+            pieces.append(_ZEROS[: offset - written])
+        pieces.append(buffer)
+        written = offset + buffer.nbytes
+    return pieces

@@ -1,0 +1,109 @@
+"""Where data workers are called: a TCP port, and for callers of this host a Unix socket besides.
+
+In: whoever connects. Out: a `Channel` for each that has proved itself (prep/greeting.py). Strangers, silent ones and
+garbled ones are dropped after a deadline, each on a thread of its own, so they hold up nobody else.
+"""
+
+import contextlib
+import os
+import queue
+import secrets
+import selectors
+import socket
+import threading
+import weakref
+
+from springtide import errors
+from springtide.prep import channel, greeting
+from springtide.rpc import auth
+
+GREETINGS = 32  # at once; more callers wait in the kernel's queue
+
+_open: "weakref.WeakSet[Listener]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_open):
+        each._abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Listener:
+    """Accepts callers from the moment it is made. `host` "0.0.0.0": of other hosts too."""
+
+    def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._secret = secret
+        try:
+            self._tcp = socket.create_server((host, port), backlog=128)
+        except OSError as error:
+            raise errors.PortTaken(f"cannot listen at {host}:{port}: {error.strerror}") from error
+        self._name = f"springtide-batches-{os.getpid()}-{secrets.token_hex(16)}"
+        self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._unix.bind("\0" + self._name)  # abstract: gone with the process, whatever ends it
+        self._unix.listen(128)
+        self.port = int(self._tcp.getsockname()[1])
+        self.address = f"{host}:{self.port}"
+        self._proved: queue.SimpleQueue[channel.Channel | None] = queue.SimpleQueue()
+        self._greetings = threading.BoundedSemaphore(GREETINGS)
+        self._waker, self._wake = socket.socketpair()
+        self._closed = False
+        self._thread = threading.Thread(target=self._listen, name="batch-listener", daemon=True)
+        self._thread.start()
+        _open.add(self)
+
+    def accept(self) -> channel.Channel:
+        """The next caller that has proved itself. EOFError once this is closed."""
+        found = self._proved.get()
+        if found is None:
+            self._proved.put(None)  # for other threads that wait here
+            raise EOFError("this listener is closed")
+        return found
+
+    def close(self) -> None:
+        """Take no more callers. Channels that were accepted go on."""
+        if self._closed:
+            return
+        self._closed = True
+        self._waker.close()
+        self._thread.join()
+        self._tcp.close()
+        self._unix.close()
+        self._wake.close()
+        self._proved.put(None)
+
+    def _abandon(self) -> None:
+        self._closed = True
+        for sock in (self._tcp, self._unix, self._waker, self._wake):
+            sock.close()
+
+    def _listen(self) -> None:
+        with selectors.DefaultSelector() as ready:
+            for sock in (self._tcp, self._unix, self._wake):
+                ready.register(sock, selectors.EVENT_READ)
+            while not self._closed:
+                for key, _ in ready.select():
+                    if key.fileobj is not self._wake and self._greetings.acquire(timeout=auth.DEADLINE_S):
+                        self._begin(key.fileobj)  # type: ignore[arg-type]
+
+    def _begin(self, listening: socket.socket) -> None:
+        try:
+            sock, _ = listening.accept()
+        except OSError:  # the caller has gone again
+            self._greetings.release()
+            return
+        threading.Thread(target=self._greet, args=(sock,), name="batch-greeting", daemon=True).start()
+
+    def _greet(self, sock: socket.socket) -> None:
+        sock.settimeout(auth.DEADLINE_S)
+        try:
+            if greeting.receive(sock, self._secret, self._name if sock.family != socket.AF_UNIX else ""):
+                self._proved.put(channel.Channel(sock))
+                return
+        except (errors.SpringtideError, OSError, EOFError):
+            pass  # a stranger, or one that changed its mind
+        finally:
+            self._greetings.release()
+        with contextlib.suppress(OSError):
+            sock.close()
