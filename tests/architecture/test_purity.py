@@ -16,6 +16,7 @@ DECIDING_MODULES = (
     "springtide.embedding.placement",
     "springtide.checkpoint.cover",
     "springtide.checkpoint.manifest",
+    "springtide.prep.dispatch",
 )
 
 
