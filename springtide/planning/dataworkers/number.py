@@ -11,7 +11,7 @@ from springtide.domain.feeding import StageSeen
 from springtide.planning.dataworkers import queues
 from springtide.planning.dataworkers.notes import Measured, StageNotes
 from springtide.planning.dataworkers.room import Room
-from springtide.planning.dataworkers.thresholds import FASTEST, MARGIN, PATIENCE, RETURNS, SPARE
+from springtide.planning.dataworkers.thresholds import FASTEST, MARGIN, PATIENCE, RETURNS, SLOWER, SPARE
 
 _IDLE = 0.05  # of its cores: below that nothing can be told from what a data worker uses
 
@@ -48,19 +48,21 @@ def _judge(notes: StageNotes, before: Measured, seen: StageSeen) -> tuple[StageN
     got = seen.made_per_s / before.made_per_s - 1.0 if before.made_per_s > 0 else math.inf
     if hoped <= 0 or got >= RETURNS * hoped:
         return None
-    back = replace(notes, workers=before.workers, ceiling=before.workers, before=None, settled=True, short_for=0)
-    return back, (
+    enough = math.ceil((1.0 - SLOWER) * seen.made_per_s / before.made_per_s * before.workers)
+    enough = min(max(enough, before.workers), seen.workers)
+    back = replace(notes, workers=enough, ceiling=enough, rate=before.made_per_s / before.workers)
+    return replace(back, before=None, settled=True, short_for=0), (
         f"{seen.workers} data workers made {seen.made_per_s:.3g} batches/s, {before.workers} made "
-        f"{before.made_per_s:.3g}: not their number is the limit; back to {before.workers}"
+        f"{before.made_per_s:.3g}: not their number is the limit; {enough} make as much"
     )
 
 
 def _grow(notes: StageNotes, seen: StageSeen, room: Room) -> tuple[StageNotes, str]:
     want = max(needed(seen.capable_per_s, notes.rate, MARGIN), seen.workers + 1)
-    more = min(want, math.ceil(seen.workers * FASTEST), room.workers(notes.cpu))
+    more = min(want, math.ceil(seen.workers * FASTEST), room.workers(notes.cpu), notes.ceiling or want)
     said = f"make {seen.made_per_s:.3g} of {seen.capable_per_s:.3g} batches/s that trainers could take"
-    if notes.ceiling is not None and more > notes.ceiling:
-        return replace(notes, settled=True, short_for=0), f"{seen.workers} {said}; more brought nothing"
+    if notes.ceiling is not None and notes.ceiling <= seen.workers:
+        return replace(notes, settled=True), f"{seen.workers} {said}; more brought nothing"
     if more <= seen.workers:
         return replace(
             notes, settled=True, short_for=0

@@ -36,3 +36,5 @@ CHANGED = 1.5
 """Times another speed, or another share of time: the program does something else now, and is profiled again."""
 STRANGE_FOR = 3
 """Intervals in a row that it must do so: a checkpoint or an evaluation is no other program."""
+FRAGMENT = 0.25
+"""Of a unit of cores: the least that a first data worker is started with where a whole unit is not free."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from springtide.domain.feeding import FeedRules, FeedSeen, FeedTarget, StageSeen
 from springtide.planning.dataworkers import number, queues, room, size, trainer, worth
 from springtide.planning.dataworkers.notes import Phase, StageNotes, TrainerNotes, Tuning
-from springtide.planning.dataworkers.thresholds import LATE, PATIENCE, STRANGE_FOR, TUNE_FOR
+from springtide.planning.dataworkers.thresholds import FRAGMENT, LATE, PATIENCE, STRANGE_FOR, TUNE_FOR
 
 _HAIR = 1e-6
 Decided = tuple[Tuning, FeedTarget]
@@ -84,15 +84,22 @@ def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
+    """One data worker for each trainer and stage, of one unit, while there are cores; 0 workers: there are none."""
     rules, free = tuning.rules, seen.free_cpu
+    stages = queues.stages(seen)
+    most = rules.most
     begun = []
-    for at, stage in enumerate(queues.stages(seen)):
-        allowed = room.of(replace(seen, free_cpu=free, stages=()), rules, 0)
+    for left, stage in zip(reversed(range(len(stages))), stages, strict=True):
+        allowed = room.Room(free, rules.cpu or seen.share_cpu or free, None if most is None else max(1, most - left))
+        if stage.gpu:
+            allowed = allowed._replace(most=min(allowed.most or seen.free_gpu, seen.free_gpu))
         cpu = rules.cpu or (stage.cpu if stage.gpu and stage.cpu > 0 else min(tuning.unit, allowed.size))
-        most = room.of(seen, rules, at).most if stage.gpu else allowed.most
-        count = min(seen.trainers, allowed._replace(most=most).workers(cpu))
+        if rules.cpu is None and FRAGMENT * tuning.unit <= free < cpu:
+            cpu = free
+        count = min(seen.trainers, allowed.workers(cpu))
         begun.append(StageNotes(workers=count, cpu=cpu, sized=rules.cpu is not None or stage.gpu))
         free -= count * cpu
+        most = None if most is None else most - count
     return tuple(begun)
 
 
@@ -174,10 +181,11 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
     tuning = replace(tuning, tuned_for=tuning.tuned_for + 1)
     if tuning.trainer.growing:
         return _after_growing(tuning, seen)
-    if tuning.phase is Phase.STEADY and tuning.settled_on is not None:
-        if worth.is_another(tuning.settled_on, worth.fed(seen)):
+    if tuning.phase is Phase.STEADY:
+        was = tuning.settled_on or worth.fed(seen)
+        if worth.is_another(was, worth.fed(seen)):
             return _if_it_lasts(tuning, seen)
-        tuning = replace(tuning, strange_for=0)
+        tuning = replace(tuning, settled_on=was, strange_for=0)
     if tuning.phase is Phase.TRAINER:
         return _trainer(tuning, seen)
     stages = queues.stages(seen)
@@ -260,7 +268,7 @@ def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
     said = f"{why}; {said}" if why else said
     tuning = replace(tuning, trainer=notes)
     if notes.done:
-        tuning = replace(tuning, phase=Phase.STEADY, settled_on=worth.fed(seen))
+        tuning = replace(tuning, phase=Phase.STEADY, settled_on=None)
     return tuning, _target(tuning, said)
 
 

@@ -1,23 +1,11 @@
 import msgspec
 import pytest
 
-from springtide.domain.feeding import FeedRules, FeedSeen, FeedTarget
+from springtide.domain.feeding import FeedRules
 from springtide.planning.dataworkers import tune
 from springtide.planning.dataworkers.notes import Phase, Tuning
-
-
-def seen(**fields: float) -> FeedSeen:
-    usual = dict(
-        at=0.0, trainers=1, data_workers=0, data_worker_cpu=0.0, data_worker_cpu_used=0.0, trainer_cpu=0.0,
-        trainer_cpu_used=0.0, steps_per_s=10.0, made_per_s=0.0, capable_per_s=100.0, fill=0.0, wait_share=0.0,
-        own_share=0.9, free_cpu=16.0, share_cpu=8.0,
-    )  # fmt: skip
-    return FeedSeen(**{**usual, **fields})  # type: ignore[arg-type]
-
-
-def fed(target: FeedTarget, **fields: float) -> FeedSeen:
-    there = dict(data_workers=target.data_workers, data_worker_cpu=target.data_worker_cpu, wait_share=0.5)
-    return seen(**{**there, **fields})
+from springtide.planning.dataworkers.thresholds import LATE, STRANGE_FOR
+from tests.unit.planning.dataworkers.walks import KEEPS_UP, begun, fed, seen, stage
 
 
 def test_none_are_started_where_too_little_time_goes_into_what_they_could_do() -> None:
@@ -69,3 +57,114 @@ def test_tuning_can_be_journaled_and_read_again() -> None:
     tuning, _ = tune.decide(tuning, fed(target, trainer_cpu=4.0, made_per_s=20.0))
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(tuning), type=Tuning)
     assert again == tuning
+
+
+def test_while_what_was_decided_is_not_there_nothing_else_is_decided_until_it_is_late() -> None:
+    tuning, target = begun(trainers=4)
+    for _ in range(LATE - 1):
+        tuning, again = tune.decide(tuning, fed(target, trainers=4, data_workers=2))
+        assert again.data_workers == 4 and "wait" in again.why
+    tuning, again = tune.decide(tuning, fed(target, trainers=4, data_workers=2))
+    assert again.data_workers == 2 and "did not come" in again.why
+
+
+def test_where_none_came_at_all_the_job_goes_on_without() -> None:
+    tuning, target = begun()
+    for _ in range(LATE):
+        tuning, target = tune.decide(tuning, seen())
+    assert target.data_workers == 0 and "no data worker came" in target.why and tuning.phase is Phase.OFF
+
+
+def test_when_others_take_cores_there_are_fewer_data_workers() -> None:
+    tuning, target = begun(trainers=4)
+    _, target = tune.decide(tuning, fed(target, trainers=4, free_cpu=-2.0))
+    assert target.data_workers == 2 and "-2 cores are free" in target.why
+
+
+def test_with_twice_the_trainers_there_are_twice_the_data_workers() -> None:
+    tuning, target = begun(trainers=2)
+    _, target = tune.decide(tuning, fed(target, trainers=4))
+    assert target.data_workers == 4 and "in proportion" in target.why
+
+
+def test_without_a_whole_core_a_fragment_will_do_and_without_that_none_are_started() -> None:
+    _, target = begun(free_cpu=0.5)
+    assert (target.data_workers, target.data_worker_cpu) == (1, 0.5)
+    _, target = begun(free_cpu=0.1)
+    assert target.data_workers == 0 and "no cores are free" in target.why
+
+
+def test_no_more_than_the_user_allows() -> None:
+    tuning, target = begun(FeedRules(most=2, cpu=1.0), trainers=4)
+    assert target.data_workers == 2
+    for _ in range(3):
+        tuning, target = tune.decide(tuning, fed(target, trainers=4, made_per_s=20.0, steps_per_s=200.0))
+        assert target.data_workers == 2
+
+
+def test_a_program_that_changes_for_long_is_profiled_again_with_the_cores_it_had() -> None:
+    tuning, target = begun(trainer_cpu=4.0)
+    while tuning.phase is not Phase.STEADY:
+        cores = target.trainer_cpu or 4.0
+        tuning, target = tune.decide(tuning, fed(target, trainer_cpu=cores, trainer_cpu_used=0.5, **KEEPS_UP))
+    tuning, target = tune.decide(tuning, fed(target, trainer_cpu_used=0.5, **KEEPS_UP))
+    assert target.trainer_cpu == 1.0 and target.spare_cpu == 3.0
+    other = fed(target, **{**KEEPS_UP, "capable_per_s": 300.0})
+    for _ in range(STRANGE_FOR - 1):
+        tuning, target = tune.decide(tuning, other)
+        assert target.data_workers == 1 and "if it lasts" in target.why
+    tuning, target = tune.decide(tuning, other)
+    assert (target.data_workers, target.trainer_cpu) == (0, 4.0) and tuning.phase is Phase.BASELINE
+    _, target = tune.decide(tuning, other)
+    assert target.data_workers == 0 and "have still to leave" in target.why
+
+
+def test_a_checkpoint_is_no_other_program() -> None:
+    tuning, target = begun()
+    while tuning.phase is not Phase.STEADY:
+        tuning, target = tune.decide(tuning, fed(target, **KEEPS_UP))
+    for slow in (False, True, True, False, True):
+        usual = {**KEEPS_UP, "capable_per_s": 20.0 if slow else 100.0}
+        tuning, target = tune.decide(tuning, fed(target, **usual))
+        assert target.data_workers == 1
+
+
+def test_a_job_for_which_they_did_not_pay_is_asked_again_when_it_spends_more_on_data() -> None:
+    tuning, target = begun(own_share=0.05)
+    for _ in range(STRANGE_FOR):
+        tuning, target = tune.decide(tuning, seen(own_share=0.5))
+    assert tuning.phase is Phase.BASELINE
+    tuning, target = tune.decide(tuning, seen(own_share=0.5))
+    assert target.data_workers == 1
+
+
+def test_nothing_is_decided_of_a_job_that_does_not_train() -> None:
+    tuning, target = begun()
+    again, target = tune.decide(tuning, seen(steps_per_s=0.0))
+    assert again == tuning and target.data_workers == 1 and "nothing is being trained" in target.why
+
+
+def test_stages_begin_alike_and_the_one_that_is_the_limit_grows() -> None:
+    tuning, target = begun(stages=(stage(workers=0, cpu=0.0), stage(workers=0, cpu=0.0)))
+    assert target.stages == ((1, 1.0), (1, 1.0))
+    waits_for_the_first = (stage(wait_share=0.5), stage(wait_share=0.6))
+    tuning, target = tune.decide(tuning, fed(target, stages=waits_for_the_first))
+    assert target.stages == ((1, 2.0), (1, 1.0)) and "stage 1 of 2" in target.why
+    the_last_is_the_limit = (stage(cpu=2.0, wait_share=0.0), stage(wait_share=0.6))
+    tuning, target = tune.decide(tuning, fed(target, stages=the_last_is_the_limit))
+    assert target.stages == ((1, 2.0), (1, 2.0)) and "stage 2 of 2" in target.why
+    both = (stage(cpu=2.0, wait_share=0.0), stage(cpu=2.0, wait_share=0.0))
+    tuning, target = tune.decide(tuning, fed(target, stages=both, steps_per_s=100.0))
+    assert target.stages == ((1, 2.0), (1, 2.0)) and tuning.phase is Phase.STEADY
+
+
+def test_a_stage_with_gpus_has_one_each_and_no_more_than_there_are() -> None:
+    stages = (stage(workers=0, cpu=0.0), stage(workers=0, cpu=2.0, gpu=True))
+    tuning, target = begun(stages=stages, free_gpu=1, free_cpu=32.0, trainers=2)
+    assert target.stages == ((2, 1.0), (1, 2.0))
+    short = (stage(workers=2, wait_share=0.0), stage(workers=1, cpu=2.0, gpu=True))
+    tuning, target = tune.decide(tuning, fed(target, stages=short, free_gpu=0, trainers=2))
+    assert target.stages == ((2, 1.0), (1, 2.0)) and "no more cores" in target.why
+    tuning, target = tune.decide(tuning, fed(target, stages=short, free_gpu=3, trainers=2))
+    tuning, target = tune.decide(tuning, fed(target, stages=short, free_gpu=3, trainers=2))
+    assert target.stages == ((2, 1.0), (2, 2.0))

@@ -1,0 +1,121 @@
+"""A job with data workers in virtual time: what it would be seen to do with so many of such a size, with noise.
+
+The rates come from costs in core seconds; the tuner is shown intervals of it and its targets are carried out at once,
+or an interval later. Used by test_feeding.py.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from springtide.domain.feeding import FeedSeen, FeedTarget
+
+
+@dataclass(kw_only=True)
+class Program:
+    """What a mini-batch costs, and what holds it up."""
+
+    make_s: float = 0.1
+    """Core seconds to make one."""
+    compute_s: float = 0.02
+    """Seconds to train one, on the trainer's device."""
+    take_s: float = 0.002
+    """Core seconds of a trainer to take one that others made, and to drive its device."""
+    parallel: float = 64.0
+    """Cores that making one batch can use at once: 1 for plain Python."""
+    wire_per_s: float = 1e9
+    """Batches a second that can be carried to all trainers together."""
+
+
+@dataclass(kw_only=True)
+class World:
+    """A cluster with one job."""
+
+    program: Program
+    cores: float = 32.0
+    trainers: int = 1
+    trainer_cpu: float = 8.0
+    share_cpu: float = 8.0
+    noise: float = 0.03
+    late: bool = False
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+    data_workers: int = 0
+    data_worker_cpu: float = 0.0
+    first_trainer_cpu: float = 0.0
+    _ordered: FeedTarget | None = None
+
+    def __post_init__(self) -> None:
+        self.first_trainer_cpu = self.trainer_cpu
+
+    @property
+    def free(self) -> float:
+        return self.cores - self.trainers * self.trainer_cpu - self.data_workers * self.data_worker_cpu
+
+    def capable(self) -> float:
+        """Steps a second of one trainer whose queue is never empty."""
+        return min(1.0 / self.program.compute_s, self.trainer_cpu / self.program.take_s)
+
+    def unfed(self) -> tuple[float, float]:
+        """Steps a second of one trainer that makes its batches itself, and its share of time in making them."""
+        make = self.program.make_s / min(self.first_trainer_cpu, self.program.parallel)
+        compute = max(self.program.compute_s, self.program.take_s / self.first_trainer_cpu)
+        return 1.0 / (make + compute), make / (make + compute)
+
+    def could_make(self) -> float:
+        """Batches a second of all data workers, were none held up."""
+        one = min(self.data_worker_cpu, self.program.parallel) / self.program.make_s
+        return min(self.data_workers * one, self.program.wire_per_s)
+
+    def speed(self) -> float:
+        """Steps a second of all trainers."""
+        if self.data_workers == 0:
+            return self.trainers * self.unfed()[0]
+        return min(self.could_make(), self.trainers * self.capable())
+
+    def ideal(self) -> float:
+        """The most that could be had of these cores: enough data workers of one core, and trainers as at first."""
+        fed = (self.cores - self.trainers * self.first_trainer_cpu) / self.program.make_s
+        capable = min(1.0 / self.program.compute_s, self.first_trainer_cpu / self.program.take_s)
+        return max(self.trainers * self.unfed()[0], min(fed, self.trainers * capable, self.program.wire_per_s))
+
+    def see(self, at: float) -> FeedSeen:
+        if self._ordered is not None:
+            self._carry_out(self._ordered)
+            self._ordered = None
+        steps = self._noisy(self.speed())
+        could, capable = self.could_make(), self.trainers * self.capable()
+        fed = self.data_workers > 0
+        waits = max(0.0, 1.0 - could / capable) if fed else 0.0
+        own = 0.0 if fed else self.unfed()[1]
+        busy = min(1.0, capable / could) if fed else 0.0
+        return FeedSeen(
+            at=at,
+            trainers=self.trainers,
+            data_workers=self.data_workers,
+            data_worker_cpu=self.data_worker_cpu,
+            data_worker_cpu_used=self._noisy(busy * min(self.data_worker_cpu, self.program.parallel)),
+            trainer_cpu=self.trainer_cpu,
+            trainer_cpu_used=min(self.trainer_cpu, self._noisy(self.speed() / self.trainers * self.program.take_s)),
+            steps_per_s=steps,
+            made_per_s=steps if fed else 0.0,
+            capable_per_s=steps / (1.0 - waits) if fed else steps / max(1.0 - own, 1e-6),
+            fill=min(1.0, max(0.0, self._noisy(0.95 if could > 1.05 * capable else 0.5 if could >= capable else 0.05))),
+            wait_share=min(1.0, self._noisy(waits)),
+            own_share=min(1.0, self._noisy(own)),
+            free_cpu=self.free,
+            share_cpu=self.share_cpu,
+        )
+
+    def order(self, target: FeedTarget) -> None:
+        if self.late:
+            self._ordered = target
+        else:
+            self._carry_out(target)
+
+    def _carry_out(self, target: FeedTarget) -> None:
+        self.data_workers = target.data_workers
+        self.data_worker_cpu = (target.data_worker_cpu or 0.0) if target.data_workers else 0.0
+        self.trainer_cpu = target.trainer_cpu or self.trainer_cpu
+        assert self.free >= -1e-6, f"{target} takes more cores than there are: {self.free:g} left"
+
+    def _noisy(self, value: float) -> float:
+        return value * self.chance.uniform(1.0 - self.noise, 1.0 + self.noise)

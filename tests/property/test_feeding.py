@@ -1,0 +1,90 @@
+"""Whatever a program costs, tuning its data workers ends, stays there, and is worth it."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from springtide.domain.feeding import FeedRules, FeedTarget
+from springtide.planning.dataworkers import tune
+from springtide.planning.dataworkers.notes import Phase, Tuning
+from tests.property.feeding_world import Program, World
+
+KINDS = {
+    "linear": Program(),
+    "plain Python": Program(parallel=1.0),
+    "partly parallel": Program(parallel=3.0),
+    "cheap": Program(make_s=0.005),
+    "bound by transfer": Program(make_s=0.4, wire_per_s=18.0),
+    "slower over the wire": Program(make_s=0.4, wire_per_s=9.0),
+    "bound by the trainer": Program(compute_s=0.09, make_s=0.4),
+    "short of trainer cores": Program(take_s=0.3, compute_s=0.001, make_s=0.1, parallel=1.0),
+}
+
+
+def walk(world: World, intervals: int, tuning: Tuning | None = None) -> tuple[Tuning, list[FeedTarget]]:
+    tuning = tune.begin(FeedRules()) if tuning is None else tuning
+    targets = []
+    for i in range(intervals):
+        tuning, target = tune.decide(tuning, world.see(30.0 * i))
+        assert target.why
+        world.order(target)
+        targets.append(target)
+    return tuning, targets
+
+
+def shape(target: FeedTarget) -> tuple[int, float | None, float | None]:
+    return target.data_workers, target.data_worker_cpu, target.trainer_cpu
+
+
+programs = st.builds(
+    Program,
+    make_s=st.floats(0.001, 1.0),
+    compute_s=st.floats(0.005, 0.2),
+    take_s=st.floats(0.001, 0.05),
+    parallel=st.sampled_from([1.0, 2.0, 3.5, 64.0]),
+    wire_per_s=st.sampled_from([5.0, 20.0, 1e9]),
+)
+worlds = st.builds(
+    World,
+    program=programs,
+    cores=st.sampled_from([10.0, 24.0, 33.5, 128.0]),
+    trainers=st.just(1),
+    trainer_cpu=st.sampled_from([2.0, 8.0]),
+    noise=st.floats(0.0, 0.03),
+    late=st.booleans(),
+    chance=st.integers(0, 2**32).map(random.Random),
+) | st.builds(
+    World,
+    program=programs,
+    cores=st.sampled_from([32.0, 96.0]),
+    trainers=st.sampled_from([2, 4]),
+    trainer_cpu=st.just(4.0),
+    noise=st.floats(0.0, 0.03),
+    late=st.booleans(),
+    chance=st.integers(0, 2**32).map(random.Random),
+)
+
+
+@given(worlds)
+@settings(max_examples=100, deadline=None)
+def test_tuning_ends_near_the_best_and_never_slower_than_it_began(world: World) -> None:
+    _, targets = walk(world, 70)
+    story = [(shape(target), target.why) for target in targets]
+    assert len({shape(target) for target in targets[-20:]}) == 1, story[-20:]
+    assert world.speed() >= (1.0 - 0.08) * world.trainers * world.unfed()[0], story
+    assert world.speed() >= 0.65 * world.ideal(), story  # sizes are steps: a fragment of a machine may be left
+    counts = [target.data_workers for target in targets]
+    steps = [b - a for a, b in itertools.pairwise(counts) if b != a]
+    turns = sum(1 for a, b in itertools.pairwise(steps) if (a > 0) != (b > 0))
+    assert turns <= 4, story
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_program_comes_to_its_end(kind: str) -> None:
+    world = World(program=replace(KINDS[kind]))
+    tuning, _ = walk(world, 60)
+    assert tuning.phase is (Phase.OFF if kind in ("cheap", "slower over the wire") else Phase.STEADY)

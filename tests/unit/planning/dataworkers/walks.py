@@ -1,0 +1,38 @@
+"""What the tests of tuning are told in: one interval, and the same after a target was carried out."""
+
+from typing import Any
+
+from springtide.domain.feeding import FeedRules, FeedSeen, FeedTarget, StageSeen
+from springtide.planning.dataworkers import tune
+from springtide.planning.dataworkers.notes import Tuning
+
+
+def seen(**fields: Any) -> FeedSeen:
+    usual: dict[str, Any] = dict(
+        at=0.0, trainers=1, data_workers=0, data_worker_cpu=0.0, data_worker_cpu_used=0.0, trainer_cpu=0.0,
+        trainer_cpu_used=0.0, steps_per_s=10.0, made_per_s=0.0, capable_per_s=100.0, fill=0.0, wait_share=0.0,
+        own_share=0.9, free_cpu=16.0, share_cpu=8.0,
+    )  # fmt: skip
+    return FeedSeen(**{**usual, **fields})
+
+
+def fed(target: FeedTarget, **fields: Any) -> FeedSeen:
+    there = dict(data_workers=target.data_workers, data_worker_cpu=target.data_worker_cpu, wait_share=0.5)
+    if target.trainer_cpu is not None:
+        there["trainer_cpu"] = target.trainer_cpu
+    return seen(**{**there, **fields})
+
+
+def stage(**fields: Any) -> StageSeen:
+    usual: dict[str, Any] = dict(
+        consumers=1, workers=1, cpu=1.0, cpu_used=1.0, made_per_s=10.0, capable_per_s=100.0, fill=0.0, wait_share=0.5
+    )
+    return StageSeen(**{**usual, **fields})
+
+
+KEEPS_UP: dict[str, Any] = dict(wait_share=0.0, fill=1.0, made_per_s=100.0, steps_per_s=100.0)
+
+
+def begun(rules: FeedRules | None = None, **fields: Any) -> tuple[Tuning, FeedTarget]:
+    """After the baseline."""
+    return tune.decide(tune.begin(rules or FeedRules()), seen(**fields))
