@@ -7,7 +7,7 @@ the push (`pending_parts`). Next: embedding/gathered.py does the work, train/ pu
 import itertools
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -22,6 +22,13 @@ log = logging.getLogger(__name__)
 
 TRIES = 3
 """Misses after which ids count as computed by the model, and unused prefetches after which a route is dropped."""
+
+
+class Crossed(NamedTuple):
+    """A batch with what was made of it elsewhere: ids that forward() would have computed are found there."""
+
+    batch: Any
+    crossing: tuple[Any, ...]
 
 
 class Caller(Protocol):
@@ -79,8 +86,9 @@ class Lookups:
         self._anchor = torch.zeros((), requires_grad=True)
         self._eagerly = uncompiled.outside_graphs(lambda *call, **weights: self.run(*call, **weights))
         self._plans: dict[tuple[int, ...], Plan] = {}
-        self._learnt: dict[tuple[int, int], _Learnt] = {}
-        self._replay = Replay()
+        self._learnt: dict[tuple[int, int, bool], _Learnt] = {}
+        """By module, its nth call in a step, and whether the batch was `Crossed`: ids come from elsewhere then."""
+        self._replays = {False: Replay(), True: Replay()}
         self._counts: dict[int, int] = {}
         self._active: Handle | None = None
         self._pending: list[Gathered] = []
@@ -96,7 +104,7 @@ class Lookups:
     def prefetch(self, batch: Any, *, after_step: int = 0) -> Handle:
         """Ask for the rows of a batch that the loop gets later, as far as it is known where modules find their ids."""
         handle = Handle(batch)
-        found = self._replay.recall(batch)
+        found = self._replays[isinstance(batch, Crossed)].recall(batch)
         if found is None:
             found = self._find(batch)
         if not found:
@@ -128,14 +136,15 @@ class Lookups:
         """The same, remembered for batches that are laid out alike."""
         found = self._follow(batch)
         if found:
-            self._replay.note(batch, found)
+            self._replays[isinstance(batch, Crossed)].note(batch, found)
         return found
 
     def _follow(self, batch: Any) -> list[Found]:
         """The calls that are known to come for this batch, by following the way to their ids."""
         found: list[Found] = []
-        for (module_id, _), learnt in list(self._learnt.items()):
-            if learnt.inputs is None:
+        crossed = isinstance(batch, Crossed)
+        for (module_id, _, kind), learnt in list(self._learnt.items()):
+            if learnt.inputs is None or kind is not crossed:
                 continue
             inputs = tuple(None if route is None else route.follow(batch) for route in learnt.inputs)
             if inputs[0] is None or any((i is None) != (r is None) for i, r in zip(inputs, learnt.inputs, strict=True)):
@@ -259,13 +268,14 @@ class Lookups:
     # -- learning
 
     def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...], call: Call) -> None:
-        key = (id(module), count)
+        kind = isinstance(batch, Crossed)
+        key = (id(module), count, kind)
         if key not in self._learnt:
             self._learnt[key] = _Learnt(module, {feature.table.spec.id for feature in call.features})
         learnt = self._learnt[key]
         if learnt.misses >= TRIES:
             return
-        self._replay.forget()
+        self._replays[kind].forget()
         found = tuple(None if given is None else routes.find(batch, given) for given in inputs)
         learnt.inputs = None
         if all((route is None) == (given is None) for route, given in zip(found, inputs, strict=True)):
@@ -274,8 +284,9 @@ class Lookups:
         learnt.misses += 1
         if learnt.misses == TRIES:
             log.info(
-                "ids of %s are not a view of the batch, so its rows are pulled when it is called and not ahead",
+                "ids of %s are not a view of %s, so its rows are pulled when it is called and not ahead",
                 type(module).__name__,
+                "what came with the batch" if kind else "the batch",
             )
 
     def _retire(self) -> None:
@@ -288,7 +299,7 @@ class Lookups:
             learnt.unused = 0 if ready.used else learnt.unused + 1
             if learnt.unused >= TRIES:
                 learnt.inputs, learnt.misses, learnt.unused = None, 0, 0
-                self._replay.forget()
+                self._replays[isinstance(handle.batch, Crossed)].forget()
 
 
 def _call_key(module_id: int, inputs: Sequence[Any]) -> tuple[Any, ...]:

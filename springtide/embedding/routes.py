@@ -16,7 +16,9 @@ Step = tuple[str, Any]
 
 
 def leaves(batch: Any, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple[Step, ...], Any]]:
-    """All tensors of a batch, and jagged tensors as a whole, with the way to each."""
+    """All tensors of a batch that are here, and jagged tensors as a whole, with the way to each."""
+    if is_absent(batch):
+        return
     if isinstance(batch, torch.Tensor) or is_jagged(batch):
         yield path, batch
     elif isinstance(batch, Mapping):
@@ -33,6 +35,11 @@ def leaves(batch: Any, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple[Step
 def is_jagged(value: Any) -> bool:
     """Whether this is TorchRec's KeyedJaggedTensor, without importing it."""
     return type(value).__name__ == "KeyedJaggedTensor"
+
+
+def is_absent(value: Any) -> bool:
+    """Whether this stands for a tensor that is not here (train/absent.py): a look at its values would fetch them."""
+    return getattr(type(value), "springtide_absent", False) is True
 
 
 def key_of(value: Any) -> tuple[Any, ...]:
@@ -59,7 +66,7 @@ class Route:
         try:
             for kind, name in self.path:
                 batch = getattr(batch, name) if kind == "attr" else batch[name]
-            return _apply(self.view, batch)
+            return None if self.view and is_absent(batch) else _apply(self.view, batch)
         except (AttributeError, KeyError, IndexError, TypeError, RuntimeError):
             return None
 

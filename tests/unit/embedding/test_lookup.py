@@ -8,6 +8,7 @@ from torch import nn
 
 import springtide
 from springtide.domain.samples import Batch
+from springtide.embedding.lookup import Crossed
 
 
 class TwoTowers(nn.Module):
@@ -295,3 +296,29 @@ def test_open_ended_collections_are_prefetched_too(make_served):
         served.model(x).sum().backward()
         served.step()
     assert served.lookups.misses == 2
+
+
+class Hashed(nn.Module):
+    """Looks up what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.item = nn.EmbeddingBag(30, 4, mode="sum")
+
+    def rest(self, ids):
+        return self.item(ids).sum()
+
+
+def test_ids_computed_elsewhere_are_prefetched_and_batches_without_them_do_not_spoil_it(make_pair):
+    pair = make_pair(Hashed())
+    lookups = pair.served.lookups
+    crossed = 0
+    for seed in range(16):
+        raw = torch.randint(0, 1000, (6, 2), generator=torch.Generator().manual_seed(seed))
+        ids = raw * 7 % 30
+        came = seed >= 4 and seed % 3 != 0
+        lookups.begin(lookups.prefetch(Crossed((raw, None), (2, ids)) if came else (raw, None)))
+        pair.train(lambda model, ids=ids: model.rest(ids))
+        crossed += came
+    assert lookups.hits == crossed - 1  # all but the first, from which it was learnt
+    pair.assert_same()

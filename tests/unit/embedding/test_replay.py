@@ -55,16 +55,16 @@ def look_up(served, batch):
 def test_batches_of_one_layout_are_recalled(served, rng):
     hits = [look_up(served, make(rng, 8)) for _ in range(4)]
     assert hits == [0, FIELDS + 1, FIELDS + 1, FIELDS + 1]
-    assert served[2]._replay.recall(make(rng, 8)) is not None
+    assert served[2]._replays[False].recall(make(rng, 8)) is not None
 
 
 def test_a_short_batch_or_other_strides_take_the_long_way_once(served, rng):
     for _ in range(2):
         look_up(served, make(rng, 8))
     for other in (make(rng, 5), make(rng, 8, transposed=True)):
-        assert served[2]._replay.recall(other) is None
+        assert served[2]._replays[False].recall(other) is None
         assert look_up(served, other) == FIELDS + 1
-    assert served[2]._replay.recall(make(rng, 5)) is not None
+    assert served[2]._replays[False].recall(make(rng, 5)) is not None
 
 
 def test_ids_changed_after_the_prefetch_are_looked_up_anew(served, rng):

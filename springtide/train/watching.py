@@ -1,0 +1,179 @@
+"""Watches some batches of a loop: which of their leaves become arguments of model(...), which the loop reads itself.
+
+In: batches as they go out, calls of the model. Out: a `Call`, real arguments to try a split with, leaves that the loop
+touches; or the reason why there is no such thing. Next: splitting.py makes the split of it.
+
+From the second batch on the model's arguments are stand-ins (absent.py) with the real tensors behind them: so whoever
+touches one outside the model is seen, and nobody gets anything else than without.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from springtide.prep import arguments, shipping
+from springtide.train import absent, attributes
+
+BATCHES = 4
+"""Batches that are watched: one for the arguments, the others for what is done with their leaves."""
+PATIENCE = 16
+"""Batches without a call of the model after which none is expected any more."""
+NOT_CALLED = (
+    "model(...) was not called in training mode with a batch in hand, or it is compiled (torch.compile), which keeps "
+    "it whole"
+)
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+class Sample(NamedTuple):
+    """A call of the model as it was: real tensors."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    indices: NDArray[np.int64]
+
+
+class Watching:
+    """One a model; watches from `begin` until it is `ready`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.call: arguments.Call | None = None
+        self.samples: list[Sample] = []
+        self.touched: set[arguments.Path] = set()
+        """Leaves that somebody but the model has read."""
+        self.why = ""
+        """Why the model cannot be split; "" while nothing speaks against it."""
+        self.place = ""
+        """File and line of the call, in the user's code."""
+        self.begun = self.ready = False
+        self.eager = False
+        """Whether the model was seen to run as it is, not compiled."""
+        self._model = model
+        self._batch: Any = None
+        self._indices: NDArray[np.int64] | None = None
+        self._handed = 0
+        self._hooks: list[Any] = []
+        self._before: list[attributes.Seen] = []
+        self._unwrapping = False
+
+    def begin(self) -> None:
+        """Watch from the next batch on."""
+        if not self.begun:
+            self.begun = True
+            self._hooks = [
+                self._model.register_forward_pre_hook(self._called, with_kwargs=True),
+                self._model.register_forward_hook(self._returned),
+            ]
+
+    def end(self, why: str = "") -> None:
+        """Watch no more."""
+        self.why = self.why or why
+        self.begun = self.ready = True
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def hand_out(self, batch: Any, indices: NDArray[np.int64]) -> Any:
+        """What the loop gets in place of this batch."""
+        if not self.begun or self.ready:
+            return batch
+        self._handed += 1
+        self._batch, self._indices = batch, indices
+        if self.call is not None:
+            for path in whole_leaves(self.call):
+                self._batch = shipping.replaced(self._batch, path, functools.partial(self._stand_in, path))
+        return self._batch
+
+    def taken_back(self) -> None:
+        """The loop has done with its batch."""
+        self._batch = self._indices = None
+        if self.begun and not self.ready:
+            if self.why or len(self.samples) == BATCHES:
+                self.end()
+            elif self._handed >= PATIENCE:
+                self.end(NOT_CALLED)
+
+    def _stand_in(self, path: arguments.Path, leaf: Any) -> Any:
+        if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or leaf.device.type != "cpu":
+            return leaf
+
+        def read() -> torch.Tensor:
+            if not self._unwrapping:
+                self.touched.add(path)
+            return leaf
+
+        return absent.Absent(tuple(leaf.shape), leaf.dtype, read)
+
+    def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling():
+            return None
+        fits = False
+        if module.training and self._batch is not None:
+            self.eager = True
+            fits = self._look(args, kwargs)
+        self._unwrapping = fits
+        try:
+            args, kwargs = absent.behind(args), absent.behind(kwargs)
+        finally:
+            self._unwrapping = False
+        if fits and self._indices is not None:
+            self.samples.append(Sample(args, dict(kwargs), self._indices))
+            self._indices = None  # one call a batch is enough to learn from
+            self._before = attributes.look(self._model)
+        return args, kwargs
+
+    def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether it is called as before, or for the first time."""
+        if self.why:
+            return False
+        if self.call is not None:
+            if self.call.fits(self._batch, args, kwargs):
+                return True
+            if self._indices is not None:
+                self.why = f"model(...) is not called alike with every batch ({users_line()})"
+            return False
+        self.place = users_line()
+        try:
+            self.call = arguments.trace(self._batch, args, kwargs)
+        except arguments.Computed as computed:
+            self.why = (
+                f"{computed} of model(...) is no leaf of the batch: the loop has computed it ({self.place}). "
+                "Do it in forward(), or in the data set"
+            )
+            return False
+        if not self.call.leaves():
+            self.why = f"model(...) is given nothing of the batch ({self.place})"
+        return not self.why
+
+    def _returned(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or not self._before:
+            return
+        changed, self._before = attributes.changed(self._before), []
+        if changed:
+            self.why = f"forward() changes {changed}, which it would not if a part of it ran elsewhere"
+
+
+def whole_leaves(call: arguments.Call) -> list[arguments.Path]:
+    """Leaves of the batch that are arguments as they are, and of which the loop makes no views."""
+    viewed = {leaf.route.path for leaf in call.leaves() if leaf.route.view}
+    paths = dict.fromkeys(leaf.route.path for leaf in call.leaves() if not leaf.route.view)
+    return [path for path in paths if path not in viewed]
+
+
+def users_line() -> str:
+    """File and line of the innermost frame that is neither torch's nor ours."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_back is not None:
+        path = os.path.abspath(frame.f_code.co_filename)
+        if not path.startswith((PACKAGE, TORCH)):
+            break
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
