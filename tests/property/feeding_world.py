@@ -7,7 +7,7 @@ or an interval later. Used by test_feeding.py.
 import random
 from dataclasses import dataclass, field
 
-from springtide.domain.feeding import FeedSeen, FeedTarget
+from springtide.domain.feeding import FeedSeen, FeedTarget, StageSeen, StageTarget
 
 
 @dataclass(kw_only=True)
@@ -116,6 +116,65 @@ class World:
         self.data_worker_cpu = (target.data_worker_cpu or 0.0) if target.data_workers else 0.0
         self.trainer_cpu = target.trainer_cpu or self.trainer_cpu
         assert self.free >= -1e-6, f"{target} takes more cores than there are: {self.free:g} left"
+
+    def _noisy(self, value: float) -> float:
+        return value * self.chance.uniform(1.0 - self.noise, 1.0 + self.noise)
+
+
+@dataclass(kw_only=True)
+class Staged:
+    """A job whose data workers are in stages, one behind the other, all with cores only."""
+
+    make_s: tuple[float, ...]
+    """Core seconds of each stage for a batch."""
+    capable: float
+    """Batches a second that the trainer would take."""
+    cores: float = 64.0
+    noise: float = 0.03
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+    stages: tuple[StageTarget, ...] = ()
+
+    def could_make(self) -> list[float]:
+        return [workers * cpu / make for (workers, cpu), make in zip(self.stages, self.make_s, strict=True)]
+
+    def speed(self) -> float:
+        if not self.stages or self.stages[-1].workers == 0:
+            return 1.0 / (sum(self.make_s) + 1.0 / self.capable)
+        return min(*self.could_make(), self.capable)
+
+    def see(self, at: float) -> FeedSeen:
+        fed = bool(self.stages)
+        now = self.stages or tuple(StageTarget(0, 0.0) for _ in self.make_s)
+        steps, rates = self.speed(), [*(self.could_make() if fed else ()), self.capable]
+        held = self.cores - sum(workers * cpu for workers, cpu in now)
+        stages = []
+        for i, (workers, cpu) in enumerate(now):
+            upstream_is_the_limit = fed and min(rates[: i + 1]) <= steps * 1.0001 and steps < rates[i + 1]
+            waits = 1.0 - steps / rates[i + 1] if upstream_is_the_limit else 0.0
+            used = cpu * min(1.0, steps / rates[i]) if fed else 0.0
+            stages.append(
+                StageSeen(
+                    consumers=now[i + 1].workers if i + 1 < len(now) else 1,
+                    workers=workers,
+                    cpu=cpu,
+                    cpu_used=self._noisy(used),
+                    made_per_s=self._noisy(steps) if fed else 0.0,
+                    capable_per_s=self._noisy(self.capable),
+                    fill=0.05 if upstream_is_the_limit else 0.95,
+                    wait_share=self._noisy(waits),
+                )
+            )
+        last = stages[-1]
+        return FeedSeen(
+            at=at, trainers=1, data_workers=last.workers, data_worker_cpu=last.cpu, data_worker_cpu_used=last.cpu_used,
+            trainer_cpu=0.0, trainer_cpu_used=0.0, steps_per_s=self._noisy(steps), made_per_s=last.made_per_s,
+            capable_per_s=last.capable_per_s, fill=last.fill, wait_share=last.wait_share,
+            own_share=0.0 if fed else 1.0 - steps / self.capable, free_cpu=held, share_cpu=8.0, stages=tuple(stages),
+        )  # fmt: skip
+
+    def order(self, target: FeedTarget) -> None:
+        self.stages = target.stages
+        assert sum(workers * cpu for workers, cpu in self.stages) <= self.cores + 1e-6, target
 
     def _noisy(self, value: float) -> float:
         return value * self.chance.uniform(1.0 - self.noise, 1.0 + self.noise)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from springtide.domain.feeding import FeedRules, FeedTarget
 from springtide.planning.dataworkers import tune
 from springtide.planning.dataworkers.notes import Phase, Tuning
-from tests.property.feeding_world import Program, World
+from tests.property.feeding_world import Program, Staged, World
 
 KINDS = {
     "linear": Program(),
@@ -25,7 +25,7 @@ KINDS = {
 }
 
 
-def walk(world: World, intervals: int, tuning: Tuning | None = None) -> tuple[Tuning, list[FeedTarget]]:
+def walk(world: World | Staged, intervals: int, tuning: Tuning | None = None) -> tuple[Tuning, list[FeedTarget]]:
     tuning = tune.begin(FeedRules()) if tuning is None else tuning
     targets = []
     for i in range(intervals):
@@ -88,3 +88,24 @@ def test_each_kind_of_program_comes_to_its_end(kind: str) -> None:
     world = World(program=replace(KINDS[kind]))
     tuning, _ = walk(world, 60)
     assert tuning.phase is (Phase.OFF if kind in ("cheap", "slower over the wire") else Phase.STEADY)
+
+
+@given(
+    st.builds(
+        Staged,
+        make_s=st.tuples(st.floats(0.01, 0.3), st.floats(0.01, 0.3)),
+        capable=st.floats(5.0, 60.0),
+        noise=st.floats(0.0, 0.03),
+        chance=st.integers(0, 2**32).map(random.Random),
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_stages_are_tuned_one_by_one_until_the_trainer_is_fed(world: Staged) -> None:
+    alone = world.speed()
+    tuning, targets = walk(world, 70)
+    story = [(target.stages, target.why) for target in targets]
+    assert len({target.stages for target in targets[-15:]}) == 1, story
+    if tuning.phase is Phase.OFF:
+        assert world.capable < 1.2 * alone, story
+    elif sum(world.make_s) * world.capable * 1.5 < 0.8 * world.cores:
+        assert world.speed() >= 0.85 * world.capable, story
