@@ -8,8 +8,8 @@ WAITS_LITTLE = 0.05
 """Share of a consumer's time spent waiting up to which its queue is ideal: the producer is as fast as the consumer."""
 WAITS = 0.1
 """Share from which a job that was tuned counts as short of data: twice the other, so that noise starts nothing."""
-FULL = 0.9
-"""Fill of a queue from which more data workers cannot help: their batches wait, not the consumer."""
+FULL = 0.75
+"""Fill of a queue from which more data workers cannot help: batches wait, not the consumer; the rest is under way."""
 LINEAR = 0.85
 """Of the rate a core seen so far: as many batches a core as smaller sizes made, less what an interval's noise is."""
 RETURNS = 0.5
