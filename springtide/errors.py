@@ -11,6 +11,7 @@ SpringtideError
 │   ├── PortTaken          an address someone else listens on
 │   ├── DiskFull           no room to write
 │   └── UserCodeFailed     the training script raised
+│       └── UnreadableSample    a sample that the user's data set or collate_fn cannot make; its index is told
 ├── TemporaryError         worth retrying after `delay_s`
 │   ├── GroupChanged       a bsp group that was formed anew meanwhile
 │   ├── WrongOwner         a slot that the addressed server does not own (any more)
@@ -78,6 +79,14 @@ class DiskFull(UserError):
 
 class UserCodeFailed(UserError):
     """The training script raised; the message starts with its own error."""
+
+
+class UnreadableSample(UserCodeFailed):
+    """Samples that the user's data set or collate_fn cannot make: `indices` of the data set."""
+
+    def __init__(self, message: str, indices: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.indices = tuple(indices)
 
 
 class TemporaryError(SpringtideError):

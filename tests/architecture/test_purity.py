@@ -74,7 +74,8 @@ def test_nothing_is_unpickled():
         for path in sources.python("springtide")
         if touches(sources.imports(path), {"pickle", "cloudpickle", "dill", "marshal", "shelve"})
     ]
-    assert not found, f"no pickle in the package: {found}"
+    # the user's own code, sealed by the job's secret, in the job's own folder; never from a socket
+    assert found == ["springtide/prep/package.py"], f"pickle elsewhere in the package: {found}"
 
 
 def test_the_native_core_sees_python_only_in_its_bindings():
