@@ -1,0 +1,204 @@
+"""The ladder: from a model and a call to a graph of it, by the first way that works.
+
+In: a model and batches as it was called with. Rungs: torch.export, not strict and strict (Python's bytecode is read);
+then dynamo's first graph (prep/dynamo_rung.py); then marked functions (prep/marked.py). A rung that does not hold gives
+its reason and the user's line. Out: `Captured`. Next: prep/split.py tries what comes after on it.
+"""
+
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from springtide.prep import captured, leaves, standins
+from springtide.prep.captured import Captured, State
+from springtide.prep.explain import Refusal
+from springtide.prep.guard import Guard, TensorKind, relation
+
+LOOSE, STRICT = "torch.export", "torch.export (strict)"
+
+
+class Flat(nn.Module):
+    """A model that is called with tensors alone: other leaves are part of it, and outputs come as leaves."""
+
+    def __init__(self, model: nn.Module, given: Sequence[Any], shape: leaves.Shape) -> None:
+        super().__init__()
+        self.model = model
+        self.given = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in given]
+        self.at = [number for number, leaf in enumerate(given) if isinstance(leaf, torch.Tensor)]
+        self.shape = shape
+        self.train(model.training)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Tensors of what the model gives for these."""
+        every = list(self.given)
+        for at, tensor in zip(self.at, tensors, strict=True):
+            every[at] = tensor
+        args, kwargs = self.shape.rebuild(every)
+        out, _ = leaves.flatten(self.model(*args, **kwargs))
+        return tuple([one for one in out if isinstance(one, torch.Tensor)])
+
+
+class Call:
+    """One call of the model: its leaves, and how arguments are made of them."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.leaves, self.shape = leaves.flatten((args, kwargs))
+        self.args, self.kwargs = args, kwargs
+
+    @property
+    def size(self) -> int:
+        """How much is in it."""
+        return sum(leaf.numel() for leaf in self.leaves if isinstance(leaf, torch.Tensor))
+
+    @property
+    def tensors(self) -> dict[int, torch.Tensor]:
+        """Leaves that are tensors, by number."""
+        return {number: leaf for number, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)}
+
+
+def by_export(
+    model: nn.Module, calls: Sequence[Call], given: Any, whole: dict[str, nn.Module], *, strict: bool
+) -> Captured:
+    """One rung: the whole forward by torch.export, in train mode, for any batch size. Raises what torch raises.
+
+    `given` is what forward returned for the first call: its structure and what of it is no tensor.
+    """
+    call = calls[0]
+    tensors = call.tensors
+    dims = tuple(_dims(number, calls) for number in tensors)
+    flat = Flat(model, call.leaves, call.shape)
+    with warnings.catch_warnings(), standins.standing_in(list(whole.values())):
+        warnings.simplefilter("ignore")
+        program = torch.export.export(flat, tuple(tensors.values()), dynamic_shapes=(dims,), strict=strict)
+        functional = program.run_decompositions({})
+    mutated = {path.removeprefix("model.") for path in functional.graph_signature.buffers_to_mutate.values()}
+    return _captured(model, program, call, given, whole, mutated, STRICT if strict else LOOSE)
+
+
+def _dims(number: int, calls: Sequence[Call]) -> dict[int, Any]:
+    """The first dimension may vary, and any other that does between the batches at hand."""
+    shapes = [call.leaves[number].shape for call in calls if isinstance(call.leaves[number], torch.Tensor)]
+    vary = {
+        at
+        for at in range(len(shapes[0]))
+        if at == 0 or any(len(shape) != len(shapes[0]) or shape[at] != shapes[0][at] for shape in shapes)
+    }
+    return {at: Dim.AUTO if at in vary else Dim.STATIC for at in range(len(shapes[0]))}
+
+
+def _captured(
+    model: nn.Module,
+    program: ExportedProgram,
+    call: Call,
+    given: Any,
+    whole: dict[str, nn.Module],
+    mutated: set[str],
+    rung: str,
+) -> Captured:
+    states: dict[str, State] = {}
+    ours: dict[str, int] = {}
+    numbers = list(call.tensors)
+    for spec in program.graph_signature.input_specs:
+        name, path = spec.arg.name, (spec.target or "").removeprefix("model.")
+        if spec.kind is InputKind.USER_INPUT:
+            ours[name] = numbers[len(ours)]
+        elif spec.kind is InputKind.PARAMETER:
+            states[name] = captured.find_state(model, path, "parameter")
+        elif spec.kind is InputKind.BUFFER:
+            states[name] = captured.find_state(model, path, "buffer")
+        elif spec.kind is InputKind.CONSTANT_TENSOR:
+            states[name] = _constant(model, path or name, program.constants[spec.target or ""])
+        else:
+            raise TypeError(f"forward() uses {spec.kind.name.lower()} {path}, which cannot be sent")
+    graph_module = program.graph_module
+    graph_module.graph.eliminate_dead_code()
+    return Captured(
+        rung=rung,
+        module=graph_module,
+        leaves=ours,
+        states=states,
+        guard=_guard(program, call, ours),
+        tables=list(whole.values()),
+        table_paths=list(whole),
+        rebuild=rebuilding(given),
+        mutated={name for name, state in states.items() if state.path in mutated},
+    )
+
+
+def rebuilding(given: Any) -> Callable[[Sequence[Any]], Any]:
+    """From the tensors of an output to the output, like the one given."""
+    parts, shape = leaves.flatten(given)
+    fixed = [None if isinstance(part, torch.Tensor) else (part,) for part in parts]
+
+    def rebuild(tensors: Sequence[Any]) -> Any:
+        rest = iter(tensors)
+        return shape.rebuild([next(rest) if part is None else part[0] for part in fixed])
+
+    return rebuild
+
+
+def _constant(model: nn.Module, path: str, value: torch.Tensor) -> State:
+    """A tensor that is no buffer: an attribute of a module, watched there, or one that forward makes itself."""
+    for module_path, module in model.named_modules():
+        for name, held in vars(module).items():
+            if isinstance(held, torch.Tensor) and held.data_ptr() == value.data_ptr() and held.shape == value.shape:
+                return State("constant", f"{module_path}.{name}" if module_path else name, held, module, name)
+    return State("constant", path, value)
+
+
+def _guard(program: ExportedProgram, call: Call, ours: dict[str, int]) -> Guard:
+    ranges = {str(symbol): bounds for symbol, bounds in program.range_constraints.items()}
+    tensors: dict[int, TensorKind] = {}
+    relations: list[str] = []
+    symbols: dict[str, str] = {}
+    for node in program.graph.find_nodes(op="placeholder"):
+        if node.name not in ours:
+            continue
+        sizes, least = [], []
+        for at, size in enumerate(node.meta["val"].shape):
+            name = str(size)
+            sizes.append(None if isinstance(size, torch.SymInt) else int(size))
+            bounds = ranges.get(name)
+            least.append(int(bounds.lower) if bounds is not None and sizes[-1] is None else 0)
+            if sizes[-1] is None and name in symbols:
+                relations.append(f"t[{len(tensors)}].size()[{at}] == {symbols[name]}")
+            symbols.setdefault(name, f"t[{len(tensors)}].size()[{at}]")
+        number = ours[node.name]
+        tensors[number] = TensorKind(call.leaves[number].dtype, tuple(sizes), tuple(least))
+    assumed: list[str] = getattr(program, "_guards_code", None) or []
+    relations += [mine for text in assumed if (mine := relation(text)) is not None]
+    fixed = {number: leaf for number, leaf in enumerate(call.leaves) if number not in tensors}
+    return Guard(tensors, fixed, tuple(dict.fromkeys(relations)))
+
+
+def refusal(rung: str, error: BaseException) -> Refusal:
+    """Why a rung did not hold, with the user's line that stopped it."""
+    line, text = "", ""
+    one: BaseException | None = error
+    while one is not None and not line:
+        for frame in reversed(traceback.extract_tb(one.__traceback__)):
+            if captured.is_users(frame.filename) and frame.lineno is not None:
+                line, text = captured.place(frame.filename, frame.lineno)
+                break
+        one = one.__cause__ or one.__context__
+    told = captured.users_line(str(error))
+    if told[0]:
+        line, text = told
+    return Refusal(rung=rung, why=_first_words(error), line=line, text=text)
+
+
+def _first_words(error: BaseException) -> str:
+    said = str(error).strip().split("\n")
+    first = next((part.strip() for part in said if part.strip()), "")
+    return f"{type(error).__name__}: {first[:300]}" if first else type(error).__name__
+
+
+def graph_nodes(graph: fx.Graph) -> list[fx.Node]:
+    """Operations of a graph in order, without placeholders and output."""
+    return [node for node in graph.nodes if node.op not in ("placeholder", "output")]
