@@ -16,6 +16,11 @@ class RoleKind(StrEnum):
     MASTER = "master"
     SERVER = "server"
     WORKER = "worker"
+    DATA_WORKER = "data-worker"
+
+
+RANKED = (RoleKind.SERVER, RoleKind.WORKER, RoleKind.DATA_WORKER)
+"""Of which a job may have several."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,7 +31,7 @@ class Role:
     rank: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind}-{self.rank}" if self.kind in (RoleKind.SERVER, RoleKind.WORKER) else str(self.kind)
+        return f"{self.kind}-{self.rank}" if self.kind in RANKED else str(self.kind)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -31,6 +31,8 @@ class FeedRules:
     """No more than that many where it is found out; None: as many as the cores allow."""
     cpu: float | None = None
     """Cores of one; None: found out."""
+    cores: float | None = None
+    """Cores that the whole job may take, with its workers and servers; None: all that its machines have."""
     every_s: float = 30.0
     """Seconds between two decisions."""
     split: bool = True

@@ -11,6 +11,7 @@ from typing import Literal
 from springtide import errors
 from springtide.domain.caching import CacheRules
 from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.feeding import FeedRules
 from springtide.domain.guarding import GuardRules
 from springtide.domain.plan_rules import PlanRules
 from springtide.domain.straggling import StragglerRules
@@ -90,6 +91,8 @@ class JobSpec:
     """What the job does for its servers without being asked."""
     planning: PlanRules = field(default_factory=PlanRules)
     """Whether and how it finds its size by itself; numbers and limits here are what it begins with."""
+    feeding: FeedRules = field(default_factory=lambda: FeedRules(workers=0))
+    """Whether data workers read the data set and do the stateless part of the model, and how many."""
     worker_cpu: float | None = None
     """Cores of one worker; None leaves it unlimited."""
     worker_memory: int | None = None

@@ -30,8 +30,8 @@ def due(state: "JobState", *, at: float) -> list[events.Event]:
             found.append(events.Late(node.role, node.incarnation, silent_s))
         if node.state not in ALIVE or state.phase is Phase.STARTING:
             continue
-        worker = node.role.kind is RoleKind.WORKER
-        if worker and node.state is NodeState.DRAINING and at - node.drain_since > state.spec.drain_s:
+        leaves = node.role.kind is not RoleKind.SERVER  # by itself: a server goes when its last slot has moved
+        if leaves and node.state is NodeState.DRAINING and at - node.drain_since > state.spec.drain_s:
             found.append(events.Undrained(node.role, node.incarnation))
         elif silent_s > patience_s(state, node):
             found.append(events.Silent(node.role, node.incarnation, silent_s))
@@ -40,7 +40,7 @@ def due(state: "JobState", *, at: float) -> list[events.Event]:
 
 def patience_s(state: "JobState", node: Node) -> float:
     """How long a role may be silent."""
-    if node.role.kind is RoleKind.WORKER:
+    if node.role.kind is not RoleKind.SERVER:
         return state.spec.silence_s
     own = state.spec.server_silence_s
     return max(state.spec.silence_s, SERVER_SILENCE_S) if own is None else own

@@ -23,7 +23,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A server listens at `address`, having restored its slots where it has any."""
+    """A server listens at `address`, having restored its slots where it has any; or a data worker does."""
 
     role: Role
     address: str
@@ -161,6 +161,25 @@ class Emptied:
 
 
 @dataclass(frozen=True, slots=True)
+class DataWorkersScaled:
+    """The job is to have so many data workers from now on, with so many cores each."""
+
+    count: int
+    cpu: float | None
+    """None: as many cores as there are."""
+    why: str
+    pinned: bool = False
+    """The user wants it so: tuning leaves them alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataWorkersRefused:
+    """What data workers would do cannot be handed to them: workers read for themselves."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class InStep:
     """The workers form a bsp group: none can be replaced without the others."""
 
@@ -265,6 +284,8 @@ Event = (
     | ServerReplaced
     | ServerGranted
     | Emptied
+    | DataWorkersScaled
+    | DataWorkersRefused
     | InStep
     | Formed
     | GroupLost

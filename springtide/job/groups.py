@@ -55,11 +55,12 @@ def let_go(nodes: Mapping[str, Node], group: Mapping[int, int], *, at: float) ->
 
 
 def go_back(state: "JobState", why: str, *, at: float) -> list[actions.Action]:
-    """Every living role begins its next life, from the last checkpoint; frames of the generation so far are refused."""
+    """Every living worker and server begins its next life, from the last checkpoint; frames of the generation so far
+    are refused."""
     state.group, state.generation = {}, state.generation + 1
     done: list[actions.Action] = [actions.GroupBack()]
     for node in state.nodes.values():
-        if node.state is not NodeState.JOINED:
+        if node.state is not NodeState.JOINED or node.role.kind is RoleKind.DATA_WORKER:
             continue
         over = actions.Lost if node.role.kind is RoleKind.SERVER else actions.Fence
         done.append(over(node.role, node.incarnation, why))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from springtide.domain.cluster import RoleKind
 from springtide.domain.job import Blame, Phase
-from springtide.job import rollout
+from springtide.job import feeders, rollout
 from springtide.job.nodes import NodeState
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def check(state: "JobState") -> None:
         assert state.blame is not Blame.NONE and state.why, "a failure without a reason"
     if not state.phase.over:
         rollout.check(state)
+        feeders.check(state)
     if state.phase in (Phase.STARTING, Phase.RUNNING):
         working = sum(node.active or (node.finished and not node.removed) for node in workers)
         assert working >= state.workers, f"{working} workers work or have finished, {state.workers} are wanted"

@@ -11,7 +11,7 @@ an exception in the training code      never comes here: the job fails at once w
 a server is away                       a worker that could not go on without it is relaunched; does not count
 =====================================  ================================================================
 
-What becomes of a server's slots: `job.servers`.
+What becomes of a server's slots: `job.servers`. A data worker that is given up never fails the job: `job.feeders`.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,15 @@ from springtide.job.nodes import Node
 
 STEADY_S = 300.0  # a worker that has lived so long is no crash loop: its earlier failures are forgotten
 MAX_BACKOFF_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """A symptom that fails the job unless the exit of some process explains it first."""
+
+    since: float
+    error: str
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +72,7 @@ def after_exit(
         doubled = 2 * node.memory
         why = f"{ended} at {in_gib(node.memory)}: it gets {in_gib(doubled)}"
         return Relaunch(why=why, failures=failures, oom_kills=oom_kills + 1, memory=doubled, starved=True)
-    if node.role.kind is RoleKind.SERVER:
+    if node.role.kind is not RoleKind.WORKER:
         return _crashed(node, str(ended), Blame.INFRASTRUCTURE, spec, at)
     how = f"{ended}, status 0, before its script had ended" if ended.clean else str(ended)
     if node.said:
@@ -82,7 +91,7 @@ def after_silence(node: Node, silent_s: float, limit_s: float, spec: JobSpec, *,
 
 def never_joined(node: Node, silent_s: float) -> GiveUp:
     """A role's first life has not called in for too long."""
-    if node.role.kind is RoleKind.SERVER:
+    if node.role.kind is not RoleKind.WORKER:
         error = f"{node.role} has not called in within {silent_s:.0f} s; its log may say why"
         return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
     return GiveUp(

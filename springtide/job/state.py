@@ -1,17 +1,30 @@
 """Pure. One job as a state machine: `handle(event, at=...)` returns what to do. The clock is an argument.
 
 In: `job.events`. Out: `job.actions`, and `wanted()`: the processes that must exist. What is lost is relaunched by the
-rules of `job.recovery`, a server if its slots can be restored (`job.servers`); else the job fails, saying why.
+rules of `job.recovery`, a server if its slots can be restored (`job.servers`); else the job fails, saying why. Data
+workers come and go beside it all (`job.feeders`).
 An exception in the training script fails it with that exception first. Next: `master.desk`.
 """
 
 from dataclasses import dataclass, field
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleExit, RoleKind, WantedRole
+from springtide.domain.cluster import RANKED, Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.domain.leases import Holder
-from springtide.job import actions, deadlines, events, groups, invariants, planned, recovery, rollout, scaling, servers
+from springtide.job import (
+    actions,
+    deadlines,
+    events,
+    feeders,
+    groups,
+    invariants,
+    planned,
+    recovery,
+    rollout,
+    scaling,
+    servers,
+)
 from springtide.job.deadlines import EXPLANATION_S as EXPLANATION_S
 from springtide.job.nodes import ALIVE, Node, NodeState
 from springtide.job.planned import Planned
@@ -24,15 +37,6 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.STOPPED: frozenset(),
     Phase.FAILED: frozenset(),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Suspicion:
-    """A symptom that fails the job unless the exit of some process explains it first."""
-
-    since: float
-    error: str
-    trace: str = ""
 
 
 @dataclass(slots=True)
@@ -56,7 +60,7 @@ class JobState:
     """How often a bsp group was formed."""
     group: dict[int, int] = field(default_factory=dict)
     """The incarnation of each rank that was formed last."""
-    suspicion: Suspicion | None = None
+    suspicion: recovery.Suspicion | None = None
     untrained: int = 0
     """Shards left when a script ended last."""
     poisoned: str = ""
@@ -67,6 +71,8 @@ class JobState:
     decision: actions.Decided = field(default_factory=lambda: actions.Decided("", ""))
     planned: Planned = field(default_factory=lambda: Planned(sizes={}))
     """What planning has made of it, and what roles to come may take."""
+    feeding: feeders.Feeding = field(default_factory=feeders.Feeding)
+    """Its data workers: how many are wanted, who feeds, and why there are none."""
 
     def __post_init__(self) -> None:
         self.workers = self.workers or self.spec.workers
@@ -83,6 +89,10 @@ class JobState:
         if self.phase.over:
             return []
         match event:
+            case events.DataWorkersScaled() | events.DataWorkersRefused():
+                return feeders.take(self, event, at)
+            case _ if feeders.concerns(event):
+                return feeders.take(self, event, at)
             case events.Joined():
                 return self._joined(event, at)
             case events.Ready(role, address, incarnation):
@@ -104,14 +114,14 @@ class JobState:
                 return self._scaled(event, at)
             case events.Resized() | events.PlanTaken() | events.PlanEnded():
                 news = planned.take(self, event, at)
-                return [self._decide(*news, told=isinstance(event, events.PlanTaken))] if news else []
+                return [self.decide(*news, told=isinstance(event, events.PlanTaken))] if news else []
             case events.ServersScaled() | events.ServerReplaced() | events.ServerGranted():
-                return [self._decide(*rollout.change_servers(self, event, at))]
+                return [self.decide(*rollout.change_servers(self, event, at))]
             case events.Emptied(role):
                 left = rollout.leave(self.node(role), at)
-                return [actions.Left(role), self._decide(*left)] if left else []
+                return [actions.Left(role), self.decide(*left)] if left else []
             case events.Judged(what, why, told):
-                return [self._decide(what, why, told=told)]
+                return [self.decide(what, why, told=told)]
             case events.InStep():
                 self.in_step = True
                 return []
@@ -161,7 +171,7 @@ class JobState:
 
     def wanted(self) -> tuple[WantedRole, ...]:
         """The processes that must exist now; servers first."""
-        nodes = [*self.of_kind(RoleKind.SERVER), *self.of_kind(RoleKind.WORKER)]
+        nodes = [node for kind in RANKED for node in self.of_kind(kind)]
         return tuple(node.wanted for node in nodes if node.state is not NodeState.GONE)
 
     def draining(self, role: Role) -> bool:
@@ -228,7 +238,7 @@ class JobState:
     def _recovered(self, term: int, at: float) -> list[actions.Action]:
         for node in self.nodes.values():
             node.heard_at = at
-        return [self._decide(f"took over as master number {term}", "the master before it has ended; all go on")]
+        return [self.decide(f"took over as master number {term}", "the master before it has ended; all go on")]
 
     # ---- leaving ----
 
@@ -278,20 +288,20 @@ class JobState:
         if isinstance(verdict, recovery.GiveUp):
             if not node.said:
                 return self._fail(verdict.error, verdict.blame)
-            self.suspicion = self.suspicion or Suspicion(at, verdict.error, node.trace)
+            self.suspicion = self.suspicion or recovery.Suspicion(at, verdict.error, node.trace)
             return []  # the exit of another role may explain it: that would be the error to show
         fence = actions.Fence(node.role, node.incarnation, verdict.why)
         after_s = max(verdict.after_s, EXPLANATION_S) if node.said else verdict.after_s
         self.begin_again(node, verdict, after_s, at)
         pause = f" after {after_s:g} s" if after_s else ""
         what = f"relaunch {node.role} as incarnation {node.incarnation}{pause}"
-        return [fence, self._decide(what, verdict.why)]
+        return [fence, self.decide(what, verdict.why)]
 
     def _lost_server(self, node: Node, verdict: recovery.Relaunch | recovery.GiveUp, at: float) -> list[actions.Action]:
         """A server's next life, if what it held can be restored."""
         trained = self.phase is not Phase.STARTING and not node.coming
         if node.coming and isinstance(verdict, recovery.GiveUp):
-            return [self._decide(*rollout.give_up(self, node, verdict.error, at))]
+            return [self.decide(*rollout.give_up(self, node, verdict.error, at))]
         verdict = servers.after_loss(verdict, self.safety, trained=trained)
         if isinstance(verdict, recovery.GiveUp):
             node.move(NodeState.GONE, at=at, why=verdict.error)
@@ -305,7 +315,7 @@ class JobState:
             return [lost, *self._group_back(verdict.why, at)]
         what = servers.relaunch_text(node, self.safety, verdict.after_s, trained=trained)
         more = rollout.double(self, at) if verdict.starved and trained else None
-        return [lost, self._decide(what, verdict.why), *([self._decide(*more)] if more else [])]
+        return [lost, self.decide(what, verdict.why), *([self.decide(*more)] if more else [])]
 
     def _group_back(self, why: str, at: float) -> list[actions.Action]:
         """The bsp group goes on from its last checkpoint, if there is one and it is to go on at all."""
@@ -315,7 +325,7 @@ class JobState:
             return self._end(Phase.STOPPED, f"{self.why}; {why}: {self.safety.newest} is what is left")
         done = groups.go_back(self, why, at=at)
         what = f"take the bsp group back to {self.safety.newest}: all begin anew from it"
-        return [*done, self._decide(what, why)]
+        return [*done, self.decide(what, why)]
 
     def begin_again(self, node: Node, verdict: recovery.Relaunch, after_s: float, at: float) -> None:
         """A role's next life is wanted."""
@@ -370,14 +380,14 @@ class JobState:
         before, self.workers = self.workers, workers
         when = ", and form the bsp group anew before its next shard" if self.group else ""
         what = f"scale from {before} to {workers} workers: {change}{when}"
-        return [*fences, self._decide(what, why), *self._settle()]
+        return [*fences, self.decide(what, why), *self._settle()]
 
     def _formed(self, members: tuple[Holder, ...], why: str, at: float) -> list[actions.Action]:
         self.in_step, self.generation = True, self.generation + 1
         self.group = {holder.rank: holder.incarnation for holder in members}
         if self.phase is Phase.RUNNING:
             groups.let_go(self.nodes, self.group, at=at)
-        return [self._decide(f"{groups.words(self.group)}, number {self.generation}", why)]
+        return [self.decide(f"{groups.words(self.group)}, number {self.generation}", why)]
 
     def _stop_asked(self, why: str, at: float) -> list[actions.Action]:
         if self.phase is Phase.DRAINING:
@@ -407,7 +417,7 @@ class JobState:
         if isinstance(event, events.Undrained):
             return [*self._let_go(node, f"not drained within {self.spec.drain_s:g} s", at), *self._settle()]
         if isinstance(event, events.Late) and node.coming:
-            return [self._decide(*rollout.give_up(self, node, f"silent for {event.silent_s:.0f} s", at))]
+            return [self.decide(*rollout.give_up(self, node, f"silent for {event.silent_s:.0f} s", at))]
         if isinstance(event, events.Late):
             late = recovery.never_joined(node, event.silent_s)
             return self._fail(late.error, late.blame)
@@ -420,7 +430,8 @@ class JobState:
 
     # ---- ends ----
 
-    def _decide(self, what: str, why: str, *, told: bool = False) -> actions.Decided:
+    def decide(self, what: str, why: str, *, told: bool = False) -> actions.Decided:
+        """The last decision, for the story and the status."""
         self.decision = actions.Decided(what, why, told)
         return self.decision
 

@@ -41,8 +41,7 @@ class Agreeing:
                     record.share(request.key, request.value)
                 self._changed.turn()
             case messages.Lookup():
-                await self._changed.until(lambda: request.key in record.shared)
-                return messages.Found(record.shared[request.key])
+                return await self.look_up(request)
             case messages.Claim():
                 return await self._claim(holder, request.key)
             case messages.Settle():
@@ -50,6 +49,11 @@ class Agreeing:
                     record.settle(request.key, holder)
                 self._changed.turn()
         return messages.Ok()
+
+    async def look_up(self, request: messages.Lookup) -> messages.Found:
+        """A value, once it is shared."""
+        await self._changed.until(lambda: request.key in self._record.shared)
+        return messages.Found(self._record.shared[request.key])
 
     async def _barrier(self, rank: int, name: str, turn: int) -> None:
         gates = self._record.gates

@@ -17,7 +17,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.advice import Advice, Adviser
-from springtide.domain.cluster import Role, RoleUsage
+from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.plan import Plan
 from springtide.domain.shape import Shape
 from springtide.domain.stages import Stage
@@ -103,7 +103,7 @@ class Autoscale:
         now, state = self._hands.clock(), self._state
         self._sources = replace(self._sources, usage=usage)
         why = planned.unsettled(state, moving=self._hands.moving())
-        nodes = list(state.nodes.values())
+        nodes = [*state.of_kind(RoleKind.SERVER), *state.of_kind(RoleKind.WORKER)]
         shape = None if why or state.planned.target is not None else planned.shape_of(state)
         self.watching.look(shape, nodes, usage, at=now, extra=state.planned.extra)
         if state.phase.over:

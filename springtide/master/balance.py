@@ -1,16 +1,20 @@
 """Watch how fast workers are, and decide what that means for their leases; the clock is an argument.
 
-In: `master.desk` looks about every tick. Out: `Moves`, which the desk makes in the book and tells. The decisions are
-`job.stragglers` (sizes of leases) and `job.tail` (who gives some back near the end).
+In: `master.desk` looks about every tick. Out: `Moves`, made in the book and told through the desk's doors. The
+decisions are `job.stragglers` (sizes of leases) and `job.tail` (who gives some back near the end).
 """
 
 from collections.abc import Collection
 from typing import NamedTuple
 
 from springtide.data.book import Book
+from springtide.domain.cluster import RoleKind
 from springtide.domain.straggling import StragglerRules
-from springtide.job import stragglers, tail
+from springtide.job import events, stragglers, tail
+from springtide.job.nodes import NodeState
 from springtide.job.paces import Paces
+from springtide.master import entries
+from springtide.master.rounds import Doors
 
 LOOK_S = 1.0  # a heartbeat: nothing is news more often
 
@@ -62,3 +66,17 @@ class Balance:
             for card, key, lease in leases  # in the order they were granted, as `train.hands` works them off
         ]
         return Moves(resizes, tail.level(holdings, self._paces.known(), tuple(alive)))
+
+    def act(self, doors: Doors, now: float) -> None:
+        """Smaller leases for the slow, and near the end some of theirs for others."""
+        book, workers = doors.record.book, doors.record.state.of_kind(RoleKind.WORKER)
+        moves = self.look(book, [node.role.rank for node in workers if node.state is NodeState.JOINED], now)
+        for resize in moves.resizes:
+            with doors.kept(entries.Resize(resize.rank, resize.halvings)):
+                book.resize(resize.rank, resize.halvings)
+            doors.happen(events.Judged(f"resize the leases of worker-{resize.rank}", resize.why))
+        for cut in moves.cuts:
+            with doors.kept(entries.Shorten(cut.wish)):
+                wished = book.wish(cut.wish)
+            if wished:
+                doors.tell("shorten", role=f"worker-{cut.rank}", shard=cut.wish.shard, end=cut.wish.end, why=cut.why)

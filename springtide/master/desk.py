@@ -24,6 +24,7 @@ from springtide.job.state import JobState
 from springtide.master import balance, entries, forming, meetings, standing, tally, telling
 from springtide.master.agreeing import Agreeing
 from springtide.master.autoscale import Advised, Autoscale, Hands
+from springtide.master.feeding import Feeding
 from springtide.master.guards import Guards
 from springtide.master.healing import Healing
 from springtide.master.journal import Journal
@@ -81,7 +82,8 @@ class Desk:
         self._agreeing = Agreeing(record, self._changed, kept=self._kept)
         saving = saving or Saving(CheckpointRules(), pathlib.Path())
         doors = Doors(record=record, changed=self._changed, happen=self._happen, kept=self._kept, tell=self._tell)
-        self.rounds = Rounds(saving, doors, clock)
+        self._doors, self.rounds = doors, Rounds(saving, doors, clock)
+        self._feeding = Feeding(doors, self._agreeing, clock, story.path.parent / "package")
         self._stepping = Stepping(record, self.rounds, self._changed, clock)
         folder = str(saving.folder.absolute())
         self._healing = Healing(
@@ -126,6 +128,9 @@ class Desk:
                 return await self._join_server(peer, request)
             case messages.JoinWorker():
                 return await self._join_worker(peer, request)
+            case messages.JoinDataWorker():
+                self._join(peer, Role(RoleKind.DATA_WORKER, request.rank), request)
+                return self._feeding.welcome()
             case messages.JoinAgent():
                 peer.role = Role(RoleKind.AGENT)
                 self._agents.add(peer)
@@ -139,6 +144,8 @@ class Desk:
             case messages.Scale():
                 if request.servers is not None:
                     self._happen(events.ServersScaled(request.servers, request.why, pinned=True))
+                if request.data_workers is not None:
+                    self._feeding.scale(request.data_workers, request.why)
                 if request.workers is not None:
                     self.record.book.check_group(request.workers)
                     self._happen(events.Scaled(request.workers, request.why, pinned=True))
@@ -159,6 +166,8 @@ class Desk:
                 return self._from_agent(request)
             case RoleKind.SERVER:
                 return await self._from_server(peer.role, peer.incarnation, request)
+            case RoleKind.DATA_WORKER:
+                return await self._feeding.answer(peer.role, peer.incarnation, request)
             case _:
                 return await self._from_worker(peer.role, Holder(peer.role.rank, peer.incarnation), request)
 
@@ -185,11 +194,12 @@ class Desk:
             with self._kept(entries.TakeBack(expired)):
                 self.record.book.take_back(expired)
             self._changed.turn()
-        self._level(now)
+        self._balance.act(self._doors, now)
         self.rounds.look()
         self._rollout.tick()
         self._guards.look(self._tally, self._usage, now)
         self.autoscale.tick(self._usage)
+        self._feeding.tick(self._usage)
         journal = self._journal
         if journal is not None and journal.since_snapshot >= SNAPSHOT_ENTRIES and journal.idle:
             journal.save(self.record.to_bytes())
@@ -199,7 +209,7 @@ class Desk:
         now = self._clock()
         return standing.status_of(
             self.record, self._tally, self._usage, term=self.term, now=now, lag_s=self.lag.longest_s,
-            rounds=self.rounds, moving=self._rollout.moving, autoscale=self.autoscale,
+            rounds=self.rounds, moving=self._rollout.moving, autoscale=self.autoscale, feeding=self._feeding,
         )  # fmt: skip
 
     # ---- members ----
@@ -231,9 +241,10 @@ class Desk:
             incarnation=request.incarnation, lives=tuple(node.incarnation for node in servers),
             generation=self.state.generation, objects=self.record.objects_for(request.rank), cache=spec.cache,
             checkpoint_s=spec.checkpoints.every_s if spec.checkpoints.on else None,
+            feeding=spec.feeding, package=self._feeding.package,
         )  # fmt: skip
 
-    def _join(self, peer: Peer, role: Role, request: messages.JoinServer | messages.JoinWorker) -> None:
+    def _join(self, peer: Peer, role: Role, request: messages.Join) -> None:
         new = self.state.node(role).state is NodeState.EXPECTED
         self._happen(events.Joined(role, request.incarnation, request.pid))
         peer.role, peer.incarnation = role, request.incarnation
@@ -309,6 +320,8 @@ class Desk:
                 await self._gate.enter(holder, request.bound)
             case messages.Leave():
                 self._gate.leave(holder)
+            case messages.Unfed():
+                self._feeding.refused(role, request.why)
             case messages.Finish():
                 self._finish(role, holder, request)
             case _:
@@ -399,28 +412,15 @@ class Desk:
             hurry=self.record.book.came_back, era=self.record.book.era, servers=self._healing.servers(),
             healing=self.state.healing, group_lost=self.state.generation if self.state.group_lost else 0,
             goal=self._rollout.news_for(request.epoch), save=self._stepping.due(),
+            feeders=self._feeding.news_for(request.feeders),
         )  # fmt: skip
-
-    def _level(self, now: float) -> None:
-        """Smaller leases for the slow, and near the end some of theirs for others."""
-        book = self.record.book
-        joined = [node.role.rank for node in self.state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
-        moves = self._balance.look(book, joined, now)
-        for resize in moves.resizes:
-            with self._kept(entries.Resize(resize.rank, resize.halvings)):
-                book.resize(resize.rank, resize.halvings)
-            self._happen(events.Judged(f"resize the leases of worker-{resize.rank}", resize.why))
-        for cut in moves.cuts:
-            with self._kept(entries.Shorten(cut.wish)):
-                wished = book.wish(cut.wish)
-            if wished:
-                self._tell("shorten", role=f"worker-{cut.rank}", shard=cut.wish.shard, end=cut.wish.end, why=cut.why)
 
     def _take_report(self, role: Role, incarnation: int, report: messages.Report | None) -> None:
         if report is not None:
             book, before = self.record.book, self._tally.cache
             self._tally.take(role, report, at=self._clock(), incarnation=incarnation)
             self.autoscale.watching.heard(role, incarnation, report, at=self._clock())
+            self._feeding.heard(role, incarnation, report.feed)
             if (news := decided(before, self._tally.cache)) is not None:
                 self._happen(events.Judged(*news))
             self._tally.note(book.samples_done if book.passes else self._tally.samples, at=self._clock())

@@ -26,6 +26,7 @@ from springtide.master.record import Record
 from springtide.master.saving import Saving
 from springtide.master.uploading import Uploading
 from springtide.rpc import messages
+from springtide.rpc.feeding import PACKAGE_KEY
 
 log = logging.getLogger(__name__)
 HOLD_S = 10.0  # a server's request for orders is held so long
@@ -77,7 +78,10 @@ class Rounds:
         if rules.resume:
             manifest = reader.read(rules.resume, rules.resume_number)
             note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
-            entry = entries.Resume(note, manifest.claims, manifest.objects)
+            claims = tuple(
+                key for key in manifest.claims if key != PACKAGE_KEY
+            )  # the package lies in that run's folder
+            entry = entries.Resume(note, claims, manifest.objects)
             with doors.kept(entry):
                 doors.record.resume(entry)
             samples = doors.record.book.samples_done

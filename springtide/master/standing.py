@@ -4,10 +4,12 @@ In: `master.record`, `master.tally`, what the agent measured. Out: `rpc.messages
 """
 
 from collections.abc import Mapping
+from typing import Any
 
-from springtide.domain.cluster import Role, RoleKind, RoleUsage
+from springtide.domain.cluster import RANKED, Role, RoleKind, RoleUsage
 from springtide.job.nodes import ALIVE, NodeState
 from springtide.master.autoscale import Autoscale
+from springtide.master.feeding import Feeding
 from springtide.master.record import Record
 from springtide.master.rounds import Rounds
 from springtide.master.tally import Tally
@@ -15,17 +17,9 @@ from springtide.rpc.messages import JobStatus, MemberView, Report
 
 
 def status_of(
-    record: Record,
-    tally: Tally,
-    usage: Mapping[Role, RoleUsage],
-    *,
-    term: int,
-    now: float,
-    lag_s: float = 0.0,
-    rounds: Rounds | None = None,
-    moving: int = 0,
-    autoscale: Autoscale | None = None,
-) -> JobStatus:
+    record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float, lag_s: float = 0.0,
+    rounds: Rounds | None = None, moving: int = 0, autoscale: Autoscale | None = None, feeding: Feeding | None = None,
+) -> JobStatus:  # fmt: skip
     """The whole job at this moment; after its end, as it was then."""
     state, book = record.state, record.book
     totals = book.totals()
@@ -54,6 +48,7 @@ def status_of(
         workers_wanted=state.workers,
         servers_alive=alive[RoleKind.SERVER],
         servers_wanted=state.servers_wanted,
+        **fed(record, alive[RoleKind.DATA_WORKER], feeding),
         decision=state.decision.what,
         decision_why=state.decision.why,
         relaunches=state.relaunches,
@@ -76,8 +71,18 @@ def status_of(
     )
 
 
+def fed(record: Record, alive: int, feeding: Feeding | None) -> dict[str, Any]:
+    """Data workers, and how trainers are fed."""
+    return {
+        "data_workers_alive": alive,
+        "data_workers_wanted": record.state.feeding.wanted,
+        "data_workers_why": feeding.why if feeding else "",
+        "feed": feeding.together if feeding else None,
+    }
+
+
 def members(record: Record, tally: Tally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:
-    """Every role of the job, servers first."""
+    """Every role of the job, servers first; data workers come and go, and only those that are there are shown."""
     return tuple(
         MemberView(
             role=node.role,
@@ -89,6 +94,7 @@ def members(record: Record, tally: Tally, usage: Mapping[Role, RoleUsage]) -> tu
             usage=usage.get(node.role),
             low=node.low,
         )
-        for kind in (RoleKind.SERVER, RoleKind.WORKER)
+        for kind in RANKED
         for node in record.state.of_kind(kind)
+        if kind is not RoleKind.DATA_WORKER or node.state is not NodeState.GONE
     )

@@ -182,7 +182,8 @@ def findings(sources: Sources, *, now: float) -> tuple[Finding, ...]:
             role = Role(RoleKind.WORKER, rank)
             found.append(Finding(trouble=Trouble.STRAGGLER, role=role, why=f"its leases were halved {halvings} times"))
     for node in record.state.nodes.values():
-        if node.oom_kills and node.since > changed_at and node.state is not NodeState.GONE:
+        own = node.role.kind is not RoleKind.DATA_WORKER  # those are not planning's
+        if own and node.oom_kills and node.since > changed_at and node.state is not NodeState.GONE:
             why = f"killed for want of memory {node.oom_kills} times"
             found.append(Finding(trouble=Trouble.OOM, role=node.role, why=why))
     refused = sources.guards.refused

@@ -238,6 +238,8 @@ class Agent:
         limits = Limits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
         if wanted.role.kind is RoleKind.SERVER:
             return self._launch(life, "springtide.embedding.server_process", (), limits)
+        if wanted.role.kind is RoleKind.DATA_WORKER:
+            return self._launch(life, "springtide.prep.main", (self.plan.script,), limits)
         return self._launch(life, "springtide.train.runner", (self.plan.script, *self.plan.arguments), limits)
 
     def _master_launch(self, life: Life) -> Launch:
@@ -284,6 +286,7 @@ class Agent:
         grace_s = 0.0 if status.phase is Phase.FAILED else self.plan.grace_s
         with contextlib.suppress(errors.MasterUnreachable, Killed):  # how the job ended is known
             await self._end(master, RoleKind.WORKER, wait_s=grace_s)
+            await self._end(master, RoleKind.DATA_WORKER, wait_s=0.0)
             await self._end(master, RoleKind.SERVER, wait_s=0.0)
             await self._ask(master, messages.Shutdown())
 

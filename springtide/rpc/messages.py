@@ -1,4 +1,4 @@
-"""Every message of the control plane; what they are made of is in `rpc.nouns`, more in `rpc.together`, `rpc.saving`.
+"""Every message of the control plane, made of `rpc.nouns`; more are in `rpc.together`, `rpc.saving`, `rpc.feeding`.
 
 A member sends a `Request` and gets one `Reply` with the same number; msgspec checks types on both sides, so nothing
 malformed gets past `rpc.frames`. Before the first request both sides prove that they know the secret (`rpc.auth`).
@@ -8,9 +8,18 @@ import msgspec
 
 from springtide.domain.caching import CacheRules
 from springtide.domain.cluster import Placement, RoleExit, RoleUsage, WantedRole
+from springtide.domain.feeding import FeedRules
 from springtide.domain.job import Blame, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
+from springtide.rpc.feeding import DataWorkerReady as DataWorkerReady
+from springtide.rpc.feeding import DataWorkerWelcome as DataWorkerWelcome
+from springtide.rpc.feeding import Feeders as Feeders
+from springtide.rpc.feeding import JoinDataWorker as JoinDataWorker
+from springtide.rpc.feeding import Unfed as Unfed
+from springtide.rpc.handshake import Accepted as Accepted
+from springtide.rpc.handshake import Answer as Answer
+from springtide.rpc.handshake import Challenge as Challenge
 from springtide.rpc.nouns import Goal as Goal
 from springtide.rpc.nouns import Holding as Holding
 from springtide.rpc.nouns import JobStatus as JobStatus
@@ -34,34 +43,8 @@ from springtide.rpc.together import Formed as Formed
 from springtide.rpc.together import Leave as Leave
 from springtide.rpc.together import Regroup as Regroup
 
-VERSION = 3
+VERSION = 4
 """Raised when a message changes meaning; both sides must have the same."""
-
-
-# ---- handshake ----
-
-
-class Challenge(Message, frozen=True):
-    """Listener to caller, first thing on a connection."""
-
-    version: int
-    nonce: bytes
-
-
-class Answer(Message, frozen=True):
-    """Caller's proof that it knows the secret."""
-
-    version: int
-    nonce: bytes
-    proof: bytes
-
-
-class Accepted(Message, frozen=True):
-    """Listener's own proof."""
-
-    proof: bytes
-    term: int = 0
-    """Which master of the job this is. A member that has known a higher one hangs up."""
 
 
 # ---- requests ----
@@ -126,6 +109,8 @@ class Heartbeat(Message, frozen=True):
     """Of a worker: states of the user's own objects, by name, if they were taken since the last one."""
     holding: Holding | None = None
     """Of a server that knows its slots."""
+    feeders: int = 0
+    """Of a worker: the epoch of the `Feeders` that it knows; 0: of none."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -218,6 +203,7 @@ class Scale(Message, frozen=True):
     workers: int | None = None
     servers: int | None = None
     why: str = "asked by the user"
+    data_workers: int | None = None
 
 
 class StatusRequest(Message, frozen=True):
@@ -269,6 +255,8 @@ class Pulse(Message, frozen=True):
     """A checkpoint of the bsp group is due: its number."""
     goal: Goal | None = None
     """To a server: whose slots are whose, and which to hand over. To a worker: where slots are, when it lags."""
+    feeders: Feeders | None = None
+    """Who feeds, where that is news."""
 
 
 class ServerWelcome(Message, frozen=True):
@@ -322,6 +310,10 @@ class Welcome(Message, frozen=True):
     """What the workers of a bsp group keep of the rows they train."""
     checkpoint_s: float | None = None
     """Seconds between checkpoints; None: there are none."""
+    feeding: FeedRules = FeedRules(workers=0)
+    """Whether data workers may come to feed it."""
+    package: str = ""
+    """Folder for what they need to do so."""
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
 
@@ -373,10 +365,14 @@ class Refused(Message, frozen=True):
     error: str
 
 
+Join = JoinServer | JoinWorker | JoinDataWorker
 Request = (
     JoinServer
     | ServerReady
     | JoinWorker
+    | JoinDataWorker
+    | DataWorkerReady
+    | Unfed
     | JoinAgent
     | Heartbeat
     | LeaseRequest
@@ -407,6 +403,7 @@ Reply = (
     Ok
     | Pulse
     | ServerWelcome
+    | DataWorkerWelcome
     | Placed
     | Welcome
     | Leased

@@ -7,6 +7,7 @@ import msgspec
 
 from springtide.domain.caching import CacheUse
 from springtide.domain.cluster import Placement, Role, RoleUsage
+from springtide.domain.feeding import FeedState
 from springtide.domain.job import Blame, Phase
 from springtide.domain.leases import Poisoned
 from springtide.domain.shape import Shape
@@ -31,6 +32,8 @@ class Report(Message, frozen=True):
     """A server's own: rows, bytes, requests."""
     cache: CacheUse | None = None
     """Of a worker in a bsp group that could keep rows."""
+    feed: FeedState | None = None
+    """Of a worker that data workers could feed."""
 
 
 class MemberView(Message, frozen=True):
@@ -76,6 +79,12 @@ class JobStatus(Message, frozen=True):
     workers_wanted: int = 0
     servers_alive: int = 0
     servers_wanted: int = 0
+    data_workers_alive: int = 0
+    data_workers_wanted: int = 0
+    data_workers_why: str = ""
+    """Why there are so many, or none: the last word on them."""
+    feed: FeedState | None = None
+    """Of all workers together: how full their queues are, and how long they have waited; None: nobody could be fed."""
     decision: str = ""
     """The last thing the master decided: relaunch, fence, scale."""
     decision_why: str = ""

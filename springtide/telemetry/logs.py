@@ -58,6 +58,11 @@ class RunFiles:
         """Checkpoints of the job, unless it was told to put them elsewhere."""
         return self.root / "checkpoints"
 
+    @property
+    def package(self) -> pathlib.Path:
+        """What data workers need of the job: `prep.package`."""
+        return self.root / "package"
+
     def log_of(self, role: Role) -> pathlib.Path:
         """One role's log."""
         return self.logs / f"{role}.log"

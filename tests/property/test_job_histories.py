@@ -11,7 +11,7 @@ from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.domain.plan_rules import PlanRules
 from springtide.domain.shape import Bounds, Capacity, Shape
 from springtide.domain.stages import Stage
-from springtide.job import actions, carrying, events
+from springtide.job import actions, carrying, events, feeders
 from springtide.job.nodes import LEGAL, NodeState
 from springtide.job.state import JobState
 
@@ -34,7 +34,7 @@ class World:
     def __init__(self):
         self.state, self.now = JobState(SPEC), 0.0
         self.ends, self.fenced, self.lost = [], set(), set()
-        self.seen = self.look()
+        self.seen, self.fed = self.look(), False
 
     def look(self):
         """Where every role is in its lives."""
@@ -48,7 +48,7 @@ class World:
 
     def take(self, event):
         """One event, then every check."""
-        before = self.look()
+        before, before_roster = self.look(), (self.state.feeding.epoch, feeders.roster(self.state))
         try:
             done = self.state.handle(event, at=self.now)
         except errors.SpringtideError:
@@ -60,6 +60,7 @@ class World:
         self.check_lives(before)
         self.check_fences(done)
         self.check_servers(done)
+        self.check_roster(before_roster)
         wanted = [(each.role, each.incarnation) for each in self.state.wanted()]
         assert len({role for role, _ in wanted}) == len(wanted), "a role is wanted twice"
         assert not self.fenced.intersection(wanted) or self.finished_only(wanted), "a fenced life is wanted"
@@ -90,6 +91,13 @@ class World:
                 lives = {life for role, life in self.fenced if role == node.role}
                 over = node.state in (NodeState.FINISHED, NodeState.GONE)
                 assert lives == set(range(node.incarnation + over)), f"{node.role}: {lives} fenced"
+
+    def check_roster(self, before):
+        """Whoever knows the epoch of a roster knows the roster; a data worker alone never ends a job."""
+        epoch, roster = self.state.feeding.epoch, feeders.roster(self.state)
+        assert roster == before[1] or epoch > before[0], "the roster has changed, and nobody hears of it"
+        self.fed = self.fed or bool(roster)
+        assert all(each.address.endswith(each.name) for each in roster), "an address of another life"
 
     def check_servers(self, done):
         """Every life of a server that is over was told once as lost; a job without all servers heals, or is over."""
@@ -156,6 +164,18 @@ def draw_event(world, pick, rare):
             return events.PlanTaken(shape, Stage.ADJUSTING, "faster")
         case "move":
             return carrying.next_move(world.state) or TICK
+        case "feed":
+            return events.DataWorkersScaled(pick(range(MAX_RANK)), pick([None, 0.5, 2.0]), "tuned", pinned=pick([0, 1]))
+        case "unfed":
+            return events.DataWorkersRefused("it cannot be handed over")
+        case "feeder":
+            feeder = pick([each for each in nodes if each.role.kind is RoleKind.DATA_WORKER] or [node])
+            life = max(0, feeder.incarnation - (pick(range(6)) == 0))
+            if feeder.role.kind is not RoleKind.DATA_WORKER or pick([0, 0, 1]):
+                return events.Joined(feeder.role, life)
+            how = pick(["killed", "oom", "evicted", "crashed", "left", "ready", "ready"])
+            where = events.Ready(feeder.role, f"host:{feeder.role}.{life}", life)
+            return where if how == "ready" else ended(feeder.role, how, life)
         case "lost":
             return ended(role, "killed", life)
         case "server lost":
@@ -184,9 +204,14 @@ RARE = [
     "raised",
     "saved",
     "server lost",
+    "feed",
+    "unfed",
+    "feeder",
+    "feeder",
 ]
 # nothing that ends a job before its data does
 CALM = ["plan", "move", "move", "scale", "recover", "saved", "server lost", "finish", "finish", "finish"]
+CALM += ["feed", "feed", *["feeder"] * 6]
 
 
 class JobHistories(stateful.RuleBasedStateMachine):
@@ -209,7 +234,7 @@ TestJobHistories = JobHistories.TestCase
 def test_thousands_of_random_histories_keep_every_invariant(seed):
     chance = random.Random(seed)
     phases = {phase: 0 for phase in Phase}
-    relaunched = scaled = healed = planned = 0
+    relaunched = scaled = healed = planned = fed = 0
     for number in range(2000):
         world, rare = World(), CALM if number % 3 == 0 else RARE  # else hardly one in a thousand would finish
         for _ in range(chance.randrange(80)):
@@ -218,6 +243,7 @@ def test_thousands_of_random_histories_keep_every_invariant(seed):
         relaunched += world.state.relaunches
         scaled += world.state.workers != SPEC.workers
         planned += world.state.planned.stage is Stage.ADJUSTING and world.state.planned.target is None
+        fed += world.fed
         healed += bool(world.lost) and not world.state.healing and world.state.phase is not Phase.FAILED
     assert all(phases.values()), f"some phase was never reached: {phases}"
-    assert relaunched > 500 and scaled > 100 and healed > 50 and planned > 50
+    assert relaunched > 500 and scaled > 100 and healed > 50 and planned > 50 and fed > 50

@@ -1,0 +1,207 @@
+"""Pure. Data workers of a job: how many are wanted, who joins, who leaves, and what becomes of one that is lost.
+
+In: `job.state` with whatever concerns them. Out: actions, and the roster: where those are that feed, numbered, for the
+trainers (`master.feeding` tells them). A data worker holds nothing: it is started again by the rules of `job.recovery`,
+but its loss never fails the job, and nobody waits for one at the end. After too many failures, or when what they would
+do cannot be handed to them, the job goes on without data workers and says so.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeGuard
+
+from springtide import errors
+from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.job import Phase
+from springtide.job import actions, deadlines, events, recovery
+from springtide.job.nodes import ALIVE, Node, NodeState
+
+if TYPE_CHECKING:
+    from springtide.job.state import JobState
+
+Concern = (
+    events.DataWorkersScaled | events.DataWorkersRefused | events.Ready | events.Gone | events.Silent | events.Late
+    | events.Undrained
+)  # fmt: skip
+MOST = 1024  # that can be asked for: more is a mistake
+
+
+@dataclass(slots=True, kw_only=True)
+class Feeding:
+    """What a job wants of its data workers."""
+
+    wanted: int = 0
+    cpu: float | None = None
+    """Cores of each; None: no limit."""
+    pinned: bool = False
+    """The user has set the number by hand."""
+    given_up: str = ""
+    """Why there are none any more, and tuning is to ask for none."""
+    epoch: int = 0
+    """How often the roster, or the number wanted, has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feeder:
+    """A data worker that feeds."""
+
+    name: str
+    """Of its present life: `data-worker-1.2`. A connection to an earlier one is of no use."""
+    rank: int
+    address: str
+
+
+def concerns(event: events.Event) -> TypeGuard[Concern]:
+    """Whether it is about a data worker, and for this room; they join and are heard like anyone."""
+    match event:
+        case events.Gone(ended):
+            return ended.role.kind is RoleKind.DATA_WORKER
+        case events.Ready(role) | events.Silent(role) | events.Late(role) | events.Undrained(role):
+            return role.kind is RoleKind.DATA_WORKER
+        case _:
+            return False
+
+
+def take(state: "JobState", event: Concern, at: float) -> list[actions.Action]:
+    """Take in what concerns data workers."""
+    before = roster(state), state.feeding.wanted
+    done = _take(state, event, at)
+    state.feeding.epoch += (roster(state), state.feeding.wanted) != before
+    return done
+
+
+def roster(state: "JobState") -> tuple[Feeder, ...]:
+    """Those that trainers may send indices to, by rank."""
+    return tuple(
+        Feeder(name=f"{node.role}.{node.incarnation}", rank=node.role.rank, address=node.address)
+        for node in of(state) if node.state is NodeState.JOINED and node.address
+    )  # fmt: skip
+
+
+def of(state: "JobState") -> list[Node]:
+    """All data workers that the job has ever had, by rank."""
+    return state.of_kind(RoleKind.DATA_WORKER)
+
+
+def check(state: "JobState") -> None:
+    """What must hold while a job goes on."""
+    active = sum(node.active for node in of(state))
+    assert active <= state.feeding.wanted, f"{active} data workers where {state.feeding.wanted} are wanted"
+    if state.phase in (Phase.STARTING, Phase.RUNNING):
+        assert active == state.feeding.wanted, f"{active} data workers, {state.feeding.wanted} are wanted"
+    assert not (state.feeding.given_up and active), "data workers were given up, and some are wanted"
+
+
+def _take(state: "JobState", event: Concern, at: float) -> list[actions.Action]:
+    match event:
+        case events.DataWorkersScaled():
+            return _scaled(state, event, at)
+        case events.DataWorkersRefused(why):
+            return [] if state.feeding.given_up else _without(state, why, at)
+        case events.Ready(role, address, incarnation):
+            node = state.node(role)
+            if not state.fenced(role, incarnation) and node.state in ALIVE:
+                node.address = address
+            return []
+        case events.Gone(ended):
+            return _gone(state, ended, at)
+        case events.Silent() | events.Late() | events.Undrained():
+            return _overdue(state, event, at)
+
+
+def _scaled(state: "JobState", event: events.DataWorkersScaled, at: float) -> list[actions.Action]:
+    own = state.feeding
+    if state.phase is Phase.DRAINING:
+        raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
+    if not 0 <= event.count <= MOST:
+        raise errors.BadInput(f"{event.count} data workers: wanted 0 to {MOST}")
+    if own.given_up and not event.pinned:
+        raise errors.BadInput(f"job {state.spec.name} goes on without data workers: {own.given_up}")
+    before, own.given_up = own.wanted, ""
+    own.wanted, own.cpu, own.pinned = event.count, event.cpu, own.pinned or event.pinned
+    changed = _resize(state, event.count, event.why, at)
+    for node in of(state):
+        if node.state is not NodeState.GONE:
+            node.cpu = event.cpu
+    cores = "" if event.cpu is None else f" of {event.cpu:g} CPU"
+    what = f"scale from {before} to {event.count} data workers{cores if event.count else ''}: {changed}"
+    return [state.decide(what, event.why)]
+
+
+def _resize(state: "JobState", count: int, why: str, at: float) -> str:
+    """The highest ranks leave, the lowest free ones come; who does, in words."""
+    own = of(state)
+    active = [node for node in own if node.active]
+    leaving = active[count:]
+    for node in leaving:
+        _let_go(node, why, at)
+    free = [node.role for node in own if node.state is NodeState.GONE and node not in leaving]
+    new = [Role(RoleKind.DATA_WORKER, rank) for rank in range(len(own), len(own) + count)]
+    coming = [*free, *new][: max(0, count - len(active))]
+    for role in coming:
+        _add(state, role, at)
+    parts = [("add", coming), ("drain", [node.role for node in leaving])]
+    return ", ".join(f"{verb} {', '.join(map(str, roles))}" for verb, roles in parts if roles) or "nobody comes or goes"
+
+
+def _add(state: "JobState", role: Role, at: float) -> None:
+    if str(role) in state.nodes:
+        node = state.nodes[str(role)]
+        node.move(NodeState.EXPECTED, at=at, why="wanted again")
+        node.failures = node.oom_kills = 0
+        node.after_s = 0.0
+    else:
+        node = state.nodes[str(role)] = Node(role=role, since=at, heard_at=at)
+    node.memory = state.spec.worker_memory
+
+
+def _let_go(node: Node, why: str, at: float) -> None:
+    """It is not wanted any more: one that feeds gets no new indices, and leaves when all it made is fetched."""
+    if node.state is NodeState.JOINED:
+        node.move(NodeState.DRAINING, at=at, why=why)
+    else:
+        node.removed = True
+        node.move(NodeState.GONE, at=at, why=why)
+
+
+def _gone(state: "JobState", ended: RoleExit, at: float) -> list[actions.Action]:
+    node = state.node(ended.role)
+    if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
+        return []
+    return _lost(state, node, recovery.after_exit(node, ended, state.spec, at=at), str(ended), at)
+
+
+def _overdue(
+    state: "JobState", event: events.Silent | events.Late | events.Undrained, at: float
+) -> list[actions.Action]:
+    node = state.node(event.role)
+    if node.incarnation != event.incarnation or node.state not in (NodeState.EXPECTED, *ALIVE):
+        return []
+    if isinstance(event, events.Undrained):
+        node.move(NodeState.GONE, at=at, why=f"not drained within {state.spec.drain_s:g} s")
+        return []
+    limit_s = state.spec.join_s if isinstance(event, events.Late) else deadlines.patience_s(state, node)
+    verdict = recovery.after_silence(node, event.silent_s, limit_s, state.spec, at=at)
+    return _lost(state, node, verdict, f"silent for {event.silent_s:.0f} s", at)
+
+
+def _lost(
+    state: "JobState", node: Node, verdict: recovery.Relaunch | recovery.GiveUp, how: str, at: float
+) -> list[actions.Action]:
+    if node.state is NodeState.DRAINING or state.phase is Phase.DRAINING:
+        node.move(NodeState.GONE, at=at, why=how)
+        return []
+    if isinstance(verdict, recovery.GiveUp):
+        node.move(NodeState.GONE, at=at, why=how)
+        return _without(state, verdict.error, at)
+    state.begin_again(node, verdict, verdict.after_s, at)
+    pause = f" after {verdict.after_s:g} s" if verdict.after_s else ""
+    return [state.decide(f"relaunch {node.role} as incarnation {node.incarnation}{pause}", verdict.why)]
+
+
+def _without(state: "JobState", why: str, at: float) -> list[actions.Action]:
+    """No more of them; the job goes on."""
+    state.feeding.wanted, state.feeding.given_up = 0, why
+    for node in of(state):
+        if node.active:
+            _let_go(node, why, at)
+    return [state.decide("go on without data workers: workers read for themselves", why)]

@@ -1,0 +1,64 @@
+"""What is said about data workers: how they join, who feeds whom. In: `rpc.nouns`. Next: part of `rpc.messages`.
+
+Mini-batches never come this way: trainers and data workers speak to each other (`prep.channel`).
+"""
+
+from springtide.rpc.nouns import Message
+
+PACKAGE_KEY = "data workers: package"
+"""Under which a trainer shares the `Package` once it lies in the job's folder; also what is claimed to write it."""
+
+
+class JoinDataWorker(Message, frozen=True):
+    """A data worker's process is up. Answered with `DataWorkerWelcome`; said again to every new master."""
+
+    rank: int
+    pid: int
+    incarnation: int = 0
+
+
+class DataWorkerWelcome(Message, frozen=True):
+    """What a data worker needs to know."""
+
+    job: str
+    seed: int
+    heartbeat_s: float
+    package: str
+    """Folder of the job's package; it is there once `PACKAGE_KEY` is shared."""
+
+
+class DataWorkerReady(Message, frozen=True):
+    """The data worker serves mini-batches at `address`."""
+
+    address: str
+
+
+class Unfed(Message, frozen=True):
+    """A trainer cannot be fed, and nor can the others: why."""
+
+    why: str
+
+
+class Package(Message, frozen=True):
+    """The job's package is there."""
+
+    digest: str
+    """Of the program that was split. A worker that has split it otherwise cannot be fed from this package."""
+    stages: int = 1
+
+
+class Feeder(Message, frozen=True):
+    """A data worker that feeds."""
+
+    name: str
+    address: str
+    rank: int = 0
+
+
+class Feeders(Message, frozen=True):
+    """All that feed now, for trainers and for data workers that stand between; told to whoever knows another epoch."""
+
+    epoch: int
+    wanted: int
+    """How many there are to be: more than none, and trainers see to the package."""
+    members: tuple[Feeder, ...] = ()
