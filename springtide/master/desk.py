@@ -83,7 +83,6 @@ class Desk:
         saving = saving or Saving(CheckpointRules(), pathlib.Path())
         doors = Doors(record=record, changed=self._changed, happen=self._happen, kept=self._kept, tell=self._tell)
         self._doors, self.rounds = doors, Rounds(saving, doors, clock)
-        self._feeding = Feeding(doors, self._agreeing, clock, story.path.parent / "package")
         self._stepping = Stepping(record, self.rounds, self._changed, clock)
         folder = str(saving.folder.absolute())
         self._healing = Healing(
@@ -97,6 +96,7 @@ class Desk:
             record, self._guards, advised,
             Hands(happen=self._happen, tell=self._tell, clock=clock, moving=lambda: self._rollout.moving),
         )  # fmt: skip
+        self._feeding = Feeding(doors, self._agreeing, clock, story.path.parent, self.autoscale)
 
     @property
     def spec(self) -> JobSpec:

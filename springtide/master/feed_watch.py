@@ -1,129 +1,94 @@
-"""How a job's trainers are fed: what their reports and the agent's measurements say over an interval, as a `FeedSeen`.
+"""What trainers tell of how they are fed, and what roles use meanwhile, kept for as long as a decision looks back.
 
-In: reports of workers and what roles use, as `master.desk` gets them; the clock is an argument. Not journaled: a master
-that takes over watches again. Next: `master.feeding`.
+In: reports of workers and the agent's measurements, as `master.feeding` gets them; the clock is an argument. Out: a
+`FeedSeen` of an interval (`planning.dataworkers.seeing`). Not journaled: a master that takes over watches again.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from springtide.domain.cluster import Life, Role, RoleKind, RoleUsage
 from springtide.domain.feeding import FeedSeen, FeedState
 from springtide.job import feeders
-from springtide.job.nodes import ALIVE, NodeState
+from springtide.job.nodes import ALIVE, Node, NodeState
 from springtide.job.state import JobState
+from springtide.planning.dataworkers import seeing
+from springtide.planning.dataworkers.seeing import Cores, Told
 
-NOTHING = FeedState()
-
-
-@dataclass(slots=True)
-class Fed:
-    """One trainer's words in this interval."""
-
-    first: FeedState
-    last: FeedState
-    since: float
-    at: float
+USE_EVERY_S = 1.0  # between two readings of a role's processor seconds
+KEPT = 4096  # words of a trainer, readings of a role: an hour of seconds
 
 
-@dataclass(slots=True)
 class FeedWatch:
-    """Of one job; `restart` begins an interval."""
+    """Of one job."""
 
-    since: float = 0.0
-    told: bool = False
-    """Whether any trainer could be fed at all, as far as they have said."""
-    _fed: dict[Life, Fed] = field(default_factory=dict)
-    _latest: dict[Role, FeedState] = field(default_factory=dict)
-    _fills: list[float] = field(default_factory=list)
-    _used: dict[Life, tuple[float, float, float, float]] = field(default_factory=dict)
-    """Of a role: time and processor seconds when first and last measured."""
+    def __init__(self) -> None:
+        self._told: dict[Life, deque[Told]] = {}
+        self._used: dict[Life, deque[tuple[float, float]]] = {}
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None, *, at: float) -> None:
-        """A trainer's word. Of a life that is new only what comes after its first word counts."""
-        if state is None:
-            return
-        self.told = True
-        self._latest[role] = state
-        life = Life(role, incarnation)
-        if life in self._fed:
-            self._fed[life].last, self._fed[life].at = state, at
-        else:
-            self._fed[life] = Fed(state, state, at, at)
-        if state.room:
-            self._fills.append(state.queued / state.room)
+        """A trainer's word."""
+        if state is not None:
+            self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(Told(at, state))
 
     def measure(self, usage: Mapping[Role, RoleUsage], *, at: float) -> None:
         """What the agent measured last."""
         for role, one in usage.items():
-            life = Life(role, one.incarnation)
-            began, first, _, _ = self._used.get(life, (at, one.cpu_s, at, one.cpu_s))
-            self._used[life] = (began, first, at, one.cpu_s)
+            seen = self._used.setdefault(Life(role, one.incarnation), deque(maxlen=KEPT))
+            if not seen or at >= seen[-1][0] + USE_EVERY_S:
+                seen.append((at, one.cpu_s))
 
-    def restart(self, *, at: float) -> None:
-        """An interval begins: totals count from here."""
-        self.since = at
-        self._fills = []
-        self._fed = {life: Fed(one.last, one.last, one.at, one.at) for life, one in self._fed.items()}
-        self._used = {life: (late, last, late, last) for life, (_, _, late, last) in self._used.items()}
+    def forget(self, before: float) -> None:
+        """Nobody looks back further than this."""
+        for told in self._told.values():
+            while len(told) > 1 and told[1].at < before:
+                told.popleft()
+        for used in self._used.values():
+            while len(used) > 1 and used[1][0] < before:
+                used.popleft()
 
-    def together(self, alive: tuple[Role, ...]) -> FeedState | None:
-        """The last words of these trainers, added up; None before any has spoken."""
-        said = [state for role, state in self._latest.items() if role in alive]
+    def together(self, state: JobState) -> FeedState | None:
+        """The last words of all trainers that live, added up; None before any has spoken."""
+        said = [told[-1].state for told in self._living(state).values() if told]
         if not said:
             return None
         return FeedState(**{each.name: sum(getattr(one, each.name) for one in said) for each in fields(FeedState)})
 
-    def seen(self, state: JobState, *, at: float, cores: float) -> FeedSeen | None:
-        """The interval so far; None while there is too little to say anything. `cores`: of the whole job."""
-        alive = {Life(node.role, node.incarnation) for node in state.nodes.values() if node.state in ALIVE}
-        trainers = [one for life, one in self._fed.items() if life in alive and one.at > one.since]
-        looped = [one for one in trainers if one.last.looped_s > one.first.looped_s and _grew(one, "taken") > 0]
-        if not looped:
-            return None
-        in_loops = sum(_grew(one, "looped_s") for one in looped)
-        waited = sum(_grew(one, "waited_s") for one in looped)
-        own = sum(_grew(one, "read_s") + _grew(one, "stateless_s") for one in looped)
-        worker, feeder = self._cores(state, RoleKind.WORKER), self._cores(state, RoleKind.DATA_WORKER)
-        return FeedSeen(
-            at=at, trainers=len(looped), data_workers=len(feeders.roster(state)),
-            data_worker_cpu=feeder[0], data_worker_cpu_used=feeder[1],
-            trainer_cpu=worker[0], trainer_cpu_used=worker[1],
-            steps_per_s=sum(_rate(one, "taken") for one in looped),
-            made_per_s=sum(_rate(one, "made") for one in looped),
-            capable_per_s=sum(_capable(one) for one in looped),
-            fill=sum(self._fills) / len(self._fills) if self._fills else 0.0,
-            wait_share=min(1.0, waited / in_loops), own_share=min(1.0, own / in_loops),
-            free_cpu=max(0.0, cores - self._taken(state)),
+    def seen(self, state: JobState, *, at: float, since: float, cores: float, hold: bool) -> FeedSeen | None:
+        """The interval; None where there is too little to go by. `cores`: of the whole job; `hold`: whether trainers
+        can be given other cores."""
+        told = {str(life): words for life, words in self._living(state).items()}
+        return seeing.see(told, self._cores(state, since, cores, hold=hold), at=at, since=since)
+
+    def _living(self, state: JobState) -> dict[Life, Sequence[Told]]:
+        nodes = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        return {life: self._told[life] for node in nodes if (life := _life(node)) in self._told}
+
+    def _cores(self, state: JobState, since: float, cores: float, *, hold: bool) -> Cores:
+        present = [node for node in state.nodes.values() if node.state is not NodeState.GONE]
+        feeding = [node for node in feeders.of(state) if node.state is NodeState.JOINED and node.address]
+        workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        taken = sum(self._used_by(node, since) if node.cpu is None else node.cpu for node in present)
+        return Cores(
+            data_workers=len(feeding), data_worker_cpu=_mean([node.cpu or 0.0 for node in feeding]),
+            data_worker_cpu_used=_mean([self._used_by(node, since) for node in feeding]),
+            trainer_cpu=_mean([node.cpu or 0.0 for node in workers]) if hold else 0.0,
+            trainer_cpu_used=_mean([self._used_by(node, since) for node in workers]),
+            free_cpu=max(0.0, cores - taken), share_cpu=cores / max(1, len(workers)),
         )  # fmt: skip
 
-    def _used_by(self, life: Life) -> float:
-        began, first, at, last = self._used.get(life, (0.0, 0.0, 0.0, 0.0))
-        return max(0.0, last - first) / (at - began) if at > began else 0.0
-
-    def _cores(self, state: JobState, kind: RoleKind) -> tuple[float, float]:
-        """Cores of one of that kind, and what one has used; without a limit it has what it uses, one at least."""
-        nodes = [node for node in state.of_kind(kind) if node.state is NodeState.JOINED]
-        used = [self._used_by(Life(node.role, node.incarnation)) for node in nodes]
-        mean = sum(used) / len(used) if used else 0.0
-        limits = [node.cpu for node in nodes if node.cpu is not None]
-        return (sum(limits) / len(limits) if limits else max(1.0, mean)), mean
-
-    def _taken(self, state: JobState) -> float:
-        """Cores that the job's roles have, or use where they have no limit."""
-        nodes = [node for node in state.nodes.values() if node.state is not NodeState.GONE]
-        return sum(self._used_by(Life(node.role, node.incarnation)) if node.cpu is None else node.cpu for node in nodes)
+    def _used_by(self, node: Node, since: float) -> float:
+        """Cores that a role has used in the interval."""
+        seen = [each for each in self._used.get(_life(node), ()) if each[0] >= since]
+        if len(seen) < 2:
+            return 0.0
+        return max(0.0, seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
 
 
-def _grew(one: Fed, name: str) -> float:
-    return float(max(0, getattr(one.last, name) - getattr(one.first, name)))
+def _life(node: Node) -> Life:
+    return Life(node.role, node.incarnation)
 
 
-def _rate(one: Fed, name: str) -> float:
-    return _grew(one, name) / (one.at - one.since)
-
-
-def _capable(one: Fed) -> float:
-    """Mini-batches a second of a trainer that has nothing to do with making them."""
-    rest = _grew(one, "looped_s") - _grew(one, "waited_s") - _grew(one, "read_s") - _grew(one, "stateless_s")
-    return _grew(one, "taken") / max(rest, 1e-3 * _grew(one, "looped_s"), 1e-9)
+def _mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0

@@ -7,32 +7,49 @@ what `master.feed_watch` has seen.
 
 import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
-from springtide.domain.feeding import FeedState
+from springtide.domain.feeding import FeedState, FeedTarget
 from springtide.domain.job import Phase
 from springtide.job import events, feeders
-from springtide.job.nodes import ALIVE, NodeState
+from springtide.job.nodes import NodeState
+from springtide.master import entries
 from springtide.master.agreeing import Agreeing
+from springtide.master.autoscale import Autoscale
 from springtide.master.feed_watch import FeedWatch
 from springtide.master.rounds import Doors
+from springtide.planning.dataworkers import seeing, tune
+from springtide.planning.dataworkers.notes import Tuning
 from springtide.rpc import messages
 from springtide.rpc.feeding import Feeder, Feeders
+from springtide.telemetry.logs import RunFiles
+
+TUNING_KEY = "data workers: tuning"
+"""Under which the record keeps how far tuning is: a master that takes over does not begin anew."""
+_NUMBERS = re.compile(r"\d[\d,.:]*")
+UNIT, MANY_CORES = 1.0, 8  # cores of one step of size; half of that where there are few
 
 
 class Feeding:
     """The data workers of one job."""
 
     def __init__(
-        self, doors: Doors, agreeing: Agreeing, clock: Callable[[], float], package: pathlib.Path,
+        self, doors: Doors, agreeing: Agreeing, clock: Callable[[], float], folder: pathlib.Path, autoscale: Autoscale
     ) -> None:  # fmt: skip
+        """`folder`: of the run; `autoscale`: who else changes the job."""
         self._state, self._rules = doors.record.state, doors.record.state.spec.feeding
-        self._doors, self._agreeing, self._clock = doors, agreeing, clock
-        self.package = str(package.absolute())
+        self._doors, self._agreeing, self._clock, self._autoscale = doors, agreeing, clock, autoscale
+        self.package = str(RunFiles(folder).package.absolute())
         self.watch = FeedWatch()
-        self._why = ""
+        self._why = self._said = ""
+        self._shape: tuple[Any, ...] = ()
+        self._changed_at = self._decided_at = clock()
 
     # ---- data workers ----
 
@@ -86,8 +103,7 @@ class Feeding:
     @property
     def together(self) -> FeedState | None:
         """How all trainers are fed, for people."""
-        workers = self._state.of_kind(RoleKind.WORKER)
-        return self.watch.together(tuple(node.role for node in workers if node.state in ALIVE))
+        return self.watch.together(self._state)
 
     @property
     def why(self) -> str:
@@ -98,11 +114,14 @@ class Feeding:
 
     def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
         """See to the number that is wanted."""
-        self.watch.measure(usage, at=self._clock())
-        state, rules = self._state, self._rules
+        state, rules, now = self._state, self._rules, self._clock()
+        self.watch.measure(usage, at=now)
+        self._notice(now)
         if state.phase is not Phase.RUNNING or state.feeding.given_up or state.feeding.pinned or rules.off:
             return
-        if rules.workers is not None and not state.feeding.epoch and self._doors.record.leased_at is not None:
+        if rules.workers is None:
+            self._tune(now)
+        elif not state.feeding.epoch and self._doors.record.leased_at is not None:
             self._want(rules.workers, rules.cpu, "asked for with the job")
 
     def scale(self, count: int, why: str) -> None:
@@ -113,6 +132,63 @@ class Feeding:
     def _want(self, count: int, cpu: float | None, why: str, *, pinned: bool = False) -> None:
         self._why = why
         self._doors.happen(events.DataWorkersScaled(count, cpu, why, pinned=pinned))
+
+    def _notice(self, now: float) -> None:
+        """When what feeds and what is fed changed last: words from before say nothing of now."""
+        sizes = self._state.planned.sizes[RoleKind.WORKER]
+        shape = (self._state.feeding.epoch, self._state.feeding.cpu, self._state.workers, sizes.cpu)
+        if shape != self._shape:
+            self._shape, self._changed_at = shape, now
+
+    def _tune(self, now: float) -> None:
+        """Ask the tuning what it wants, every so often; do what differs from what there is."""
+        record, every_s = self._doors.record, self._rules.every_s
+        planning = self._state.spec.planning.on and not self._autoscale.settled
+        if record.leased_at is None or planning:
+            self._decided_at = now
+            return
+        if now < self._decided_at + every_s:
+            return
+        since, self._decided_at = max(self._decided_at, seeing.settled_at(self._changed_at, every_s)), now
+        self.watch.forget(since)
+        hold = not self._state.spec.planning.on and self._state.planned.sizes[RoleKind.WORKER].cpu is not None
+        seen = self.watch.seen(self._state, at=now, since=since, cores=self.cores, hold=hold)
+        if seen is None:
+            return
+        before = self._tuning()
+        tuning, target = tune.decide(before, seen)
+        if tuning != before:
+            self._note(tuning)
+        self._act(target, hold=hold)
+
+    def _act(self, target: FeedTarget, *, hold: bool) -> None:
+        own, worker = self._state.feeding, self._state.planned.sizes[RoleKind.WORKER]
+        kind = _NUMBERS.sub("#", target.why)
+        if kind != self._said:  # numbers in it that move on are no news
+            self._said = kind
+            self._doors.tell("feeding", why=target.why, data_workers=target.data_workers, cpu=target.data_worker_cpu)
+        if (target.data_workers, target.data_worker_cpu if target.data_workers else own.cpu) != (own.wanted, own.cpu):
+            self._want(target.data_workers, target.data_worker_cpu, target.why)
+        if hold and target.trainer_cpu is not None and target.trainer_cpu != worker.cpu:
+            self._doors.happen(events.Resized(RoleKind.WORKER, target.trainer_cpu, worker.memory, target.why))
+        self._why = target.why
+
+    def _tuning(self) -> Tuning:
+        """As it was left, by this master or the one before."""
+        kept = self._doors.record.shared.get(TUNING_KEY)
+        try:
+            return msgspec.msgpack.decode(kept, type=Tuning) if kept else tune.begin(self._rules, unit=self._unit)
+        except msgspec.MsgspecError:  # another version's
+            return tune.begin(self._rules, unit=self._unit)
+
+    def _note(self, tuning: Tuning) -> None:
+        kept = msgspec.msgpack.encode(tuning)
+        with self._doors.kept(entries.Share(TUNING_KEY, kept)):
+            self._doors.record.share(TUNING_KEY, kept)
+
+    @property
+    def _unit(self) -> float:
+        return UNIT if self.cores >= MANY_CORES else UNIT / 2
 
     @property
     def cores(self) -> float:

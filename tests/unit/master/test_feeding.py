@@ -1,0 +1,208 @@
+"""Data workers at the master: they join, trainers hear of them, tuning has its way, and a new master knows it all."""
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from springtide import errors
+from springtide.domain.cluster import Role, RoleExit, RoleKind, RoleUsage
+from springtide.domain.feeding import FeedRules, FeedState
+from springtide.domain.job import JobSpec
+from springtide.job import feeders
+from springtide.master import desk
+from springtide.master.journal import Journal
+from springtide.master.main import rebuild
+from springtide.master.record import Record
+from springtide.rpc import messages
+from springtide.rpc.feeding import PACKAGE_KEY
+from springtide.rpc.listener import Peer
+from springtide.telemetry.events import EventLog
+from tests.unit.master.test_desk import CARD, Clock, everyone, with_desk
+
+FIXED = FeedRules(workers=2, cpu=0.5)
+AUTO = FeedRules(every_s=10.0, cores=8.0)
+BEAT = messages.Heartbeat()
+
+
+async def training(master, clock):
+    """Everyone is there and a lease is out."""
+    peers = await everyone(master)
+    await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+    master.tick()
+    return peers
+
+
+async def come(master, rank=0, incarnation=0, address="host:9"):
+    peer = Peer(address="data")
+    welcome = await master.handle(peer, messages.JoinDataWorker(rank, 5, incarnation))
+    await master.handle(peer, messages.DataWorkerReady(address))
+    return peer, welcome
+
+
+async def wanted(master, peers):
+    outlook = await master.handle(peers["agent"], messages.Look())
+    return [str(each.role) for each in outlook.wanted if each.role.kind is RoleKind.DATA_WORKER]
+
+
+def test_a_fixed_number_is_wanted_once_training_has_begun(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master)
+        master.tick()
+        assert await wanted(master, peers) == []
+        await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+        master.tick()
+        assert await wanted(master, peers) == ["data-worker-0", "data-worker-1"]
+        status = master.status()
+        assert (status.data_workers_alive, status.data_workers_wanted) == (0, 2)
+        assert status.data_workers_why == "asked for with the job"
+        master.tick()
+        assert master.state.feeding.epoch == 1
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def test_a_job_without_them_wants_none_until_the_user_says_so(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        assert await wanted(master, peers) == []
+        await master.handle(peers["worker-0"], messages.Scale(data_workers=1))
+        assert await wanted(master, peers) == ["data-worker-0"]
+
+    with_desk(test, tmp_path)
+
+
+def test_workers_hear_who_feeds_and_only_when_that_is_news(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        worker = peers["worker-0"]
+        pulse = await master.handle(worker, BEAT)
+        assert pulse.feeders.wanted == 2 and pulse.feeders.members == ()
+        _, welcome = await come(master)
+        assert welcome.package == str(tmp_path / "package") and welcome.job == "job"
+        news = (await master.handle(worker, messages.Heartbeat(feeders=pulse.feeders.epoch))).feeders
+        assert [(each.name, each.address) for each in news.members] == [("data-worker-0.0", "host:9")]
+        assert (await master.handle(worker, messages.Heartbeat(feeders=news.epoch))).feeders is None
+        killed = RoleExit(role=Role(RoleKind.DATA_WORKER, 0), pid=5, signal="SIGKILL")
+        await master.handle(peers["agent"], messages.Exited(killed))
+        assert (await master.handle(worker, messages.Heartbeat(feeders=news.epoch))).feeders.members == ()
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def test_a_data_worker_waits_for_the_package_and_is_told_to_drain(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        peer = Peer(address="data")
+        await master.handle(peer, messages.JoinDataWorker(1, 5))
+        waiting = asyncio.create_task(master.handle(peer, messages.Lookup(PACKAGE_KEY)))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await master.handle(peers["worker-0"], messages.Share(PACKAGE_KEY, b"it is there"))
+        assert (await waiting).value == b"it is there"
+        assert not (await master.handle(peer, BEAT)).drain
+        await master.handle(peers["worker-0"], messages.Scale(data_workers=1))
+        assert (await master.handle(peer, BEAT)).drain
+        with pytest.raises(errors.BadInput, match="may not ask for LeaseRequest"):
+            await master.handle(peer, messages.LeaseRequest(CARD))
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def test_one_that_was_given_up_hears_so(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        peer, _ = await come(master)
+        killed = RoleExit(role=Role(RoleKind.DATA_WORKER, 0), pid=5, signal="SIGKILL")
+        await master.handle(peers["agent"], messages.Exited(killed))
+        assert (await master.handle(peer, BEAT)).fenced
+        with pytest.raises(errors.Fenced):
+            await master.handle(peer, messages.DataWorkerReady("host:9"))
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await master.handle(peers["worker-0"], messages.Unfed("an IterableDataset has no indices"))
+        assert await wanted(master, peers) == []
+        assert master.status().data_workers_why == "worker-0: an IterableDataset has no indices"
+        clock.now += 100
+        master.tick()
+        assert await wanted(master, peers) == []
+
+    with_desk(test, tmp_path, feeding=FIXED)
+
+
+def feed(steps, *, read_share):
+    """The words of a trainer after so many steps of a tenth of a second."""
+    return FeedState(taken=steps, looped_s=0.1 * steps, read_s=0.1 * steps * read_share)
+
+
+async def train(master, clock, peers, seconds, *, read_share):
+    """A trainer's reports and the agent's measurements, a second apart."""
+    for _ in range(seconds):
+        clock.now += 1.0
+        report = messages.Report(step=1, samples=1, feed=feed(int(clock.now * 10), read_share=read_share))
+        await master.handle(peers["worker-0"], messages.Heartbeat(report))
+        usage = RoleUsage(role=Role(RoleKind.WORKER, 0), cpu_s=clock.now)
+        await master.handle(peers["agent"], messages.Look((usage,)))
+        master.tick()
+
+
+def test_where_reading_takes_much_of_a_step_tuning_begins_with_one_for_the_trainer(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await train(master, clock, peers, 9, read_share=0.6)
+        assert await wanted(master, peers) == []
+        await train(master, clock, peers, 4, read_share=0.6)
+        assert await wanted(master, peers) == ["data-worker-0"]
+        assert "60%" in master.status().data_workers_why
+        assert master.status().feed.taken == int(clock.now * 10)
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
+def test_where_it_takes_little_none_are_started_and_the_reason_is_told(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await train(master, clock, peers, 13, read_share=0.01)
+        assert await wanted(master, peers) == [] and "too little" in master.status().data_workers_why
+        await train(master, clock, peers, 30, read_share=0.01)
+        told = [line for line in (tmp_path / "events.jsonl").read_text().splitlines() if '"feeding"' in line]
+        assert len(told) == 2, "each reason once"
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
+def test_what_the_user_has_set_by_hand_tuning_leaves_alone(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await master.handle(peers["worker-0"], messages.Scale(data_workers=3))
+        await train(master, clock, peers, 30, read_share=0.6)
+        assert len(await wanted(master, peers)) == 3
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
+def test_a_master_that_takes_over_goes_on_with_the_tuning(tmp_path):
+    spec = JobSpec(name="job", feeding=dataclasses.replace(AUTO, cpu=1.0), silence_s=1e9)
+
+    async def first():
+        clock, story = Clock(), EventLog(tmp_path / "events.jsonl")
+        journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
+        master = desk.Desk(Record(spec), story, clock, journal)
+        peers = await training(master, clock)
+        await train(master, clock, peers, 13, read_share=0.6)
+        await come(master)
+        await journal.committed()
+        snapshot, kept = journal.read()
+        story.close()
+        journal.close()
+        return master.record, rebuild(spec, snapshot, kept)
+
+    before, after = asyncio.run(first())
+    assert after.state.feeding == before.state.feeding and after.state.feeding.wanted == 1
+    assert after.shared == before.shared and len(after.shared) == 1
+    assert [(each.name, each.address) for each in feeders.roster(after.state)] == [("data-worker-0.0", "host:9")]
