@@ -64,6 +64,12 @@ Recovery = Annotated[str, typer.Option(help="A server is lost: train its part ag
 Planning = Annotated[
     list[str] | None, typer.Option(help="How it is planned, such as sample_s=10.", metavar="NAME=VALUE")
 ]
+DataWorkers = Annotated[
+    str, typer.Option(help="Processes that make batches for workers.", metavar="NUMBER|auto|off")
+]  # fmt: skip
+DataWorkerCpu = Annotated[
+    float | None, typer.Option(help="Cores of each of them.  [default: found out]", metavar="CORES")
+]  # fmt: skip
 Straggler = Annotated[
     list[str] | None, typer.Option(help="When a worker counts as slow, such as window=20.", metavar="NAME=VALUE")
 ]
@@ -97,6 +103,9 @@ def run(
     servers: Annotated[int | None, typer.Option(min=1, help="Parameter servers.  [default: planned]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Workers.  [default: planned]")] = None,
     cpu: Cpu = None,
+    data_workers: DataWorkers = "auto",
+    data_worker_cpu: DataWorkerCpu = None,
+    poison: Annotated[str, typer.Option(help="A sample cannot be made: fail, or skip and report it.")] = "fail",
     plan: Annotated[bool | None, typer.Option(help="Let the job find its size.  [default: if it is open]")] = None,
     quota: Annotated[float | None, typer.Option(help="Cores of the whole job.", metavar="CORES")] = None,
     planning: Planning = None,
@@ -143,9 +152,9 @@ def run(
         name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
         heartbeat_s=heartbeat, relaunches=relaunches, recovery=recovery, tries=tries, stragglers=tuple(straggler or ()),
         plan=plan, quota=quota, planning=tuple(planning or ()), brain=brain, history=history,
-        guards=guards, grace_s=grace, checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir,
-        checkpoint_url=checkpoint_url, upload_every_s=upload_every, mirror=mirror, resume=resume,
-        as_json=as_json, debug=debug,
+        data_workers=data_workers, data_worker_cpu=data_worker_cpu, poison=poison, guards=guards, grace_s=grace,
+        checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir, checkpoint_url=checkpoint_url,
+        upload_every_s=upload_every, mirror=mirror, resume=resume, as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)
 
@@ -213,25 +222,30 @@ def checkpoints(job: Job = None, folder: Runs = RUNS, as_json: Json = False, deb
 
 
 @app.command(
-    short_help="Change how many workers or servers a running job has.",
+    short_help="Change how many workers, servers or data workers it has.",
     epilog="""\b
 Example:
-  springtide scale train --workers 4 --servers 2
+  springtide scale train --workers 4 --servers 2 --data-workers 3
 """,
 )
 def scale(
     workers: Annotated[int | None, typer.Option(min=1, help="So many workers from now on.")] = None,
     servers: Annotated[int | None, typer.Option(min=1, help="So many servers; slots move while they serve.")] = None,
+    data_workers: Annotated[int | None, typer.Option(min=0, help="So many data workers; 0: none.")] = None,
     job: Job = None,
     sure: Annotated[bool, typer.Option("--yes", help="Also far more than there are cores.")] = False,
     folder: Runs = RUNS,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Change how many workers or servers a running job has. New ones join, surplus ones drain; the others train on."""
+    """Change how many workers, servers or data workers a job has. New ones join, surplus ones drain; others train on.
+
+    A number of data workers that you set by hand is not tuned any more.
+    """
     from springtide.cli import steer as verb
 
-    return verb.scale(job, workers=workers, servers=servers, folder=folder, as_json=as_json, sure=sure)
+    wanted = verb.Wanted(workers=workers, servers=servers, data_workers=data_workers)
+    return verb.scale(job, wanted, folder=folder, as_json=as_json, sure=sure)
 
 
 @app.command(

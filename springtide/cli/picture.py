@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from springtide.cli import feeding
 from springtide.domain.cluster import RoleKind
 from springtide.domain.job import Phase
 from springtide.rpc.messages import JobStatus
@@ -82,6 +83,8 @@ def picture(status: JobStatus) -> Group:
     notes.add_column(max_width=WIDTH - 12)
     if ending(status):
         notes.add_row("draining", ending(status))
+    if (status.data_workers_wanted or status.data_workers_alive) and not status.phase.over:
+        notes.add_row("fed", feeding.shown(status))
     if status.stage and not status.phase.over:
         notes.add_row("plan", f"{status.stage}: {status.target or status.shape or 'not all of it is there'}")
     if status.decision:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from springtide import errors
-from springtide.cli import keeping, outcome, sizing, view
+from springtide.cli import feeding, keeping, outcome, sizing, view
 from springtide.domain import caching, job, own_machine, resources
 from springtide.domain.guarding import GuardRules
 from springtide.domain.straggling import StragglerRules
@@ -54,6 +54,9 @@ class RunOptions:
     tries: int = 3
     stragglers: tuple[str, ...] = ()
     guards: bool = True
+    data_workers: str = "auto"
+    data_worker_cpu: float | None = None
+    poison: str = "fail"
     plan: bool | None = None
     quota: float | None = None
     planning: tuple[str, ...] = ()
@@ -113,6 +116,9 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
         cache=caching.rules(options.cache, allocation=options.allocation, staleness=options.cache_staleness),
         stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
         guards=guard_rules(options, sizes),
+        feeding=feeding.rules(
+            options.data_workers, cpu=options.data_worker_cpu, poison=options.poison, quota=options.quota, cores=cores()
+        ),
         worker_cpu=sizes.worker_cpu, server_cpu=sizes.server_cpu,
         worker_memory=limits.memory, server_memory=limits.memory, planning=sizes.planning,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from springtide.cli import jobs, outcome
+from springtide.cli import feeding, jobs, outcome
 from springtide.cli.picture import WIDTH, alive_text, decision_of, wrap
 from springtide.domain.cluster import RoleKind
 from springtide.domain.job import Phase
@@ -58,6 +58,8 @@ def text(run: Run, job: JobStatus) -> str:
         f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
         f"{f'{job.relaunches} relaunched, ' if job.relaunches else ''}master's term {job.term}"
     )
+    if fed := feeding.shown(job):
+        lines += wrap(f"fed     {fed}")
     if job.staleness is not None:
         lines += wrap(f"stale   {job.staleness_p50} pushes at the median, {job.staleness} at most")
     if job.cache is not None:
@@ -71,7 +73,7 @@ def text(run: Run, job: JobStatus) -> str:
     if not job.phase.over:
         lines += [line for poisoned in job.poisoned for line in wrap(f"lost    {poisoned}")]
     if not job.phase.over:
-        lines += ["", f"{'ROLE':<12} {'STATE':<10} {'LIFE':>4} {'CPU':>9} {'MEMORY':>8}  LIMITS"]
+        lines += ["", f"{'ROLE':<14} {'STATE':<10} {'LIFE':>4} {'CPU':>9} {'MEMORY':>8}  LIMITS"]
         lines += [member_row(each) for each in job.members]
     return "\n".join(lines)
 
@@ -115,7 +117,7 @@ def member_row(member: MemberView) -> str:
     if member.low:
         limits.append("low priority")
     line = (
-        f"{member.role!s:<12} {state:<10} {member.incarnation:>4} {cpu:>9} {memory:>8}  {', '.join(limits) or 'none'}"
+        f"{member.role!s:<14} {state:<10} {member.incarnation:>4} {cpu:>9} {memory:>8}  {', '.join(limits) or 'none'}"
     )
     return line.rstrip()
 

@@ -5,6 +5,7 @@ In: a job's name. Out: what its master said. Both are safe to repeat.
 
 import os
 import time
+from dataclasses import asdict, dataclass
 
 import msgspec
 
@@ -21,33 +22,44 @@ def most_workers() -> int:
     return WORKERS_A_CORE * (os.cpu_count() or 1)
 
 
-def scale(
-    name: str | None,
-    *,
-    workers: int | None = None,
-    servers: int | None = None,
-    folder: str,
-    as_json: bool,
-    sure: bool = False,
-) -> int:
-    """Ask for so many workers or servers; new ones join and surplus ones drain while the others train on."""
-    if workers is None and servers is None:
-        raise errors.BadInput("say how many: --workers N, --servers N, or both")
-    if max(workers or 0, servers or 0) > (most := most_workers()) and not sure:
-        wanted = f"{workers} workers" if (workers or 0) > most else f"{servers} servers"
-        raise errors.BadInput(
-            f"{wanted}: this machine has {os.cpu_count()} cores, and more than {most} of them would mostly "
-            "wait for each other. Nothing was changed; if it is what you want, say --yes"
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How many of each kind; None leaves them."""
+
+    workers: int | None = None
+    servers: int | None = None
+    data_workers: int | None = None
+
+    @property
+    def said(self) -> dict[str, int]:
+        """What was said, by name."""
+        return {name: count for name, count in asdict(self).items() if count is not None}
+
+
+def scale(name: str | None, wanted: Wanted, *, folder: str, as_json: bool, sure: bool = False) -> int:
+    """Ask for so many; new ones join and surplus ones drain while the others train on."""
+    if not wanted.said:
+        raise errors.BadInput("say how many: --workers N, --servers N, --data-workers N, or several of these")
+    most = most_workers()
+    for kind, count in wanted.said.items():
+        if count > most and not sure:
+            raise errors.BadInput(
+                f"{words(kind, count)}: this machine has {os.cpu_count()} cores, and more than {most} of them would "
+                "mostly wait for each other. Nothing was changed; if it is what you want, say --yes"
+            )
     run = jobs.pick(name, folder)
-    jobs.ask(run, messages.Scale(workers, servers))
-    counts = {"worker": workers, "server": servers}
-    text = " and ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items() if n is not None)
+    jobs.ask(run, messages.Scale(wanted.workers, wanted.servers, data_workers=wanted.data_workers))
+    text = " and ".join(words(kind, count) for kind, count in wanted.said.items())
     print(f"job {run.job}: {text} wanted; see `springtide status {run.job}`")
     if as_json:
-        said = {f"{kind}s": n for kind, n in counts.items() if n is not None}
-        print(msgspec.json.encode({"job": run.job, **said}).decode())
+        print(msgspec.json.encode({"job": run.job, **wanted.said}).decode())
     return 0
+
+
+def words(kind: str, count: int) -> str:
+    """`1 worker`, `2 data workers`."""
+    noun = kind.removesuffix("s").replace("_", " ")
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def stop(name: str | None, *, wait: bool, folder: str, as_json: bool) -> int:

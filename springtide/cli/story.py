@@ -75,6 +75,9 @@ def sentence(event: Event) -> str:
             return f"checkpoint {event['number']} is without a mirror: {event['mirror']}"
         case "uploaded" if event["outcome"] != "complete":
             return f"checkpoint {event['number']} was not copied to {event['url']}: {event['why']}"
+        case "feeding":
+            some = f"{event['data_workers']} of {event['cpu']:g} CPU" if event["data_workers"] and event["cpu"] else ""
+            return f"data workers: {some or event['data_workers'] or 'none'}: {event['why']}"
         case "plan":
             return planned(event)
         case "resumed":

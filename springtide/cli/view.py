@@ -55,6 +55,8 @@ def open_view(plan: RunPlan, files: RunFiles) -> View:
         heading += f", planned within {bounds.quota.cpu:g} cores"
     elif spec.worker_cpu is not None:
         heading += f", cpu {spec.worker_cpu:g} each"
+    if spec.feeding.workers:
+        heading += f", {count(spec.feeding.workers, 'data worker')}"
     if spec.worker_memory is not None:
         heading += f", memory {show_memory(spec.worker_memory)} each"
     follow = Follow(files)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from springtide.cli import app, run
+from springtide.cli import app, feeding, run
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,10 @@ def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
         (["--memory", "2"], "memory 2 bytes: a process needs 32M at least; give a unit, such as 2G"),
         (["--memory", "lots"], "memory 'lots': wanted a number and a unit, such as 512M or 2G"),
         (["--name", "My Job"], "job name 'My Job': use lower-case letters"),
+        (["--data-workers", "two"], "--data-workers two: wanted a number, auto or off, such as --data-workers 2"),
+        (["--data-worker-cpu", "4096"], "--data-worker-cpu 4096: this machine has "),
+        (["--data-workers", "1", "--data-worker-cpu", "0"], "data workers: 0 cores each; wanted more than 0"),
+        (["--poison", "skp"], "no policy named 'skp'. Did you mean 'skip'?"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_anything_starts(tmp_path, monkeypatch, capsys, options, said):
@@ -84,3 +88,16 @@ def test_a_job_is_named_after_its_script(tmp_path):
 def test_a_folder_is_not_a_script(tmp_path):
     with pytest.raises(FileNotFoundError, match="is a directory; give the training script in it"):
         run.find_script(str(tmp_path))
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("auto", None), ("off", 0), ("3", 3)])
+def test_data_workers_are_a_number_found_out_or_off(text, wanted):
+    rules = feeding.rules(text, cpu=None, poison="fail", quota=None, cores=8)
+    assert (rules.workers, rules.cores) == (wanted, 8.0)
+
+
+def test_scaling_nothing_is_a_mistake_and_too_much_is_asked_back(capsys, tmp_path):
+    assert app.main(["scale", "--logs", str(tmp_path)]) == 2
+    assert "--data-workers N" in capsys.readouterr().err
+    assert app.main(["scale", "--data-workers", "9999", "--logs", str(tmp_path)]) == 2
+    assert "9999 data workers: this machine has " in capsys.readouterr().err

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from springtide.cli import outcome, picture, view
+from springtide.cli import feeding, outcome, picture, view
 from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.feeding import FeedState
 from springtide.domain.job import Blame, Phase
 from springtide.rpc.messages import JobStatus, MemberView
 from springtide.telemetry.logs import SCRIPT_RAISED, make_run
@@ -156,3 +157,22 @@ def test_exit_codes_say_who_is_to_blame():
     assert code(Phase.FAILED, Blame.USER) == 1
     assert code(Phase.FAILED, Blame.INFRASTRUCTURE) == 3
     assert code(Phase.STOPPED) == 130
+
+
+def test_a_status_says_who_feeds_and_how_full_queues_are():
+    feed = FeedState(queued=3, room=8, waited_s=1.0, looped_s=10.0)
+    fed = msgspec.structs.replace(
+        STATUS, data_workers_alive=1, data_workers_wanted=2, data_workers_why="asked", feed=feed
+    )  # fmt: skip
+    assert feeding.shown(fed) == "1/2 data workers, 3 of 8 batches ready, waited 10% of the time; asked"
+    assert "3 of 8 batches ready" in drawn(fed)
+    none = msgspec.structs.replace(STATUS, data_workers_why="too little to pay for them")
+    assert feeding.shown(none) == "none: too little to pay for them" and feeding.shown(STATUS) == ""
+    assert "too little" not in drawn(none)
+
+
+def drawn(status):
+    """The picture as text."""
+    console = Console(file=io.StringIO(), width=80)
+    console.print(picture.picture(status))
+    return console.file.getvalue()
