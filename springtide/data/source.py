@@ -171,7 +171,7 @@ def _tolerant(fetch: Fetch) -> Fetch:
     return attempt
 
 
-def on_one_line(error: Exception) -> str:
+def on_one_line(error: BaseException) -> str:
     """An error of the user's code in brief, with the deepest line of that code: not of a library that it called."""
     said = str(error).strip().splitlines()
     frames = traceback.extract_tb(error.__traceback__)

@@ -146,6 +146,10 @@ class Channel:
             self._read(memoryview(buffer).cast("B")[:size])
         return Received(kind, told, Payload(bytes(text[fields:]), buffer))
 
+    def fileno(self) -> int:
+        """For select and poll: readable when a message begins, none of which is ever read ahead."""
+        return self._sock.fileno()
+
     def close(self) -> None:
         """Hang up. A thread in `recv` gets EOFError; batches that came stay valid as long as they are held."""
         with contextlib.suppress(OSError):  # the peer was first

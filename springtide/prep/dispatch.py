@@ -21,6 +21,7 @@ DEATHS = 5  # a step that so many workers died of is not given to a sixth
 HOLDERS = 3  # at most so many workers make one step at a time
 HASTE = 1.5  # a step is taken over if that comes so many times sooner: a repetition costs a core its time
 GRACE_S = 0.05  # and so much sooner: a busy machine lets a process wait that long now and then
+PATIENCE_S = 10.0  # a step is overdue for good after five times what it takes and this
 GUESS_S = 1.0  # what a step takes, before anyone has made one
 NEWS = 0.3  # weight of the last duration in a mean: some ten steps tell a change
 
@@ -113,6 +114,11 @@ class Dispatch:
         """Workers that take steps."""
         return sum(not worker.leaving for worker in self.workers.values())
 
+    @property
+    def deserted(self) -> bool:
+        """Whether there is nobody who could make anything: none that takes steps, none that still has some."""
+        return not self.workers
+
     def joined(self, worker: str, *, at: float) -> list[Order]:
         """A worker can be given steps from now on."""
         if worker in self.workers:
@@ -199,6 +205,14 @@ class Dispatch:
     def remaining_s(self, step: int, *, at: float) -> float | None:
         """Seconds until someone should have made a step that is waited for; None: nobody has been told to."""
         return min((self._finish_in(name, step, at) for name in self.steps[step].holders), default=None)
+
+    def overdue(self, step: int, *, at: float) -> bool:
+        """Whether a step is so late that whoever has it may never answer. Not one that workers have died of."""
+        state = self.steps[step]
+        if state.fate is not Fate.WAITING or state.deaths:
+            return False
+        holders = [self.workers[name] for name in state.holders]
+        return bool(holders) and all(at - one.since > PATIENCE_S + 5 * self._mean(one) for one in holders)
 
     # What follows changes the books of workers and of steps together, so that they always agree.
 

@@ -1,0 +1,322 @@
+"""A trainer and its data workers in one process: what is wanted comes once, in order, whoever is there to make it."""
+
+import gc
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from springtide import errors
+from springtide.data.source import Unreadable
+from springtide.domain.feeding import BatchName
+from springtide.prep.feed import Feed, Wanted
+from springtide.prep.serving import Serving
+from springtide.prep.stage import Pipeline, Stage
+
+SECRET = b"s" * 32
+PATIENCE_S = 60.0
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def doubled(indices):
+    return torch.from_numpy(indices) * 2
+
+
+def serve(*runs, stage=0, **options):
+    return Serving(Pipeline(tuple(Stage(f"s{n}", run) for n, run in enumerate(runs))), stage, SECRET, **options)
+
+
+def batches(count, size=4):
+    return [
+        Wanted(np.arange(n * size, (n + 1) * size), BatchName(epoch=0, shard=0, first=n * size, samples=size))
+        for n in range(count)
+    ]
+
+
+def none_of_it(indices):
+    raise AssertionError("the trainer made a batch that it should have been fed")
+
+
+class Fed:
+    """A feed and its data workers, all closed at the end."""
+
+    def __init__(self, *servings, **options):
+        self.feed = Feed(SECRET, **options)
+        self.servings = []
+        for serving in servings:
+            self.add(serving)
+
+    def add(self, serving):
+        self.servings.append(serving)
+        before = self.feed.state.workers
+        self.feed.attach(f"dw-{len(self.servings)}", serving.address)
+        until(lambda: self.feed.state.workers > before)
+        return serving
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.feed.close()
+        for serving in self.servings:
+            serving.close()
+
+
+def until(condition):
+    tick, left = threading.Event(), PATIENCE_S
+    while not condition():
+        assert left > 0, "waited in vain"
+        tick.wait(0.005)
+        left -= 0.005
+
+
+def firsts(made):
+    return [int(one[0]) for one in made]
+
+
+def test_batches_come_in_order_from_several_workers():
+    with Fed(serve(doubled), serve(doubled)) as fed:
+        made = list(fed.feed.read(batches(40), none_of_it))
+        assert firsts(made) == [8 * n for n in range(40)]
+        state = fed.feed.state
+        assert (state.made, state.taken, state.queued, state.workers) == (40, 40, 0, 2)
+        assert all(serving.made for serving in fed.servings)
+
+
+def test_a_second_pass_uses_the_same_workers_and_late_answers_of_the_first_are_dropped():
+    with Fed(serve(doubled)) as fed:
+        early = fed.feed.read(batches(20), none_of_it)
+        assert int(next(early)[0]) == 0
+        early.close()
+        assert firsts(fed.feed.read(batches(5), none_of_it)) == [0, 8, 16, 24, 32]
+
+
+def test_with_nobody_attached_the_trainer_makes_them_itself():
+    with Fed() as fed:
+        assert firsts(fed.feed.read(batches(3), doubled)) == [0, 8, 16]
+        assert fed.feed.state.room == 0 and fed.feed.state.read_s > 0
+
+
+def test_workers_are_used_from_when_they_come_and_not_while_the_trainer_wants_none():
+    own = []
+    wants = True
+    with Fed() as fed:
+        reading = fed.feed.read(batches(12), lambda i: own.append(1) or doubled(i), fed=lambda: wants)
+        made = [next(reading), next(reading)]
+        fed.add(serve(doubled))
+        made += [next(reading) for _ in range(3)]
+        wants = False
+        made += list(reading)
+    assert firsts(made) == [8 * n for n in range(12)]
+    assert 2 <= len(own) < 12
+
+
+def test_a_batch_without_indices_keeps_its_place_and_nothing_beyond_it_is_wanted_early():
+    asked = []
+
+    def wanted():
+        for one in [*batches(2), Wanted(np.empty(0, np.int64), None), *batches(1)]:
+            asked.append(len(one.indices))
+            yield one
+
+    with Fed(serve(doubled)) as fed:
+        reading = fed.feed.read(wanted(), none_of_it)
+        next(reading), next(reading)
+        assert asked == [4, 4, 0]
+        assert next(reading) is None
+        assert int(next(reading)[0]) == 0
+        assert next(reading, "end") == "end"
+
+
+def test_a_poison_batch_is_tried_again_and_stands_in_its_place():
+    tried = []
+
+    def poisoned(indices):
+        if 8 in indices:
+            tried.append(1)
+            raise ValueError("row 8 is torn")
+        return doubled(indices)
+
+    with Fed(serve(poisoned), serve(poisoned)) as fed:
+        made = list(fed.feed.read(batches(5), none_of_it))
+    assert isinstance(made[2], Unreadable) and "ValueError: row 8 is torn" in made[2].error
+    assert firsts(made[:2] + made[3:]) == [0, 8, 24, 32]
+    assert len(tried) == 2
+
+
+def test_what_cannot_be_sent_is_told_by_name():
+    with Fed(serve(lambda indices: {"rows": object()})) as fed:
+        (made,) = fed.feed.read(batches(1), none_of_it)
+    assert "batch['rows'] is of type builtins.object" in made.error
+
+
+def test_an_unknown_type_is_made_here_once_and_known_from_then_on():
+    def pair(indices):
+        return Pair(doubled(indices), torch.ones(1))
+
+    own = []
+    with Fed(serve(pair), room=1) as fed:
+        made = list(fed.feed.read(batches(6), lambda indices: own.append(1) or pair(indices)))
+    assert all(isinstance(one, Pair) for one in made) and len(own) == 1
+
+
+def test_whoever_makes_a_batch_it_has_the_same_random_numbers_and_the_trainers_stay_its_own():
+    def noisy(indices):
+        return torch.rand(3), np.random.rand(2), torch.from_numpy(indices)
+
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    with Fed() as fed:
+        own = list(fed.feed.read(batches(4), noisy))
+        assert torch.equal(before, torch.random.get_rng_state())
+    with Fed(serve(noisy)) as fed:
+        theirs = list(fed.feed.read(batches(4), none_of_it))
+    for one, other in zip(own, theirs, strict=True):
+        assert torch.equal(one[0], other[0]) and np.array_equal(one[1], other[1])
+    assert not torch.equal(own[0][0], own[1][0])
+
+
+def test_a_worker_that_is_closed_loses_nothing():
+    with Fed(serve(doubled), serve(doubled)) as fed:
+        reading = fed.feed.read(batches(60), doubled)
+        made = [next(reading) for _ in range(10)]
+        fed.servings[0].close()
+        made += [next(reading) for _ in range(10)]
+        fed.servings[1].close()
+        made += list(reading)
+    assert firsts(made) == [8 * n for n in range(60)]
+
+
+def test_a_worker_that_drains_answers_what_it_has_and_is_done():
+    with Fed(serve(doubled), serve(doubled)) as fed:
+        reading = fed.feed.read(batches(60), none_of_it)
+        made = [next(reading) for _ in range(10)]
+        fed.servings[0].drain()
+        made += list(reading)
+        assert fed.servings[0].done.wait(PATIENCE_S)
+        assert not fed.servings[1].done.is_set()
+        until(lambda: fed.feed.state.workers == 1)
+    assert firsts(made) == [8 * n for n in range(60)]
+
+
+def test_a_worker_that_is_detached_finishes_and_is_asked_no_more():
+    with Fed(serve(doubled), serve(doubled)) as fed:
+        reading = fed.feed.read(batches(60), none_of_it)
+        made = [next(reading) for _ in range(10)]
+        fed.feed.detach("dw-1")
+        until(lambda: fed.servings[0].trainers == 0)
+        before = fed.servings[0].made
+        made += list(reading)
+        assert fed.servings[0].made == before
+    assert firsts(made) == [8 * n for n in range(60)]
+
+
+def test_an_idle_worker_takes_over_from_one_that_hangs():
+    held = threading.Event()
+
+    def hangs(indices):
+        held.wait(PATIENCE_S)
+        return doubled(indices)
+
+    with Fed(serve(hangs), serve(doubled)) as fed:
+        assert firsts(fed.feed.read(batches(12), none_of_it)) == [8 * n for n in range(12)]
+        held.set()
+
+
+def test_a_trainer_that_takes_none_is_owed_no_more_than_its_memory_allows():
+    with Fed(serve(lambda indices: torch.zeros(250_000)), room=100, most_bytes=5_500_000) as fed:
+        reading = fed.feed.read(batches(200), none_of_it)
+        for _ in range(20):
+            next(reading)
+        room = fed.feed.state.room
+        assert 2 <= room <= 5
+        until(lambda: fed.feed.state.queued == room - 1)  # it has one in its hand
+        assert fed.servings[0].made <= 20 + room
+        reading.close()
+
+
+def test_the_wait_for_a_batch_can_be_bounded():
+    held = threading.Event()
+    with Fed(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
+        reading = fed.feed.read(batches(1), none_of_it, timeout_s=0.05)
+        with pytest.raises(TimeoutError, match=r"0\.05 s"):
+            next(reading)
+        held.set()
+
+
+def test_what_a_trainer_asks_for_besides_goes_to_the_first_stage():
+    class Keeping:
+        def __call__(self, indices):
+            return doubled(indices)
+
+        def keeping(self, indices, asks):
+            return doubled(indices), list(asks)
+
+    with Fed(serve(Keeping())) as fed:
+        fed.feed.asks = (3, 5)
+        assert [one[1] for one in fed.feed.read(batches(2), none_of_it)] == [[3, 5]] * 2
+
+
+def test_two_trainers_are_served_in_turn():
+    serving = serve(doubled)
+    with Fed(serving) as one, Fed() as other:
+        other.feed.attach("dw", serving.address)
+        until(lambda: other.feed.state.workers)
+        first, second = one.feed.read(batches(20), none_of_it), other.feed.read(batches(20), none_of_it)
+        pairs = list(zip(first, second, strict=True))
+        assert [firsts(pair) for pair in pairs] == [[8 * n, 8 * n] for n in range(20)]
+        next(first, None), next(second, None)
+
+
+def test_a_stage_in_the_middle_passes_on_what_it_is_asked_and_makes_it_itself_when_alone():
+    calls = []
+
+    def first(indices):
+        calls.append(threading.current_thread())
+        return doubled(indices)
+
+    def second(made):
+        return made + 1
+
+    last = serve(first, second, stage=1)
+    before = serve(first, second, stage=0)
+    with Fed(last) as fed:
+        assert firsts(fed.feed.read(batches(3), none_of_it)) == [1, 9, 17]
+        assert before.made == 0 and last.made == 3
+        last.attach("first-0", before.address)
+        until(lambda: before.trainers)
+        assert firsts(fed.feed.read(batches(20), none_of_it)) == [8 * n + 1 for n in range(20)]
+        assert before.made >= 20
+        before.close()
+        assert firsts(fed.feed.read(batches(3), none_of_it)) == [1, 9, 17]
+
+
+def test_nonsense_is_refused_by_name():
+    with pytest.raises(errors.BadInput, match="stage 1 of a pipeline of 1"):
+        serve(doubled, stage=1)
+    with pytest.raises(errors.BadInput, match="a queue of 0 batches"):
+        Feed(SECRET, room=0)
+
+
+def test_a_worker_of_another_job_is_left_alone():
+    stranger = Serving(Pipeline((Stage("s", doubled),)), 0, b"x" * 32)
+    with Fed() as fed:
+        fed.feed.attach("dw", stranger.address)
+        assert firsts(fed.feed.read(batches(2), doubled)) == [0, 8]
+        assert fed.feed.state.workers == 0
+    stranger.close()
+
+
+def test_a_feed_that_is_dropped_leaves_no_thread():
+    before = threading.active_count()
+    serving = serve(doubled)
+    Feed(SECRET).attach("dw", serving.address)  # nobody has it any more
+    gc.collect()
+    serving.close()
+    until(lambda: threading.active_count() == before)
