@@ -1,4 +1,4 @@
-"""Commands that try things out and change no job: `bench`, `plan`, `simulate`, `reproduce`.
+"""Commands that try things out and change no job: `bench`, `plan`, `explain-split`, `simulate`, `reproduce`.
 
 In: options. Out: each hands over to its own file, imported when it is called. Next: `cli.app` lists them beside others.
 """
@@ -63,6 +63,34 @@ def plan(
     from springtide.cli import plan as verb
 
     return verb.plan(source, policy=policy, folder=folder, as_json=as_json)
+
+
+@app.command(
+    "explain-split",
+    short_help="What of a script data workers could do, and why.",
+    epilog="""\b
+Example:
+  springtide explain-split train.py -- --epochs 1
+""",
+)
+def explain_split(
+    script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the script, after --.", metavar="-- ARGS")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="How long it may take to train a few batches.", metavar="SECONDS")] = (
+        300.0
+    ),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """What of a script data workers could do: what moves, what stays, the line that stopped it, bytes and cost.
+
+    The script runs by itself in a process of its own, for a few batches; nothing is kept of what it trains.
+    """
+    from springtide.cli import explain_split as verb
+
+    return verb.explain_split(script, arguments or (), timeout_s=timeout, as_json=as_json, debug=debug)
 
 
 @app.command(

@@ -83,7 +83,7 @@ class Explanation:
 
     def text(self) -> str:
         """The whole story, for a terminal of 80 columns."""
-        lines = [self.summary, ""]
+        lines = [*_wrap(self.summary), ""]
         if self.moved:
             lines += ["Moves to data workers:", *_groups(self.moved), ""]
         if self.stayed:

@@ -87,9 +87,12 @@ class Untouched:
 def untouched(model: nn.Module, whole: Sequence[nn.Module]) -> Iterator[Untouched]:
     """Whatever happens inside, the model and the random numbers are as before when it is over."""
     before = Untouched(model, whole)
+    bars: Any = vars(torch.hub)["tqdm"]  # torch's interpreters make them, shown or not, and the first starts a thread
+    interval, bars.monitor_interval = getattr(bars, "monitor_interval", 0), 0
     try:
         yield before
     finally:
+        bars.monitor_interval = interval
         before.restore()
 
 

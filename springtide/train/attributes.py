@@ -1,7 +1,7 @@
 """What forward() may read of a model besides parameters and buffers: plain attributes. Whether they are as they were.
 
-In: splitting.py and split_forward.py. A part of forward() that runs elsewhere was made with the attributes of a moment,
-and assigns none: so a forward() that changes any is not split, and once one has changed the user's own forward runs.
+In: split_forward.py. A part of forward() that runs elsewhere was made with the attributes of a moment: once one has
+changed, the user's own forward runs. (One that assigns attributes itself is not split at all: prep/untouched.py.)
 """
 
 from typing import Any, NamedTuple

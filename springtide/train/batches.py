@@ -16,9 +16,11 @@ import torch
 from springtide import errors
 from springtide.data.source import Source, Unreadable, as_batch
 from springtide.domain.samples import SampleRange
+from springtide.embedding.lookup import Crossed
 from springtide.train.hands import Hands
 from springtide.train.meter import Meter
 from springtide.train.orders import PAUSE, Order
+from springtide.train.splitting import Fed, Splitting
 
 if TYPE_CHECKING:
     from springtide.train.allotting import Allotted
@@ -36,8 +38,15 @@ class Handed:
     """The batch is the whole group's, not yet this rank's part of it."""
     plan: "Allotted | None" = None
     """What a schedule has said about it, where there is one."""
+    crossing: tuple[Any, ...] | None = None
+    """What data workers have made of it besides: the results of the moved part of forward()."""
     following: "Callable[[], Handed | None]" = lambda: None
     """What comes after it, where that is read ahead; waits for it. None: nothing, or no batch."""
+
+    @property
+    def seen(self) -> Any:
+        """All of it in which ids of tables may be found."""
+        return self.batch if self.crossing is None else Crossed(self.batch, self.crossing)
 
 
 class Follower(Protocol):
@@ -72,6 +81,7 @@ class Batches:
         *,
         ahead: bool,
         length: int | None,
+        splitting: Splitting | None = None,
         at_rest: Callable[[], None] = lambda: None,
     ) -> None:
         self.epoch = 0
@@ -81,6 +91,7 @@ class Batches:
         self._meter = meter
         self._ahead = ahead
         self._length = length
+        self._splitting = splitting
         self._at_rest = at_rest
         """Called when the loop asks for its next batch: all that belongs to the last one is done."""
         self._passes = 0
@@ -119,8 +130,9 @@ class Batches:
                 else:
                     self.epoch = now.order.epoch
                     self._follower.hand_out(now, None if following is PAUSED else following)
-                    yield now.batch
+                    yield now.batch if self._splitting is None else self._splitting.hand_out(now)
                     self._follower.taken_back()
+                    self._end_batch()
                     self._at_rest()
                 now = following if self._ahead else next(feed, None)
             self._follower.close_pass(early=False)
@@ -129,6 +141,11 @@ class Batches:
             raise
         finally:
             self._running = False
+            self._end_batch()
+
+    def _end_batch(self) -> None:
+        if self._splitting is not None:
+            self._splitting.taken_back()
 
     def _leave(self) -> None:
         """The loop was left by break or by an error; with the process ending there is nothing to wait for."""
@@ -179,7 +196,8 @@ def read(
         elif not order.ranges:
             yield PAUSED if order.regroups is None else Handed(order, None)
         elif hands is None or order.claim is None or hands.wanted(order.claim):
-            yield Handed(order, as_batch(collated), whole)
+            came = collated if isinstance(collated, Fed) else Fed(collated)
+            yield Handed(order, as_batch(came.batch), whole, crossing=came.crossing)
 
 
 def streamed(source: Source, *, rank: int, workers: int, epochs: range) -> Iterator[Handed]:

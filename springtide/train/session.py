@@ -6,7 +6,7 @@ iterates over), optimizer.py (what it steps), step.py (where both meet).
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from springtide.embedding import uncompiled
 from springtide.train import batches, leases, link, orders, registry, reports, streams, wiring
 from springtide.train.meter import Meter
 from springtide.train.reading_ahead import ReadingAhead
+from springtide.train.splitting import Splitting
 
 One = torch.optim.Optimizer
 Registered = TypeVar("Registered")
@@ -41,11 +42,15 @@ def join(**settings: Any) -> "Job":
 class Job:
     """A worker's place in its job."""
 
+    witness: "ClassVar[Callable[[Splitting | None, sources.Source], None] | None]" = None
+    """Shown what every job of this process has prepared (train/explaining.py); None for the splitting: no indices."""
+
     def __init__(self, settings: config.Settings, to_master: link.Link) -> None:
         self._settings = settings
         self._link = to_master
         self._welcome = to_master.join()
         self._wired: wiring.Wired | None = None
+        self._splitting: Splitting | None = None
         self.rank: int = self._welcome.rank
         """Number of this worker, from 0."""
         self.workers: int = self._welcome.workers
@@ -234,6 +239,11 @@ class Job:
         place = None if together is None else lambda: together.place
         if opened.samples is not None:
             card = orders.fit_to_group(card, group)
+            whole = wired.step.sharing is not None  # a schedule goes by where ids are in a batch
+            self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, enabled=not whole)
+
+        if Job.witness is not None:
+            Job.witness(self._splitting, opened)
 
         def feed(passes: int) -> Iterator[batches.Handed]:
             first = passes * card.epochs
@@ -259,5 +269,6 @@ class Job:
         fixed = opened.samples is not None and (in_step or self.workers == 1)
         length = card.epochs * len(orders.batch_bounds(card.samples_used, card.batch_size, group)) if fixed else None
         return batches.Batches(
-            feed, wired.step, self.meter, ahead=wired.ahead, length=length, at_rest=self._registry.rest
-        )
+            feed, wired.step, self.meter,
+            ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._registry.rest,
+        )  # fmt: skip

@@ -140,10 +140,10 @@ class Step:
         if self._expected is not None and self._expected[0] is now.batch:
             handle = self._expected[1]
         else:
-            handle = self._lookups.prefetch(now.batch, after_step=self._lookups.after_step)
+            handle = self._lookups.prefetch(now.seen, after_step=self._lookups.after_step)
         self._expected = None
         if self._ahead and following is not None:
-            self._expected = (following.batch, self._lookups.prefetch(following.batch))
+            self._expected = (following.batch, self._lookups.prefetch(following.seen))
         self._lookups.begin(handle)
         self._meter.looked_up(self._meter.clock() - began)
         self._meter.handed_out()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from springtide.prep import arguments, shipping
-from springtide.train import absent, attributes
+from springtide.train import absent
 
 BATCHES = 4
 """Batches that are watched: one for the arguments, the others for what is done with their leaves."""
@@ -60,26 +60,22 @@ class Watching:
         self._batch: Any = None
         self._indices: NDArray[np.int64] | None = None
         self._handed = 0
-        self._hooks: list[Any] = []
-        self._before: list[attributes.Seen] = []
+        self._hook: Any = None
         self._unwrapping = False
 
     def begin(self) -> None:
         """Watch from the next batch on."""
         if not self.begun:
             self.begun = True
-            self._hooks = [
-                self._model.register_forward_pre_hook(self._called, with_kwargs=True),
-                self._model.register_forward_hook(self._returned),
-            ]
+            self._hook = self._model.register_forward_pre_hook(self._called, with_kwargs=True)
 
     def end(self, why: str = "") -> None:
         """Watch no more."""
         self.why = self.why or why
         self.begun = self.ready = True
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def hand_out(self, batch: Any, indices: NDArray[np.int64]) -> Any:
         """What the loop gets in place of this batch."""
@@ -127,7 +123,6 @@ class Watching:
         if fits and self._indices is not None:
             self.samples.append(Sample(args, dict(kwargs), self._indices))
             self._indices = None  # one call a batch is enough to learn from
-            self._before = attributes.look(self._model)
         return args, kwargs
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -152,13 +147,6 @@ class Watching:
         if not self.call.leaves():
             self.why = f"model(...) is given nothing of the batch ({self.place})"
         return not self.why
-
-    def _returned(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or not self._before:
-            return
-        changed, self._before = attributes.changed(self._before), []
-        if changed:
-            self.why = f"forward() changes {changed}, which it would not if a part of it ran elsewhere"
 
 
 def whole_leaves(call: arguments.Call) -> list[arguments.Path]:

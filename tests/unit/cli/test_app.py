@@ -8,7 +8,7 @@ from springtide.cli import app, feeding, run
 
 
 @pytest.mark.parametrize(
-    "verb", ["run", "status", "events", "explain", "scale", "stop", "logs", "demo", "doctor", "bench"]
+    "verb", ["run", "status", "events", "explain", "scale", "stop", "logs", "demo", "doctor", "bench", "explain-split"]
 )
 def test_every_verbs_help_ends_in_an_example_and_fits_80_columns(verb, capsys):
     assert app.main([verb, "--help"]) == 0

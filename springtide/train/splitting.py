@@ -1,0 +1,298 @@
+"""What of a loop can be made elsewhere: reading, collating, and the part of forward() that needs no parameters.
+
+In: the user's model and data set, batches as the loop gets them. Out: a Pipeline for data workers, and what becomes of
+the batches that they send. Next: watching.py sees how the model is called, prep/split.py cuts it, split_forward.py runs
+what is left of it, absent.py stands for leaves that stayed behind; feeding.py brings the batches.
+"""
+
+import functools
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from springtide import errors
+from springtide.data.source import Source, as_batch
+from springtide.domain.feeding import BatchName
+from springtide.prep import arguments, codec, leaves, shipping, split
+from springtide.prep.chance import seeded
+from springtide.prep.explain import Explanation
+from springtide.prep.stage import Pipeline, Stage
+from springtide.train import absent
+from springtide.train.leading import Leading
+from springtide.train.split_forward import InHand, SplitForward
+from springtide.train.watching import BATCHES, Sample, Watching, whole_leaves
+
+if TYPE_CHECKING:
+    from springtide.train.batches import Handed
+
+log = logging.getLogger(__name__)
+
+Indices = NDArray[np.int64]
+NOT_ASKED = "forward() stays whole, as it was asked for"
+
+
+TOO_FEW = f"the loop has had fewer than {BATCHES} batches, which it takes to see how it calls its model"
+
+
+class Fed(NamedTuple):
+    """A batch as it came through a queue, whoever made it."""
+
+    batch: Any
+    crossing: tuple[Any, ...] | None = None
+    """What the moved part of forward() has made of it; None: nothing, the user's own forward runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What data workers are to run."""
+
+    pipeline: Pipeline
+    digest: str
+    """The same for every worker whose program is cut in the same way."""
+    types: Mapping[str, type] = field(default_factory=dict)
+    """The user's own types in a batch, by the names under which they travel."""
+    explanation: Explanation | None = None
+    why: str = ""
+    """Why forward() stays whole; "": a part of it moved."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether a part of forward() runs on data workers."""
+        return not self.why
+
+
+class Splitting:
+    """One a `job.prepare` over a data set with indices. For the loop's thread, but for `receive` and `own`."""
+
+    def __init__(self, model: nn.Module, source: Source, *, seed: int = 0, enabled: bool = True) -> None:
+        """`seed`: of the feed, under which batches with chance in them are made; not `enabled`: the data set only."""
+        self.reread = 0
+        """Batches that were read again here, since somebody wanted a leaf that had stayed behind."""
+        self.asks: Callable[[tuple[int, ...]], None] = lambda numbers: None
+        """Told of leaves that are wanted after all, by their numbers: they are to travel from now on."""
+        self.when_ready: Callable[[], None] | None = None
+        """Called once enough was seen, between two batches."""
+        self._model, self._source, self._seed, self._enabled = model, source, seed, enabled
+        self._watching = Watching(model)
+        self._leading = Leading(model)
+        self._made: Made | None = None
+        self._forward: SplitForward | None = None
+        self._paths: list[arguments.Path] = []
+        """Leaves that may stay behind; the same list on every worker with the same program."""
+        self._wanted: set[int] = set()
+        self._seconds_a_batch = 0.0
+        self._seconds = 0.0
+        self._said = False
+
+    # ---- before the split ----
+
+    def watch(self) -> None:
+        """Begin to look at how the model is called; costs some microseconds a batch, for some batches."""
+        if self._enabled:
+            self._watching.begin()
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough was seen for `make`, or no more is expected."""
+        return not self._enabled or self._watching.ready
+
+    @property
+    def stateless_s(self) -> float:
+        """Seconds that this process has spent in what could move of forward(): a guess before `make`, then measured."""
+        return self._seconds if self._made is not None else self._leading.seconds
+
+    # ---- the loop ----
+
+    def hand_out(self, handed: "Handed") -> Any:
+        """What the loop gets as its batch."""
+        if self._forward is not None:
+            with_it = handed.crossing is not None
+            self._forward.hand_out(InHand(handed.batch, handed.crossing) if handed.crossing is not None else None)
+            self._seconds += 0.0 if with_it else self._seconds_a_batch
+            return handed.batch
+        if self._made is None and self._watching.begun and self._watching.eager:
+            self._leading.hand_out()
+        return self._watching.hand_out(handed.batch, handed.order.indices)
+
+    def taken_back(self) -> None:
+        """The loop asks for its next batch."""
+        if self._forward is not None:
+            self._forward.hand_out(None)
+        self._leading.taken_back()
+        self._watching.taken_back()
+        if self.ready and self.when_ready is not None:
+            heard, self.when_ready = self.when_ready, None
+            heard()
+
+    # ---- the split ----
+
+    def make(self) -> Made:
+        """What data workers are to run, tried on real batches; between two batches. Takes some seconds, once.
+
+        BadInput where a batch holds what cannot travel; a forward() that cannot be split stays whole.
+        """
+        if self._made is None:
+            self._watching.end("" if self._watching.ready else TOO_FEW)
+            self._made = self._split() if self._enabled else self._whole(NOT_ASKED)
+            log.info("data workers: %s", self._made.why or "a part of forward() goes with the data set")
+        return self._made
+
+    @property
+    def place(self) -> str:
+        """File and line where the user's code calls the model; "" where it was not seen to."""
+        return self._watching.place
+
+    def kept(self) -> list[str]:
+        """Leaves that the loop reads itself, as the user would write them: they travel whatever moves."""
+        return sorted(arguments.spelled(path) for path in self._watching.touched)
+
+    def drop(self, why: str) -> None:
+        """Forward is the user's own again; batches that come with crossings are trained by it just the same."""
+        log.warning("forward() stays whole: %s", why)
+        if self._forward is not None:
+            self._forward.remove()
+            self._forward = None
+        self._made = self._whole(why)
+
+    def _whole(self, why: str, explanation: Explanation | None = None) -> Made:
+        first = shipping.First(self._source.fetch)
+        seen = self._watching.samples
+        types = codec.types_in(first(seen[0].indices)) if seen else {}
+        return Made(
+            pipeline=Pipeline((Stage("read", first),)), digest="whole", types=types, explanation=explanation, why=why
+        )
+
+    def _split(self) -> Made:
+        watched = self._watching
+        if watched.why or watched.call is None:
+            return self._whole(watched.why or "model(...) was not called")
+        try:
+            return self._cut(watched.call, watched.samples)
+        except errors.BadInput:
+            raise
+        except Exception as error:  # a program that trains must not fail because it cannot be split
+            log.warning("forward() could not be split", exc_info=True)
+            return self._whole(f"the split failed: {type(error).__name__}: {error}")
+
+    def _cut(self, call: arguments.Call, samples: Sequence[Sample]) -> Made:
+        self._paths = whole_leaves(call)
+        given = [(one.args, call.in_order(one.kwargs)) for one in samples]
+        more = [*given[1:], *self._half(call, samples[0])]
+        found = split.split(self._model, *given[0], more=more)
+        if isinstance(found, split.Unsplit):
+            return self._whole(found.explanation.why, found.explanation)
+        pipeline = self._pipeline(found, call, samples[0])
+        tree = pipeline(samples[0].indices)
+        if "crossing" not in tree:
+            return self._whole(f"the moved part does not run by itself: {tree.get('unsplit')}", found.explanation)
+        self._seconds_a_batch = _seconds(found, [leaves.flatten(one)[0] for one in given])
+        self._forward = SplitForward(self._model, call, found)
+        types = codec.types_in([tree, shipping.Left((), "")])
+        digest = hashlib.sha256(f"{found.digest} {call!r}".encode()).hexdigest()[:16]
+        return Made(pipeline=pipeline, digest=digest, types=types, explanation=found.explanation)
+
+    def _half(self, call: arguments.Call, sample: Sample) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """The arguments of a smaller batch: an epoch's last one is often none of the full size."""
+        count = len(sample.indices) // 2
+        if count < 2:
+            return []
+        with seeded(self._seed, (0,)):
+            return [call.fill(as_batch(self._source.fetch(sample.indices[:count])))]
+
+    def _pipeline(self, found: split.Split, call: arguments.Call, sample: Sample) -> Pipeline:
+        with seeded(self._seed, (0,)):
+            batch = as_batch(self._source.fetch(sample.indices))
+        flat, _ = leaves.flatten(call.fill(batch))
+        needed = {id(flat[number]) for number in found.needs}
+        left = [
+            (number, path)
+            for number, path in enumerate(self._paths)
+            if path not in self._watching.touched and _can_stay(leaf := _at(batch, path)) and id(leaf) not in needed
+        ]
+        stages = list(found.stages)
+        run = stages.pop(0).run if stages and stages[0].device == "cpu" else None
+        first = shipping.First(self._source.fetch, call, run, tuple(left))
+        return Pipeline(
+            (Stage("read", first), *(Stage(one.name, shipping.Later(one.run), one.device) for one in stages))
+        )
+
+    # ---- batches that come through a queue ----
+
+    def own(self, indices: Indices) -> Fed:
+        """A batch that is made here."""
+        return Fed(as_batch(self._source.fetch(indices)))
+
+    def receive(self, tree: Mapping[str, Any], indices: Indices, name: BatchName | None = None) -> Fed:
+        """A batch that a data worker has made of these samples."""
+        batch, crossing = tree["batch"], tree.get("crossing")
+        if "unsplit" in tree and not self._said:
+            self._said = True
+            log.warning("a data worker could not run its part of forward(), so it runs here: %s", tree["unsplit"])
+        again = _Again(self, indices, name)
+        for number, path in enumerate(self._paths):
+            if isinstance(_at(batch, path), shipping.Left):
+                batch = shipping.replaced(batch, path, functools.partial(_stand_in, again.reader(number, path)))
+        return Fed(batch, None if crossing is None else tuple(crossing))
+
+    def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:
+        """The whole batch once more, since somebody wants a leaf that had stayed behind."""
+        self.reread += 1
+        if number not in self._wanted:
+            self._wanted.add(number)
+            self.asks(tuple(sorted(self._wanted)))
+            log.info("leaf %d of the batch is read by the loop after all: it travels from now on", number)
+        with seeded(self._seed, name):
+            return as_batch(self._source.fetch(indices))
+
+
+class _Again:
+    """One batch that may have to be read again, once for all its leaves."""
+
+    def __init__(self, splitting: Splitting, indices: Indices, name: BatchName | None) -> None:
+        self._splitting, self._indices, self._name = splitting, indices, name
+        self._batch: Any = None
+
+    def reader(self, number: int, path: Any) -> Callable[[], torch.Tensor]:
+        """Reads the leaf at this place."""
+
+        def read() -> torch.Tensor:
+            if self._batch is None:
+                self._batch = self._splitting.read_again(self._indices, self._name, number)
+            leaf: torch.Tensor = _at(self._batch, path)
+            return leaf
+
+        return read
+
+
+def _stand_in(read: Callable[[], torch.Tensor], left: shipping.Left) -> absent.Absent:
+    return absent.Absent(left.shape, shipping.dtype_of(left), read)
+
+
+def _at(batch: Any, path: Any) -> Any:
+    for kind, name in path:
+        batch = getattr(batch, name) if kind == "attr" else batch[name]
+    return batch
+
+
+def _can_stay(leaf: Any) -> bool:
+    return type(leaf) is torch.Tensor and leaf.layout is torch.strided and leaf.device.type == "cpu"
+
+
+def _seconds(found: split.Split, flats: list[list[Any]]) -> float:
+    """What the moved part takes here, for one batch: the quickest of those tried."""
+    taken = []
+    for flat in flats:
+        made: Any = flat
+        began = time.perf_counter()
+        for stage in found.stages:
+            made = stage.run(made) if made is not None and stage.device == "cpu" else None
+        taken.append(time.perf_counter() - began)
+    return min(taken, default=0.0)

@@ -1,0 +1,231 @@
+"""From a watched loop to stages for data workers and back: batches that come with crossings train alike, to the bit."""
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+import springtide
+from springtide.data import source as sources
+from springtide.embedding import routes
+from springtide.prep import arguments, codec, shipping, split
+from springtide.prep.shipping import Left
+from springtide.prep.stage import Stage
+from springtide.train.absent import Absent
+from springtide.train.splitting import Fed, Splitting
+from springtide.train.watching import BATCHES
+from tests.unit.train import hashed
+
+BATCH = 8
+CALL = arguments.Call(tuple(arguments.Leaf(routes.Route((("item", place),))) for place in (0, 1)), ())
+
+
+@pytest.fixture
+def by_hand(monkeypatch):
+    """The split is the one made by hand; gives the list of them."""
+    made = []
+
+    def cut(model, args, kwargs, *, more=()):
+        assert len(more) == BATCHES  # the other batches, and a smaller one
+        made.append(hashed.HandMade(model))
+        return made[-1]
+
+    monkeypatch.setattr(split, "split", cut)
+    return made
+
+
+class Training:
+    """A loop alone, whose batches are made here or come through the pipeline, as `fed(number of the batch)` says."""
+
+    def __init__(self, monkeypatch, fed=lambda number: False, epochs=2, touch=lambda batch: None, **kinds):
+        self.fed, self.number, self.touch = fed, 0, touch
+        self.made = self.package = None
+        training = self
+
+        def read(source, indices, *, tolerant=False):
+            for one in indices:
+                yield training.read(source, one)
+
+        monkeypatch.setattr(sources.Source, "read", read)
+        self.job = springtide.join(master="", seed=1)
+        model = hashed.make()
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+        self.model, self.optimizer, self.batches = self.job.prepare(
+            model, optimizer, hashed.data(), batch_size=BATCH, epochs=epochs
+        )
+        self.splitting = self.job._splitting
+        self.splitting.watch()
+
+    def read(self, source, indices):
+        if not len(indices):
+            return None
+        self.number += 1
+        if self.splitting.ready and self.made is None:
+            self.made = self.splitting.make()
+            self.package = cloudpickle.loads(cloudpickle.dumps(self.made.pipeline))
+        if self.made is None or not self.fed(self.number):
+            return self.splitting.own(indices)
+        return self.splitting.receive(carried(self.package(indices), self.made.types), indices)
+
+    def run(self):
+        losses = []
+        for batch in self.batches:
+            raw, dense, y = batch
+            self.touch(batch)
+            losses.append(hashed.step(self.model, self.optimizer, raw, dense, y))
+        return losses, {name: value.clone() for name, value in self.model.state_dict().items()}
+
+
+def carried(tree, types):
+    """As it comes out of a connection."""
+    message = codec.pack(tree)
+    payload = bytearray(message.size)
+    for offset, buffer in zip(message.offsets, message.buffers, strict=True):
+        payload[offset : offset + buffer.nbytes] = buffer.cast("B")
+    return codec.unpack(message.header, payload, types)
+
+
+def same(ours, theirs):
+    return ours[0] == theirs[0] and all(torch.equal(ours[1][name], theirs[1][name]) for name in theirs[1])
+
+
+@pytest.fixture
+def plain(monkeypatch, by_hand):
+    return Training(monkeypatch).run()
+
+
+@pytest.mark.parametrize(
+    "fed",
+    [lambda number: True, lambda number: number % 2 == 0, lambda number: number % 5 < 3, lambda number: number > 20],
+)
+def test_fed_or_not_and_switching_at_any_batch_trains_the_same_model(monkeypatch, by_hand, plain, fed):
+    training = Training(monkeypatch, fed)
+    assert same(training.run(), plain)
+    fed_batches = sum(fed(number) for number in range(BATCHES + 1, training.number + 1))
+    assert training.splitting._forward.split_calls == fed_batches > 0
+    assert training.splitting._forward.whole_calls == training.splitting.reread == 0
+
+
+def test_a_split_that_torch_has_captured_trains_the_same_model(monkeypatch):
+    plain = Training(monkeypatch).run()
+    training = Training(monkeypatch, lambda number: number % 4 > 0)
+    assert same(training.run(), plain)
+    assert training.made.moved and training.splitting._forward.split_calls > 15
+    assert training.splitting._forward.whole_calls == training.splitting.reread == 0
+    assert training.package(np.arange(BATCH))["batch"][0] == Left((BATCH, 3), "int64")
+
+
+def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch, by_hand):
+    training = Training(monkeypatch, lambda number: True)
+    training.run()
+    lookups = training.job._wired.step._lookups
+    assert lookups.hits == training.splitting._forward.split_calls - 1
+
+
+def test_what_only_the_moved_part_reads_stays_behind(monkeypatch, by_hand):
+    training = Training(monkeypatch, lambda number: True)
+    training.run()
+    tree = training.package(np.arange(4))
+    raw, dense, y = tree["batch"]
+    assert raw == Left((4, 3), "int64") and type(dense) is type(y) is torch.Tensor
+    fed = training.splitting.receive(tree, np.arange(4))
+    assert type(fed.batch[0]) is Absent and torch.equal(fed.batch[0].clone(), hashed.data()[:4][0])
+
+
+def test_a_leaf_that_the_loop_reads_travels(monkeypatch, by_hand):
+    training = Training(monkeypatch, lambda number: True, touch=lambda batch: batch[0].sum())
+    training.run()
+    assert training.splitting.reread == 0 and type(training.package(np.arange(4))["batch"][0]) is torch.Tensor
+
+
+def test_a_leaf_that_is_wanted_later_is_read_again_and_then_asked_for(monkeypatch, by_hand, plain):
+    asked = []
+    training = Training(monkeypatch, lambda number: True)
+    training.touch = lambda batch: batch[0].sum() if training.number > 20 else None
+    training.splitting.asks = asked.append
+    assert same(training.run(), plain)
+    assert training.splitting.reread == 10 and asked == [(0,)]
+    assert type(training.package.stages[0].run.keeping(np.arange(4), (0,))["batch"][0]) is torch.Tensor
+
+
+def test_a_batch_that_the_moved_part_does_not_fit_comes_whole():
+    small = hashed.Hashing(7, most=3)
+    first = shipping.First(sources.open_source(hashed.data()).fetch, CALL, small, ((0, (("item", 0),)),))
+    assert set(first(np.arange(4))) == {"batch", "unsplit"} and set(first(np.arange(3))) == {"batch", "crossing"}
+
+
+def test_a_moved_part_that_fits_no_batch_is_no_split(monkeypatch, by_hand, plain):
+    monkeypatch.setattr(hashed.Hashing, "__call__", lambda self, leaves: None)
+    training = Training(monkeypatch, lambda number: True)
+    assert same(training.run(), plain) and not training.made.moved
+
+
+def test_a_moved_part_that_raises_leaves_it_to_the_trainer(monkeypatch, by_hand, plain, caplog):
+    def breaks(batch):
+        if training.number == 20:
+            monkeypatch.setattr(hashed.Hashing, "__call__", lambda self, leaves: [1 / 0])
+
+    training = Training(monkeypatch, lambda number: True, touch=breaks)
+    assert same(training.run(), plain)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_after_it_is_dropped_the_own_forward_trains_what_still_comes(monkeypatch, by_hand, plain):
+    training = Training(monkeypatch, lambda number: True)
+    training.touch = lambda batch: training.splitting.drop("others cut otherwise") if training.number == 20 else None
+    assert same(training.run(), plain)
+    assert "forward" not in vars(training.model)
+
+
+def test_two_stages_of_a_split_are_stages_of_the_package(monkeypatch, by_hand, plain):
+    class Two(hashed.HandMade):
+        def __post_init__(self):
+            self.stages = (Stage("wrap", list), Stage("hash", hashed.Hashing(self.model.salt)))
+
+    monkeypatch.setattr(split, "split", lambda model, *given, **more: Two(model))
+    training = Training(monkeypatch, lambda number: True)
+    assert same(training.run(), plain)
+    assert [stage.name for stage in training.package.stages] == ["read", "hash"]
+
+
+def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain):
+    def fails(*given, **more):
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setattr(split, "split", fails)
+    training = Training(monkeypatch, lambda number: True)
+    assert same(training.run(), plain)
+    assert not training.made.moved and "no such operator" in training.made.why
+    assert set(training.package(np.arange(4))) == {"batch"}
+
+
+def test_time_in_the_part_that_could_move_is_known_before_and_after(monkeypatch, by_hand):
+    training = Training(monkeypatch, lambda number: number > 10)
+    seen = []
+    training.touch = lambda batch: seen.append(training.splitting.stateless_s)
+    training.run()
+    assert seen[BATCHES] > 0 and 0 < seen[8] < seen[9] and seen[10] == seen[-1]
+
+
+def test_equal_programs_have_equal_digests_and_others_do_not(by_hand):
+    def digest(*, named=False):
+        model = hashed.make()
+        splitting = Splitting(model, sources.open_source(hashed.data(), batch_size=BATCH))
+        splitting.watch()
+        for first in range(0, BATCHES * BATCH, BATCH):
+            handed = type("Handed", (), {})()
+            handed.batch = splitting.own(np.arange(first, first + BATCH)).batch
+            handed.crossing, handed.order = None, type("Order", (), {"indices": np.arange(first, first + BATCH)})
+            raw, dense, _ = splitting.hand_out(handed)
+            model(raw, dense=dense) if named else model(raw, dense)
+            splitting.taken_back()
+        return splitting.make().digest
+
+    assert digest() == digest() != digest(named=True)
+
+
+def test_a_batch_made_here_has_no_crossings():
+    splitting = Splitting(hashed.make(), sources.open_source(hashed.data()), enabled=False)
+    assert splitting.ready and splitting.make().why
+    fed = splitting.own(np.arange(3))
+    assert isinstance(fed, Fed) and fed.crossing is None and len(fed.batch[0]) == 3
