@@ -108,9 +108,10 @@ uint64_t BspSteps::complete() const {
   return step;
 }
 
-uint64_t BspSteps::settle(uint64_t step, uint32_t workers) {
+uint64_t BspSteps::settle(uint64_t step, uint32_t workers, bool at_rest) {
   const std::lock_guard lock(mutex_);
   if (!stopped_.empty()) throw StepMissing(stopped_);
+  if (at_rest && parts_.empty()) applied_ = std::max(applied_, step);
   const uint64_t spent = apply_up_to(step);
   workers_ = workers;
   parts_.clear();

@@ -49,8 +49,9 @@ class BspSteps {
   uint64_t apply(uint64_t step);
   // The last step up to which all are complete here.
   uint64_t complete() const;
-  // The group is formed anew: steps up to `step` are applied, later parts dropped.
-  uint64_t settle(uint64_t step, uint32_t workers);
+  // The group is formed anew: steps up to `step` are applied, later parts dropped. `at_rest`: all ranks are
+  // after that step, so one that is not complete here was before this server had any slots.
+  uint64_t settle(uint64_t step, uint32_t workers, bool at_rest = false);
   // Blocks until `step` is complete and applies it; StepMissing after `timeout_s`, naming the ranks that are
   // missing.
   void wait(uint64_t step, double timeout_s);

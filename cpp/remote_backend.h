@@ -83,8 +83,9 @@ class RemoteBackend final : public Backend {
   void set_generation(uint32_t generation);
   // Refuses older generations from now on; the last step that is complete on all servers.
   uint64_t regroup();
-  // After regroup(): steps up to this one are applied, others dropped, `workers` ranks go on.
-  void settle_group(uint64_t step, uint32_t workers);
+  // After regroup(): steps up to this one are applied, others dropped, `workers` ranks go on. `at_rest`:
+  // nobody has a step in hand; servers that have got their first slots since the last step join after it.
+  void settle_group(uint64_t step, uint32_t workers, bool at_rest = false);
 
   RemoteStats stats() const;
   // Float memory that same-host servers read and write in place, so that a pull or push of it is not copied;

@@ -64,9 +64,7 @@ std::unique_ptr<Pending> RemoteBackend::apply_step(uint64_t step) {
   return pending;
 }
 
-void RemoteBackend::set_generation(uint32_t generation) {
-  for (Peer* peer : links_->peers()) peer->set_generation(generation);
-}
+void RemoteBackend::set_generation(uint32_t generation) { links_->set_generation(generation); }
 
 uint64_t RemoteBackend::regroup() {
   uint64_t complete = UINT64_MAX;
@@ -77,11 +75,11 @@ uint64_t RemoteBackend::regroup() {
   return complete;
 }
 
-void RemoteBackend::settle_group(uint64_t step, uint32_t workers) {
+void RemoteBackend::settle_group(uint64_t step, uint32_t workers, bool at_rest) {
   const std::vector<Asked> asked = ask_all(*links_, Kind::regroup, [&](Call& call) {
     call.header.step = step;
     call.header.keys = workers;
-    call.header.flags = kBsp;
+    call.header.flags = at_rest ? kBsp | kAtRest : kBsp;
   });
   for (const Asked& one : asked) one.peer->wait(*one.call);
 }

@@ -32,7 +32,7 @@ std::shared_ptr<const Routes> routes_by(Placement placement) {
 
 }  // namespace
 
-RemoteLinks::RemoteLinks(const RemoteOptions& o) : options(o), owner(getpid()) {
+RemoteLinks::RemoteLinks(const RemoteOptions& o) : options(o), owner(getpid()), generation_(o.generation) {
   const size_t servers = o.hosts.size();
   if (servers == 0 || servers != o.ports.size() || servers != o.placement.servers) {
     throw BadInput("a client of " + std::to_string(o.placement.servers) + " servers got " +
@@ -175,18 +175,22 @@ bool RemoteLinks::reach(uint16_t server, const std::string& address) {
   const std::string host = address.substr(0, colon);
   const auto port = static_cast<uint16_t>(std::stoul(address.substr(colon + 1)));
   std::vector<TableSpec> declared;
+  uint32_t generation = 0;
   {
     const std::lock_guard lock(mutex_);
     if (server < peers_.size() && peers_[server]) return true;  // where its next life is the master says
     declared = declared_;
+    generation = generation_;
   }
   try {
     auto fresh = std::make_shared<Peer>(options, server, host, port, shared, kReachS);
+    fresh->set_generation(generation);
     fresh->wait_for_next_life(
         false);  // nobody could tell it where that is, as long as it is not among peers_
     if (!declared.empty()) ask(*fresh, Kind::declare, encode_tables(declared), 0);
     const std::lock_guard lock(mutex_);
     if (!fresh->wait_for_next_life(true)) return false;
+    fresh->set_generation(generation_);
     if (peers_.size() <= server) peers_.resize(server + size_t{1});
     peers_[server] = std::move(fresh);
     Placement placement = routes_->placement;
@@ -195,6 +199,14 @@ bool RemoteLinks::reach(uint16_t server, const std::string& address) {
     return false;
   }
   return true;
+}
+
+void RemoteLinks::set_generation(uint32_t generation) {
+  const std::lock_guard lock(mutex_);
+  generation_ = generation;
+  for (const auto& peer : peers_) {
+    if (peer) peer->set_generation(generation);
+  }
 }
 
 void RemoteLinks::wait_for_news(uint64_t version, Clock::duration most) {

@@ -42,6 +42,7 @@ struct RemoteLinks {
   void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses);
   // Whether the refusal says where to go instead; then that is where the slots are from now on.
   bool follow(const Refusal& refusal);
+  void set_generation(uint32_t generation);  // of all servers, also of those that come later
   void wait_for_news(uint64_t version, Clock::duration most);  // until the map has changed
   void add_to(RemoteStats& stats) const;
 
@@ -59,6 +60,7 @@ struct RemoteLinks {
   std::shared_ptr<const Routes> routes_;
   std::vector<std::shared_ptr<Peer>> peers_;
   std::vector<TableSpec> declared_;
+  uint32_t generation_;
 };
 
 }  // namespace springtide

@@ -66,6 +66,8 @@ enum Flag : uint8_t {
   kTimed = 32,  // reply: the last 8 bytes of the body are server_ns, known only after the rows were sent;
                 // kSlotsLeft in it: slots moved away meanwhile, the rows mean nothing, ask again
   kSeen = 64,   // push: server_ns is the count that came with the oldest rows it was computed from
+  kAtRest =
+      128,  // regroup: nobody has a step in hand, so a server that had no slots before joins at this step
 };
 
 // Every field of "exactly once, by identity" has its place from the start, used by this version or not.

@@ -164,7 +164,7 @@ void bind_remote(nb::module_& m) {
       .def("set_generation", &st::RemoteBackend::set_generation, nb::arg("generation"))
       .def("regroup", &st::RemoteBackend::regroup, nb::call_guard<nb::gil_scoped_release>())
       .def("settle_group", &st::RemoteBackend::settle_group, nb::arg("step"), nb::arg("workers"),
-           nb::call_guard<nb::gil_scoped_release>())
+           nb::arg("at_rest") = false, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &remote_stats);
 }
 

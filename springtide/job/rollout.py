@@ -30,8 +30,6 @@ def change_servers(state: "JobState", wanted: Change, at: float) -> Reasoned:
     name = state.spec.name
     if state.phase is Phase.DRAINING:
         raise errors.BadInput(f"job {name} is draining: {state.why}")
-    if state.in_step:
-        raise errors.BadInput(f"job {name} trains in step (bsp): its servers stay as they are")
     if not state.safety.placed:
         raise errors.BadInput(f"job {name} is starting: its servers are not ready yet; try again")
     match wanted:

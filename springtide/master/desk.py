@@ -24,6 +24,7 @@ from springtide.job.state import JobState
 from springtide.master import balance, entries, forming, meetings, standing, tally, telling
 from springtide.master.agreeing import Agreeing
 from springtide.master.autoscale import Advised, Autoscale, Hands
+from springtide.master.doors import Doors
 from springtide.master.feeding import Feeding
 from springtide.master.guards import Guards
 from springtide.master.healing import Healing
@@ -32,7 +33,7 @@ from springtide.master.lag import Lag
 from springtide.master.pen import Pen
 from springtide.master.record import Record
 from springtide.master.rollout import Rollout
-from springtide.master.rounds import Doors, Rounds
+from springtide.master.rounds import Rounds
 from springtide.master.saving import Saving
 from springtide.master.stepping import Stepping
 from springtide.rpc import messages
@@ -84,13 +85,11 @@ class Desk:
         doors = Doors(record=record, changed=self._changed, happen=self._happen, kept=self._kept, tell=self._tell)
         self._doors, self.rounds = doors, Rounds(saving, doors, clock)
         self._stepping = Stepping(record, self.rounds, self._changed, clock)
-        folder = str(saving.folder.absolute())
         self._healing = Healing(
-            record, folder, kept=self._kept, tell=self._tell, happen=self._happen, went_back=self.rounds.went_back
+            record, str(saving.folder.absolute()), kept=self._kept, tell=self._tell, happen=self._happen,
+            went_back=self.rounds.went_back,
         )  # fmt: skip
-        self._rollout = Rollout(
-            record, kept=self._kept, tell=self._tell, happen=self._happen, changed=self._changed, term=term
-        )  # fmt: skip
+        self._rollout = Rollout(doors, self._forming, term=term)
         self._guards = Guards(record, self._rollout, self._happen)
         self.autoscale = Autoscale(
             record, self._guards, advised,

@@ -16,6 +16,7 @@ from springtide.job.state import JobState
 from springtide.master import entries
 from springtide.master.meetings import Turnstile
 from springtide.master.record import Record
+from springtide.master.rollout import Rollout
 from springtide.rpc import messages
 
 
@@ -36,6 +37,12 @@ class Forming:
         self._arrived: dict[Holder, Arrival] = {}
         self._answers: dict[Holder, messages.Formed] = {}
         self._last: dict[Holder, messages.Formed] = {}
+        self._rollout: Rollout | None = None
+        self._at_rest = False
+
+    def wait_for(self, rollout: Rollout) -> None:
+        """Slots of a bsp group move between two shards, while all of its ranks wait here."""
+        self._rollout = rollout
 
     async def join(self, holder: Holder, request: messages.Form) -> messages.Formed:
         """A worker waits for a group. One whose answer was lost is told the same once more."""
@@ -79,6 +86,10 @@ class Forming:
         elif formed.over:
             self._answer(formed, state.generation)
             self._changed.turn()
+        elif formed.at_rest and self._rollout is not None and not self._rollout.settled_for(formed.members):
+            if not self._at_rest:
+                self._at_rest = True
+                self._rollout.release()
         else:
             self._answer(formed, state.generation + 1)
             self._happen(events.Formed(formed.members, "all who belong to it are here"))
@@ -88,7 +99,18 @@ class Forming:
         chosen = {holder.rank for holder in active[: state.workers]}
         coming = [holder for holder in active if holder.rank not in state.group]
         changes = bool(state.group) and chosen != set(state.group)
+        changes = changes or (bool(state.group) and self._rollout is not None and self._rollout.moving > 0)
         return changes and not self._record.book.halted and all(holder in self._arrived for holder in coming)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether ranks may be in the middle of a step: no slot leaves its server then."""
+        return self._record.state.in_step and bool(self._record.state.group) and not self._at_rest
+
+    def acknowledged(self) -> None:
+        """A worker goes by another placement."""
+        if self._at_rest:
+            self.gather()
 
     def _answer(self, formed: Formation, generation: int) -> None:
         """Tell everyone who waited. Those that the group goes on without are told that it is over for them."""
@@ -100,10 +122,11 @@ class Forming:
             member = holder in formed.members
             self._answers[holder] = self._last[holder] = messages.Formed(
                 generation, ranks, formed.leader.rank, address, first=not formed.known, resting=formed.resting,
-                over=formed.over or not member, restored=restored, save=save,
+                over=formed.over or not member, restored=restored, save=save, at_rest=formed.at_rest,
                 relaunches=self._record.state.relaunches,
             )  # fmt: skip
         self._arrived.clear()
+        self._at_rest = False
 
 
 def _active(state: JobState) -> list[Holder]:

@@ -8,18 +8,19 @@ balanced placement asks for no moves. The truth about ownership is in the server
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
+from typing import Protocol
 
 from springtide import errors
 from springtide.domain.cluster import Move, Role, RoleKind
 from springtide.domain.job import Phase
+from springtide.domain.leases import Holder
 from springtide.embedding import placement, slot_loads
 from springtide.job import events, rollout
 from springtide.job.nodes import ALIVE, NodeState
 from springtide.master import entries, meetings
 from springtide.master.calling import Calling
-from springtide.master.record import Record
+from springtide.master.doors import Doors
 from springtide.rpc import messages
 
 log = logging.getLogger(__name__)
@@ -28,22 +29,36 @@ BYTES_A_GB = 2.0**30
 SMOOTHING = 0.5  # of a slot's requests, from one heartbeat to the next
 
 
+class Waits(Protocol):
+    """A bsp group, whose slots move while its ranks wait (`master.forming`)."""
+
+    def wait_for(self, rollout: "Rollout") -> None:
+        """Let the group go on only when this one has no slots to move."""
+        ...
+
+    @property
+    def blocks(self) -> bool:
+        """Ranks may be in the middle of a step."""
+        ...
+
+    def acknowledged(self) -> None:
+        """A worker goes by another placement."""
+        ...
+
+
 class Rollout:
-    """The master's part in a migration. `kept`, `tell` and `happen` are the desk's."""
+    """The master's part in a migration."""
 
     def __init__(
         self,
-        record: Record,
+        doors: Doors,
+        waits: Waits | None = None,
         *,
-        kept: Callable[[entries.AnyEntry | None], AbstractContextManager[None]],
-        tell: Callable[..., None],
-        happen: Callable[[events.Event], None],
-        changed: meetings.Turnstile,
         term: int = 1,
     ) -> None:
-        self._record, self._kept, self._tell, self._happen = record, kept, tell, happen
-        self._changed = changed
-        self.calling = Calling(record, term, changed)
+        self._record, self._kept, self._tell, self._happen = doors.record, doors.kept, doors.tell, doors.happen
+        self._changed = doors.changed
+        self.calling = Calling(doors.record, term, doors.changed)
         self._goal: dict[int, int] = {}
         """Slots that should be elsewhere, and where."""
         self._planned_for: tuple[int, ...] | None = None
@@ -53,7 +68,7 @@ class Rollout:
         self._requests: dict[int, float] = {}
         self._counted: dict[int, tuple[int, int]] = {}
         """By slot: its server, and how many requests that had counted."""
-        self._epochs: dict[tuple[int, int], int] = {}
+        self._epochs: dict[Holder, int] = {}
         """By worker and incarnation: the placement it goes by."""
         self._moved = 0
         self._orders = 0
@@ -61,6 +76,9 @@ class Rollout:
         """By server: the newest goal that it was told, of so many."""
         self._news = meetings.Turnstile()
         self._healing = False
+        self._waits = waits
+        if waits is not None:
+            waits.wait_for(self)
 
     @property
     def moving(self) -> int:
@@ -75,6 +93,16 @@ class Rollout:
         """The part of all requests that goes to the heaviest slot of a server."""
         mine = [self._requests.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank]
         return max(mine, default=0.0) / max(sum(self._requests.values()), 1e-9)
+
+    def settled_for(self, members: Iterable[Holder]) -> bool:
+        """Whether nothing is to move, and these workers know where slots are."""
+        epoch = self._record.epoch
+        return not self._goal and (epoch <= 1 or all(self._epochs.get(one, 0) >= epoch for one in members))
+
+    def release(self) -> None:
+        """Nobody is in the middle of a step any more: servers may do what they could not be told before."""
+        self._orders += 1
+        self._news.turn()
 
     def rebalance(self) -> None:
         """Look at the loads again, though no server has come or gone."""
@@ -141,7 +169,11 @@ class Rollout:
 
     def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> None:
         """A worker's heartbeat."""
-        self._epochs[rank, incarnation] = max(epoch, self._epochs.get((rank, incarnation), 0))
+        holder = Holder(rank, incarnation)
+        if epoch > self._epochs.get(holder, 0):
+            self._epochs[holder] = epoch
+            if self._waits is not None:
+                self._waits.acknowledged()
 
     # ---- what they are told ----
 
@@ -164,7 +196,8 @@ class Rollout:
         if placed is None or (placed.epoch == 1 and not self._goal and not called):
             return None
         parcels: dict[int, list[int]] = {}
-        for slot, target in () if self._record.state.healing or called else self._goal.items():
+        held = self._record.state.healing or called or (self._waits is not None and self._waits.blocks)
+        for slot, target in () if held else self._goal.items():
             if self._record.owners[slot] == role.rank and self._record.addresses[target]:
                 parcels.setdefault(target, []).append(slot)
         return messages.Goal(
@@ -236,8 +269,7 @@ class Rollout:
     ) -> None:
         self._goal = {move.slot: move.target for move in moves if self._record.owners[move.slot] != move.target}
         self.calling.moves = True
-        self._orders += 1
-        self._news.turn()
+        self.release()
         names = ", ".join(f"server-{rank}" for rank in sorted(servers))
         leaving = sorted(set(owners) - set(servers))
         worst = max(placement.balance(owners, servers, load).values())
@@ -265,7 +297,9 @@ class Rollout:
         state = self._record.state
         have = set(self._record.owners)
         alive = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
-        informed = all(self._epochs.get((node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive)
+        informed = all(
+            self._epochs.get(Holder(node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive
+        )
         for node in rollout.of(state.nodes):
             if node.state is NodeState.DRAINING and node.role.rank not in have and informed:
                 self._happen(events.Emptied(node.role))

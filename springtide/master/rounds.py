@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,9 +19,9 @@ from springtide.domain.job import Phase
 from springtide.embedding import placement
 from springtide.job import events, rollout
 from springtide.job.nodes import ALIVE, NodeState
-from springtide.master import entries, meetings
+from springtide.master import entries
 from springtide.master.buddies import Buddies
-from springtide.master.record import Record
+from springtide.master.doors import Doors
 from springtide.master.saving import Saving
 from springtide.master.uploading import Uploading
 from springtide.rpc import messages
@@ -30,20 +29,6 @@ from springtide.rpc.feeding import PACKAGE_KEY
 
 log = logging.getLogger(__name__)
 HOLD_S = 10.0  # a server's request for orders is held so long
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
-    """What a desk lets its checkpoints do."""
-
-    record: Record
-    changed: meetings.Turnstile
-    happen: Callable[[events.Event], None]
-    """Something for the state machine."""
-    kept: Callable[[entries.AnyEntry | None], contextlib.AbstractContextManager[None]]
-    """A change that must survive."""
-    tell: Callable[..., None]
-    """A line of the story."""
 
 
 class Rounds:

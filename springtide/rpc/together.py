@@ -38,6 +38,8 @@ class Formed(Message, frozen=True):
     """Ranks whose scripts have ended: they take no step any more."""
     over: bool = False
     """The receiver takes part no more: the group goes on without it, or not at all."""
+    at_rest: bool = False
+    """Nobody has a step in hand: all who have trained are after the same one."""
     restored: bool = False
     """Nobody has the model, but the servers have a checkpoint's: the leader takes it from there."""
     relaunches: int = 0

@@ -195,7 +195,9 @@ class Group:
             if formed.first and not formed.restored:
                 self._model.assign_tables()
             complete = self._backend.regroup()
-            self._backend.settle_group(complete, len(formed.ranks))
+            if formed.at_rest:  # and what servers with their first slots say of steps means nothing
+                complete = stepper.count
+            self._backend.settle_group(complete, len(formed.ranks), at_rest=formed.at_rest)
             if formed.restored:
                 place = self._take_over(complete)
                 news = torch.tensor([complete, place.shard, place.first, *place.counts], dtype=torch.int64)

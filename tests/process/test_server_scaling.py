@@ -10,7 +10,7 @@ from springtide.domain import caching
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting
+from tests.process import counting, group_counting
 
 pytestmark = pytest.mark.process
 
@@ -109,13 +109,22 @@ def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repe
     assert [event["incarnation"] for event in lives] == [0, 1]
 
 
-def test_the_servers_of_a_bsp_group_stay_as_they_are(tmp_path):
-    ids = counting.draw(np.random.default_rng(1), 3000 * BATCH)
-    script = counting.write(tmp_path, ids)
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.01], spec=spec(sync="bsp"), folder=tmp_path / "runs") as job:
-        job.until(lambda status: status.phase is Phase.RUNNING)
-        with pytest.raises(errors.BadInput, match=r"in step \(bsp\): its servers stay"):
-            job.scale(servers=2)
+@pytest.mark.timeout(240)
+def test_slots_of_a_group_that_keeps_rows_move_between_two_shards_and_back_while_a_worker_is_killed(tmp_path):
+    def hurt(job):
+        job.until(lambda status: status.cache is not None and status.cache.dirty > 0)
+        for servers in (3, 2):
+            job.scale(servers=servers)
+            job.until(lambda status, servers=servers: at_rest(job, servers, status) and owners(job) == servers)
+            before = job.status.samples
+            job.until(lambda status, before=before: job.over or status.samples > before + 10 * BATCH)
+        job.kill("worker-1")
+
+    bsp = functools.partial(spec, sync="bsp", heartbeat_s=0.1, cache=caching.rules("4K", allocation="laia"))
+    how = dict(checkpoints=CheckpointRules(every_s=1.0), batches=500, hurt=hurt)
+    status, wrong = group_counting.count(tmp_path, bsp, 1, begun=lambda status: status.checkpoint, **how)
+    assert not wrong, wrong
+    assert status.servers_alive == 2
 
 
 @pytest.mark.soak

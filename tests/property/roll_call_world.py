@@ -18,6 +18,7 @@ from springtide.embedding import slot_loads
 from springtide.job import events
 from springtide.job.rollcall import RollCall
 from springtide.master import meetings
+from springtide.master.doors import Doors
 from springtide.master.record import Record
 from springtide.master.rollout import Rollout
 from springtide.rpc import messages
@@ -101,15 +102,14 @@ class World:
 
     def master(self) -> Rollout:
         """The master of this term."""
-        rollout = Rollout(
-            self.record,
+        doors = Doors(
+            record=self.record,
             kept=lambda entry: contextlib.nullcontext(),
             tell=lambda kind, **fields: None,
             happen=self.happen,
             changed=meetings.Turnstile(),
-            term=self.term,
         )
-        return rollout
+        return Rollout(doors, term=self.term)
 
     def happen(self, event: events.Event) -> None:
         self.record.happen(event, 0.0)

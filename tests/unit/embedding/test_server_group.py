@@ -114,3 +114,16 @@ def test_a_step_that_is_complete_everywhere_is_applied_by_all_though_only_one_wa
     first.push(2)  # a group of one from now on
     assert first.backend.step_complete(2, 0.0)
     assert (first.rows(after=2) == 3.0).all()
+
+
+def test_a_server_that_had_no_slots_before_joins_a_group_at_rest_after_its_step(group):
+    servers, (first, _), _ = group
+    first.backend.set_generation(1)
+    first.backend.regroup()
+    with pytest.raises(errors.SpringtideError, match="step 1 is to be applied: no part of rank 0, 1"):
+        first.backend.settle_group(7, 1)  # it should have had them
+    first.backend.settle_group(7, 1, at_rest=True)
+    assert applied(servers) == [7, 7]
+    first.push(8)
+    assert first.backend.step_complete(8, 10.0)
+    assert (first.rows(after=8) == 1.0).all()

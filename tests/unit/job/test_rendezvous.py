@@ -58,3 +58,9 @@ def test_a_step_that_nobody_can_complete_is_given_up_where_the_job_stops():
 def test_when_all_ranks_are_lost_nobody_has_the_model():
     lost = formed({Holder(0, 1): FRESH, B_AGAIN: FRESH}, active=(Holder(0, 1), B_AGAIN))
     assert not lost.known
+
+
+def test_a_group_is_at_rest_when_nobody_who_has_trained_has_a_step_in_hand():
+    assert formed({A: TRAINED, B_AGAIN: FRESH}, active=(A, B_AGAIN)).at_rest
+    assert not formed({A: TRAINED, B: IN_HAND}).at_rest
+    assert not formed({A: FRESH, B: FRESH}, ranks=()).at_rest
