@@ -40,6 +40,9 @@ class TableClient:
         self.backend: _native.Backend = backend if behind is None else behind(backend)
         """What requests go to."""
         self.source = _native.RowSource(self.backend, threads)
+        copies = isinstance(self.backend, _native.VersionedBackend)
+        self._servers = _native.RowSource(backend, threads) if copies else self.source
+        """Where rows are read that are no step's: copies may lack something."""
         self.lookups: lookup.Lookups | None = None
         self.before_read: Callable[[Sequence[int]], None] = lambda tables: None
         """Told of the tables of a read that no batch has announced; may refuse it."""
@@ -137,11 +140,16 @@ class TableClient:
         _native.pull([step], after_step)
         return step
 
-    def dense(self, table_ids: npt.ArrayLike, keys: npt.ArrayLike, dims: npt.ArrayLike) -> _native.DenseRows:
-        """Rows under keys that the caller names, in that order: chunks of dense tensors, or rows to read or set."""
+    def dense(
+        self, table_ids: npt.ArrayLike, keys: npt.ArrayLike, dims: npt.ArrayLike, *, exact: bool = False
+    ) -> _native.DenseRows:
+        """Rows under keys that the caller names, in that order: chunks of dense tensors, or rows to read or set.
+
+        `exact`: as servers have them now, whatever is kept here.
+        """
         keys = np.ascontiguousarray(keys, dtype=np.int64)
         return _native.DenseRows(
-            self.source,
+            self._servers if exact else self.source,
             np.ascontiguousarray(np.broadcast_to(np.asarray(table_ids, dtype=np.uint16), keys.shape)),
             keys,
             np.ascontiguousarray(np.broadcast_to(np.asarray(dims, dtype=np.uint32), keys.shape)),
@@ -198,7 +206,7 @@ class TableClient:
         out = np.empty((len(keys), spec.dim), dtype=np.float32)
         for first in range(0, len(keys), READ_CHUNK_ROWS):
             chunk = keys[first : first + READ_CHUNK_ROWS]
-            part = self.dense(spec.id, chunk, spec.dim)
+            part = self.dense(spec.id, chunk, spec.dim, exact=True)
             self.pull([part])
             out[first : first + len(chunk)] = part.rows().reshape(-1, spec.dim)
         return out

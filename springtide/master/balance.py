@@ -14,7 +14,7 @@ from springtide.job import events, stragglers, tail
 from springtide.job.nodes import NodeState
 from springtide.job.paces import Paces
 from springtide.master import entries
-from springtide.master.rounds import Doors
+from springtide.master.doors import Doors
 
 LOOK_S = 1.0  # a heartbeat: nothing is news more often
 

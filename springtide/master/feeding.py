@@ -22,8 +22,8 @@ from springtide.job.nodes import NodeState
 from springtide.master import entries
 from springtide.master.agreeing import Agreeing
 from springtide.master.autoscale import Autoscale
+from springtide.master.doors import Doors
 from springtide.master.feed_watch import FeedWatch
-from springtide.master.rounds import Doors
 from springtide.planning.dataworkers import seeing, tune
 from springtide.planning.dataworkers.notes import Tuning
 from springtide.rpc import messages

@@ -2,6 +2,7 @@
 
 import types
 
+import numpy as np
 import pytest
 
 from springtide import errors
@@ -40,6 +41,22 @@ def test_rows_are_kept_within_a_share_of_all_rows_or_within_bytes():
         assert use.pulled == 100 and use.hits == 0
         read(client, range(95, 100))
         assert kept.use().hits == 5
+
+
+def test_rows_that_are_read_outside_a_step_are_those_of_the_servers():
+    tables = TableClient.local(slots=64)
+    kept = copies.for_async(caching.rules("64K", staleness=100), max_staleness=None)
+    client = TableClient(tables.backend, behind=kept.wrap)
+    for each in (tables, client):
+        each.declare([served(0).spec])
+    kept.keep([served(0)])
+    before = read(client, [7]).copy()
+    part = tables.dense(0, [7], 4)
+    part.grads()[:] = -1.0
+    tables.push([part], step=1, hyper=[(0, 1.0, 0.0, 0)]).wait()
+    assert (read(client, [7]) == before).all()  # a copy, for a step
+    assert (client.read("table 0", np.array([7])) == tables.read("table 0", np.array([7]))).all()
+    assert (client.read("table 0", np.array([7])) == before + 1).all()
 
 
 def test_a_share_of_tables_without_a_row_count_is_refused_with_what_to_do():
