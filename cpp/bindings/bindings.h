@@ -22,3 +22,4 @@ void bind_server(nb::module_& m);      // server.cpp: Server
 void bind_client(nb::module_& m);      // client.cpp: backends, StepRows, Pending
 void bind_schedule(nb::module_& m);    // schedule.cpp: Scheduler, Scheduled, CachePlan
 void bind_cache(nb::module_& m);       // cache.cpp: CachedBackend, VersionedBackend
+void bind_fused(nb::module_& m);       // fused.cpp: pieces of a batch, copied or sent

@@ -10,4 +10,5 @@ NB_MODULE(_native, m) {
   bind_schedule(m);
   bind_client(m);
   bind_cache(m);
+  bind_fused(m);
 }

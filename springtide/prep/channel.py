@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from springtide import errors
+from springtide import _native, errors
 from springtide.prep import codec, greeting, shared_pages
 from springtide.rpc import auth
 from springtide.rpc.frames import BadFrame
@@ -34,9 +34,7 @@ MAX_HEADER = 64 * 2**20
 MAX_PAYLOAD = 8 * 2**30
 SHARE_FROM = 1 << 14  # a payload smaller than that is through the socket before the peer has looked into a segment
 SHARED_BYTES = 1 << 30  # address space of segments a connection; pages cost memory once they are written
-IOV_MAX = 1024
 DEAD_AFTER_MS = 30_000
-_ZEROS = memoryview(bytes(codec.ALIGNMENT))
 
 _open: "weakref.WeakSet[Channel]" = weakref.WeakSet()
 
@@ -111,15 +109,14 @@ class Channel:
             flags = 0 if segment is None else SHARED | (0 if segment.told else NEW_SEGMENT)
             number = 0 if segment is None else segment.number
             head = HEAD.pack(MAGIC, VERSION, kind, flags, len(written), len(header), size, number)
-            pieces = [memoryview(head + written + header)]
-            if message is not None and segment is not None:
-                fill(segment.payload, message)
-                self._send_all(pieces, None if segment.told else segment.fd)
+            if segment is not None and message is not None:
+                segment.fill(message.pieces)
+                passed, pieces = (-1 if segment.told else segment.fd), []
                 segment.told = True
             else:
-                if message is not None:
-                    pieces += in_order(message)
-                self._send_all(pieces, None)
+                passed, pieces = -1, message.pieces if message is not None else []
+            if error := _native.send_pieces(self._sock.fileno(), head + written + header, pieces, size, passed):
+                raise OSError(error, os.strerror(error))
 
     def recv(self) -> Received:
         """The next message. EOFError when the peer has closed or is gone; BadFrame when it talks nonsense."""
@@ -165,19 +162,6 @@ class Channel:
         self._sending = threading.Lock()  # another thread may have held it in the parent
         self._sock.close()
         self._outgoing.close()
-
-    def _send_all(self, pieces: list[memoryview], fd: int | None) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd is not None else []
-        while pieces:
-            sent = self._sock.sendmsg(pieces[:IOV_MAX], rights)
-            rights = []
-            done = 0
-            while done < len(pieces) and sent >= len(pieces[done]):
-                sent -= len(pieces[done])
-                done += 1
-            del pieces[:done]
-            if sent:
-                pieces[0] = pieces[0][sent:]
 
     def _read_head(self) -> bytes:
         """The next head, and any file descriptors that come with it."""
@@ -248,20 +232,3 @@ def _reach(name: str, secret: bytes) -> socket.socket | None:
     except BaseException:
         near.close()
         raise
-
-
-def fill(into: memoryview, message: codec.Message) -> None:
-    """Lay a message's buffers where they belong in its payload."""
-    for offset, buffer in zip(message.offsets, message.buffers, strict=True):
-        into[offset : offset + buffer.nbytes] = buffer
-
-
-def in_order(message: codec.Message) -> list[memoryview]:
-    """A message's payload piece by piece, with the gaps between its buffers."""
-    pieces, written = [], 0
-    for offset, buffer in zip(message.offsets, message.buffers, strict=True):
-        if offset > written:
-            pieces.append(_ZEROS[: offset - written])
-        pieces.append(buffer)
-        written = offset + buffer.nbytes
-    return pieces

@@ -11,7 +11,6 @@ receiving side must know them (`types_in` of a batch of its own).
 
 import collections
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree
 
-from springtide import errors
+from springtide import _native, errors
 from springtide.data.source import Unreadable
 from springtide.domain.samples import Batch
 from springtide.prep import nodes
@@ -39,19 +38,30 @@ _DTYPES = {
     if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits", "torch.int1_"))
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_STRIDED = torch.strided
 _ARRAY_KINDS = "biufcSUMm"
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A tree, ready to be sent. The buffers stay valid as long as this lives."""
+    """A tree, ready to be sent."""
 
     header: bytes
-    buffers: list[memoryview]
-    offsets: list[int]
-    """Where in the payload each buffer begins: rising, multiples of `ALIGNMENT`."""
+    pieces: list[tuple[int, int, int]]
+    """The payload's buffers: where each begins in it (rising, multiples of `ALIGNMENT`), its address, its bytes."""
     size: int
     """Bytes of the payload."""
+    keep: list[Any]
+    """What the addresses belong to; they are valid as long as this lives."""
+
+    def copied(self) -> "Message":
+        """The same with memory of its own: what it was made of may change."""
+        whole = np.empty(self.size, np.uint8)
+        begin = whole.__array_interface__["data"][0]
+        _native.gather_pieces(self.pieces, begin, self.size)
+        return Message(
+            self.header, [(offset, begin + offset, size) for offset, _, size in self.pieces], self.size, [whole]
+        )
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -85,7 +95,7 @@ def pack(tree: Any) -> Message:
         raise errors.BadInput("a batch cannot be sent: it is nested too deeply, or holds itself") from None
     except (OverflowError, UnicodeEncodeError) as error:
         raise errors.BadInput(f"a batch cannot be sent: {error}") from None
-    return Message(header, packing.buffers, packing.offsets, packing.size)
+    return Message(header, packing.pieces, packing.size, packing.keep)
 
 
 def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None) -> Any:
@@ -136,8 +146,8 @@ class _Packing:
     """Collects buffers while it walks over a tree."""
 
     def __init__(self) -> None:
-        self.buffers: list[memoryview] = []
-        self.offsets: list[int] = []
+        self.pieces: list[tuple[int, int, int]] = []
+        self.keep: list[Any] = []
         self.size = 0
         self.by_type: dict[type, Callable[[Any], nodes.Node]] = {
             torch.Tensor: self.tensor,
@@ -157,40 +167,39 @@ class _Packing:
         known = self.by_type.get(type(item))
         return known(item) if known is not None else self.other(item)
 
-    def add(self, holder: Any) -> int:
-        buffer = memoryview(holder)
+    def add(self, holder: Any, address: int, size: int) -> int:
         offset = -(-self.size // ALIGNMENT) * ALIGNMENT
-        self.buffers.append(buffer)
-        self.offsets.append(offset)
-        self.size = offset + buffer.nbytes
+        self.pieces.append((offset, address, size))
+        self.keep.append(holder)
+        self.size = offset + size
         return offset
 
     def tensor(self, item: torch.Tensor) -> nodes.Node:
         name = _NAMES.get(item.dtype)
-        if name is None or item.layout is not torch.strided or item.is_nested or item.is_meta:
+        if name is None or item.layout is not _STRIDED or item.is_nested or item.is_meta:
             raise _Unfit(f"a tensor of {item.dtype}, {item.layout}; wanted a plain, dense one")
         if item.requires_grad:
             raise _Unfit("a tensor that requires grad; wanted data only (detach it)")
-        if not item.numel():
-            return nodes.Tensor(name, tuple(item.shape), 0)
-        whole = item.cpu().resolve_conj().resolve_neg().contiguous()
-        flat = whole.as_strided((whole.numel(),), (1,))  # not view(-1): one element may keep a stride of its own
-        return nodes.Tensor(name, tuple(item.shape), self.add(flat.view(torch.uint8).numpy()))
+        if not (item.is_cpu and item.is_contiguous()) or item.is_neg() or item.is_conj():
+            item = item.cpu().resolve_conj().resolve_neg().contiguous()
+        size = item.nbytes
+        return nodes.Tensor(name, tuple(item.shape), self.add(item, item.data_ptr(), size) if size else 0)
 
     def array(self, item: np.ndarray[Any, Any], scalar: bool = False) -> nodes.Node:
         if item.dtype.kind not in _ARRAY_KINDS or item.dtype.hasobject:
             raise _Unfit(f"an array of dtype {item.dtype}; wanted numbers, or strings of fixed width")
-        if not item.nbytes:
-            return nodes.Array(item.dtype.str, item.shape, 0, scalar)
-        flat = np.ascontiguousarray(item).reshape(-1).view(np.uint8)
-        return nodes.Array(item.dtype.str, item.shape, self.add(flat), scalar)
+        shape, whole = item.shape, np.ascontiguousarray(item)
+        return nodes.Array(item.dtype.str, shape, self.add_array(whole) if item.nbytes else 0, scalar)
+
+    def add_array(self, whole: np.ndarray[Any, Any]) -> int:
+        return self.add(whole, whole.__array_interface__["data"][0], whole.nbytes)
 
     def text(self, item: str | bytes) -> nodes.Node:
         return nodes.Plain(item) if len(item) <= INLINE_BYTES else self.long(type(item).__name__, item)
 
     def long(self, kind: str, item: Any) -> nodes.Node:
         written = _encode(item)
-        return nodes.Long(kind, self.add(written), len(written))
+        return nodes.Long(kind, self.add_array(np.frombuffer(written, np.uint8)), len(written))
 
     def sequence(self, item: list[Any] | tuple[Any, ...]) -> nodes.Node:
         kind = "list" if type(item) is list else "tuple"
@@ -240,15 +249,16 @@ class _Unpacking:
         self.payload, self.size, self.types = payload, size, types
 
     def make(self, node: nodes.Node) -> Any:
+        if type(node) is nodes.Tensor:  # by far the most
+            dtype = _DTYPES.get(node.dtype)
+            if dtype is None:
+                raise BadFrame(f"a tensor of unknown dtype {node.dtype!r}")
+            count = self.checked(node.shape, dtype.itemsize, node.offset)
+            if not count:
+                return torch.empty(node.shape, dtype=dtype)
+            flat = torch.frombuffer(self.payload, dtype=dtype, count=count, offset=node.offset)
+            return flat if len(node.shape) == 1 else flat.view(node.shape)
         match node:
-            case nodes.Tensor(name, shape, offset):
-                dtype = _DTYPES.get(name)
-                if dtype is None:
-                    raise BadFrame(f"a tensor of unknown dtype {name!r}")
-                count = self.checked(shape, dtype.itemsize, offset)
-                if not count:
-                    return torch.empty(shape, dtype=dtype)
-                return torch.frombuffer(self.payload, dtype=dtype, count=count, offset=offset).view(shape)
             case nodes.Array():
                 return self.array(node)
             case nodes.Plain(value):
@@ -276,9 +286,13 @@ class _Unpacking:
 
     def checked(self, shape: tuple[int, ...], itemsize: int, offset: int) -> int:
         """How many elements; `BadFrame` unless they lie within the payload."""
-        count = math.prod(shape)
-        if any(length < 0 or length >= 2**62 for length in shape) or len(shape) > 64:
-            raise BadFrame(f"a tensor of shape {shape}")
+        if len(shape) > 64:
+            raise BadFrame(f"a tensor of {len(shape)} dimensions")
+        count = 1
+        for length in shape:
+            if not 0 <= length < 1 << 62:
+                raise BadFrame(f"a tensor of shape {shape}")
+            count *= length
         self.within(offset, count * itemsize)
         return count
 

@@ -210,7 +210,7 @@ class Serving:
                 trainer.channel.send(words.number(word), word, message)
             return
         with self._changed:
-            trainer.outbox.append((word, None if message is None else _copied(message)))
+            trainer.outbox.append((word, None if message is None else message.copied()))
             self._changed.notify_all()
 
     def _send_all(self, trainer: _Trainer) -> None:
@@ -308,8 +308,3 @@ class Serving:
                 made = run.keeping(made, asks) if asks else run(made)  # type: ignore[attr-defined]
         self.made += 1
         return made
-
-
-def _copied(message: codec.Message) -> codec.Message:
-    buffers = [memoryview(bytearray(buffer)) for buffer in message.buffers]
-    return codec.Message(message.header, buffers, message.offsets, message.size)

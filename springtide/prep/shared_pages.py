@@ -17,6 +17,7 @@ import threading
 import weakref
 from typing import Any
 
+from springtide import _native
 from springtide.rpc.frames import BadFrame
 
 CONTROL_BYTES = 64  # before the payload; so the payload is aligned too
@@ -35,7 +36,7 @@ class Segment:
         os.ftruncate(self.fd, capacity)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
         self.pages = mmap.mmap(self.fd, capacity)
-        self.payload = memoryview(self.pages)[CONTROL_BYTES:]
+        self._begin = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.pages)) + CONTROL_BYTES
         self.told = False
         """Whether the peer has its file descriptor."""
 
@@ -47,6 +48,10 @@ class Segment:
     def take(self) -> None:
         """Mark it as in use; from here on the receiver alone may free it."""
         self.pages[0] = 1
+
+    def fill(self, pieces: list[tuple[int, int, int]]) -> None:
+        """Copy these (offset in the payload, address, bytes) into it."""
+        _native.gather_pieces(pieces, self._begin, self.capacity - CONTROL_BYTES)
 
     def close(self) -> None:
         """Give up this side of it; views of the peer stay valid."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as np_st
 
-from springtide import errors
+from springtide import _native, errors
 from springtide.data.source import Unreadable
 from springtide.domain.samples import Batch
 from springtide.prep import codec, nodes
@@ -41,11 +41,15 @@ TYPES = codec.types_in([Click(0, 0), Page(0, "")])
 def travel(tree: Any) -> Any:
     """Through one contiguous payload, as over a socket."""
     message = codec.pack(tree)
-    payload = bytearray(message.size)
-    for offset, buffer in zip(message.offsets, message.buffers, strict=True):
-        assert offset % codec.ALIGNMENT == 0 and buffer.nbytes
-        payload[offset : offset + buffer.nbytes] = buffer
+    assert all(offset % codec.ALIGNMENT == 0 and size for offset, _, size in message.pieces)
+    payload = laid_out(message)
     return codec.unpack(message.header, payload, TYPES)
+
+
+def laid_out(message: codec.Message) -> bytearray:
+    payload = np.zeros(message.size, np.uint8)
+    _native.gather_pieces(message.pieces, payload.ctypes.data, message.size)
+    return bytearray(payload.tobytes())
 
 
 def same(one: Any, other: Any) -> bool:
@@ -136,8 +140,8 @@ def test_all_tensors_go_as_one_payload_of_aligned_views() -> None:
     message = codec.pack(tree)
     payload = bytearray(message.size)
     made = codec.unpack(message.header, payload)
-    payload[message.offsets[0]] = 7
-    assert len(message.buffers) == 28  # an empty tensor has no bytes
+    payload[0] = 7
+    assert len(message.pieces) == 28  # an empty tensor has no bytes
     assert made["f1"].item() == 7, "a received tensor is a view"
     assert all(tensor.data_ptr() % 8 == 0 for tensor in made.values())
 
@@ -145,8 +149,10 @@ def test_all_tensors_go_as_one_payload_of_aligned_views() -> None:
 def test_contiguous_tensors_and_arrays_are_not_copied_on_the_way_out() -> None:
     tensor, array = torch.zeros(4, dtype=torch.bfloat16), np.zeros(4)
     message = codec.pack((tensor, array))
+    copied = message.copied()
     tensor.fill_(1.0), array.fill(1.0)
-    assert all(any(buffer) for buffer in message.buffers)
+    assert all(any(laid_out(message)[offset : offset + size]) for offset, _, size in message.pieces)
+    assert not any(laid_out(copied)), "but a copy has its own memory"
 
 
 def test_long_strings_and_lists_are_buffers_and_stay_out_of_the_header() -> None:
@@ -169,7 +175,7 @@ def test_types_registered_with_torchs_pytree_travel_by_their_parts() -> None:
     )
     bag = Bag(torch.arange(3), ["user", "item"])
     message = codec.pack(bag)
-    made = codec.unpack(message.header, bytearray(bytes(message.buffers[0])), codec.types_in([bag]))
+    made = codec.unpack(message.header, laid_out(message), codec.types_in([bag]))
     assert made.keys == ["user", "item"] and made.values.tolist() == [0, 1, 2]
 
 

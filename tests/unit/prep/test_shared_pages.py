@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from springtide import errors
 from springtide.prep import shared_pages
 from springtide.rpc.frames import BadFrame
 
@@ -42,8 +43,11 @@ def through(outgoing: shared_pages.Outgoing, incoming: shared_pages.Incoming, si
 def test_what_one_side_writes_the_other_reads(pair: Pair) -> None:
     outgoing, incoming = pair()
     view = through(outgoing, incoming, 4 * 100)
-    memoryview(outgoing.segments[0].payload)[:400] = np.arange(100, dtype=np.int32).tobytes()
+    first, second = torch.arange(60, dtype=torch.int32), torch.arange(60, 100, dtype=torch.int32)
+    outgoing.segments[0].fill([(0, first.data_ptr(), 240), (240, second.data_ptr(), 160)])
     assert torch.frombuffer(view, dtype=torch.int32, count=100).tolist() == list(range(100))
+    with pytest.raises(errors.BadInput, match="65472 bytes"):
+        outgoing.segments[0].fill([(1 << 16, first.data_ptr(), 4)])
 
 
 VIEWS: dict[str, Callable[[Any], Any]] = {
