@@ -5,9 +5,11 @@ then dynamo's first graph (prep/dynamo_rung.py); then marked functions (prep/mar
 its reason and the user's line. Out: `Captured`. Next: prep/split.py tries what comes after on it.
 """
 
+import contextlib
+import io
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from torch.export.graph_signature import InputKind
 from springtide.prep import captured, leaves, standins
 from springtide.prep.captured import Captured, State
 from springtide.prep.explain import Refusal
-from springtide.prep.guard import Guard, TensorKind, relation
+from springtide.prep.guard import Guard, TensorKind, is_equal, relation
 
 LOOSE, STRICT = "torch.export", "torch.export (strict)"
 
@@ -62,23 +64,47 @@ class Call:
         return {number: leaf for number, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)}
 
 
+def is_constant(leaf: Any, same_in: Sequence[Any]) -> bool:
+    """Whether a leaf is a tensor, or has the same value in all of these."""
+    return isinstance(leaf, torch.Tensor) or all(is_equal(leaf, other) for other in same_in)
+
+
 def by_export(
-    model: nn.Module, calls: Sequence[Call], given: Any, whole: dict[str, nn.Module], *, strict: bool
+    model: nn.Module,
+    calls: Sequence[Call],
+    given: Any,
+    whole: dict[str, nn.Module],
+    *,
+    strict: bool,
+    changed: Set[str] = frozenset(),
 ) -> Captured:
     """One rung: the whole forward by torch.export, in train mode, for any batch size. Raises what torch raises.
 
-    `given` is what forward returned for the first call: its structure and what of it is no tensor.
+    `given` is what forward returned for the first call: its structure and what of it is no tensor. `changed` are paths
+    of buffers that are known to be written.
     """
     call = calls[0]
     tensors = call.tensors
     dims = tuple(_dims(number, calls) for number in tensors)
     flat = Flat(model, call.leaves, call.shape)
-    with warnings.catch_warnings(), standins.standing_in(list(whole.values())):
+    quiet = contextlib.redirect_stderr(io.StringIO())  # torch prints graphs that it gives up
+    with warnings.catch_warnings(), standins.standing_in(list(whole.values())), quiet:
         warnings.simplefilter("ignore")
         program = torch.export.export(flat, tuple(tensors.values()), dynamic_shapes=(dims,), strict=strict)
-        functional = program.run_decompositions({})
-    mutated = {path.removeprefix("model.") for path in functional.graph_signature.buffers_to_mutate.values()}
+        mutated = set(changed) | _mutated(program, changed)
     return _captured(model, program, call, given, whole, mutated, STRICT if strict else LOOSE)
+
+
+def _mutated(program: ExportedProgram, known: Set[str]) -> set[str]:
+    """Buffers that forward writes. The program itself does not tell (batch_norm is one operation); its functional form
+    does. That takes as long as the capture, so it is made only where a buffer is read that is not known to be written.
+    """
+    read = {node.name for node in program.graph.find_nodes(op="placeholder") if node.users}
+    buffers = program.graph_signature.inputs_to_buffers
+    if {buffers[name].removeprefix("model.") for name in buffers if name in read} <= known:
+        return set()
+    functional = program.run_decompositions({})
+    return {path.removeprefix("model.") for path in functional.graph_signature.buffers_to_mutate.values()}
 
 
 def _dims(number: int, calls: Sequence[Call]) -> dict[int, Any]:
@@ -154,27 +180,33 @@ def _constant(model: nn.Module, path: str, value: torch.Tensor) -> State:
 
 def _guard(program: ExportedProgram, call: Call, ours: dict[str, int]) -> Guard:
     ranges = {str(symbol): bounds for symbol, bounds in program.range_constraints.items()}
+    shown = {
+        ours[node.name]: node.meta["val"]
+        for node in program.graph.find_nodes(op="placeholder")
+        if node.name in ours
+    }  # fmt: skip
+    assumed: list[str] = getattr(program, "_guards_code", None) or []
+    return guard_of(call, shown, ranges, [mine for text in assumed if (mine := relation(text)) is not None])
+
+
+def guard_of(call: Call, shown: dict[int, Any], ranges: dict[str, Any], assumed: Sequence[str]) -> Guard:
+    """What must hold of leaves that a tracer saw as `shown`, tensors some of whose sizes are symbols."""
     tensors: dict[int, TensorKind] = {}
     relations: list[str] = []
     symbols: dict[str, str] = {}
-    for node in program.graph.find_nodes(op="placeholder"):
-        if node.name not in ours:
-            continue
+    for number, fake in shown.items():
         sizes, least = [], []
-        for at, size in enumerate(node.meta["val"].shape):
+        for at, size in enumerate(fake.shape):
             name = str(size)
-            sizes.append(None if isinstance(size, torch.SymInt) else int(size))
+            sizes.append(int(name) if name.isdigit() else None)  # a symbol that was found to be one number is fixed
             bounds = ranges.get(name)
-            least.append(int(bounds.lower) if bounds is not None and sizes[-1] is None else 0)
+            least.append(2 if bounds is None else int(bounds.lower))
             if sizes[-1] is None and name in symbols:
                 relations.append(f"t[{len(tensors)}].size()[{at}] == {symbols[name]}")
             symbols.setdefault(name, f"t[{len(tensors)}].size()[{at}]")
-        number = ours[node.name]
         tensors[number] = TensorKind(call.leaves[number].dtype, tuple(sizes), tuple(least))
-    assumed: list[str] = getattr(program, "_guards_code", None) or []
-    relations += [mine for text in assumed if (mine := relation(text)) is not None]
-    fixed = {number: leaf for number, leaf in enumerate(call.leaves) if number not in tensors}
-    return Guard(tensors, fixed, tuple(dict.fromkeys(relations)))
+    fixed = {number: leaf for number, leaf in enumerate(call.leaves) if not isinstance(leaf, torch.Tensor)}
+    return Guard(len(call.leaves), tensors, fixed, tuple(dict.fromkeys([*relations, *assumed])))
 
 
 def refusal(rung: str, error: BaseException) -> Refusal:

@@ -75,7 +75,8 @@ def find_state(model: nn.Module, path: str, kind: Literal["parameter", "buffer",
 
 def is_table(node: fx.Node) -> bool:
     """Whether a node is a lookup in a table that stands aside."""
-    return node.op == "call_function" and node.target is torch.ops.springtide.table.default
+    table = torch.ops.springtide.table
+    return node.op == "call_function" and (node.target is table.default or node.target is table)
 
 
 def users_line(stack: str | None) -> tuple[str, str]:

@@ -30,6 +30,8 @@ class TensorKind:
 class Guard:
     """All that must hold of a call's leaves. Pickles as plain values."""
 
+    leaves: int
+    """How many there are."""
     tensors: dict[int, TensorKind]
     fixed: dict[int, Any]
     """Leaves that are no tensors, with the value that the program was captured with."""
@@ -38,14 +40,14 @@ class Guard:
     _compiled: list[Any] = field(default_factory=list, repr=False)
 
     def __reduce__(self) -> Any:
-        return Guard, (self.tensors, self.fixed, self.relations)
+        return Guard, (self.leaves, self.tensors, self.fixed, self.relations)
 
     def refuses(self, leaves: Sequence[Any]) -> str:
         """Empty when the program is for these leaves, else why not."""
-        if len(leaves) != len(self.tensors) + len(self.fixed):
-            return f"{len(leaves)} inputs; the program was captured with {len(self.tensors) + len(self.fixed)}"
+        if len(leaves) != self.leaves:
+            return f"there are {len(leaves)} inputs; the program was captured with {self.leaves}"
         for number, value in self.fixed.items():
-            if not _equal(leaves[number], value):
+            if not is_equal(leaves[number], value):
                 return f"input {number} is {_short(leaves[number])}; the program was captured with {_short(value)}"
         for number, kind in self.tensors.items():
             why = _differs(leaves[number], kind)
@@ -94,7 +96,8 @@ def _differs(given: Any, kind: TensorKind) -> str:
     return ""
 
 
-def _equal(left: Any, right: Any) -> bool:
+def is_equal(left: Any, right: Any) -> bool:
+    """Whether two leaves that are no tensors are of one type and equal."""
     if left is right:
         return True
     if type(left) is not type(right):

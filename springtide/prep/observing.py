@@ -117,7 +117,7 @@ class _Watching(fx.Interpreter):
         seen.elements = sum(one.numel() for one in own)
         if isinstance(value, torch.Tensor):
             seen.bytes = value.numel() * value.element_size()
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif isinstance(value, int | float):
             seen.bytes, seen.leaf = 8, value
         inputs = [one for given in node.all_input_nodes for one in tensors(self.env[given])]
         seen.device = next((one.device.type for one in (*own, *inputs) if one.device.type != "cpu"), "cpu")

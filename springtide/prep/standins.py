@@ -22,6 +22,7 @@ COLLECTIONS = ("EmbeddingBagCollection", "EmbeddingCollection")
 Inputs = Sequence[torch.Tensor | None]
 
 _standing: list[nn.Module] = []
+_live: list[bool] = [False]
 
 _library = torch.library.Library("springtide", "DEF")
 _library.define("table(int number, str layout, Tensor?[] inputs) -> Tensor[]")
@@ -38,16 +39,20 @@ def tables(model: nn.Module, opaque: tuple[type, ...] = ()) -> dict[str, nn.Modu
 
 
 @contextmanager
-def standing_in(whole: Sequence[nn.Module]) -> Iterator[None]:
-    """Let stand-ins answer for these modules; their own forward is back afterwards."""
-    before = [vars(module).get("forward") for module in whole]
-    _standing[:] = whole
+def standing_in(whole: Sequence[nn.Module], *, live: bool = False) -> Iterator[None]:
+    """Let stand-ins answer for these modules; their own forward is back afterwards.
+
+    `live`: they are there for dynamo to see, and `call` goes to the modules themselves.
+    """
+    before, outer = [vars(module).get("forward") for module in whole], list(_standing)
+    _standing[:], was_live = whole, _live[0]
+    _live[0] = live
     try:
         for number, module in enumerate(whole):
             object.__setattr__(module, "forward", _forward(number, module))
         yield
     finally:
-        _standing.clear()
+        _standing[:], _live[0] = outer, was_live
         for module, own in zip(whole, before, strict=True):
             if own is None:
                 vars(module).pop("forward", None)
@@ -55,8 +60,23 @@ def standing_in(whole: Sequence[nn.Module]) -> Iterator[None]:
                 object.__setattr__(module, "forward", own)
 
 
+def trying() -> bool:
+    """Whether stand-ins answer now, with made-up rows."""
+    return bool(_standing) and not _live[0]
+
+
 def call(module: nn.Module, layout: str, inputs: Inputs) -> list[torch.Tensor]:
     """What the stand-in's node means: the live module called as the user's forward called it, its tensors in order."""
+    if not _live[0]:
+        return _call(module, layout, inputs)
+    stand_in = vars(module).pop("forward")
+    try:
+        return _call(module, layout, inputs)
+    finally:
+        object.__setattr__(module, "forward", stand_in)
+
+
+def _call(module: nn.Module, layout: str, inputs: Inputs) -> list[torch.Tensor]:
     if isinstance(module, modules.EmbeddingBags):
         if not layout:
             given = module(inputs[0])
