@@ -39,6 +39,7 @@ BENCHES = {
     "auc-xdeepfm": "springtide.bench.auc_xdeepfm",
     "allocate": "springtide.bench.allocate",
     "schedule": "springtide.bench.schedule",
+    "dataworkers-walk": "springtide.bench.dataworkers_walk",
 }
 
 

@@ -11,7 +11,8 @@ from springtide.domain.feeding import FeedSeen, FeedState
 
 WARM_UP = 1 / 3
 """Of an interval, after a change: data workers load the package and fill queues, which says nothing of their rate."""
-_LEAST_S = 1e-9
+LEAST_BUSY = 0.02
+"""Of a loop's time: a wait is told when it ends, so an interval may be told more waiting than it has seconds."""
 
 
 class Told(NamedTuple):
@@ -101,5 +102,4 @@ def _over(words: Sequence[Told]) -> _Over | None:
 def _capable(one: _Over) -> float:
     """Steps a second without waiting for data and without making it."""
     busy = one.looped - one.waited - one.read - one.stateless
-    share = max(busy / one.looped, _LEAST_S)
-    return one.taken / one.seconds / share
+    return one.taken / one.seconds / max(busy / one.looped, LEAST_BUSY)

@@ -37,3 +37,9 @@ def test_what_is_told_soon_after_a_change_does_not_count() -> None:
     words = [Told(float(t), FeedState(taken=0 if t < 10 else 6 * (t - 10), looped_s=float(t))) for t in range(31)]
     seen = see({"a": words}, Cores(), at=30.0, since=settled_at(0.0, 30.0))
     assert seen is not None and seen.steps_per_s == 6.0
+
+
+def test_more_waiting_told_than_there_was_time_makes_no_trainer_infinitely_fast() -> None:
+    words = [Told(0.0, FeedState()), Told(1.0, FeedState(taken=4, waited_s=1.5, looped_s=1.0))]
+    seen = see({"a": words}, Cores(), at=1.0, since=0.0)
+    assert seen is not None and seen.wait_share == 1.0 and seen.capable_per_s == 200.0

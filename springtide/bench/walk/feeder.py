@@ -1,0 +1,28 @@
+"""The process of one of the walk's data workers. In: a line of JSON with the job's secret. Out: a line, its address.
+
+Started by crew.py. When its input ends it takes no new work, hands out what it has made, and ends.
+"""
+
+import json
+import sys
+
+import torch
+
+from springtide.bench.walk import clicks
+from springtide.prep.serving import Serving
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    torch.set_num_threads(1)
+    secret = bytes.fromhex(json.loads(sys.stdin.readline())["secret"])
+    serving = Serving(clicks.pipeline(), 0, secret)
+    print(json.dumps({"address": serving.address}), flush=True)
+    sys.stdin.read()
+    serving.drain()
+    serving.done.wait()
+    serving.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""The walk of tuning with its real processes, short."""
+
+import pytest
+
+from springtide.bench import dataworkers_walk
+from springtide.bench.walk.crew import Crew
+from springtide.platforms import cgroups
+
+pytestmark = [pytest.mark.process, pytest.mark.soak]
+
+
+@pytest.mark.skipif(bool(cgroups.why_not()), reason="no CPU quotas here")
+def test_a_data_worker_that_gets_more_cpus_makes_more() -> None:
+    with Crew(step_s=0.005, trainer_cpu=8.0, cpus=40.0) as crew:
+        taken = dataworkers_walk.walk(crew, 3.0, most=5, say=lambda _: None)
+    alone, *fed = taken
+    assert alone.workers == 0 and alone.steps_per_s > 0
+    assert fed[-1].worker_cpu >= 3.0
+    assert fed[-1].steps_per_s > 1.5 * fed[0].steps_per_s
