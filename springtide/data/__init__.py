@@ -1,1 +1,19 @@
-"""Where samples come from and how they are cut: source.py reads them, shards.py cuts them, book.py hands them out."""
+"""Where samples come from and how they are cut: source.py reads them, shards.py cuts them, book.py hands them out.
+
+`springtide.data.ElasticLoader` is for programs without a job: a DataLoader whose workers come and go (prep/loader.py).
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from springtide.prep.loader import ElasticLoader as ElasticLoader
+
+_HOME = {"ElasticLoader": "springtide.prep.loader"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home on first use: data sets and torch are not needed to cut shards."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'springtide.data' has no attribute {name!r}; it has {', '.join(_HOME)}")
+    return getattr(importlib.import_module(_HOME[name]), name)

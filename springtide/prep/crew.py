@@ -93,7 +93,8 @@ class Crew:
             return
         self._closing = True
         self._events.put(None)
-        self._thread.join()
+        if threading.current_thread() not in (self._thread, *self._watchers):  # a collector may call us from anywhere
+            self._thread.join()
 
     def _run(self) -> None:
         while (event := self._events.get()) is not None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-HOPELESS = 3  # data workers in a row, each in place of the one before, that died while no batch was made at all
+HOPELESS = 5  # data workers in a row, each in place of the one before, that were killed while no batch was made at all
+UNFIT = 2  # the same of such as ended by themselves: they say why they cannot begin, and the next will say the same
 
 
 class Start(NamedTuple):
@@ -124,7 +125,7 @@ class Roster:
             return gone
         self.deaths += 1
         futile = member.futile + 1 if made == member.made_before else 0
-        if futile >= HOPELESS and self.given_up is None:
+        if futile >= (HOPELESS if killed else UNFIT) and self.given_up is None:
             self.given_up = GiveUp(
                 f"{futile} data workers in a row died without making a batch, the last one: {how}", deadly=killed
             )

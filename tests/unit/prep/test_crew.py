@@ -99,9 +99,9 @@ def test_workers_that_cannot_begin_are_given_up(caplog):
     feed = FakeFeed()
     crew, workers = crew_of(feed, stillborn=True)
     crew.resize(1)
-    assert [feed.next() for _ in range(3)] == [("detach", f"data-worker-{number}") for number in range(3)]
+    assert [feed.next() for _ in range(2)] == [("detach", f"data-worker-{number}") for number in range(2)]
     crew.close()
-    assert len(workers) == 3 and not crew.failed.deadly
+    assert len(workers) == 2 and not crew.failed.deadly
     assert "No module named 'mine'" in crew.failed.why
 
 

@@ -34,22 +34,21 @@ def test_all_that_die_at_once_are_all_replaced():
     assert roster.given_up is None
 
 
-def test_three_in_a_row_that_made_nothing_are_enough():
+def test_two_in_a_row_that_cannot_begin_are_enough():
     roster = Roster()
     roster.resized(2, made=7)
     roster.ready(1, "a:1")
     assert roster.ended(0, "ill", killed=False, made=7) == [Detach(0), Start(2)]
-    assert roster.ended(2, "ill", killed=False, made=7) == [Detach(2), Start(3)]
-    detach, given_up, kill = roster.ended(3, "No module named 'mine'", killed=False, made=7)
-    assert (detach, kill) == (Detach(3), Kill(1))
+    detach, given_up, kill = roster.ended(2, "No module named 'mine'", killed=False, made=7)
+    assert (detach, kill) == (Detach(2), Kill(1))
     assert not given_up.deadly and given_up.why.endswith("the last one: No module named 'mine'")
     assert roster.resized(5, made=7) == []
 
 
-def test_work_that_kills_is_not_for_the_trainer():
+def test_work_that_kills_five_in_a_row_is_not_for_the_trainer():
     roster = Roster()
     roster.resized(1, made=0)
-    actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(3)]
+    actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(5)]
     assert isinstance(actions[-1][1], GiveUp) and actions[-1][1].deadly
 
 

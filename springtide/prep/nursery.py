@@ -1,0 +1,176 @@
+"""The process that a loader's data workers are forked off: torch and the package are loaded once for all of them.
+
+In: orders of the loader's process (alone.py), through a socket whose end is the end of that process, whatever ended it.
+Out: data workers, each a fork that serves (serving.py); what became of them. Next: crew.py watches them.
+
+It has one thread and makes no batches, so it can fork at any time. Data workers end with it, and it with the loader's
+process; the package goes then too, so a kill -9 of the trainer leaves nothing behind.
+"""
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+
+NUMBER: int | None = None
+"""In a data worker: its number among those of its loader."""
+MOST = 1 << 16  # bytes of a message
+KEPT = 400  # characters of an error that are told
+_PR_SET_PDEATHSIG = 1
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """The first order: the package, its secret, the seed of random numbers."""
+
+    folder: str
+    secret: bytes
+    seed: int
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """Fork a data worker."""
+
+    number: int
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Let it finish what it has, and end."""
+
+    number: int
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    """End it now."""
+
+    number: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """It serves at this address."""
+
+    number: int
+    address: str
+    pid: int
+
+
+class Unfit(msgspec.Struct, frozen=True, tag=True):
+    """It cannot begin."""
+
+    number: int
+    error: str
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """It is gone, with this exit status (a signal, where negative)."""
+
+    number: int
+    status: int
+
+
+Order = Begin | Start | Drain | Kill
+News = Ready | Unfit | Ended
+
+
+def send(sock: socket.socket, message: Order | News) -> None:
+    """One message, whole."""
+    sock.sendall(msgspec.msgpack.encode(message))
+
+
+def main(descriptor: int) -> None:
+    """What the process does."""
+    sock = socket.socket(fileno=descriptor)
+    begin = msgspec.msgpack.decode(sock.recv(MOST), type=Begin)
+    _Nursery(sock, begin).run()
+    shutil.rmtree(begin.folder, ignore_errors=True)
+    os._exit(0)  # nothing else is left to do, and taking torch down takes time
+
+
+class _Nursery:
+    pid = 0
+
+    def __init__(self, sock: socket.socket, begin: Begin) -> None:
+        _Nursery.pid = os.getpid()
+        self._sock = sock
+        self._begin = begin
+        self._children: dict[int, tuple[int, int]] = {}
+        """Process and its descriptor, by number."""
+        self._error = ""
+        self._pipeline: Any = None
+        try:
+            from springtide.prep import package, serving  # noqa: F401  for those that are forked off
+
+            self._pipeline = package.load(Path(begin.folder), secret=begin.secret)
+        except errors.SpringtideError as error:
+            self._error = str(error)[:KEPT]
+
+    def run(self) -> None:
+        """Until the loader's process is gone, or has closed its end."""
+        while True:
+            ends = {descriptor: number for number, (_, descriptor) in self._children.items()}
+            for found in select.select([self._sock.fileno(), *ends], [], [])[0]:
+                if found in ends:
+                    self._bury(ends[found])
+                    continue
+                raw = self._sock.recv(MOST)
+                if not raw:
+                    return
+                self._obey(msgspec.msgpack.decode(raw, type=Order))
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Start):
+            pid = os.fork()
+            if pid == 0:
+                _serve(self._sock, self._begin, self._pipeline, self._error, order.number)
+            self._children[order.number] = (pid, os.pidfd_open(pid))
+        elif isinstance(order, Drain | Kill) and order.number in self._children:
+            os.kill(self._children[order.number][0], signal.SIGTERM if isinstance(order, Drain) else signal.SIGKILL)
+
+    def _bury(self, number: int) -> None:
+        pid, descriptor = self._children.pop(number)
+        os.close(descriptor)
+        send(self._sock, Ended(number, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+
+
+def _serve(sock: socket.socket, begin: Begin, pipeline: Any, error: str, number: int) -> None:
+    """What a data worker does, until it is told to stop or killed. Does not return."""
+    global NUMBER
+    NUMBER = number
+    status = 1
+    try:
+        parent = _Nursery.pid
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        if error:
+            send(sock, Unfit(number, error))
+        else:
+            _run(sock, begin, pipeline, number)
+            status = 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _run(sock: socket.socket, begin: Begin, pipeline: Any, number: int) -> None:
+    from springtide.prep.serving import Serving
+
+    drained = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: drained.set())
+    served = Serving(pipeline, 0, begin.secret, seed=begin.seed)
+    send(sock, Ready(number, served.address, os.getpid()))
+    sock.close()
+    drained.wait()
+    served.drain()
+    served.done.wait()
+    served.close()

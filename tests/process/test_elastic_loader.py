@@ -1,0 +1,181 @@
+"""ElasticLoader with real data workers: whatever is killed, resized or slow, each sample comes once, in order."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+from torch.utils import data
+
+from springtide import errors
+from springtide.data import ElasticLoader
+from springtide.prep import nursery
+
+pytestmark = pytest.mark.process
+
+SAMPLES, BATCH = 600, 10
+
+
+class Ids(data.Dataset):
+    """Samples that are their numbers, with random numbers beside them; some misbehave at data workers."""
+
+    def __init__(self, stuck=None, poison=(), deadly=()):
+        self.stuck, self.poison, self.deadly = stuck, poison, deadly
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        if self.stuck is not None and nursery.NUMBER == 0:
+            while not self.stuck.exists():
+                time.sleep(0.01)
+        if index in self.poison:
+            raise ValueError(f"{index} is poison")
+        if index in self.deadly and nursery.NUMBER is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index, torch.rand(2), torch.zeros(2000)
+
+
+def until(condition, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        threading.Event().wait(0.005)
+
+
+def told(batches):
+    return [(batch[0].tolist(), batch[1].tolist()) for batch in batches]
+
+
+def epoch(number, seed):
+    """What an epoch gives without any data worker: what it must give with them."""
+    alone = ElasticLoader(Ids(), batch_size=BATCH, shuffle=True, seed=seed, num_workers=0)
+    alone.set_epoch(number)
+    return told(alone)
+
+
+def with_events(loader, events):
+    """All batches of a pass; before the k-th, events[k] happens."""
+    had = []
+    for step, batch in enumerate(loader):
+        had.append(batch)
+        if step in events:
+            events[step]()
+    return told(had)
+
+
+def test_resizing_and_killing_lose_nothing_and_repeat_nothing(seed):
+    draw = random.Random(seed)
+    with ElasticLoader(Ids(), batch_size=BATCH, shuffle=True, seed=seed, num_workers=1) as loader:
+
+        def resize(workers):
+            loader.resize(workers)
+            until(lambda: loader.workers == workers)
+
+        def kill(some):
+            for pid in some:
+                os.kill(pid, signal.SIGKILL)
+
+        first = {0: lambda: resize(1), 10: lambda: resize(6), 40: lambda: resize(2)}
+        assert with_events(loader, first) == epoch(0, seed)
+
+        resize(4)
+        at_random = {step: lambda: kill(draw.sample(loader.pids, 1)) for step in draw.sample(range(1, 50), 4)}
+        assert with_events(loader, at_random) == epoch(1, seed)
+
+        until(lambda: loader.workers == 4)
+        all_at_once = {20: lambda: kill(loader.pids), 40: lambda: kill([loader._staff._nursery.pid])}
+        assert with_events(loader, all_at_once) == epoch(2, seed)
+        until(lambda: loader.workers == 4)
+
+        def rest():  # a slow trainer: the room fills, all but the place of the batch in hand, and stays so
+            until(lambda: loader._staff.state.queued == loader._staff.state.room - 1)
+            full.append(loader._staff.state)
+
+        full = []
+        assert with_events(loader, {step: rest for step in (5, 20, 40)}) == epoch(3, seed)
+        assert all(state.queued < state.room <= 8 for state in full)
+    assert loader.pids == [] and loader.workers == 0
+
+
+def test_others_take_over_from_a_slow_one_and_poison_is_left_out_and_listed(tmp_path, seed):
+    dataset = Ids(stuck=tmp_path / "go-on", poison={7, 311}, deadly={100})
+    with ElasticLoader(
+        dataset, batch_size=BATCH, shuffle=True, seed=seed, num_workers=3, on_error="skip", prefetch_factor=4
+    ) as loader:
+        passing = iter(loader)
+        had = [next(passing)]
+        until(lambda: loader.workers == 3)
+        had += passing
+        (tmp_path / "go-on").touch()
+    (with_it,) = [ids for ids, _ in epoch(0, seed) if 100 in ids]
+    expected = [[index for index in ids if index not in {7, 311}] for ids, _ in epoch(0, seed) if ids != with_it]
+    assert [batch[0].tolist() for batch in had] == expected
+    assert {one.index for one in loader.skipped} == {7, 311, *with_it}
+    assert {one.why for one in loader.skipped if one.index in {7, 311}} <= {
+        one.why for one in loader.skipped if "is poison (test_elastic_loader.py:" in one.why
+    }
+
+
+def test_a_poison_record_fails_the_loop_with_its_index_wherever_it_was_made():
+    with ElasticLoader(Ids(poison={333}), batch_size=BATCH, num_workers=1) as loader:
+        passing = iter(loader)
+        next(passing)
+        until(lambda: loader.workers == 1)
+        with pytest.raises(
+            errors.UnreadableSample, match=r"ValueError: 333 is poison \(test_elastic_loader.py:\d+\)"
+        ) as said:
+            list(passing)
+        assert said.value.indices == (333,)
+        assert loader.state_dict()["done"] == 330
+
+
+SCRIPT = """
+import json, os, sys, threading
+from tests.process.test_elastic_loader import BATCH, Ids, until
+from springtide.data import ElasticLoader
+loader = ElasticLoader(Ids(), batch_size=BATCH, shuffle=True, seed=3, num_workers=2)
+for step, batch in enumerate(loader):
+    if step == 0:
+        until(lambda: loader.workers == 2)
+        print(json.dumps(loader.pids), loader._staff._folder, flush=True)
+    print(json.dumps([batch[0].tolist(), loader.state_dict()]), flush=True)
+    if step == 25:
+        threading.Event().wait()
+"""
+
+
+def test_a_killed_trainer_goes_on_elsewhere_with_other_workers_and_leaves_nothing_behind():
+    root = pathlib.Path(__file__).parents[2]
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    with trainer, trainer.stdout as said:
+        pids, folder = said.readline().rsplit(" ", 1)
+        children = [psutil.Process(pid) for pid in json.loads(pids)]
+        children += [psutil.Process(trainer.pid).children()[0]]
+        lines = [json.loads(said.readline()) for _ in range(26)]
+        trainer.kill()
+    had = [index for ids, _ in lines for index in ids]
+    with ElasticLoader(Ids(), batch_size=15, shuffle=True, num_workers=1) as loader:
+        loader.load_state_dict(lines[-1][1])
+        passing = iter(loader)
+        had += next(passing)[0].tolist()
+        until(lambda: loader.workers == 1)
+        for batch in passing:
+            had += batch[0].tolist()
+    assert sorted(had) == list(range(SAMPLES))
+    assert not psutil.wait_procs(children, timeout=30)[1]
+    assert not pathlib.Path(folder.strip()).exists()
