@@ -22,7 +22,7 @@ def seeded(seed: int, name: Sequence[int] | None) -> Iterator[None]:
         yield
         return
     before = _states()
-    _sow(seed, name)
+    sow(seed, name)
     try:
         yield
     finally:
@@ -34,7 +34,7 @@ class Strand:
 
     def __init__(self, seed: int, name: Sequence[int]) -> None:
         before = _states()
-        _sow(seed, name)
+        sow(seed, name)
         self._own = _states()
         _put_back(before)
 
@@ -50,7 +50,8 @@ class Strand:
             _put_back(before)
 
 
-def _sow(seed: int, name: Sequence[int]) -> None:
+def sow(seed: int, name: Sequence[int]) -> None:
+    """Global random numbers begin at (seed, name), and go on from there: for a process that has no others to keep."""
     words = np.random.SeedSequence([abs(seed), int(seed < 0), *(abs(part) for part in name)]).generate_state(4)
     torch.default_generator.manual_seed(int(words[0]) << 32 | int(words[1]))
     np.random.seed(int(words[2]))

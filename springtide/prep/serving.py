@@ -303,8 +303,9 @@ class Serving:
             run = self._pipeline.stages[number].run
             if number == self._stage and number > 0 and not answer.made and self._before is not None:
                 self._before.types.update(codec.types_in(made))
-            with chance.seeded(self._seed, name if number == 0 or name is None else (*name, number)):
-                asks = request.ask.asks if number == 0 and hasattr(run, "keeping") else ()
-                made = run.keeping(made, asks) if asks else run(made)  # type: ignore[attr-defined]
+            if name is not None:
+                chance.sow(self._seed, name if number == 0 else (*name, number))
+            asks = request.ask.asks if number == 0 and hasattr(run, "keeping") else ()
+            made = run.keeping(made, asks) if asks else run(made)  # type: ignore[attr-defined]
         self.made += 1
         return made
