@@ -5,7 +5,7 @@ their own batches (prep/shipping.py), and a list of leaves in the order that pre
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,12 +61,17 @@ class Call:
         """The arguments that the loop would make of this batch; `Another` where it has no such leaves."""
         return tuple(_fill(one, batch) for one in self.args), {name: _fill(one, batch) for name, one in self.kwargs}
 
-    def fits(self, batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether these arguments are those very leaves of the batch."""
+    def find(self, batch: Any) -> list[Any]:
+        """The parts of this batch that the arguments are made of, as `leaves` has them; None where it has no such."""
+        return [leaf.route.follow(batch) for leaf in self.leaves()]
+
+    def fits(self, found: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether these arguments are the very parts that were found in a batch."""
         if len(args) != len(self.args) or len(kwargs) != len(self.kwargs):
             return False
-        return all(_fits(one, given, batch) for one, given in zip(self.args, args, strict=True)) and all(
-            name in kwargs and _fits(one, kwargs[name], batch) for name, one in self.kwargs
+        parts = iter(found)
+        return all(_fits(one, given, parts) for one, given in zip(self.args, args, strict=True)) and all(
+            name in kwargs and _fits(one, kwargs[name], parts) for name, one in self.kwargs
         )
 
     def in_order(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,24 +154,24 @@ def _fill(part: Part, batch: Any) -> Any:
     return part.kind(**dict(zip(part.keys, parts, strict=True)))
 
 
-def _fits(part: Part, given: Any, batch: Any) -> bool:
-    if isinstance(part, Constant):
-        return type(given) is type(part.value) and bool(given == part.value)
+def _fits(part: Part, given: Any, parts: Iterator[Any]) -> bool:
     if isinstance(part, Leaf):
-        found = part.route.follow(batch)
+        found = next(parts)
         if found is given:
             return found is not None
         viewed = bool(part.route.view) and isinstance(given, torch.Tensor) and not routes.is_absent(given)
         return viewed and found is not None and routes.key_of(found) == routes.key_of(given)
+    if isinstance(part, Constant):
+        return type(given) is type(part.value) and bool(given == part.value)
     if type(given) is not part.kind:
         return False
     if isinstance(given, dict | tuple | list):
-        keys, parts = _opened(given)
+        keys, held = _opened(given)
         if isinstance(given, dict) and keys != part.keys and set(keys) == set(part.keys):
-            keys, parts = part.keys, tuple(given[key] for key in part.keys)
+            keys, held = part.keys, tuple(given[key] for key in part.keys)
     else:
-        keys, parts = part.keys, tuple(getattr(given, name) for name in part.keys)
-    return keys == part.keys and all(_fits(one, each, batch) for one, each in zip(part.parts, parts, strict=True))
+        keys, held = part.keys, tuple(getattr(given, name) for name in part.keys)
+    return keys == part.keys and all(_fits(one, each, parts) for one, each in zip(part.parts, held, strict=True))
 
 
 def _leaves(part: Part) -> list[Leaf]:

@@ -7,6 +7,8 @@ into the job's package. Next: train/splitting.py receives the tree.
 """
 
 import copy
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +25,14 @@ Run = Callable[[Sequence[Any]], Sequence[Any] | None]
 class Left:
     """Instead of a tensor that was left behind: what can be said of it without having it."""
 
+    number: int
     shape: tuple[int, ...]
     dtype: str
+
+    @classmethod
+    def of(cls, number: int, leaf: torch.Tensor) -> "Left":
+        """For this tensor, the leaf of that number."""
+        return cls(number, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,8 @@ class First:
             return {"batch": batch, "unsplit": f"{type(error).__name__}: {error}"}
         if crossing is None:
             return {"batch": batch, "unsplit": "it is not of the kind that the split was made for"}
-        left = [path for number, path in self.left if number not in asked]
-        return {"batch": strip(batch, left), "crossing": list(crossing)}
+        left = {path: functools.partial(Left.of, number) for number, path in self.left if number not in asked}
+        return {"batch": replaced(batch, left), "crossing": list(crossing)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +83,6 @@ class Later:
         return {**made, "crossing": list(crossing)}
 
 
-def strip(batch: Any, left: Sequence[arguments.Path]) -> Any:
-    """The same batch without the tensors at these places."""
-    for path in left:
-        batch = replaced(batch, path, lambda leaf: Left(tuple(leaf.shape), str(leaf.dtype).removeprefix("torch.")))
-    return batch
-
-
 def dtype_of(left: Left) -> torch.dtype:
     """The type that a leaf left behind has."""
     found = getattr(torch, left.dtype, None)
@@ -90,18 +91,53 @@ def dtype_of(left: Left) -> torch.dtype:
     return found
 
 
-def replaced(batch: Any, path: arguments.Path, change: Callable[[Any], Any]) -> Any:
-    """A batch with something else at one place; all the rest is the same objects."""
-    if not path:
-        return change(batch)
-    (kind, name), rest = path[0], path[1:]
-    if kind == "attr":
-        changed = copy.copy(batch)
-        object.__setattr__(changed, name, replaced(getattr(batch, name), rest, change))
-        return changed
+def replaced(batch: Any, places: Mapping[arguments.Path, Callable[[Any], Any]]) -> Any:
+    """A batch with something else at some places, made of what was there; all the rest is the same objects."""
+    if not places:
+        return batch
+    if () in places:
+        return places[()](batch)
+    inner: dict[Any, dict[arguments.Path, Callable[[Any], Any]]] = {}
+    for (step, *rest), change in places.items():
+        inner.setdefault(step, {})[tuple(rest)] = change
     if isinstance(batch, tuple):
-        parts = [replaced(one, rest, change) if i == name else one for i, one in enumerate(batch)]
+        parts = [replaced(one, inner.get(("item", i), {})) for i, one in enumerate(batch)]
         return type(batch)._make(parts) if hasattr(batch, "_make") else type(batch)(parts)
     changed = copy.copy(batch)
-    changed[name] = replaced(batch[name], rest, change)
+    for (kind, name), below in inner.items():
+        if kind == "attr":
+            object.__setattr__(changed, name, replaced(getattr(batch, name), below))
+        else:
+            changed[name] = replaced(batch[name], below)
+    return changed
+
+
+def filled(batch: Any, fill: Callable[[Left], Any]) -> Any:
+    """A batch with something in every place that was left; where there is none, the batch itself."""
+    if isinstance(batch, Left):
+        return fill(batch)
+    if isinstance(batch, torch.Tensor | str | bytes | int | float | None):
+        return batch
+    if isinstance(batch, Mapping):
+        changes = {key: new for key, one in batch.items() if (new := filled(one, fill)) is not one}
+        return _with_items(batch, changes) if changes else batch
+    if isinstance(batch, tuple | list):
+        parts = [filled(one, fill) for one in batch]
+        if all(new is one for new, one in zip(parts, batch, strict=True)):
+            return batch
+        return type(batch)._make(parts) if hasattr(batch, "_make") else type(batch)(parts)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        names = [field.name for field in dataclasses.fields(batch)]
+        changes = {name: new for name in names if (new := filled(one := getattr(batch, name), fill)) is not one}
+        changed = copy.copy(batch) if changes else batch
+        for name, new in changes.items():
+            object.__setattr__(changed, name, new)
+        return changed
+    return batch
+
+
+def _with_items(batch: Any, changes: Mapping[Any, Any]) -> Any:
+    changed = copy.copy(batch)
+    for key, new in changes.items():
+        changed[key] = new
     return changed

@@ -22,10 +22,12 @@ class Seen(NamedTuple):
     size: int
 
 
-def look(model: nn.Module) -> list[Seen]:
-    """The attributes of all modules of a model, which torch's own are not among."""
+def look(model: nn.Module, but: frozenset[int] = frozenset()) -> list[Seen]:
+    """The attributes of all modules of a model but those with these ids; torch's own are not among them."""
     seen = []
     for name, module in model.named_modules():
+        if id(module) in but:
+            continue
         now = vars(module)
         were = {key: _mark(value) for key, value in now.items() if key not in TORCHS_OWN}
         seen.append(Seen(name, now, were, len(now)))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from springtide.prep import arguments, leaves
+from springtide.prep import arguments, leaves, standins
 from springtide.prep.split import Split
 from springtide.train import absent, attributes
 
@@ -25,17 +25,18 @@ log = logging.getLogger(__name__)
 class InHand:
     """A batch that came with crossings, as it was when it came."""
 
-    __slots__ = ("_kept", "batch", "crossing")
+    __slots__ = ("_marks", "crossing", "parts")
 
-    def __init__(self, batch: Any, crossing: Sequence[Any]) -> None:
-        self.batch, self.crossing = batch, crossing
-        found = [leaf for _, leaf in arguments.nodes(batch)]
-        self._kept = [(one, _mark(one)) for one in found if isinstance(one, torch.Tensor) or arguments.is_text(one)]
+    def __init__(self, call: arguments.Call, batch: Any, crossing: Sequence[Any]) -> None:
+        self.crossing = crossing
+        self.parts = call.find(batch)
+        """What of it the model is called with."""
+        self._marks = [_mark(part) for part in self.parts]
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody has written to its leaves."""
-        return all(_mark(one) == was for one, was in self._kept)
+        """Whether nobody has written to those parts."""
+        return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))
 
 
 class SplitForward:
@@ -48,7 +49,7 @@ class SplitForward:
         self._model, self._call, self._split = model, call, split
         self._own: Callable[..., Any] = model.forward
         self._instances_own = "forward" in vars(model)
-        self._attributes = attributes.look(model)
+        self._attributes = attributes.look(model, but=frozenset(map(id, standins.tables(model, ()).values())))
         self._in_hand: InHand | None = None
         self._said = ""
         model.forward = self
@@ -61,9 +62,13 @@ class SplitForward:
             else:
                 del self._model.forward
 
-    def hand_out(self, batch: InHand | None) -> None:
-        """The loop gets this batch; None: one without crossings, or none."""
-        self._in_hand = batch
+    def hand_out(self, batch: Any, crossing: Sequence[Any] | None) -> None:
+        """The loop gets this batch, which came with crossings or without."""
+        self._in_hand = None if crossing is None else InHand(self._call, batch, crossing)
+
+    def taken_back(self) -> None:
+        """The loop has done with it."""
+        self._in_hand = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the user's own forward would give."""
@@ -83,7 +88,7 @@ class SplitForward:
 
     def _against(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Why what came with the batch cannot be used; "": it can."""
-        if not self._call.fits(now.batch, args, kwargs):
+        if not self._call.fits(now.parts, args, kwargs):
             return "model(...) was called with something else than the leaves of its batch"
         if not now.untouched:
             return "the loop has written to its batch"
@@ -108,10 +113,10 @@ class SplitForward:
         return getattr, (self._model, "forward")  # looked up in the class: the instance has no attributes by then
 
 
-def _mark(leaf: Any) -> Any:
-    """What changes when somebody writes to a leaf."""
-    if not isinstance(leaf, torch.Tensor):
-        return tuple(leaf)
-    if isinstance(leaf, absent.Absent):
-        return leaf.changed
-    return 0 if leaf.is_inference() else leaf._version
+def _mark(part: Any) -> Any:
+    """What changes when somebody writes to it."""
+    if type(part) is absent.Absent:
+        return part.changed
+    if isinstance(part, torch.Tensor):
+        return 0 if part.is_inference() else part._version
+    return tuple(part) if arguments.is_text(part) else None

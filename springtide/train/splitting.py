@@ -27,7 +27,7 @@ from springtide.prep.explain import Explanation
 from springtide.prep.stage import Pipeline, Stage
 from springtide.train import absent
 from springtide.train.leading import Leading
-from springtide.train.split_forward import InHand, SplitForward
+from springtide.train.split_forward import SplitForward
 from springtide.train.watching import BATCHES, Sample, Watching, whole_leaves
 
 if TYPE_CHECKING:
@@ -114,9 +114,8 @@ class Splitting:
     def hand_out(self, handed: "Handed") -> Any:
         """What the loop gets as its batch."""
         if self._forward is not None:
-            with_it = handed.crossing is not None
-            self._forward.hand_out(InHand(handed.batch, handed.crossing) if handed.crossing is not None else None)
-            self._seconds += 0.0 if with_it else self._seconds_a_batch
+            self._forward.hand_out(handed.batch, handed.crossing)
+            self._seconds += self._seconds_a_batch if handed.crossing is None else 0.0
             return handed.batch
         if self._made is None and self._watching.begun and self._watching.eager:
             self._leading.hand_out()
@@ -125,7 +124,7 @@ class Splitting:
     def taken_back(self) -> None:
         """The loop asks for its next batch."""
         if self._forward is not None:
-            self._forward.hand_out(None)
+            self._forward.taken_back()
         self._leading.taken_back()
         self._watching.taken_back()
         if self.ready and self.when_ready is not None:
@@ -195,7 +194,7 @@ class Splitting:
             return self._whole(f"the moved part does not run by itself: {tree.get('unsplit')}", found.explanation)
         self._seconds_a_batch = _seconds(found, [leaves.flatten(one)[0] for one in given])
         self._forward = SplitForward(self._model, call, found)
-        types = codec.types_in([tree, shipping.Left((), "")])
+        types = codec.types_in([tree, shipping.Left(0, (), "")])
         digest = hashlib.sha256(f"{found.digest} {call!r}".encode()).hexdigest()[:16]
         return Made(pipeline=pipeline, digest=digest, types=types, explanation=found.explanation)
 
@@ -236,10 +235,8 @@ class Splitting:
         if "unsplit" in tree and not self._said:
             self._said = True
             log.warning("a data worker could not run its part of forward(), so it runs here: %s", tree["unsplit"])
-        again = _Again(self, indices, name)
-        for number, path in enumerate(self._paths):
-            if isinstance(_at(batch, path), shipping.Left):
-                batch = shipping.replaced(batch, path, functools.partial(_stand_in, again.reader(number, path)))
+        again = _Again(self.read_again, self._paths, indices, name)
+        batch = batch if crossing is None else shipping.filled(batch, again.stand_in)
         return Fed(batch, None if crossing is None else tuple(crossing))
 
     def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:
@@ -248,7 +245,7 @@ class Splitting:
         if number not in self._wanted:
             self._wanted.add(number)
             self.asks(tuple(sorted(self._wanted)))
-            log.info("leaf %d of the batch is read by the loop after all: it travels from now on", number)
+            log.info("%s is read by the loop after all: it travels from now on", arguments.spelled(self._paths[number]))
         with seeded(self._seed, name):
             return as_batch(self._source.fetch(indices))
 
@@ -256,24 +253,25 @@ class Splitting:
 class _Again:
     """One batch that may have to be read again, once for all its leaves."""
 
-    def __init__(self, splitting: Splitting, indices: Indices, name: BatchName | None) -> None:
-        self._splitting, self._indices, self._name = splitting, indices, name
+    def __init__(
+        self,
+        read: Callable[[Indices, BatchName | None, int], Any],
+        paths: Sequence[arguments.Path],
+        indices: Indices,
+        name: BatchName | None,
+    ) -> None:
+        self._read, self._paths, self._indices, self._name = read, paths, indices, name
         self._batch: Any = None
 
-    def reader(self, number: int, path: Any) -> Callable[[], torch.Tensor]:
-        """Reads the leaf at this place."""
+    def stand_in(self, left: shipping.Left) -> absent.Absent:
+        """For a leaf of it."""
+        return absent.Absent(left.shape, shipping.dtype_of(left), functools.partial(self._leaf, left.number))
 
-        def read() -> torch.Tensor:
-            if self._batch is None:
-                self._batch = self._splitting.read_again(self._indices, self._name, number)
-            leaf: torch.Tensor = _at(self._batch, path)
-            return leaf
-
-        return read
-
-
-def _stand_in(read: Callable[[], torch.Tensor], left: shipping.Left) -> absent.Absent:
-    return absent.Absent(left.shape, shipping.dtype_of(left), read)
+    def _leaf(self, number: int) -> torch.Tensor:
+        if self._batch is None:
+            self._batch = self._read(self._indices, self._name, number)
+        leaf: torch.Tensor = _at(self._batch, self._paths[number])
+        return leaf
 
 
 def _at(batch: Any, path: Any) -> Any:

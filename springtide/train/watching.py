@@ -84,8 +84,8 @@ class Watching:
         self._handed += 1
         self._batch, self._indices = batch, indices
         if self.call is not None:
-            for path in whole_leaves(self.call):
-                self._batch = shipping.replaced(self._batch, path, functools.partial(self._stand_in, path))
+            places = {path: functools.partial(self._stand_in, path) for path in whole_leaves(self.call)}
+            self._batch = shipping.replaced(self._batch, places)
         return self._batch
 
     def taken_back(self) -> None:
@@ -130,7 +130,7 @@ class Watching:
         if self.why:
             return False
         if self.call is not None:
-            if self.call.fits(self._batch, args, kwargs):
+            if self.call.fits(self.call.find(self._batch), args, kwargs):
                 return True
             if self._indices is not None:
                 self.why = f"model(...) is not called alike with every batch ({users_line()})"

@@ -76,14 +76,14 @@ def test_arguments_seen_with_one_batch_are_made_of_another(make, called):
     first, second = make(0), make(1)
     call = cloudpickle.loads(cloudpickle.dumps(arguments.trace(first, *called(first))))
     assert same(call.fill(second), called(second))
-    assert call.fits(second, *called(second))
+    assert call.fits(call.find(second), *called(second))
 
 
 @pytest.mark.parametrize(("make", "called"), CALLS)
 def test_arguments_of_another_batch_do_not_fit(make, called):
     first, second = make(0), make(0)
     call = arguments.trace(first, *called(first))
-    assert not call.fits(first, *called(second))
+    assert not call.fits(call.find(first), *called(second))
 
 
 def test_what_the_loop_computed_is_told_by_its_place():
@@ -100,18 +100,18 @@ def test_constants_and_keys_must_stay_what_they_were():
     batch = in_a_dict()
     call = arguments.trace(batch, (batch["ids"], {"a": batch["ids"], "b": batch["labels"]}), {"scale": 2.0})
     other_order = {"b": batch["labels"], "a": batch["ids"]}
-    assert call.fits(batch, (batch["ids"], other_order), {"scale": 2.0})
-    assert not call.fits(batch, (batch["ids"], other_order), {"scale": 3.0})
-    assert not call.fits(batch, (batch["ids"], {"a": batch["ids"]}), {"scale": 2.0})
-    assert not call.fits(batch, (batch["ids"],), {"scale": 2.0})
+    assert call.fits(call.find(batch), (batch["ids"], other_order), {"scale": 2.0})
+    assert not call.fits(call.find(batch), (batch["ids"], other_order), {"scale": 3.0})
+    assert not call.fits(call.find(batch), (batch["ids"], {"a": batch["ids"]}), {"scale": 2.0})
+    assert not call.fits(call.find(batch), (batch["ids"],), {"scale": 2.0})
 
 
 def test_a_view_that_was_written_to_does_not_fit():
     batch = in_a_batch()
     call = arguments.trace(batch, (batch.x[:, :2],), {})
     view = batch.x[:, :2]
-    assert call.fits(batch, (view,), {})
-    assert not call.fits(batch, (view.clone(),), {})
+    assert call.fits(call.find(batch), (view,), {})
+    assert not call.fits(call.find(batch), (view.clone(),), {})
 
 
 def test_a_batch_without_such_a_leaf_is_told():
@@ -130,4 +130,6 @@ def test_a_jagged_tensor_is_one_leaf():
     first, second = make(1), make(5)
     call = arguments.trace(first, (first["sparse"],), {})
     assert call.fill(second)[0][0] is second["sparse"]
-    assert call.fits(second, (second["sparse"],), {}) and not call.fits(second, (first["sparse"],), {})
+    assert call.fits(call.find(second), (second["sparse"],), {}) and not call.fits(
+        call.find(second), (first["sparse"],), {}
+    )

@@ -1,5 +1,6 @@
 """What of a batch travels: the results of the moved part, and only the leaves that a trainer still needs."""
 
+import operator
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -39,11 +40,14 @@ class Clicks:
     ],
 )
 def test_one_leaf_is_left_behind_and_the_rest_is_the_same(batch, path):
-    stripped = shipping.strip(batch, [path])
+    stripped = shipping.replaced(batch, {path: lambda leaf: shipping.Left.of(5, leaf)})
     assert type(stripped) is type(batch) or not path
     before, after = _flat(batch), _flat(stripped)
-    assert [leaf for leaf in after if leaf is not LABELS] == [shipping.Left((4, 2), "int64")]
+    assert [leaf for leaf in after if leaf is not LABELS] == [shipping.Left(5, (4, 2), "int64")]
     assert len(after) == len(before) and any(leaf is IDS for leaf in before)
+    back = shipping.filled(stripped, lambda left: IDS if left.number == 5 else None)
+    assert type(back) is type(batch) and all(map(operator.is_, _flat(back), before))
+    assert shipping.filled(batch, lambda left: None) is batch
 
 
 def _flat(tree):
@@ -75,7 +79,7 @@ def test_without_a_split_a_batch_travels_as_the_loop_knows_it():
 
 def test_the_moved_part_is_run_and_what_it_alone_reads_stays():
     made = first()(np.arange(3))
-    assert made["batch"].x == shipping.Left((3, 2), "int64") and torch.equal(made["batch"].y, LABELS[:3])
+    assert made["batch"].x == shipping.Left(0, (3, 2), "int64") and torch.equal(made["batch"].y, LABELS[:3])
     assert torch.equal(made["crossing"][0], IDS[:3] * 2)
 
 

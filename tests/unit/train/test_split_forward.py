@@ -10,7 +10,7 @@ import torch
 
 from springtide.prep import arguments
 from springtide.train.absent import Absent
-from springtide.train.split_forward import InHand, SplitForward
+from springtide.train.split_forward import SplitForward
 from tests.unit.train.hashed import HandMade, Hashed, Hashing, make
 
 
@@ -27,7 +27,7 @@ class Loop:
         self.split = HandMade(self.model)
         self.own = self.model(self.raw, self.dense)
         self.forward = SplitForward(self.model, arguments.trace(self.batch, self.batch, {}), self.split)
-        self.forward.hand_out(InHand(self.batch, Hashing(self.model.salt)([self.raw])))
+        self.forward.hand_out(self.batch, Hashing(self.model.salt)([self.raw]))
 
     def reading(self):
         self.read += 1
@@ -79,7 +79,7 @@ def test_other_arguments_evaluation_and_no_batch_run_the_own_forward():
     loop.check(loop.model(loop.raw, loop.dense), whole=1)
     loop.check(loop.model.eval()(*loop.batch), whole=1)
     loop.model.train()
-    loop.forward.hand_out(None)
+    loop.forward.hand_out(loop.batch, None)
     loop.check(loop.model(*loop.batch), whole=1)
     assert loop.read == 1
 

@@ -112,7 +112,7 @@ def test_a_split_that_torch_has_captured_trains_the_same_model(monkeypatch):
     assert same(training.run(), plain)
     assert training.made.moved and training.splitting._forward.split_calls > 15
     assert training.splitting._forward.whole_calls == training.splitting.reread == 0
-    assert training.package(np.arange(BATCH))["batch"][0] == Left((BATCH, 3), "int64")
+    assert training.package(np.arange(BATCH))["batch"][0] == Left(0, (BATCH, 3), "int64")
 
 
 def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch, by_hand):
@@ -127,7 +127,7 @@ def test_what_only_the_moved_part_reads_stays_behind(monkeypatch, by_hand):
     training.run()
     tree = training.package(np.arange(4))
     raw, dense, y = tree["batch"]
-    assert raw == Left((4, 3), "int64") and type(dense) is type(y) is torch.Tensor
+    assert raw == Left(0, (4, 3), "int64") and type(dense) is type(y) is torch.Tensor
     fed = training.splitting.receive(tree, np.arange(4))
     assert type(fed.batch[0]) is Absent and torch.equal(fed.batch[0].clone(), hashed.data()[:4][0])
 
