@@ -81,9 +81,11 @@ def is_table(node: fx.Node) -> bool:
 
 def users_line(stack: str | None) -> tuple[str, str]:
     """The innermost line of a stack that is the user's own, as ("model.py:12", its text); empty when none is."""
-    for path, number, _ in reversed(FRAME.findall(stack or "")):
-        if is_users(path):
-            return place(path, int(number))
+    frames = list(reversed(FRAME.findall(stack or "")))
+    for installed in (False, True):  # a line of an installed model is better than none
+        for path, number, _ in frames:
+            if is_users(path, installed=installed):
+                return place(path, int(number))
     return "", ""
 
 
@@ -92,11 +94,16 @@ def place(path: str, number: int) -> tuple[str, str]:
     return f"{os.path.basename(path)}:{number}", linecache.getline(path, number).strip()
 
 
-def is_users(path: str) -> bool:
-    """Whether a file is neither torch's, nor Python's, nor this package's way of calling it."""
-    if path.startswith((TORCH, PREP, "<")) or f"{os.sep}site-packages{os.sep}" in path:
+def is_users(path: str, *, installed: bool = False) -> bool:
+    """Whether a file is neither torch's, nor Python's, nor this package's way of calling it.
+
+    `installed`: files of other packages count too.
+    """
+    if path.startswith((TORCH, PREP, "<")):
         return False
-    return not path.startswith(os.path.dirname(os.__file__)) and os.path.sep in path
+    if f"{os.sep}site-packages{os.sep}" in path:
+        return installed
+    return not path.startswith(os.path.dirname(os.__file__))
 
 
 def where(node: fx.Node) -> tuple[str, str]:

@@ -21,12 +21,15 @@ def forward(number: int, module: Any) -> Any:
     def stand_in(features: Any) -> Any:
         keys = list(features.keys())
         inputs = [features.values(), features.lengths(), features.weights_or_none()]
+        if not pooled:  # how many ids each feature has is known outside of the node only
+            given = features.to_dict()
+            inputs += [given[feature].values() for feature, _ in _pairs(module)]
         outs = torch.ops.springtide.table(number, json.dumps(keys), inputs)
         if pooled:
             return KeyedTensor(
                 keys=module._embedding_names, values=outs[0], length_per_key=module._lengths_per_embedding
             )
-        given, result = features.to_dict(), {}
+        result = {}
         for (feature, shown), rows in zip(_pairs(module), outs, strict=True):
             jagged = given[feature]
             result[shown] = JaggedTensor(
@@ -39,7 +42,7 @@ def forward(number: int, module: Any) -> Any:
 
 def call(module: Any, layout: str, inputs: Inputs) -> list[torch.Tensor]:
     """The live collection's tensors, in the order of the node's outputs."""
-    values, lengths, weights = inputs
+    values, lengths, weights, *_ = inputs
     given = module(KeyedJaggedTensor(keys=json.loads(layout), values=values, lengths=lengths, weights=weights))
     if isinstance(module, EmbeddingBagCollection):
         return [given.values()]
@@ -49,13 +52,11 @@ def call(module: Any, layout: str, inputs: Inputs) -> list[torch.Tensor]:
 def shapes(module: Any, layout: str, inputs: Inputs) -> list[tuple[Any, ...]]:
     """Shapes of the node's outputs."""
     keys = json.loads(layout)
-    values, lengths, _ = inputs
-    assert values is not None and lengths is not None
-    samples = lengths.shape[0] // len(keys)
+    _, lengths, _, *each = inputs
+    assert lengths is not None
     if isinstance(module, EmbeddingBagCollection):
-        return [(samples, sum(module._lengths_per_embedding))]
-    kept = KeyedJaggedTensor(keys=keys, values=values, lengths=lengths).to_dict()
-    return [(kept[feature].values().shape[0], module.embedding_dim()) for feature, _ in _pairs(module)]
+        return [(lengths.shape[0] // len(keys), sum(module._lengths_per_embedding))]
+    return [(one.shape[0], module.embedding_dim()) for one in each if one is not None]
 
 
 def _pairs(module: Any) -> list[tuple[str, str]]:

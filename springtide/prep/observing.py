@@ -34,6 +34,9 @@ class Seen:
     """Memory that it wrote to in place."""
     random: bool = False
     device: str = "cpu"
+    """Kind of device that it needs: that of its value or of anything it reads, if one is not in main memory."""
+    lies: str = "cpu"
+    """Device of its value."""
     leaf: Any = None
     """A value that is no tensor, such as a size."""
 
@@ -119,6 +122,7 @@ class _Watching(fx.Interpreter):
             seen.bytes = value.numel() * value.element_size()
         elif isinstance(value, int | float):
             seen.bytes, seen.leaf = 8, value
+        seen.lies = next((str(one.device) for one in own), "cpu")
         inputs = [one for given in node.all_input_nodes for one in tensors(self.env[given])]
         seen.device = next((one.device.type for one in (*own, *inputs) if one.device.type != "cpu"), "cpu")
         return value

@@ -13,23 +13,37 @@ from torch import fx
 
 
 class Program:
-    """Source of a function over tensors, and what it needs beside them."""
+    """Source of a function over tensors, and what it needs beside them.
 
-    def __init__(self, source: str, names: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+    Constants travel in main memory; they are put where they were used when the program is first run.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        names: Mapping[str, Any],
+        constants: Mapping[str, Any],
+        devices: Mapping[str, str] | None = None,
+    ) -> None:
         self.source = source
         self.names = dict(names)
-        self.constants = dict(constants)
+        tensors = {name: value for name, value in constants.items() if isinstance(value, torch.Tensor)}
+        self.devices = dict(devices or {name: str(value.device) for name, value in tensors.items()})
+        self.constants = {**constants, **{name: value.cpu() for name, value in tensors.items()}}
         scope = dict(self.names)
         exec(compile(source, "<springtide program>", "exec"), scope)
         self._run: Callable[..., Any] = scope["forward"]
-        self._self = SimpleNamespace(**self.constants)
+        self._self: SimpleNamespace | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         """Run it."""
+        if self._self is None:
+            there = {name: self.constants[name].to(device) for name, device in self.devices.items()}
+            self._self = SimpleNamespace(**{**self.constants, **there})
         return self._run(self._self, *inputs)
 
     def __reduce__(self) -> Any:
-        return Program, (self.source, self.names, self.constants)
+        return Program, (self.source, self.names, self.constants, self.devices)
 
 
 def extract(

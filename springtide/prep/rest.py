@@ -24,7 +24,7 @@ class Rest:
         sides: Sides,
         stays: Sequence[fx.Node],
         crossing: Sequence[fx.Node],
-        device_of: Callable[[fx.Node], str],
+        lies: Callable[[fx.Node], str],
     ) -> None:
         graph = program.graph
         output = graph.output_node()
@@ -48,7 +48,7 @@ class Rest:
         self._leaves = [program.leaves[node.name] for node in leaf_nodes]
         self._inputs = [node.name for node in (*leaf_nodes, *state_nodes)]
         self._states: list[State] = [program.states[node.name] for node in state_nodes]
-        self._devices = [device_of(node) for node in crossing]
+        self._devices = [lies(node) for node in crossing]
         self._on_cpu = all(device == "cpu" for device in self._devices)
         self._rebuild = program.rebuild
         self.needs = frozenset(self._leaves)

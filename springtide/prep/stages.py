@@ -46,7 +46,7 @@ class Running:
 
 def put(value: Any, device: str) -> Any:
     """A tensor on a device; anything else as it is."""
-    return value.to(device) if isinstance(value, torch.Tensor) and value.device.type != device else value
+    return value.to(device) if isinstance(value, torch.Tensor) and str(value.device) != device else value
 
 
 def group(nodes: Sequence[fx.Node], label: Label) -> list[list[fx.Node]]:
@@ -69,7 +69,7 @@ def group(nodes: Sequence[fx.Node], label: Label) -> list[list[fx.Node]]:
 
 def build(
     program: Captured, sides: Sides, moved: Sequence[fx.Node], crossing: Sequence[fx.Node], label: Label,
-    device_of: Callable[[fx.Node], str],
+    lies: Callable[[fx.Node], str],
 ) -> tuple[Stage, ...]:  # fmt: skip
     """The stages that turn the model's leaves into the crossing values."""
     groups = group(moved, label)
@@ -94,7 +94,7 @@ def build(
             compiled,
             program.guard if number == 0 else None,
             tuple(places[node] for node in reads),
-            tuple(device_of(node) for node in reads),
+            tuple(lies(node) for node in reads),
         )
         device: Any = label(own[0]) if label(own[0]) in ("cpu", "cuda") else "cpu"
         stages.append(Stage(f"forward-{number}", run, device))

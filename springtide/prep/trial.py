@@ -113,9 +113,10 @@ class Trial:
         going = [node for node in program.graph.nodes if node in {*moved, *checked}]
         here = {*going, *sides.free, *sides.checks}
         stay = [node for node in capture.graph_nodes(program.graph) if node not in here]
-        device_of = lambda node: seen.nodes[node.name].device  # noqa: E731
-        made = stages.build(program, sides, going, crossing, self.label or device_of, device_of) if moved else ()
-        rest = Rest(program, sides, stay, crossing, device_of)
+        needs = lambda node: seen.nodes[node.name].device  # noqa: E731
+        lies = lambda node: seen.nodes[node.name].lies  # noqa: E731
+        made = stages.build(program, sides, going, crossing, self.label or needs, lies) if moved else ()
+        rest = Rest(program, sides, stay, crossing, lies)
         shipped = [program.states[node.name] for node in stages.constants_of(moved, sides)]
         watch = Watch(self.model, list(self.whole.values()), shipped)
         told = telling.tell(program, seen, sides, chosen, moved, made, self.own.seconds, shipped)
