@@ -40,6 +40,7 @@ BENCHES = {
     "allocate": "springtide.bench.allocate",
     "schedule": "springtide.bench.schedule",
     "dataworkers-walk": "springtide.bench.dataworkers_walk",
+    "transfer": "springtide.bench.transfer",
 }
 
 

@@ -36,6 +36,9 @@ SHARE_FROM = 1 << 14  # a payload smaller than that is through the socket before
 SHARED_BYTES = 1 << 30  # address space of segments a connection; pages cost memory once they are written
 DEAD_AFTER_MS = 30_000
 
+EARLY_FROM = 1 << 16  # a payload of so many bytes is long enough under way to make its views meanwhile
+_NOT_MADE = object()
+
 _open: "weakref.WeakSet[Channel]" = weakref.WeakSet()
 
 
@@ -49,14 +52,19 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What came with a message: a tree, not yet put together."""
+    """What came with a message: a tree, mostly not yet put together."""
 
     header: bytes
     buffer: Any
+    """Memory that is at least as long as the payload."""
+    size: int
+    """Bytes of the payload."""
+    made: Any = _NOT_MADE
+    """The tree, where it was put together while its payload was still under way."""
 
     def tree(self, types: Mapping[str, type] | None = None) -> Any:
         """The batch. Its tensors are views; the memory is used again when the last of them is dropped."""
-        return codec.unpack(self.header, self.buffer, types)
+        return codec.unpack(self.header, self.buffer, types) if self.made is _NOT_MADE else self.made
 
 
 class Received(NamedTuple):
@@ -118,8 +126,11 @@ class Channel:
             if error := _native.send_pieces(self._sock.fileno(), head + written + header, pieces, size, passed):
                 raise OSError(error, os.strerror(error))
 
-    def recv(self) -> Received:
-        """The next message. EOFError when the peer has closed or is gone; BadFrame when it talks nonsense."""
+    def recv(self, types: Mapping[str, type] | None = None) -> Received:
+        """The next message. EOFError when the peer has closed or is gone; BadFrame when it talks nonsense.
+
+        Where `types` are given, a batch that comes through the socket may be put together while it is under way.
+        """
         magic, version, kind, flags, fields, header, size, number = HEAD.unpack(self._read_head())
         if magic != MAGIC or version != VERSION:
             raise BadFrame(f"not a message of ours, or of another version: {magic!r}, {version}")
@@ -136,12 +147,15 @@ class Channel:
             raise BadFrame(f"not the fields of a message: {error}") from error
         if not header:
             return Received(kind, told, None)
+        says, made = bytes(memoryview(text)[fields:]), _NOT_MADE
         if flags & SHARED:
-            buffer = self._incoming.view(number, size)
-        else:
-            buffer = self._blocks.take(size) if size else bytearray()
-            self._read(memoryview(buffer).cast("B")[:size])
-        return Received(kind, told, Payload(bytes(text[fields:]), buffer))
+            return Received(kind, told, Payload(says, self._incoming.view(number, size), size))
+        buffer = self._blocks.take(size) if size else bytearray()
+        if types is not None and size >= EARLY_FROM:
+            with contextlib.suppress(codec.NotYet, errors.SpringtideError):  # an error is raised again by tree()
+                made = codec.unpack(says, buffer, types, arrived=False)
+        self._read(memoryview(buffer).cast("B")[:size])
+        return Received(kind, told, Payload(says, buffer, size, made))
 
     def fileno(self) -> int:
         """For select and poll: readable when a message begins, none of which is ever read ahead."""

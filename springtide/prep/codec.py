@@ -98,10 +98,15 @@ def pack(tree: Any) -> Message:
     return Message(header, packing.pieces, packing.size, packing.keep)
 
 
-def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None) -> Any:
+class NotYet(Exception):
+    """A tree that cannot be put together before its payload has come."""
+
+
+def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None, *, arrived: bool = True) -> Any:
     """The tree again. Tensors and arrays are views of `payload`, which they keep alive; it must be writable.
 
-    `payload` is any object with the buffer protocol that is at least as long as the message's payload.
+    `payload` is any object with the buffer protocol that is at least as long as the message's payload. If that has not
+    `arrived`, views are made of the memory that it will come into; `NotYet` where more than views is wanted.
     """
     try:
         read = _decode(header)
@@ -112,7 +117,8 @@ def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None)
     there = memoryview(payload).nbytes
     if not 0 <= read.size <= there:
         raise BadFrame(f"a batch announces {read.size} bytes, {there} came")
-    return _Unpacking(payload, read.size, {**ALWAYS_KNOWN, **types} if types else ALWAYS_KNOWN).make(read.tree)
+    known = {**ALWAYS_KNOWN, **types} if types else ALWAYS_KNOWN
+    return _Unpacking(payload, read.size, known, arrived).make(read.tree)
 
 
 def types_in(tree: Any) -> dict[str, type]:
@@ -245,19 +251,20 @@ class _Packing:
 class _Unpacking:
     """Puts a tree together; every node is checked against the payload's size before it is made."""
 
-    def __init__(self, payload: Any, size: int, types: Mapping[str, type]) -> None:
-        self.payload, self.size, self.types = payload, size, types
+    def __init__(self, payload: Any, size: int, types: Mapping[str, type], arrived: bool) -> None:
+        self.payload, self.size, self.types, self.arrived = payload, size, types, arrived
 
     def make(self, node: nodes.Node) -> Any:
         if type(node) is nodes.Tensor:  # by far the most
             dtype = _DTYPES.get(node.dtype)
             if dtype is None:
                 raise BadFrame(f"a tensor of unknown dtype {node.dtype!r}")
-            count = self.checked(node.shape, dtype.itemsize, node.offset)
+            shape, offset = node.shape, node.offset
+            count = self.checked(shape, dtype.itemsize, offset)
             if not count:
-                return torch.empty(node.shape, dtype=dtype)
-            flat = torch.frombuffer(self.payload, dtype=dtype, count=count, offset=node.offset)
-            return flat if len(node.shape) == 1 else flat.view(node.shape)
+                return torch.empty(shape, dtype=dtype)
+            flat = torch.frombuffer(self.payload, dtype=dtype, count=count, offset=offset)
+            return flat if len(shape) == 1 else flat.view(shape)
         match node:
             case nodes.Array():
                 return self.array(node)
@@ -276,6 +283,7 @@ class _Unpacking:
             case nodes.Named(name, items):
                 return _assemble(self.type(name), [self.make(item) for item in items])
             case nodes.Registered(name, items, context):
+                self.need_payload()
                 known = _pytree.SUPPORTED_NODES.get(self.type(name))
                 if known is None:
                     raise BadFrame(f"{name} is not registered with torch's pytree here")
@@ -300,6 +308,10 @@ class _Unpacking:
         if offset < 0 or size < 0 or offset % ALIGNMENT or offset + size > self.size:
             raise BadFrame(f"bytes {offset} to {offset + size} of a payload of {self.size}")
 
+    def need_payload(self) -> None:
+        if not self.arrived:
+            raise NotYet
+
     def array(self, node: nodes.Array) -> Any:
         try:
             dtype = np.dtype(node.dtype)
@@ -316,12 +328,16 @@ class _Unpacking:
                 array = np.empty(node.shape, dtype)
         except ValueError as error:
             raise BadFrame(f"an array of shape {node.shape}: {error}") from error
-        return array[()] if node.scalar else array
+        if not node.scalar:
+            return array
+        self.need_payload()
+        return array[()]
 
     def long(self, kind: str, offset: int, size: int) -> Any:
         self.within(offset, size)
         if kind not in _decode_long:
             raise BadFrame(f"a long {kind!r}")
+        self.need_payload()
         written = bytes(memoryview(self.payload).cast("B")[offset : offset + size])  # the sender may still hold it
         try:
             made = _decode_long[kind](written)

@@ -286,7 +286,7 @@ class Pool:
                     if descriptor == link.wake:
                         os.eventfd_read(link.wake)
                     else:
-                        self._hear(link, link.channel.recv())
+                        self._hear(link, link.channel.recv(self.types))
         except (OSError, EOFError, BadFrame) as error:
             if not link.stopped:
                 log.info("data worker %s is gone: %s", link.worker, error or type(error).__name__)
@@ -328,7 +328,7 @@ class Pool:
             return Answer()
         if word.name != wanted[0].name:
             raise BadFrame(f"step {word.step} is {wanted[0].name}, and came as {word.name}")
-        size = memoryview(payload.buffer).nbytes
+        size = payload.size
         self.batch_bytes = max(size, int(0.9 * (self.batch_bytes or 0)))
         try:
             return Answer(payload.tree(self.types), made=True)
