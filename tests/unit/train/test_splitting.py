@@ -78,11 +78,8 @@ class Training:
 
 def carried(tree, types):
     """As it comes out of a connection."""
-    message = codec.pack(tree)
-    payload = bytearray(message.size)
-    for offset, buffer in zip(message.offsets, message.buffers, strict=True):
-        payload[offset : offset + buffer.nbytes] = buffer.cast("B")
-    return codec.unpack(message.header, payload, types)
+    message = codec.pack(tree).copied()
+    return codec.unpack(message.header, message.keep[0], types)
 
 
 def same(ours, theirs):
