@@ -148,7 +148,10 @@ def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
 
 
 def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
+    """Whether what was decided has been done, and batches come of it."""
     stages = queues.stages(seen)
+    if seen.made_per_s <= 0:
+        return False
     wanted = [notes.target for notes in tuning.stages]
     there = [(stage.workers, stage.cpu) for stage in stages]
     if len(wanted) != len(there):
@@ -164,9 +167,12 @@ def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
     there = queues.stages(seen)
     if tuning.late_for < LATE or len(there) != len(tuning.stages):
         last = tuning.stages[-1]
-        return tuning, _target(tuning, f"{seen.data_workers} of {last.workers} data workers are there: wait")
+        made = f", {seen.made_per_s:.3g} batches/s come of them"
+        return tuning, _target(tuning, f"{seen.data_workers} of {last.workers} data workers are there{made}: wait")
     if any(stage.workers == 0 for stage in there):
         return _off(tuning, f"no data worker came in {LATE} intervals")
+    if seen.made_per_s <= 0:
+        return _off(tuning, f"not one batch came from data workers in {LATE} intervals")
     stages = tuple(
         replace(notes, workers=stage.workers, cpu=stage.cpu, ceiling=stage.workers, before=None, cut_from=0)
         for notes, stage in zip(tuning.stages, there, strict=True)

@@ -168,3 +168,11 @@ def test_a_stage_with_gpus_has_one_each_and_no_more_than_there_are() -> None:
     tuning, target = tune.decide(tuning, fed(target, stages=short, free_gpu=3, trainers=2))
     tuning, target = tune.decide(tuning, fed(target, stages=short, free_gpu=3, trainers=2))
     assert target.stages == ((2, 1.0), (2, 2.0))
+
+
+def test_data_workers_of_whom_nothing_comes_do_not_count_as_keeping_up() -> None:
+    tuning, target = begun()
+    for _ in range(LATE):
+        assert target.data_workers == 1
+        tuning, target = tune.decide(tuning, fed(target, wait_share=0.0, made_per_s=0.0))
+    assert tuning.phase is Phase.OFF and "not one batch came" in target.why

@@ -17,7 +17,8 @@ def seen(**fields: Any) -> FeedSeen:
 
 
 def fed(target: FeedTarget, **fields: Any) -> FeedSeen:
-    there = dict(data_workers=target.data_workers, data_worker_cpu=target.data_worker_cpu, wait_share=0.5)
+    there: dict[str, Any] = dict(data_workers=target.data_workers, wait_share=0.5, made_per_s=10.0)
+    there["data_worker_cpu"] = target.data_worker_cpu
     if target.trainer_cpu is not None:
         there["trainer_cpu"] = target.trainer_cpu
     return seen(**{**there, **fields})
