@@ -1,7 +1,8 @@
-"""Where slots are, as the master tells it: taken from pulses, followed off the heartbeat's thread.
+"""Where slots are and who feeds, as the master tells it: taken from pulses, told to those who go by it.
 
-In: goals from `train.link`'s pulses. Out: calls of whoever routes requests (`embedding.client`), and the epoch that the
-next heartbeat acknowledges: a server leaves only once every worker goes by a placement without it.
+In: what `train.link`'s pulses say. Out: calls of whoever routes requests (`embedding.client`), off the heartbeat's
+thread, or is fed (`train.feeding`); and the epochs that the next heartbeat acknowledges: a server leaves only once
+every worker goes by a placement without it.
 """
 
 import logging
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 from springtide import errors
 from springtide.domain.cluster import Placement
-from springtide.rpc.messages import Goal
+from springtide.rpc.messages import Feeders, Goal
 
 log = logging.getLogger(__name__)
 
@@ -66,3 +67,30 @@ class SlotsFollower:
                     self._busy = False
                 return  # the next pulse tries again
             self.epoch = goal.placement.epoch
+
+
+class FeedersFollower:
+    """The newest word on who feeds, for one who wants to know."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._call: Callable[[Feeders], None] = lambda _: None
+        self._newest: Feeders | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Of the roster that is known; 0: none."""
+        return 0 if self._newest is None else self._newest.epoch
+
+    def take(self, news: Feeders) -> None:
+        """News from the master."""
+        with self._lock:
+            self._newest = news
+            self._call(news)
+
+    def follow(self, call: Callable[[Feeders], None]) -> None:
+        """From now on tell this one; at once what is known already."""
+        with self._lock:
+            self._call = call
+            if self._newest is not None:
+                call(self._newest)

@@ -1,4 +1,4 @@
-"""A worker's link to its master: who I am, which shards are mine, how far I am. `AloneLink`: the same, no cluster.
+"""A worker's link to its master: who I am, which shards are mine, how far I am. Without a cluster: train/alone.py.
 
 In: `train.session` and `train.batches` call a `Link`. Out: `rpc.messages` to the master, over `rpc.channel`.
 The link is for the process that joined: a forked DataLoader child neither holds the socket nor may call.
@@ -12,17 +12,16 @@ from typing import Protocol
 import msgspec
 
 from springtide import config, errors
-from springtide.data.book import Book
 from springtide.domain.cluster import Placement
 from springtide.domain.job import Blame
-from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import channel, messages
 from springtide.rpc.messages import AtStep, End, Form, Formed, Leased, Regroup, Report, Servers, Wait, Welcome
-from springtide.train.following import SlotsFollower
+from springtide.rpc.messages import Feeders as Feeders
+from springtide.train.alone import AloneLink as AloneLink
+from springtide.train.following import FeedersFollower, SlotsFollower
 from springtide.train.hands import Hands, Words
 
-ALONE = Holder(rank=0)
 _current: "Link | None" = None
 
 
@@ -140,6 +139,14 @@ class Link(Protocol):
         """Hear where slots are when some have moved, with all servers' addresses. Called in a thread of its own."""
         ...
 
+    def follow_feeders(self, call: Callable[[Feeders], None]) -> None:
+        """Hear which data workers feed. Called in the link's thread, and must neither wait nor ask."""
+        ...
+
+    def unfed(self, why: str) -> None:
+        """Data workers cannot feed the workers of this job: why."""
+        ...
+
     @property
     def draining(self) -> bool:
         """The job was asked to stop: push the batch in hand, then end the loop."""
@@ -175,7 +182,7 @@ class MasterLink:
         self._before_finish: list[Callable[[], None]] = []
         self._servers: Servers | None = None
         self._follow: Callable[[Servers], None] = lambda _: None
-        self._slots = SlotsFollower()
+        self._slots, self._feeders = SlotsFollower(), FeedersFollower()
 
     def join(self) -> Welcome:
         """Enter the job; see `Link.join`."""
@@ -274,6 +281,14 @@ class MasterLink:
         """Hear where slots are, and at once what was heard before."""
         self._slots.follow(call)
 
+    def follow_feeders(self, call: Callable[[Feeders], None]) -> None:
+        """Hear which data workers feed, and at once what was heard before."""
+        self._feeders.follow(call)
+
+    def unfed(self, why: str) -> None:
+        """Data workers cannot feed the workers of this job."""
+        self._channel.ask(messages.Unfed(why))
+
     @property
     def draining(self) -> bool:
         """The job was asked to stop, or goes on without this worker. `Fenced`: another has its work already."""
@@ -311,7 +326,7 @@ class MasterLink:
         self._told = self.hands.words()
         return messages.Heartbeat(
             self._take_report(), self._told.progress, self._told.failures, self._told.era, self._slots.epoch,
-            objects=self._take_objects(),
+            objects=self._take_objects(), feeders=self._feeders.epoch,
         )  # fmt: skip
 
     def _take_pulse(self, pulse: messages.Pulse) -> bool:
@@ -323,6 +338,8 @@ class MasterLink:
         self._reach(pulse.servers)
         if pulse.goal is not None:
             self._slots.take(pulse.goal)
+        if pulse.feeders is not None:
+            self._feeders.take(pulse.feeders)
         return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era) or pulse.healing
 
     def _reach(self, servers: Servers | None) -> None:
@@ -343,108 +360,3 @@ class MasterLink:
         with self._lock:
             objects, self._objects = self._objects, {}
         return objects
-
-
-class AloneLink:
-    """No cluster: one worker, no servers, all shards to itself. What is reported can be read from `latest`."""
-
-    def __init__(self, settings: config.Settings) -> None:
-        self._settings = settings
-        self._book = Book(workers=1)
-        self.hands = Hands()
-        self._shared: dict[str, bytes] = {}
-        self.latest = Report()
-        self.draining = False
-        self.group_lost = self.save_due = 0
-        self._before_finish: list[Callable[[], None]] = []
-
-    def join(self) -> Welcome:
-        """Rank 0 of 1; all slots belong to the one store in this process."""
-        settings = self._settings
-        return Welcome(
-            job="alone",
-            rank=0,
-            workers=1,
-            servers=(),
-            placement=Placement(epoch=0, servers=1, server_of_slot=(0,) * settings.slots),
-            slots=settings.slots,
-            seed=settings.seed,
-            sync="bsp" if settings.sync == "bsp" else "async",
-            heartbeat_s=1.0,
-        )
-
-    def lease(self, card: DatasetCard, most: int) -> Leased | Wait | End:
-        """The next shard."""
-        words = self.hands.words()
-        self._book.report(ALONE, words.progress, at=0.0)
-        if self.hands.ends is not None:
-            self._book.end(ALONE, card, self.hands.ends)
-        self.hands.told(words)
-        answer = self._book.lease(ALONE, card, most, at=0.0)
-        if isinstance(answer, Nothing):
-            return End()
-        self.hands.take(card, answer)
-        return Leased(answer)
-
-    def report(self, report: Report) -> None:
-        """Keep the newest."""
-        self.latest = report
-
-    def keep_objects(self, states: dict[str, bytes]) -> None:
-        """They are where they are: nothing saves a job that is alone."""
-
-    def barrier(self, name: str) -> None:
-        """Everyone is here."""
-
-    def share(self, key: str, value: bytes) -> None:
-        """Keep it."""
-        self._shared[key] = value
-
-    def lookup(self, key: str) -> bytes:
-        """What was shared; there is no one to wait for."""
-        if key not in self._shared:
-            raise errors.UnknownName("shared value", key, self._shared)
-        return self._shared[key]
-
-    def claim(self, key: str) -> bool:
-        """Who else?"""
-        return True
-
-    def settle(self, key: str) -> None:
-        """No one waits for it."""
-
-    def form(self, asked: Form) -> Formed:
-        """A group of one, until its script has ended."""
-        return Formed(asked.generation + 1, (0,), 0, asked.address, first=asked.fresh, over=asked.resting)
-
-    def stop_at(self, asked: AtStep) -> bool:
-        """There are no checkpoints."""
-        return False
-
-    def dismiss(self) -> None:
-        """There is no one to leave."""
-
-    def enter(self, bound: int) -> None:
-        """Nobody else pushes."""
-
-    def leave(self) -> None:
-        """Nobody waits."""
-
-    def follow_servers(self, call: Callable[[Servers], None]) -> None:
-        """There are none."""
-
-    def follow_slots(self, call: Callable[[Placement, tuple[str, ...]], None]) -> None:
-        """They stay."""
-
-    def before_finish(self, call: Callable[[], None]) -> None:
-        """Something to do before the end."""
-        self._before_finish.append(call)
-
-    def finish(self) -> None:
-        """No one to tell, but the last report is taken."""
-        for call in self._before_finish:
-            call()
-        self._before_finish.clear()
-
-    def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
-        """No one to tell: the exception goes on to the user."""
