@@ -239,7 +239,7 @@ class Agent:
         if wanted.role.kind is RoleKind.SERVER:
             return self._launch(life, "springtide.embedding.server_process", (), limits)
         if wanted.role.kind is RoleKind.DATA_WORKER:
-            return self._launch(life, "springtide.prep.main", (self.plan.script,), limits)
+            return self._launch(life, "springtide.prep.main", (), limits)
         return self._launch(life, "springtide.train.runner", (self.plan.script, *self.plan.arguments), limits)
 
     def _master_launch(self, life: Life) -> Launch:

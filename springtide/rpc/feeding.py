@@ -62,3 +62,13 @@ class Feeders(Message, frozen=True):
     wanted: int
     """How many there are to be: more than none, and trainers see to the package."""
     members: tuple[Feeder, ...] = ()
+
+
+def stage_of(rank: int, stages: int) -> int:
+    """Which stage a data worker runs. The lowest rank runs the last: with nobody before it, it makes all of them."""
+    return stages - 1 - rank % stages
+
+
+def feeds(roster: Feeders, *, stage: int, stages: int) -> tuple[Feeder, ...]:
+    """Those of a roster that run this stage."""
+    return tuple(each for each in roster.members if stage_of(each.rank, stages) == stage)

@@ -130,9 +130,11 @@ class LocalCluster:
 
         return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()
 
-    def scale(self, workers: int | None = None, *, servers: int | None = None) -> None:
+    def scale(
+        self, workers: int | None = None, *, servers: int | None = None, data_workers: int | None = None
+    ) -> None:  # fmt: skip
         """`springtide scale`."""
-        work = self._ask(messages.Scale(workers, servers, "asked by a test"))
+        work = self._ask(messages.Scale(workers, servers, "asked by a test", data_workers))
         try:
             asked = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # the agent's loop is closed

@@ -15,8 +15,11 @@ import torch
 
 from springtide import errors
 from springtide.data.source import Source, Unreadable, as_batch
+from springtide.domain.feeding import BatchName
 from springtide.domain.samples import SampleRange
 from springtide.embedding.lookup import Crossed
+from springtide.prep.feed import Wanted
+from springtide.train.feeding import Feeding
 from springtide.train.hands import Hands
 from springtide.train.meter import Meter
 from springtide.train.orders import PAUSE, Order
@@ -171,8 +174,9 @@ PAUSED = Handed(PAUSE, None)
 
 
 def read(
-    source: Source, orders: Iterable[Order], hands: Hands | None = None, *, wholes: Callable[[], bool] = lambda: False
-) -> Iterator[Handed]:
+    source: Source | Feeding, orders: Iterable[Order], hands: Hands | None = None, *,
+    wholes: Callable[[], bool] = lambda: False,
+) -> Iterator[Handed]:  # fmt: skip
     """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile.
 
     With `hands` a batch that cannot be read is left to others, and one whose lease was taken away is left out; without,
@@ -181,13 +185,13 @@ def read(
     """
     under_way: deque[tuple[Order, bool]] = deque()
 
-    def indices() -> Iterator[Any]:
+    def wanted() -> Iterator[Wanted]:
         for order in orders:
             whole = order.whole is not None and wholes()
             under_way.append((order, whole))
-            yield order.whole if whole else order.indices
+            yield _wanted(order, whole=whole)
 
-    for collated in source.read(indices(), tolerant=hands is not None):
+    for collated in _made(source, wanted(), tolerant=hands is not None):
         order, whole = under_way.popleft()
         if isinstance(collated, Unreadable):
             assert hands is not None and order.claim is not None
@@ -198,6 +202,22 @@ def read(
         elif hands is None or order.claim is None or hands.wanted(order.claim):
             came = collated if isinstance(collated, Fed) else Fed(collated)
             yield Handed(order, as_batch(came.batch), whole, crossing=came.crossing)
+
+
+def _made(source: Source | Feeding, wanted: Iterator[Wanted], *, tolerant: bool) -> Iterator[Any]:
+    if isinstance(source, Feeding):
+        return source.read(wanted, tolerant=tolerant)
+    return source.read((one.indices for one in wanted), tolerant=tolerant)
+
+
+def _wanted(order: Order, *, whole: bool) -> Wanted:
+    """The samples of an order with its name: whoever makes the batch, it is this one."""
+    if not order.ranges:
+        return Wanted(order.indices, None)
+    first = order.ranges[0]
+    if whole and order.whole is not None and order.claim is not None:
+        return Wanted(order.whole, BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole)))
+    return Wanted(order.indices, BatchName(first.epoch, first.shard, first.first, first.count))
 
 
 def streamed(source: Source, *, rank: int, workers: int, epochs: range) -> Iterator[Handed]:

@@ -11,6 +11,7 @@ from typing import Any
 from springtide import errors
 from springtide.domain import profile
 from springtide.domain.caching import CacheUse
+from springtide.domain.feeding import FeedState
 from springtide.rpc.messages import Report
 from springtide.train import link
 from springtide.train.meter import Meter
@@ -31,6 +32,8 @@ class Reports:
         self._due = clock()
         self.cache: Callable[[], CacheUse | None] = lambda: None
         """What this worker's cache has done; set where there may be one."""
+        self.feed: Callable[[], FeedState | None] = lambda: None
+        """How this worker is fed; set where it may be."""
         self._metrics: dict[str, float] = {}
         self._loss_sum = 0.0
         self._losses = 0
@@ -68,6 +71,7 @@ class Reports:
                 loss=loss,
                 metrics=dict(self._metrics),
                 cache=self.cache(),
+                feed=self.feed(),
                 seconds={name.removesuffix("_s"): getattr(total, name) for name in SECONDS},
             )
         )

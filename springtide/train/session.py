@@ -17,7 +17,7 @@ from springtide.data import source as sources
 from springtide.domain import caching
 from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
-from springtide.train import batches, leases, link, orders, registry, reports, streams, wiring
+from springtide.train import batches, feeding, leases, link, orders, registry, reports, streams, wiring
 from springtide.train.meter import Meter
 from springtide.train.reading_ahead import ReadingAhead
 from springtide.train.splitting import Splitting
@@ -240,7 +240,9 @@ class Job:
         if opened.samples is not None:
             card = orders.fit_to_group(card, group)
             whole = wired.step.sharing is not None  # a schedule goes by where ids are in a batch
-            self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, enabled=not whole)
+            split = self._welcome.feeding.split and not whole
+            self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, enabled=split)
+        reader = self._reader(opened)
 
         if Job.witness is not None:
             Job.witness(self._splitting, opened)
@@ -260,10 +262,10 @@ class Job:
             wanted = orders.leased(source, hands, this_pass, place=place, draining=draining)
             sharing = wired.step.sharing
             if together is None or sharing is None:
-                return batches.read(opened, wanted, None if direct else hands)
+                return batches.read(reader, wanted, None if direct else hands)
             sharing.restart(together.place)
             allotting = sharing.allotting
-            whole = batches.read(opened, wanted, wholes=lambda: allotting.wholes)
+            whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes)
             return iter(ReadingAhead(whole, allotting.make_ready, allotting.review, sharing.read))
 
         fixed = opened.samples is not None and (in_step or self.workers == 1)
@@ -272,3 +274,15 @@ class Job:
             feed, wired.step, self.meter,
             ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._registry.rest,
         )  # fmt: skip
+
+    def _reader(self, opened: sources.Source) -> "sources.Source | feeding.Feeding":
+        """Where batches are read: where there is a master and samples have indices, data workers may come to do it."""
+        if self.alone:
+            return opened
+        if self._splitting is None:
+            feeding.refuse(self._link, feeding.NO_INDICES)
+            return opened
+        fed = feeding.Feeding(opened, self._splitting, self._link, self._welcome)
+        self._reports.feed = lambda: fed.state
+        self._link.before_finish(fed.close)
+        return fed

@@ -1,0 +1,247 @@
+"""Where a worker's batches come from: it reads them itself until data workers are there, is fed then, and back.
+
+In: orders of train/batches.py, and the master's word on who feeds (train/link.py). Out: batches in the same order,
+wherever they were made. Any two batches may come from different places, so leases, identities and the end of a pass are
+what they were. When data workers are wanted for the first time, the worker finds what they can do for it
+(train/splitting.py), at a batch boundary; one of all workers writes the job's package (prep/package.py), and those
+whose program was split in the same way are fed. What cannot be handed over is told, and the job goes on without.
+"""
+
+import logging
+import pathlib
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from springtide import errors
+from springtide.data.source import Source, Unreadable, on_one_line
+from springtide.domain.feeding import FeedState
+from springtide.prep import package
+from springtide.prep.feed import Feed, Wanted
+from springtide.rpc.feeding import PACKAGE_KEY, Feeders, Package, feeds
+from springtide.rpc.messages import Welcome
+from springtide.train.link import Link
+from springtide.train.splitting import Fed, Made, Splitting
+
+log = logging.getLogger(__name__)
+
+NO_INDICES = "an IterableDataset has no indices that could be handed to data workers"
+
+
+class Feeding:
+    """One a `job.prepare`, of a data set with indices. `read` in one thread; the master's word comes in another."""
+
+    def __init__(self, source: Source, splitting: Splitting, to_master: Link, welcome: Welcome) -> None:
+        self._source, self._splitting, self._link, self._welcome = source, splitting, to_master, welcome
+        self._lock = threading.Lock()
+        self._news: Feeders | None = None
+        self._attached: set[str] = set()
+        self._feed: Feed | None = None
+        self._packaged: Package | None = None
+        """The package is there, and this worker's program is the one in it."""
+        self._unfed = ""
+        """Why this worker reads for itself, whoever is there."""
+        self._dropped = ""
+        self._taken, self._read_s, self._looped_s, self._last = 0, 0.0, 0.0, 0.0
+        if not welcome.feeding.off:
+            splitting.watch()
+        to_master.follow_feeders(self._heed)
+
+    def read(self, wanted: Iterable[Wanted], *, tolerant: bool = False) -> Iterator[Any]:
+        """Batches in the order in which they are wanted, as `Source.read` gives them; `Fed` where others made them."""
+        stream, self._last = _Stream(wanted), time.perf_counter()
+        while not stream.ended:
+            self._boundary()
+            fed = self.fed
+            part = stream.part(lambda fed=fed: self._boundary() == fed)  # type: ignore[misc]
+            for one in self._from_others(part, tolerant) if fed else self._from_here(part, tolerant):
+                self._count()
+                yield one
+                self._count()
+
+    @property
+    def fed(self) -> bool:
+        """Whether data workers are there, and what they make can be used here."""
+        return self._packaged is not None and self._feed is not None and self._feed.state.workers > 0 and self._wanted
+
+    @property
+    def state(self) -> FeedState | None:
+        """How this worker is fed; None where data workers are off."""
+        if self._feed is None and self._welcome.feeding.off:
+            return None
+        state = FeedState() if self._feed is None else self._feed.state
+        return replace(
+            state, taken=state.taken + self._taken, read_s=state.read_s + self._read_s, looped_s=self._looped_s,
+            stateless_s=self._splitting.stateless_s,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """The script is through."""
+        if self._feed is not None:
+            self._feed.close()
+
+    # ---- batches ----
+
+    def _from_here(self, part: Iterator[Wanted], tolerant: bool) -> Iterator[Any]:
+        made = self._source.read((one.indices for one in part), tolerant=tolerant)
+        while True:
+            began = time.perf_counter()
+            try:
+                one = next(made)
+            except StopIteration:
+                return
+            self._read_s += time.perf_counter() - began
+            self._taken += one is not None
+            yield one
+
+    def _from_others(self, part: Iterator[Wanted], tolerant: bool) -> Iterator[Any]:
+        assert self._feed is not None
+        under_way: deque[Wanted] = deque()
+
+        def noted() -> Iterator[Wanted]:
+            for one in part:
+                under_way.append(one)
+                yield one
+
+        own = self._attempt if tolerant else self._splitting.own
+        for made in self._feed.read(noted(), own, fed=lambda: self._wanted):
+            one = under_way.popleft()
+            if isinstance(made, Unreadable) and not tolerant:
+                made = self._splitting.own(one.indices)  # raises what the data set raises, or it can be read here
+            whole = made is None or isinstance(made, Fed | Unreadable)
+            yield made if whole else self._splitting.receive(made, one.indices, one.name)
+
+    def _attempt(self, indices: Any) -> Fed | Unreadable:
+        try:
+            return self._splitting.own(indices)
+        except Exception as error:  # whatever a user's data set may raise
+            return Unreadable(on_one_line(error))
+
+    def _count(self) -> None:
+        """The loop's time, without what lies between two passes."""
+        now = time.perf_counter()
+        self._looped_s += now - self._last
+        self._last = now
+
+    # ---- the master's word ----
+
+    def _heed(self, news: Feeders) -> None:
+        with self._lock:
+            self._news = news
+            self._connect()
+
+    @property
+    def _wanted(self) -> bool:
+        return self._news is not None and self._news.wanted > 0
+
+    def _connect(self) -> None:
+        """Turn to those who feed now, and from those who do not any more."""
+        if self._feed is None or self._news is None or self._packaged is None:
+            return
+        stages = self._packaged.stages
+        now = {each.name: each.address for each in feeds(self._news, stage=stages - 1, stages=stages)}
+        for name in self._attached - now.keys():
+            self._feed.detach(name)
+        for name in now.keys() - self._attached:
+            self._feed.attach(name, now[name])
+        self._attached = set(now)
+
+    # ---- what they need ----
+
+    def _boundary(self) -> bool:
+        """Between two batches, in the loop: see to the package once data workers are wanted. Whether we are fed."""
+        if self._wanted and self._feed is None and not self._unfed:
+            self._splitting.watch()
+            if self._splitting.ready:
+                self._prepare()
+        if self._dropped:
+            why, self._dropped = self._dropped, ""
+            self._splitting.drop(why)
+        return self.fed
+
+    def _prepare(self) -> None:
+        try:
+            made = self._splitting.make()
+        except errors.BadInput as error:
+            self._refuse(str(error))
+            return
+        self._feed = Feed(self._welcome.secret, seed=self._welcome.seed, types=made.types)
+        self._splitting.asks = self._ask_for
+        threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
+
+    def _ask_for(self, numbers: tuple[int, ...]) -> None:
+        if self._feed is not None:
+            self._feed.asks = numbers
+
+    def _agree(self, made: Made) -> None:
+        """Write the package, unless another has; be fed if it is of the same program."""
+        try:
+            found = self._package(made)
+        except errors.BadInput as error:
+            self._refuse(str(error))
+            return
+        except errors.SpringtideError as error:  # the job is over, or this worker is
+            log.info("no package: %s", error)
+            return
+        if found.digest != made.digest:
+            self._unfed = self._dropped = (
+                "its program was split otherwise than that of the worker which wrote the package; it reads for itself"
+            )
+            return
+        with self._lock:
+            self._packaged = found
+            self._connect()
+
+    def _package(self, made: Made) -> Package:
+        if self._link.claim(PACKAGE_KEY):
+            folder = pathlib.Path(self._welcome.package)
+            package.write(folder, made.pipeline, secret=self._welcome.secret, paths=[path for path in sys.path if path])
+            found = Package(made.digest, len(made.pipeline.stages))
+            self._link.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
+            self._link.settle(PACKAGE_KEY)
+            return found
+        return msgspec.msgpack.decode(self._link.lookup(PACKAGE_KEY), type=Package)
+
+    def _refuse(self, why: str) -> None:
+        self._unfed = why
+        log.warning("no data workers: %s", why)
+        refuse(self._link, why)
+
+
+def refuse(to_master: Link, why: str) -> None:
+    """Whenever data workers are wanted, say that they cannot be; in a thread, since the link's own must not ask."""
+
+    def heed(news: Feeders) -> None:
+        if news.wanted:
+            threading.Thread(target=_tell, args=(to_master, why), name="springtide-unfed", daemon=True).start()
+
+    to_master.follow_feeders(heed)
+
+
+def _tell(to_master: Link, why: str) -> None:
+    try:
+        to_master.unfed(why)
+    except errors.SpringtideError as error:
+        log.info("the master does not hear that no data workers can be used: %s", error)
+
+
+class _Stream:
+    """One stream of orders, read in parts: `ended` once there are no more."""
+
+    def __init__(self, wanted: Iterable[Wanted]) -> None:
+        self._wanted, self.ended = iter(wanted), False
+
+    def part(self, on: Callable[[], bool]) -> Iterator[Wanted]:
+        """As long as that is so; asked before every order, so that none is lost between two parts."""
+        while on():
+            one = next(self._wanted, None)
+            if one is None:
+                self.ended = True
+                return
+            yield one

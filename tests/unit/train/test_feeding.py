@@ -1,0 +1,236 @@
+"""A worker that is fed, and not: batches come in order, whoever makes them, and the change is at any batch."""
+
+import threading
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from springtide import config, errors
+from springtide.data import source as sources
+from springtide.data.source import Unreadable
+from springtide.domain.feeding import BatchName, FeedRules
+from springtide.prep import package
+from springtide.prep.feed import Wanted
+from springtide.prep.serving import Serving
+from springtide.rpc.feeding import Feeder, Feeders
+from springtide.train import link
+from springtide.train.feeding import Feeding, refuse
+from springtide.train.following import FeedersFollower
+from springtide.train.splitting import Fed, Splitting
+
+SECRET = b"a secret of thirty-two bytes ...."[:32]
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Sample i is i."""
+
+    broken = -1
+
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        if index == self.broken:
+            raise ValueError(f"sample {index} is broken")
+        return torch.tensor([index])
+
+
+class Master(link.AloneLink):
+    """A link whose master wants data workers."""
+
+    def __init__(self):
+        super().__init__(config.Settings())
+        self.feeders, self.told, self.epoch = FeedersFollower(), [], 0
+        self.refused, self.packaged = threading.Event(), threading.Event()
+
+    def follow_feeders(self, call):
+        self.feeders.follow(call)
+
+    def unfed(self, why):
+        self.told.append(why)
+        self.refused.set()
+
+    def share(self, key, value):
+        super().share(key, value)
+        self.packaged.set()
+
+    def want(self, *members, wanted=1):
+        self.epoch += 1
+        self.feeders.take(Feeders(self.epoch, wanted, tuple(members)))
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """A worker over Numbers, and its master."""
+    made = []
+
+    def make(dataset=None, **rules):
+        master = Master()
+        rules = FeedRules(**({"split": False} | rules))
+        welcome = config_welcome(master, rules, tmp_path)
+        source = sources.open_source(dataset or Numbers(), batch_size=4)
+        splitting = Splitting(nn.Linear(1, 1), source, enabled=False)
+        made.append(Feeding(source, splitting, master, welcome))
+        return made[-1], master
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def config_welcome(master, rules, folder):
+    return msgspec.structs.replace(master.join(), feeding=rules, package=str(folder / "package"), secret=SECRET)
+
+
+def wants(count, first=0):
+    return [
+        Wanted(np.arange(4 * k, 4 * k + 4), BatchName(0, 0, 4 * k, 4)) for k in range(first, first + count)
+    ]  # fmt: skip
+
+
+def numbers(one):
+    batch = one.batch if isinstance(one, Fed) else one
+    return batch.flatten().tolist()
+
+
+def test_without_data_workers_it_reads_for_itself(worker):
+    feeding, _ = worker()
+    got = list(feeding.read(wants(5)))
+    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(5)]
+    assert feeding.state.taken == 5 and feeding.state.made == 0 and feeding.state.read_s > 0
+    assert feeding.state.looped_s >= feeding.state.read_s
+
+
+def test_a_job_without_data_workers_tells_nothing_of_them(worker):
+    feeding, _ = worker(workers=0)
+    list(feeding.read(wants(2)))
+    assert feeding.state is None
+
+
+def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_after_they_have_left(worker, tmp_path):
+    feeding, master = worker()
+    reading = feeding.read(iter(wants(200)))
+    got = [next(reading)]
+    master.want()
+    got.append(next(reading))  # here the package is begun
+    assert master.packaged.wait(20)
+    serving = Serving(package.load(tmp_path / "package", secret=SECRET), 0, SECRET)
+    try:
+        until(lambda: feeding._packaged is not None)
+        master.want(Feeder("data-worker-0.0", serving.address))
+        until(lambda: feeding.fed)
+        got += [next(reading) for _ in range(20)]
+        assert isinstance(got[-1], Fed) and serving.made > 0 and feeding.state.workers == 1
+        master.want(wanted=0)
+        got += list(reading)
+    finally:
+        serving.close()
+    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(200)]
+    assert isinstance(got[2], torch.Tensor | Fed) and isinstance(got[-1], torch.Tensor)
+    state = feeding.state
+    assert state.taken == 200 and 0 < state.made < 200
+
+
+def test_pauses_keep_their_place_while_it_is_fed(worker, tmp_path):
+    feeding, master = worker()
+    pause = Wanted(np.empty(0, dtype=np.int64), None)
+    serving = fed(feeding, master, tmp_path)
+    try:
+        got = list(feeding.read([*wants(3), pause, *wants(2, first=3), pause]))
+    finally:
+        serving.close()
+    assert [None if one is None else numbers(one) for one in got] == [
+        *[one.indices.tolist() for one in wants(3)], None, *[one.indices.tolist() for one in wants(2, first=3)], None
+    ]  # fmt: skip
+
+
+def fed(feeding, master, folder, **serving):
+    """A data worker that feeds it."""
+    master.want()
+    list(feeding.read(wants(1)))
+    assert master.packaged.wait(20)
+    made = Serving(package.load(folder / "package", secret=SECRET), 0, SECRET, **serving)
+    until(lambda: feeding._packaged is not None)
+    master.want(Feeder("data-worker-0.0", made.address))
+    until(lambda: feeding.fed)
+    return made
+
+
+def test_what_cannot_be_made_is_told_in_its_place_or_raised_where_nobody_else_can_try(worker, tmp_path):
+    broken = Numbers()
+    broken.broken = 6
+    feeding, master = worker(broken)
+    serving = fed(feeding, master, tmp_path)
+    try:
+        got = list(feeding.read(wants(3), tolerant=True))
+        assert isinstance(got[1], Unreadable) and "sample 6 is broken" in got[1].error
+        assert numbers(got[0]) == [0, 1, 2, 3] and numbers(got[2]) == [8, 9, 10, 11]
+        reading = feeding.read(wants(3))
+        assert numbers(next(reading)) == [0, 1, 2, 3]
+        with pytest.raises(ValueError, match="sample 6 is broken"):
+            next(reading)
+    finally:
+        serving.close()
+
+
+def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
+    stuck = Numbers()
+    stuck.handle = threading.Lock()
+    feeding, master = worker(stuck)
+    master.want()
+    got = list(feeding.read(wants(3)))
+    assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(3)]
+    assert master.refused.wait(20)
+    assert "lock" in master.told[0].lower()
+    assert not feeding.fed
+
+
+def test_a_program_that_was_split_otherwise_is_not_fed(worker):
+    feeding, master = worker()
+    other, _ = worker()
+    other._link = master  # the second worker of the same job
+    master.claim = lambda key: key not in master._shared
+    master.want()
+    list(feeding.read(wants(1)))
+    assert master.packaged.wait(20)
+    master._shared = {key: value.replace(b"whole", b"other") for key, value in master._shared.items()}
+    other._heed(Feeders(9, 1))
+    list(other.read(wants(1)))
+    until(lambda: other._unfed)
+    assert "split otherwise" in other._unfed and not other.fed
+
+
+def test_where_there_are_no_indices_the_master_hears_why(worker):
+    master = Master()
+    refuse(master, "no indices")
+    master.want(wanted=0)
+    assert not master.told
+    master.want()
+    assert master.refused.wait(20) and master.told == ["no indices"]
+
+
+def test_a_master_that_has_gone_is_no_reason_to_fail(worker):
+    master = Master()
+    asked = threading.Event()
+
+    def gone(why):
+        asked.set()
+        raise errors.MasterUnreachable("gone")
+
+    master.unfed = gone
+    refuse(master, "no indices")
+    master.want()
+    assert asked.wait(20)
+
+
+def until(true):
+    """Wait for something that another thread brings about."""
+    waiting = threading.Event()
+    for _ in range(2000):
+        if true():
+            return
+        waiting.wait(0.01)
+    raise AssertionError("not within 20 s")
