@@ -180,9 +180,11 @@ def _leaves(part: Part) -> list[Leaf]:
     return [] if isinstance(part, Constant) else [leaf for one in part.parts for leaf in _leaves(one)]
 
 
-def spelled(path: Path) -> str:
-    """The way to a leaf as a user would write it: `batch.x`, `batch['ids'][0]`."""
+def spelled(path: Path, batch: Any = None) -> str:
+    """The way to a leaf of a batch as a user would write it: `batch.x`, `batch['ids'][0]`."""
     written = "batch"
     for kind, name in path:
-        written += f".{name}" if kind == "attr" else f"[{name!r}]"
+        named = kind == "item" and isinstance(batch, tuple) and hasattr(batch, "_fields")
+        written += f".{batch._fields[name] if named else name}" if named or kind == "attr" else f"[{name!r}]"
+        batch = None if batch is None else getattr(batch, name) if kind == "attr" else batch[name]
     return written

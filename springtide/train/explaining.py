@@ -79,12 +79,13 @@ def report(splitting: Splitting, source: Source, made: Made) -> ScriptReport:
     first = made.pipeline.stages[0].run
     assert isinstance(first, First)
     explanation = made.explanation
+    batch = first(np.arange(1))["batch"] if made.moved else None
     return ScriptReport(
         why=made.why,
         called=splitting.place,
         read_s=read_seconds(source),
-        left=tuple(arguments.spelled(path) for _, path in first.left),
-        touched=tuple(splitting.kept()) if made.moved else (),
+        left=tuple(arguments.spelled(path, batch) for _, path in first.left),
+        touched=tuple(sorted(arguments.spelled(path, batch) for path in splitting.touched)) if made.moved else (),
         text=explanation.text() if explanation is not None else "",
         split=explanation.to_json() if explanation is not None else None,
     )

@@ -149,9 +149,10 @@ class Splitting:
         """File and line where the user's code calls the model; "" where it was not seen to."""
         return self._watching.place
 
-    def kept(self) -> list[str]:
-        """Leaves that the loop reads itself, as the user would write them: they travel whatever moves."""
-        return sorted(arguments.spelled(path) for path in self._watching.touched)
+    @property
+    def touched(self) -> set[arguments.Path]:
+        """Leaves that the loop reads itself: they travel whatever moves."""
+        return self._watching.touched
 
     def drop(self, why: str) -> None:
         """Forward is the user's own again; batches that come with crossings are trained by it just the same."""

@@ -46,7 +46,7 @@ def test_a_script_is_explained_and_stopped(tmp_path, capfd, monkeypatch):
     told = json.loads(last)
     assert told["called"] == "train.py:22" and not told["why"] and not told["error"]
     moved = [group["text"] for group in told["split"]["moved"]]
-    assert moved == ["ids = raw * 31 % 50"] and told["left"] == ["batch[0]"]
+    assert moved == ["ids = raw * 31 % 50"] and told["left"] == ["batch.x"]
     assert "train.py:13  ids = raw * 31 % 50" in "\n".join(shown) and max(map(len, shown)) <= 80
 
 

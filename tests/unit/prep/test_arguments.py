@@ -133,3 +133,10 @@ def test_a_jagged_tensor_is_one_leaf():
     assert call.fits(call.find(second), (second["sparse"],), {}) and not call.fits(
         call.find(second), (first["sparse"],), {}
     )
+
+
+def test_a_way_is_spelled_as_a_user_would_write_it():
+    batch = Batch({"ids": [1, Clicks(None, [], None)]}, None)
+    path = (("item", 0), ("item", "ids"), ("item", 1), ("attr", "words"))
+    assert arguments.spelled(path, batch) == "batch.x['ids'][1].words"
+    assert arguments.spelled(path) == "batch[0]['ids'][1].words"
