@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from springtide.embedding import modules
+from springtide.prep import leaves
 
 PLAIN = (nn.Embedding, nn.EmbeddingBag)
 OPEN = (modules.EmbeddingBag, modules.Embedding, modules.EmbeddingBags)
@@ -21,8 +22,19 @@ COLLECTIONS = ("EmbeddingBagCollection", "EmbeddingCollection")
 
 Inputs = Sequence[torch.Tensor | None]
 
-_standing: list[nn.Module] = []
-_live: list[bool] = [False]
+
+class _Now:
+    """What stands aside at the moment."""
+
+    modules: list[nn.Module]
+    live = False
+    watch: list[torch.Tensor] | None = None
+
+    def __init__(self) -> None:
+        self.modules = []
+
+
+_now = _Now()
 
 _library = torch.library.Library("springtide", "DEF")
 _library.define("table(int number, str layout, Tensor?[] inputs) -> Tensor[]")
@@ -39,20 +51,24 @@ def tables(model: nn.Module, opaque: tuple[type, ...] = ()) -> dict[str, nn.Modu
 
 
 @contextmanager
-def standing_in(whole: Sequence[nn.Module], *, live: bool = False) -> Iterator[None]:
+def standing_in(
+    whole: Sequence[nn.Module], *, live: bool = False, watch: list[torch.Tensor] | None = None
+) -> Iterator[None]:
     """Let stand-ins answer for these modules; their own forward is back afterwards.
 
-    `live`: they are there for dynamo to see, and `call` goes to the modules themselves.
+    `live`: they are there for dynamo to see, and `call` goes to the modules themselves. `watch` is filled with the rows
+    that are given out, which then take gradients.
     """
-    before, outer = [vars(module).get("forward") for module in whole], list(_standing)
-    _standing[:], was_live = whole, _live[0]
-    _live[0] = live
+    before, outer = [vars(module).get("forward") for module in whole], (list(_now.modules), _now.live, _now.watch)
+    _now.modules, _now.live = list(whole), live
+    _now.watch = watch if watch is not None else _now.watch
     try:
         for number, module in enumerate(whole):
-            object.__setattr__(module, "forward", _forward(number, module))
+            forward = _forward(number, module)
+            object.__setattr__(module, "forward", forward if watch is None else _watched(forward))
         yield
     finally:
-        _standing[:], _live[0] = outer, was_live
+        _now.modules, _now.live, _now.watch = outer
         for module, own in zip(whole, before, strict=True):
             if own is None:
                 vars(module).pop("forward", None)
@@ -62,18 +78,35 @@ def standing_in(whole: Sequence[nn.Module], *, live: bool = False) -> Iterator[N
 
 def trying() -> bool:
     """Whether stand-ins answer now, with made-up rows."""
-    return bool(_standing) and not _live[0]
+    return bool(_now.modules) and not _now.live
 
 
 def call(module: nn.Module, layout: str, inputs: Inputs) -> list[torch.Tensor]:
     """What the stand-in's node means: the live module called as the user's forward called it, its tensors in order."""
-    if not _live[0]:
-        return _call(module, layout, inputs)
+    if not _now.live:
+        return [_watch(rows) for rows in _call(module, layout, inputs)]
     stand_in = vars(module).pop("forward")
     try:
         return _call(module, layout, inputs)
     finally:
         object.__setattr__(module, "forward", stand_in)
+
+
+def _watched(forward: Any) -> Any:
+    """A stand-in's forward whose rows take gradients. Not for tracers."""
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        given, shape = leaves.flatten(forward(*args, **kwargs))
+        return shape.rebuild([_watch(one) for one in given])
+
+    return watched
+
+
+def _watch(rows: Any) -> Any:
+    if _now.watch is not None and isinstance(rows, torch.Tensor) and not any(rows is one for one in _now.watch):
+        rows = rows.detach().requires_grad_() if rows.is_floating_point() else rows
+        _now.watch.append(rows)
+    return rows
 
 
 def _call(module: nn.Module, layout: str, inputs: Inputs) -> list[torch.Tensor]:
@@ -165,14 +198,14 @@ def _dtype(module: Any) -> torch.dtype:
 
 
 def _fake(number: int, layout: str, inputs: Inputs) -> list[torch.Tensor]:
-    module, ids = _standing[number], inputs[0]
+    module, ids = _now.modules[number], inputs[0]
     assert ids is not None
     return [ids.new_empty(shape, dtype=_dtype(module)) for shape in _shapes(module, layout, inputs)]
 
 
 def _made_up(number: int, layout: str, inputs: Inputs) -> list[torch.Tensor]:
     """Rows between -1 and 1, all of which change when any id, its place or the table does."""
-    module, ids = _standing[number], inputs[0]
+    module, ids = _now.modules[number], inputs[0]
     assert ids is not None
     salt = sum((at + 2) * digest(one) for at, one in enumerate(inputs) if one is not None) + number
     rows = []

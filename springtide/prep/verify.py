@@ -44,7 +44,7 @@ class Own:
     outputs: list[Any]
     """For each call, from the same state and random numbers."""
     gradients: list[torch.Tensor | None]
-    """Of the parameters, for the first call."""
+    """Of the parameters and of all rows looked up, for the first call."""
     after: list[dict[str, torch.Tensor]]
     """For each call: tensors of the model that it changed."""
     chance: list[torch.Tensor]
@@ -69,17 +69,18 @@ def own_runs(
     Gives back the calls that it can be run on (a BatchNorm takes no batch of one) and what it did; and the last error.
     """
     found, able, failed = Own([], [], [], [], set(), [], 0.0), list[Call](), None
-    with standins.standing_in(list(whole.values())):
+    rows: list[torch.Tensor] = []
+    with standins.standing_in(list(whole.values()), watch=rows):
         marks = set(before.written())  # stand-ins are attributes too
         for call in calls:
             try:
-                given, took = _timed(model, call, before, runs=1 if able else 3)
+                given, took = _timed(model, call, before, rows, runs=1 if able else 3)
             except Exception as error:
                 failed = error
                 continue
             able.append(call)
             if len(able) == 1:
-                found.seconds, found.gradients = took, _gradients(model, given)
+                found.seconds, found.gradients = took, _gradients(model, given, rows)
             changed = before.changed()
             found.changed |= changed
             found.outputs.append(_detached(given))
@@ -91,12 +92,13 @@ def own_runs(
     return able, found, failed
 
 
-def _timed(model: nn.Module, call: Call, before: Untouched, runs: int) -> tuple[Any, float]:
+def _timed(model: nn.Module, call: Call, before: Untouched, rows: list[Any], runs: int) -> tuple[Any, float]:
     """What forward gives, always from the same state and random numbers; and the least seconds that it took."""
     least = float("inf")
     for _ in range(runs):
         before.rewind_tensors()
         before.rewind_chance()
+        rows.clear()
         begin = time.perf_counter()
         given = model(*call.args, **call.kwargs)
         least = min(least, time.perf_counter() - begin)
@@ -121,10 +123,11 @@ def compare(
         kept = [leaf if at in split.needs else Absent() for at, leaf in enumerate(call.leaves)]
         before.rewind_tensors()
         before.rewind_chance()
-        with standins.standing_in(list(whole.values())):
+        rows: list[torch.Tensor] = []
+        with standins.standing_in(list(whole.values()), watch=rows):
             given = split.rest([_copied(one) for one in crossing], kept)
             if number == 0:
-                _same_gradients(own.gradients, _gradients(model, given))
+                _same_gradients(own.gradients, _gradients(model, given, rows))
         _same_outputs(own.outputs[number], given)
         for path, now in _now(model, own.changed).items():
             was = own.after[number].get(path)
@@ -160,10 +163,10 @@ def _same_outputs(own: Any, given: Any) -> None:
             raise Refused(f"output {at} is {one!r} by forward() itself and {two!r} in the captured program")
 
 
-def _gradients(model: nn.Module, given: Any) -> list[torch.Tensor | None]:
-    """Of a sum over all outputs, by parameters that can be reached; nothing is kept in .grad."""
+def _gradients(model: nn.Module, given: Any, rows: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """Of a sum over all outputs, by parameters and rows that can be reached; nothing is kept in .grad."""
     outs = [one for one in leaves.flatten(given)[0] if isinstance(one, torch.Tensor) and one.requires_grad]
-    own = [one for one in model.parameters() if one.requires_grad]
+    own = [one for one in (*model.parameters(), *rows) if one.requires_grad]
     if not outs or any(one._backward_hooks for one in own):
         return []
     total = torch.stack([(one.double() * (at + 1)).sum() for at, one in enumerate(outs)]).sum()

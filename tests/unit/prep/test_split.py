@@ -232,6 +232,34 @@ def test_a_forward_that_writes_into_its_inputs_is_refused_and_the_line_told():
     assert "writes into its inputs" in told.why and told.text == "dense.clamp_(-1, 1)"
 
 
+class Reverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad
+
+
+class Reversing(programs.Base):
+    def forward(self, ids, dense, *, label):
+        return self.score(Reverse.apply(self.table(ids * 3 % 1000)), dense, label)
+
+
+def test_a_gradient_of_the_users_own_making_to_a_table_is_not_lost_unnoticed():
+    model = Reversing().train()
+    divided = splitting(model, [batch(16, 1), batch(5, 2)])
+    assert "gradients are not equal" in divided.explanation.refusals[0].why
+    if isinstance(divided, Split):  # by a tracer that keeps the user's backward
+        call, own = batch(9, 3), copy.deepcopy(model)
+        torch.manual_seed(1)
+        own(*call[0], **call[1])["loss"].backward()
+        torch.manual_seed(1)
+        divided.rest(divided.crossing(leaves.flatten(call)[0]), leaves.flatten(call)[0])["loss"].backward()
+        assert same(own.table.weight.grad, model.table.weight.grad)
+
+
 def test_a_model_without_anything_stateless_says_so():
     refused = split(nn.Linear(3, 1), (torch.ones(4, 3),), {}, more=[((torch.ones(2, 3),), {})])
     assert isinstance(refused, Unsplit) and "nothing can move" in refused.explanation.why
