@@ -3,8 +3,9 @@
 import datetime
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,23 +13,45 @@ from springtide import errors
 from springtide.sim import plots, rows
 from springtide.sim.rows import Row
 
-QUICK_SEEDS, QUICK_JOBS = 1, 30
+QUICK_JOBS = 30
 Write = Callable[[pathlib.Path], list[pathlib.Path]]
 
 
-def reproduce(
-    name: str, *, seeds: int, jobs: int, quick: bool, out: str | None, as_json: bool, ids: str | None = None
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the user asked for; None: as the paper has it."""
+
+    seeds: int | None = None
+    jobs: int | None = None
+    quick: bool = False
+    ids: str | None = None
+    trace: str | None = None
+
+
+class Paper(NamedTuple):
+    """One reproduction: seeds, what it says of itself and how it writes pictures come from its function."""
+
+    rows: Callable[[range, Wish], tuple[list[Row], dict[str, Any], Write]]
+    seeds: int = 3
+
+
+def reproduce(name: str, wish: Wish, *, out: str | None, as_json: bool) -> int:
     """Reproduce one paper."""
     if name not in PAPERS:
         raise errors.UnknownName("reproduction", name, PAPERS)
-    if ids is not None and name != "herald":
-        raise errors.BadInput(f"--ids {ids}: {name} trains on no ids; it is an option of `springtide reproduce herald`")
+    if wish.ids is not None and name != "herald":
+        raise errors.BadInput(
+            f"--ids {wish.ids}: {name} trains on no ids; it is an option of `springtide reproduce herald`"
+        )
+    if wish.trace is not None and name != "goldminer":
+        raise errors.BadInput(
+            f"--trace {wish.trace}: {name} has jobs of its own; it is an option of `springtide reproduce goldminer`"
+        )
     if out is not None:
         plots.pyplot()
-    chosen = range(QUICK_SEEDS if quick else seeds)
-    found, said, write = PAPERS[name](chosen, jobs, quick, ids)
-    remark = " (quick: shows that it runs, proves nothing)" if quick else ""
+    chosen = range(1 if wish.quick else wish.seeds or PAPERS[name].seeds)
+    found, said, write = PAPERS[name].rows(chosen, wish)
+    remark = " (quick: shows that it runs, proves nothing)" if wish.quick else ""
     of = ", ".join(f"{value} {word}" for word, value in said.items())
     rows.show(found, title=f"{name}: {len(chosen)} seeds, {of}{remark}")
     if out is not None:
@@ -36,7 +59,7 @@ def reproduce(
             print(path, file=sys.stderr)
     if as_json:
         whole = {
-            "rows": found, "reproduction": name, **said, "seeds": len(chosen), "quick": quick,
+            "rows": found, "reproduction": name, **said, "seeds": len(chosen), "quick": wish.quick,
             "date": datetime.date.today().isoformat(),
         }  # fmt: skip
         print(msgspec.json.encode(whole).decode(), flush=True)
@@ -47,28 +70,39 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _dlrover_rm(
-    seeds: Sequence[int], jobs: int, quick: bool, ids: str | None
-) -> tuple[list[Row], dict[str, Any], Write]:
+def _dlrover_rm(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide.sim import reproduction
 
-    count = QUICK_JOBS if quick else jobs
+    count = QUICK_JOBS if wish.quick else wish.jobs or 500
     found, seen = reproduction.rows(seeds, count, say=_say)
     return found, {"jobs": count}, lambda folder: reproduction.write(folder, found, seen, list(seeds))
 
 
-def _herald(seeds: Sequence[int], jobs: int, quick: bool, ids: str | None) -> tuple[list[Row], dict[str, Any], Write]:
+def _herald(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide.sim.herald import preset, reproduction
 
-    size = preset.QUICK if quick else preset.Size()
-    found = reproduction.rows(list(seeds), size, ids=ids, say=_say)
+    size = preset.QUICK if wish.quick else preset.Size()
+    found = reproduction.rows(list(seeds), size, ids=wish.ids, say=_say)
     said: dict[str, Any] = {"iterations": size.iterations}
-    if ids is not None:
-        said["ids"] = pathlib.Path(ids).name
+    if wish.ids is not None:
+        said["ids"] = pathlib.Path(wish.ids).name
     return found, said, lambda folder: reproduction.write(folder, found)
 
 
-PAPERS: dict[str, Callable[[Sequence[int], int, bool, str | None], tuple[list[Row], dict[str, Any], Write]]] = {
-    "dlrover-rm": _dlrover_rm,
-    "herald": _herald,
+def _goldminer(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
+    from springtide.sim.goldminer import reproduction
+    from springtide.sim.goldminer.trace import JOBS, Preset
+
+    preset = Preset(jobs=wish.jobs or (QUICK_JOBS if wish.quick else JOBS), trace=wish.trace)
+    found = reproduction.rows(seeds, preset, say=_say)
+    said: dict[str, Any] = {"jobs": preset.jobs}
+    if wish.trace is not None:
+        said["trace"] = pathlib.Path(wish.trace).name
+    return found, said, lambda folder: reproduction.write(folder, found, preset, seeds[0])
+
+
+PAPERS: dict[str, Paper] = {
+    "dlrover-rm": Paper(_dlrover_rm),
+    "herald": Paper(_herald),
+    "goldminer": Paper(_goldminer, seeds=10),
 }

@@ -134,14 +134,25 @@ def simulate(
 Examples:
   springtide reproduce dlrover-rm --out figures --json
   springtide reproduce herald --ids clicks.npy
+  springtide reproduce goldminer --trace jobs.csv
 """,
 )
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Which paper: dlrover-rm or herald.")],
-    seeds: Annotated[int, typer.Option(min=1, help="How often everything is done, with other luck.")] = 3,
-    jobs: Annotated[int, typer.Option(min=10, help="dlrover-rm: jobs of a cluster's day.")] = 500,
+    name: Annotated[str, typer.Argument(help="Which paper: dlrover-rm, herald or goldminer.")],
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How often everything is done, with other luck.", show_default="3; 10")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=10, help="dlrover-rm: jobs of a cluster's day; goldminer: of 8 hours.", show_default="500; 117"
+        ),
+    ] = None,
     ids: Annotated[
         str | None, typer.Option(help="herald: ids of real data, samples by tables.", metavar="FILE.npy|FILE.parquet")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="goldminer: jobs with timestamp, duration (s), num_gpus.", metavar="FILE.csv")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few jobs: shows that it runs, proves nothing.")] = False,
     out: Annotated[str | None, typer.Option(help="Folder for plots and a page.", metavar="DIR")] = None,
@@ -151,4 +162,5 @@ def reproduce(
     """A paper's figures from this code, in simulation, beside the paper's own, each with its goal."""
     from springtide.cli import reproduce as verb
 
-    return verb.reproduce(name, seeds=seeds, jobs=jobs, quick=quick, out=out, as_json=as_json, ids=ids)
+    wish = verb.Wish(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace)
+    return verb.reproduce(name, wish, out=out, as_json=as_json)

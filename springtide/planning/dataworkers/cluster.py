@@ -40,15 +40,14 @@ class Fed:
     """Cores that it gets before anyone gets more: a job that stands still tells nothing."""
 
     def __post_init__(self) -> None:
-        wrong = [
-            f"{name} {value:g}"
-            for name, value in (("speed", self.speed), ("capable", self.capable), ("cpu", self.cpu),
-                                ("least", self.least), ("steps_left", self.steps_left), ("gain", self.gain or 0.0))
-            if not value >= 0
-        ]  # fmt: skip
-        if wrong or not self.size > 0 or self.gpus < 1:
-            said = ", ".join([*wrong, f"size {self.size:g}", f"gpus {self.gpus}"])
-            raise errors.BadInput(f"job {self.name}: {said}; wanted 0 or more, a size above 0 and a GPU or trainer")
+        least = min(self.speed, self.capable, self.cpu, self.least, self.steps_left, self.gain or 0.0)
+        whole = self.speed + self.capable + self.cpu + self.least + self.steps_left + (self.gain or 0.0)
+        if not (least >= 0 and whole >= 0 and self.size > 0 and self.gpus >= 1):  # no number is in none of them
+            raise errors.BadInput(
+                f"job {self.name}: speed {self.speed:g}, capable {self.capable:g}, cpu {self.cpu:g}, "
+                f"least {self.least:g}, steps_left {self.steps_left:g}, gain {self.gain}, size {self.size:g}, "
+                f"gpus {self.gpus}; wanted 0 or more, a size above 0 and a GPU or trainer"
+            )
 
     @property
     def room(self) -> bool:
@@ -115,22 +114,22 @@ class Allotment:
         return sum(self.cores.values())
 
 
-def corrected(before: Fed, *, speed: float, capable: float, cpu: float) -> Fed:
+def corrected(before: Fed, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> Fed:
     """The job after a change, with what it was seen to bring.
 
     A step that filled the queue brought less than its cores could make, so that it says nothing of cores: what was
     known before stays. A first measurement counts from zero.
     """
-    now = replace(before, speed=speed, capable=capable, cpu=cpu)
     change = cpu - before.cpu
+    left = before.steps_left if steps_left is None else steps_left
     if abs(change) < ROUNDING:
-        known = before.gain if before.gain is not None or cpu <= 0 else speed / cpu
-        return replace(now, gain=known)
-    seen = max((speed - before.speed) / change, 0.0) if before.cpu > 0 else speed / cpu if cpu > 0 else 0.0
-    full = not now.room if change > 0 else not before.room
+        seen = before.gain if before.gain is not None or cpu <= 0 else speed / cpu
+        return replace(before, speed=speed, capable=capable, cpu=cpu, gain=seen, steps_left=left)
+    seen = max((speed - before.speed) / change, 0.0) if before.cpu > 0 else speed / cpu
+    full = speed >= capable * (1 - ROUNDING) if change > 0 else not before.room
     if full and before.gain is not None:
         seen = max(seen, before.gain)
-    return replace(now, gain=seen)
+    return replace(before, speed=speed, capable=capable, cpu=cpu, gain=seen, steps_left=left)
 
 
 def allot(jobs: Sequence[Fed], cpu: float, metric: Metric, rules: Rules | None = None) -> Allotment:

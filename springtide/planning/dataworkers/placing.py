@@ -100,11 +100,13 @@ class _Table:
         self.free = {machine.name: max(machine.cpu, 0.0) for machine in machines}
         self.distributed = {machine.name: machine.distributed for machine in machines}
         self.cpu: dict[tuple[str, str], float] = {}
+        self.guests = dict.fromkeys(self.free, 0)
 
     def take(self, job: str, machine: str, most: float) -> None:
         """As much as it still wants, is there and may be."""
         cpu = min(self.wanted[job], self.free[machine], most)
         if cpu > ROUNDING:
+            self.guests[machine] += self.guest(job, machine) and (job, machine) not in self.cpu
             self.cpu[job, machine] = self.cpu.get((job, machine), 0.0) + cpu
             self.wanted[job] -= cpu
             self.free[machine] -= cpu
@@ -116,13 +118,18 @@ class _Table:
             self.cpu[job, machine] = left
         else:
             del self.cpu[job, machine]
+            self.guests[machine] -= self.guest(job, machine)
         self.wanted[job] += cpu
         self.free[machine] += cpu
 
     def noise(self, machine: str, job: str) -> int:
         """What else uses its network: jobs trained here and elsewhere, and other jobs' data workers from elsewhere."""
-        guests = sum(where == machine and who != job and where not in self.homes[who] for who, where in self.cpu)
-        return self.distributed[machine] + guests
+        itself = self.guest(job, machine) and (job, machine) in self.cpu
+        return self.distributed[machine] + self.guests[machine] - itself
+
+    def guest(self, job: str, machine: str) -> bool:
+        """Whether the job has no trainer there."""
+        return machine not in self.homes[job]
 
     def order(self, machine: str, job: str) -> tuple[int, float, str]:
         """The quietest first, then the one with the most room."""
@@ -131,12 +138,15 @@ class _Table:
 
 def _improve(table: _Table, wants: Sequence[Want]) -> None:
     """Move cores that are elsewhere to a trainer's machine, or to where it is quieter; nothing moves the other way."""
+    away: dict[str, list[str]] = {}
+    for job, machine in table.cpu:
+        if table.guest(job, machine):
+            away.setdefault(job, []).append(machine)
     for want in wants:
-        away = [where for who, where in table.cpu if who == want.job and where not in table.homes[want.job]]
-        for machine in sorted(away, key=lambda name: table.order(name, want.job), reverse=True):
+        for machine in sorted(away.get(want.job, ()), key=lambda name: table.order(name, want.job), reverse=True):
             for better in [name for name in want.homes if table.free.get(name, 0.0) > ROUNDING]:
                 _move(table, want.job, machine, better, table.free[better])
-            if (want.job, machine) not in table.cpu:
+            if (want.job, machine) not in table.cpu or not table.noise(machine, want.job):
                 continue
             whole = table.cpu[want.job, machine]
             quieter = [

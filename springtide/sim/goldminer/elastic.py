@@ -1,0 +1,131 @@
+"""Data workers of running jobs in virtual time: each round they are shared out and placed anew.
+
+In: running jobs and machines. Out: their speeds. What decides is `planning.dataworkers`. Every job is tuned first
+(`walk`): so long it holds a machine's share of cores for each trainer and as many for a first data worker; then its
+trainers keep what they need. Jobs are known by what their queues show (`Fed`): the next cores are taken to bring what
+the last did, and the next round corrects that. Data workers come and go at once: they are stateless, and rounds are
+30 s apart. Next: `running`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from springtide.planning.dataworkers import cluster, placing
+from springtide.planning.dataworkers.cluster import Fed, Metric, Rules
+from springtide.planning.dataworkers.placing import Machine, Seat, Want
+from springtide.sim.goldminer.cluster import Host
+from springtide.sim.goldminer.systems import Held, take
+from springtide.sim.goldminer.trace import Job, Preset
+from springtide.sim.goldminer.walk import Walk, walk
+
+
+class Running(Protocol):
+    """What a running job must say and be told."""
+
+    job: Job
+    held: Held
+    speed: float
+    started: float
+    left: float
+
+
+class Feeding:
+    """The data workers of a cluster."""
+
+    def __init__(self, hosts: Sequence[Host], metric: Metric, preset: Preset, seed: int) -> None:
+        self._hosts, self._metric, self._rules, self._preset = hosts, metric, Rules(seed=seed), preset
+        self._share = preset.cpus / preset.gpus
+        self._known: dict[str, Fed] = {}
+        self._walks: dict[str, Walk] = {}
+        self._seats: tuple[Seat, ...] = ()
+        self.moved = 0.0
+        self.local_share = 1.0
+
+    def round(self, running: Sequence[Running], now: float, *, others: bool) -> bool:
+        """Share out and place; True: something changed, so that there is something to measure.
+
+        `others`: jobs have come or gone, so that there may be better places even for what stays as it is.
+        """
+        for one in running:
+            self._settle(one, now)
+        cores = _cores(self._seats)
+        fed = [one for one in running if self._tuned(one).end.data_workers]
+        feds = [self._seen(one, cores.get(one.job.name, 0.0), now) for one in fed]
+        given = cluster.allot(feds, sum(host.cpus_free for host in self._hosts), self._metric, self._rules)
+        changed = any(given.cores[one.name] != one.cpu for one in feds)
+        self._known = {one.name: one for one in feds}
+        if not changed and not others:
+            return False
+        wants = [
+            Want(job=one.job.name, cpu=given.cores[one.job.name], homes=_homes(one), size=self._share) for one in fed
+        ]
+        machines = [
+            Machine(name=host.name, cpu=host.cpus_free, distributed=len(host.distributed)) for host in self._hosts
+        ]
+        placed = placing.place(wants, machines, self._seats)
+        self._seats = placed.seats
+        self.moved += placed.moved
+        total = sum(seat.cpu for seat in placed.seats)
+        self.local_share = placed.local(wants) / total if total else 1.0
+        self._apply(running)
+        return changed
+
+    def _tuned(self, one: Running) -> Walk:
+        name = one.job.model.name
+        if name not in self._walks:
+            self._walks[name] = walk(one.job.model, self._share)
+        return self._walks[name]
+
+    def _new(self, one: Running, now: float) -> bool:
+        """Whether it is still being tuned."""
+        return now < one.started + len(self._tuned(one).stands) * self._preset.round_min - 1e-9
+
+    def _settle(self, one: Running, now: float) -> None:
+        """A trainer whose job is tuned gives back what it does not need."""
+        if self._new(one, now):
+            return
+        least = max(self._tuned(one).end.trainer_cpu, self._preset.keep)
+        if one.held[0][2] <= least:
+            return
+        for host, _, cpus in one.held:
+            take(host, 0, min(least - cpus, 0.0))
+        one.held = [(host, gpus, min(cpus, least)) for host, gpus, cpus in one.held]
+
+    def _seen(self, one: Running, cpu: float, now: float) -> Fed:
+        """The job's queue since the last round."""
+        name, gpus, end = one.job.name, one.job.gpus, self._tuned(one).end
+        before = self._known.get(name)
+        if before is None:
+            before = Fed(name=name, gpus=gpus, speed=0.0, capable=end.speed, cpu=0.0, size=end.data_worker_cpu)
+        least = (self._share if self._new(one, now) else 1.0) * gpus
+        if before.least != least:
+            before = replace(before, least=least)
+        if not cpu:
+            return replace(before, steps_left=one.left)
+        return cluster.corrected(before, speed=one.speed, capable=end.speed, cpu=cpu, steps_left=one.left)
+
+    def _apply(self, running: Sequence[Running]) -> None:
+        """What they make is what is trained, until a trainer can take no more."""
+        cores = _cores(self._seats)
+        on: dict[str, float] = {}
+        for seat in self._seats:
+            on[seat.machine] = on.get(seat.machine, 0.0) + seat.cpu
+        for host in self._hosts:
+            host.fed = on.get(host.name, 0.0)
+        for one in running:
+            end = self._tuned(one).end
+            made = one.job.model.fed(cores.get(one.job.name, 0.0) / one.job.gpus)
+            one.speed = min(made, end.speed) if end.data_workers else end.speed
+
+
+def _cores(seats: Sequence[Seat]) -> dict[str, float]:
+    """Of each job."""
+    found: dict[str, float] = {}
+    for seat in seats:
+        found[seat.job] = found.get(seat.job, 0.0) + seat.cpu
+    return found
+
+
+def _homes(one: Running) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(host.name for host, _, _ in one.held))

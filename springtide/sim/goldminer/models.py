@@ -1,0 +1,84 @@
+"""Pure. The ten models of GoldMiner's section 5.6: how many cores a GPU of each wants, and from where we know.
+
+In: nothing. Out: `MODELS`, and other choices of the ratios for sensitivity. The text does not have Fig. 1's bars. It
+says that Bert alone fits 8 cores a GPU, that the most is 64, which models are above 12 and which are not; ResNet18's 24
+and 3 (Fig. 13); DeepFM's 256 data workers (for 8 GPUs); transfer rates of three models of the same data (Table 2), to
+which their preprocessing is in proportion. Two are left in the class above 12, and are chosen as low as that class
+allows: even so jobs with 8 cores a GPU are slowed 2.7 times in the mean, and by Table 5 it is 2.4 (491 min over 202).
+A trainer keeps 2 cores, and one for each 6.9 Gb/s that it fetches, as ResNet18's 3. Next: `trace` draws from them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One kind of job."""
+
+    name: str
+    ratio: float
+    """Cores a GPU with which it is as fast as it can be, in one process."""
+    trainer: float
+    """Of these, cores that stay with its trainer once data workers preprocess."""
+    intensive: bool
+    """Above 12 cores a GPU: the class of section 5.6."""
+    overhead: float = 0.0
+    """What data workers cost it at its fastest (Table 2)."""
+    source: str
+
+    @property
+    def feeding(self) -> float:
+        """Cores of data workers that feed one GPU."""
+        return self.ratio - self.trainer
+
+    def alone(self, cpu: float) -> float:
+        """Of its ideal speed, what it has in one process with so many cores a GPU."""
+        return min(1.0, cpu / self.ratio)
+
+    def fed(self, cpu: float) -> float:
+        """Of its ideal speed, what data workers with so many cores a GPU give it."""
+        return min(self.capable, cpu / self.feeding)
+
+    @property
+    def capable(self) -> float:
+        """Of its ideal speed, the most with data workers."""
+        return 1.0 - self.overhead
+
+
+def _model(name: str, ratio: float, trainer: float, source: str, *, overhead: float = 0.0) -> Model:
+    return Model(
+        name=name, ratio=ratio, trainer=trainer, intensive=ratio > 12, overhead=overhead, source=source,
+    )  # fmt: skip
+
+
+MODELS: dict[str, Model] = {
+    one.name: one
+    for one in (
+        _model("WDL", 64, 2, "§2: up to 64; the first that §5.6 names; trainer: 2 assumed"),
+        _model("DeepFM", 34, 2, "§4, §5.2: 256 data workers of a core for 8 GPUs; Table 2: 0.15 Gb/s"),
+        _model("AlexNet", 48, 4, "Table 2: ResNet18's 24, times 12.5 / 6.9 Gb/s", overhead=0.127),
+        _model("DIN", 13, 2, "assumed: above 12, the lowest (Table 5)"),
+        _model("ShuffleNet_v2", 13, 2, "assumed: above 12, the lowest (Table 5)"),
+        _model("ResNet18", 27, 3, "Fig. 13: three data workers of 8 and a trainer of 3", overhead=0.063),
+        _model("Inception_v3", 12, 2, "§2, §5.6: above 8, not above 12"),
+        _model("ResNet50", 11, 2, "Table 2: ResNet18's 24, times 2.7 / 6.9 Gb/s"),
+        _model("VGG16", 9, 2, "§2, §5.6: above 8, not above 12"),
+        _model("Bert", 4, 2, "§2: at most 8"),
+    )
+}  # fmt: skip
+
+CHOICES: dict[str, Mapping[str, float]] = {
+    "chosen": {},
+    "mean 22.5": {"DIN": 22, "ShuffleNet_v2": 21},
+    "in order": {"DeepFM": 56, "DIN": 41, "ShuffleNet_v2": 34},
+    "highest": {"DeepFM": 64, "AlexNet": 64, "DIN": 64, "ShuffleNet_v2": 64, "ResNet50": 12, "VGG16": 12, "Bert": 8},
+}
+"""Other ratios that the text allows: a mean of 22.5 over jobs, which 35.5% of GPUs allocated by No DW (tuned) mean if
+all cores are (8 / 0.355, Fig. 14); the order in which section 5.6 names models taken for descending; the highest."""
+
+
+def models(choice: str = "chosen") -> dict[str, Model]:
+    """The models with another choice of ratios; what their trainers keep stays."""
+    changed = CHOICES[choice]
+    return {name: replace(one, ratio=changed.get(name, one.ratio)) for name, one in MODELS.items()}

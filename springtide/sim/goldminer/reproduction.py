@@ -1,0 +1,39 @@
+"""`springtide reproduce goldminer`: all rows, and a page with pictures.
+
+In: seeds, a number of jobs, perhaps a trace. Out: rows; PNG files and HTML. Who shares out cores and who tunes a job is
+the code of `springtide.planning.dataworkers`. Next: cli/reproduce.py prints, tools/reproduction_page.py publishes.
+"""
+
+import pathlib
+from collections.abc import Callable, Sequence
+
+from springtide.sim.goldminer import pictures, rows_job, running, trace
+from springtide.sim.goldminer import rows as cluster_rows
+from springtide.sim.goldminer.systems import FIXED, MAXTP, TUNED
+from springtide.sim.goldminer.trace import Preset
+from springtide.sim.rows import Row, page
+
+VARIED_SEEDS = 3
+"""Seeds of what is run for sensitivity only."""
+
+
+def rows(seeds: Sequence[int], preset: Preset, *, say: Callable[[str], None] = lambda _: None) -> list[Row]:
+    """Everything."""
+    say(f"64 GPUs: {preset.jobs} jobs, six systems, {len(seeds)} seeds")
+    found = cluster_rows.results(preset, seeds)
+    mine = [*cluster_rows.table(found), *cluster_rows.bounds(preset, found, seeds), *cluster_rows.use(found)]
+    varied = list(seeds)[:VARIED_SEEDS]
+    say(f"sensitivity: {len(cluster_rows.VARIANTS)} other worlds, {len(varied)} seeds")
+    return [*mine, *rows_job.rows(), *cluster_rows.sensitivity(preset, varied)]
+
+
+def write(folder: pathlib.Path, found: Sequence[Row], preset: Preset, seed: int) -> list[pathlib.Path]:
+    """Pictures, and a page with them and all rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = trace.draw(preset, seed)
+    stories = {system: running.run(jobs, system, preset, seed) for system in (TUNED, FIXED, MAXTP)}
+    drawn = pictures.draw(folder, found, stories)
+    table = folder / "goldminer.html"
+    shown = [(one.path.name, one.caption) for one in drawn]
+    table.write_text(page(found, title="GoldMiner, reproduced", pictures=shown))
+    return [*(one.path for one in drawn), table]

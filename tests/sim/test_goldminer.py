@@ -1,0 +1,144 @@
+"""`springtide reproduce goldminer`: a cluster in virtual time that loses no job and no core, and rows that hold."""
+
+import json
+
+import pytest
+
+from springtide.cli import app
+from springtide.sim.goldminer import cluster, measured, models, reproduction, rows, rows_job, running, systems, trace
+from springtide.sim.goldminer.cluster import Host
+from springtide.sim.goldminer.walk import walk
+
+SMALL = trace.Preset(jobs=24, period_min=60.0, mean_min=60.0, machines=2)
+"""Two machines, so that jobs are in each other's way."""
+
+
+@pytest.fixture(scope="module")
+def found():
+    return rows.results(SMALL, [0, 1])
+
+
+@pytest.mark.parametrize("system", systems.SYSTEMS, ids=lambda system: system.key)
+def test_every_job_is_trained_to_its_end_and_machines_are_never_over_full(system):
+    jobs = [job for job in trace.draw(SMALL, 3) if job.gpus == 1]
+    story = running.run(jobs, system, SMALL, 3)
+    assert sorted(one.job.name for one in story.ends) == [job.name for job in jobs]
+    for one in story.ends:
+        assert one.queued >= 0 and one.ended - one.started >= one.job.minutes * (1 - 1e-6), "faster than its ideal"
+    for moment in story.moments:
+        assert -1e-9 <= moment.gpus <= 1 + 1e-9 and -1e-9 <= moment.cpus <= 1 + 1e-9
+    assert story.moments[-1].gpus == pytest.approx(0) and story.moments[-1].cpus == pytest.approx(0)
+
+
+def test_the_same_seed_gives_the_same_story_and_another_one_another():
+    jobs = trace.draw(SMALL, 1)
+    assert jobs == trace.draw(SMALL, 1) != trace.draw(SMALL, 2)
+    once, again = (measured.figures(running.run(jobs, systems.SRTF, SMALL, 1), 500) for _ in range(2))
+    assert once == again
+
+
+def test_a_trace_is_half_of_each_class_and_has_the_mean_of_the_text():
+    jobs = trace.draw(trace.Preset(), 0)
+    assert len(jobs) == trace.JOBS and abs(sum(job.model.intensive for job in jobs) - len(jobs) / 2) <= 1
+    assert sum(job.minutes for job in jobs) / len(jobs) == pytest.approx(202)
+    assert {job.gpus for job in jobs} <= {1, 2, 4, 8} and all(0 <= job.at <= 480 for job in jobs)
+    assert [job.at for job in jobs] == sorted(job.at for job in jobs)
+
+
+def test_ratios_keep_what_the_text_says_whichever_are_chosen():
+    for choice in models.CHOICES:
+        known = models.models(choice)
+        assert known["Bert"].ratio <= 8 < min(one.ratio for one in known.values() if one.name != "Bert")
+        assert max(one.ratio for one in known.values()) == 64 and known["ResNet18"].ratio == 27
+        assert all((one.ratio > 12) is one.intensive is models.MODELS[name].intensive for name, one in known.items())
+
+
+def test_trainers_are_packed_into_the_fullest_machine_that_holds_them():
+    hosts = [Host("a", 8, 64.0), Host("b", 8, 64.0)]
+    systems.take(hosts[1], 4, 32.0)
+    assert cluster.pack(hosts, 4, 8.0) == [hosts[1]] * 4
+    assert cluster.pack(hosts, 4, 9.0) == [hosts[0]] * 4  # 32 cores hold three of nine
+    assert cluster.pack(hosts, 12, 8.0) == [hosts[0]] * 8 + [hosts[1]] * 4
+    assert cluster.pack(hosts, 2, 64.0) is None
+
+
+def test_who_waits_first_keeps_all_others_waiting():
+    wide = trace.Job(name="wide", at=0.0, gpus=1, minutes=10.0, model=models.MODELS["WDL"])
+    jobs = [wide, *(trace.Job(name=f"next-{at}", at=float(at), gpus=1, minutes=1.0, model=wide.model) for at in (1, 2))]
+    one_machine = trace.Preset(machines=1)
+    ends = {end.job.name: end for end in running.run(jobs, systems.TUNED, one_machine).ends}
+    assert [ends[name].started for name in ("wide", "next-1", "next-2")] == pytest.approx([0, 10, 11])
+    fed = running.run(jobs, systems.SRTF, one_machine)
+    assert all(end.queued == 0 for end in fed.ends), "data workers keep no trainer out"
+
+
+def test_the_walk_of_resnet18_is_that_of_the_papers_figure():
+    path = walk(models.MODELS["ResNet18"])
+    sizes = [one.data_worker_cpu for one in path.stands if one.data_workers == 1]
+    assert sizes == [1, 2, 3, 4, 5, 6, 7, 8], "the first data worker grows while it is linear"
+    assert path.end.data_worker_cpu == 8 and path.end.data_workers in (3, 4) and path.end.trainer_cpu == 3
+    assert min(one.trainer_cpu for one in path.stands) == 2, "tried, and one step back"
+    assert path.end.speed == pytest.approx(0.937)
+
+
+def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
+    all_rows = [
+        *rows.table(found), *rows.bounds(SMALL, found, [0, 1]), *rows.use(found), *rows_job.rows(tmp_path),
+    ]  # fmt: skip
+    assert all(one.ours is not None or one.why for one in all_rows)
+    by = {one.what: one for one in all_rows}
+    assert by["No DW (HW C/G): fragmentation"].ours == 0
+    assert by["No DW (tuned C/G): JCT, min"].paper == 540
+    assert by["DeepFM: cost saved, 4 extra CPU machines"].ours == pytest.approx(0.88, abs=0.001)
+    for one in rows.table(found):
+        gains = one.what.endswith("gain over No DW (tuned)")
+        assert not gains or one.ours <= by["JCT gain over No DW (tuned), at most"].spread[1]
+
+
+def test_what_a_bench_publishes_becomes_a_row(tmp_path):
+    goal = {"id": "vs_dataset_split", "value": 1.5, "target": 1.4, "better": "higher"}
+    published = {"quick": False, "date": "2026-11-16", "goals": [goal], "details": {"trainer_cpu": 0.5}}
+    (tmp_path / "dataworkers.json").write_text(json.dumps(published))
+    (tmp_path / "dataworkers-walk.json").write_text(json.dumps(published))
+    by = {one.what: one for one in rows_job.rows(tmp_path)}
+    assert by["over a split at the data set's end"].met and "2026-11-16" in by["over a split at the data set's end"].why
+    assert by["real processes: cores of the trainer at the end"].ours == 0.5
+
+
+def test_a_real_trace_can_be_given(tmp_path):
+    lines = [
+        f"2017-10-09 {hour:02}:{minute:02}:00,{1200 + 60 * minute},1"
+        for hour in range(8)
+        for minute in range(0, 60, 10)
+    ]
+    (tmp_path / "jobs.csv").write_text("timestamp,duration,num_gpus\n" + "\n".join(lines))
+    jobs = trace.draw(trace.Preset(jobs=12, trace=str(tmp_path / "jobs.csv")), 0)
+    assert len(jobs) == 12 and sum(job.minutes for job in jobs) / 12 == pytest.approx(202)
+
+
+def test_options_that_belong_elsewhere_and_files_that_are_none_are_told_apart(tmp_path, capsys):
+    assert app.main(["reproduce", "herald", "--trace", "jobs.csv"]) == 2
+    assert "springtide reproduce goldminer" in capsys.readouterr().err
+    assert app.main(["reproduce", "goldminer", "--trace", str(tmp_path / "none.csv")]) == 2
+    assert "none.csv" in capsys.readouterr().err
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    assert app.main(["reproduce", "goldminer", "--trace", str(tmp_path / "other.csv")]) == 2
+    assert "timestamp, duration and num_gpus" in capsys.readouterr().err
+    (tmp_path / "few.csv").write_text("timestamp,duration,num_gpus\n2017-10-09 07:01:55,3000,1\n")
+    assert app.main(["reproduce", "goldminer", "--trace", str(tmp_path / "few.csv")]) == 2
+    assert "--jobs" in capsys.readouterr().err
+
+
+def test_the_tiny_version_prints_and_draws(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "VARIANTS", {"same": lambda preset: preset})
+    assert app.main(["reproduce", "goldminer", "--quick", "--jobs", "12", "--json", "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    said = json.loads(lines[-1])
+    assert said["reproduction"] == "goldminer" and said["jobs"] == 12 and said["quick"]
+    keys = {"figure", "what", "paper", "ours", "goal", "met", "seeds", "spread"}
+    assert all(keys <= set(one) for one in said["rows"])
+    page = (tmp_path / "goldminer.html").read_text()
+    for name in ("fig13", "fig14", "fig15-table5", "fig16-sensitivity"):
+        assert f"goldminer-{name}.png" in page and (tmp_path / f"goldminer-{name}.png").stat().st_size > 1000
+    assert reproduction.VARIED_SEEDS >= 3
