@@ -15,6 +15,12 @@ from springtide.prep.untouched import same
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _warm():
+    """What CUDA opens for the whole process, it opens before a test is watched."""
+    nn.Linear(2, 2).cuda()(torch.ones(1, 2).cuda()).sum().backward()
+
+
 class OnGpu(nn.Module):
     """Hashes in main memory, buckets and logarithms on the GPU, and a model that lives there."""
 
