@@ -18,12 +18,8 @@ def cost(values, moved):
     names = cut.crossing(values, frozenset(moved))
     if any(by_name[name].bytes is None for name in names):
         return None
-    stays = sum(
-        max(1, round(value.seconds / cut.UNIT_S))
-        for value in values
-        if value.place == "either" and value.name not in moved
-    )
-    return stays + sum(max(1, round(by_name[name].bytes / cut.BYTES_PER_S / cut.UNIT_S)) for name in names)
+    stay = [value for value in values if value.place == "either" and value.name not in moved]
+    return sum(map(cut.stays_cost, stay)) + sum(cut.crossing_cost(by_name[name]) for name in names)
 
 
 @st.composite
@@ -68,9 +64,9 @@ def test_everything_moves_where_it_sends_no_more_than_the_inputs():
 
 
 def test_a_value_that_is_cheaper_to_make_than_to_send_is_made_by_the_trainer():
-    chosen = cut.choose(chain(800, 400, 800_000))
-    assert chosen.moved == {"n0"} and chosen.crossing == ("n0",) and chosen.bytes == 400
-    assert "minimum cut" in chosen.why and "800000 bytes" in chosen.why
+    chosen = cut.choose(chain(800_000, 80_000, 8_000_000))
+    assert chosen.moved == {"n0"} and chosen.crossing == ("n0",) and chosen.bytes == 80_000
+    assert "minimum cut" in chosen.why and "8000000 bytes" in chosen.why
 
 
 def test_what_takes_long_moves_even_if_it_sends_more():
@@ -87,6 +83,19 @@ def test_a_view_that_only_the_trainer_reads_is_not_sent_beside_what_it_looks_at(
     ]
     chosen = cut.choose(values)
     assert chosen.moved == {"hash"} and chosen.crossing == ("hash",)
+
+
+def test_columns_of_an_input_are_taken_by_the_trainer_and_not_sent_one_by_one():
+    values = [Value(name="ids", inputs=(), bytes=8000, seconds=0, place="data")]
+    for column in range(10):
+        name = f"column{column}"
+        values.append(Value(name=name, inputs=("ids",), bytes=800, seconds=1e-6, place="either", view=True))
+        values.append(Value(name=f"table{column}", inputs=(name,), bytes=0, seconds=0, place="trainer"))
+    chosen = cut.choose(values)
+    assert not chosen.moved and chosen.crossing == ("ids",) and "only views" in chosen.why
+    values.insert(1, Value(name="hash", inputs=("ids",), bytes=8000, seconds=1e-4, place="either"))
+    values.append(Value(name="more", inputs=("hash",), bytes=0, seconds=0, place="trainer"))
+    assert cut.choose(values).moved == {"hash"}
 
 
 def test_a_program_of_which_nothing_may_move_says_so():
