@@ -29,7 +29,7 @@ class Leading:
 
     def hand_out(self) -> None:
         """A batch goes to the loop."""
-        if self._batches % EVERY == 0:
+        if self._batches % EVERY == 0 and not compiled(self._model):
             self._hooks.append(self._model.register_forward_pre_hook(self._begin))
             self._hooks += [one.register_forward_pre_hook(self._end) for one in with_parameters(self._model)]
         self._batches += 1
@@ -52,11 +52,16 @@ class Leading:
 
 
 def with_parameters(model: nn.Module) -> Iterator[nn.Module]:
-    """Modules below this one that hold parameters themselves; what is compiled is left alone, it would be again."""
-    for child in model.children():
-        if type(child).__name__ == "OptimizedModule" or getattr(child, "_compiled_call_impl", None) is not None:
-            continue
-        if any(True for _ in child.parameters(recurse=False)):
-            yield child
-        else:
-            yield from with_parameters(child)
+    """Modules below this one that hold parameters themselves; nothing of what is compiled: it would be again."""
+    if not compiled(model):
+        for child in model.children():
+            if any(True for _ in child.parameters(recurse=False)) and not compiled(child):
+                yield child
+            else:
+                yield from with_parameters(child)
+
+
+def compiled(module: nn.Module) -> bool:
+    """Whether torch runs something else in its place, by torch.compile or TorchScript."""
+    whole = type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+    return whole or isinstance(module, torch.jit.ScriptModule)

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -62,6 +62,15 @@ class Made:
     explanation: Explanation | None = None
     why: str = ""
     """Why forward() stays whole; "": a part of it moved."""
+    seconds: float = 0.0
+    """How long the loop stood still for it."""
+
+    @property
+    def told(self) -> str:
+        """One sentence for the job's story."""
+        found = "" if self.explanation is None or self.why else self.explanation.summary
+        what = found or f"only the data set moves, forward() stays whole: {self.why}"
+        return f"{what}; found out in {self.seconds:.1f} s, in which the loop stood still"
 
     @property
     def moved(self) -> bool:
@@ -140,8 +149,10 @@ class Splitting:
         """
         if self._made is None:
             self._watching.end("" if self._watching.ready else TOO_FEW)
-            self._made = self._split() if self._enabled else self._whole(NOT_ASKED)
-            log.info("data workers: %s", self._made.why or "a part of forward() goes with the data set")
+            began = time.perf_counter()
+            made = self._split() if self._enabled else self._whole(NOT_ASKED)
+            self._made = replace(made, seconds=time.perf_counter() - began)
+            log.info("data workers: %s", self._made.told)
         return self._made
 
     @property

@@ -1,5 +1,7 @@
 """How long forward() takes before it needs a parameter, by a clock that the model turns itself."""
 
+import warnings
+
 import torch
 from torch import nn
 
@@ -51,8 +53,15 @@ def test_evaluation_is_not_measured():
 
 
 def test_compiled_parts_get_no_hooks():
-    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
-    model[1]._compiled_call_impl = lambda *given: None
+    inner = nn.Linear(1, 1)
+    inner._compiled_call_impl = lambda *given: None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch is about to leave it behind
+        script = torch.jit.script(nn.Linear(1, 1))
+    model = nn.Sequential(nn.Linear(1, 1), inner, script)
     leading = Leading(model)
     leading.hand_out()
-    assert hooks(model) == 2 and not model[1]._forward_pre_hooks
+    assert hooks(model) == 2 and not inner._forward_pre_hooks
+    whole = torch.compile(nn.Sequential(nn.Linear(1, 1)), backend="eager")
+    Leading(whole).hand_out()
+    assert hooks(whole) == 0

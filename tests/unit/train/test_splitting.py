@@ -109,6 +109,7 @@ def test_a_split_that_torch_has_captured_trains_the_same_model(monkeypatch):
     assert same(training.run(), plain)
     assert training.made.moved and training.splitting._forward.split_calls > 15
     assert training.splitting._forward.whole_calls == training.splitting.reread == 0
+    assert "operations of forward() move" in training.made.told and "the loop stood still" in training.made.told
     assert training.package(np.arange(BATCH))["batch"][0] == Left(0, (BATCH, 3), "int64")
 
 
@@ -194,6 +195,7 @@ def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain
     assert same(training.run(), plain)
     assert not training.made.moved and "no such operator" in training.made.why
     assert set(training.package(np.arange(4))) == {"batch"}
+    assert training.made.told.startswith("only the data set moves, forward() stays whole: the split failed: Runtime")
 
 
 def test_time_in_the_part_that_could_move_is_known_before_and_after(monkeypatch, by_hand):
