@@ -50,10 +50,12 @@ class Strand:
             _put_back(before)
 
 
-def sow(seed: int, name: Sequence[int]) -> None:
+def sow(seed: int, name: Sequence[int], *, cuda: bool = False) -> None:
     """Global random numbers begin at (seed, name), and go on from there: for a process that has no others to keep."""
     words = np.random.SeedSequence([abs(seed), int(seed < 0), *(abs(part) for part in name)]).generate_state(4)
     torch.default_generator.manual_seed(int(words[0]) << 32 | int(words[1]))
+    if cuda:
+        torch.cuda.manual_seed_all(int(words[0]) << 32 | int(words[1]))
     np.random.seed(int(words[2]))
     random.seed(int(words[3]))
 

@@ -34,6 +34,7 @@ MAX_HEADER = 64 * 2**20
 MAX_PAYLOAD = 8 * 2**30
 SHARE_FROM = 1 << 14  # a payload smaller than that is through the socket before the peer has looked into a segment
 SHARED_BYTES = 1 << 30  # address space of segments a connection; pages cost memory once they are written
+ASK_AFTER_S = 10  # a silent peer's host is asked whether it is still there
 DEAD_AFTER_MS = 30_000
 
 EARLY_FROM = 1 << 16  # a payload of so many bytes is long enough under way to make its views meanwhile
@@ -85,6 +86,8 @@ class Channel:
         if not self.local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, ASK_AFTER_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_AFTER_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
         self._sock = sock
         self._sending = threading.Lock()

@@ -93,7 +93,7 @@ class Worker:
 class Dispatch:
     """Steps of one trainer and the workers that make them. Every method that may have orders returns them."""
 
-    def __init__(self, *, room: int) -> None:
+    def __init__(self, *, room: int = 1) -> None:
         self.room = room
         """Steps that are wanted and not taken, at most; may be changed at any time."""
         self.steps: dict[int, Step] = {}
@@ -207,12 +207,13 @@ class Dispatch:
         return min((self._finish_in(name, step, at) for name in self.steps[step].holders), default=None)
 
     def overdue(self, step: int, *, at: float) -> bool:
-        """Whether a step is so late that whoever has it may never answer. Not one that workers have died of."""
+        """Whether a step is so late that nobody here may ever answer. One that workers died of is waited for longer."""
         state = self.steps[step]
-        if state.fate is not Fate.WAITING or state.deaths:
+        if state.fate is not Fate.WAITING:
             return False
-        holders = [self.workers[name] for name in state.holders]
-        return bool(holders) and all(at - one.since > PATIENCE_S + 5 * self._mean(one) for one in holders)
+        patience_s = PATIENCE_S * (1 + 5 * state.deaths)
+        silent = [self.workers[name] for name in state.holders] or list(self.workers.values())
+        return all(one.steps and at - one.since > patience_s + 5 * self._mean(one) for one in silent)
 
     # What follows changes the books of workers and of steps together, so that they always agree.
 

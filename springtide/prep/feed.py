@@ -140,7 +140,7 @@ class Feed:
         if not window:
             return True
         last = window[-1][1]
-        return len(last.indices) > 0 and self._pool.under_way < self.room and self._pool.workers > 0 and fed()
+        return len(last.indices) > 0 and self._pool.space(self.room) > 0 and self._pool.workers > 0 and fed()
 
     def _next(self, step: int | None, one: Wanted, own: Own, timeout_s: float | None) -> Any:
         if not len(one.indices):

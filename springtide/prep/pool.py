@@ -76,7 +76,7 @@ class Pool:
         self._heard = heard
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._dispatch = Dispatch(room=1)
+        self._dispatch = Dispatch()
         self._links: dict[str, _Link] = {}
         self._ending: set[_Link] = set()
         self._wanted: dict[int, tuple[Wanted, tuple[int, ...]]] = {}
@@ -129,8 +129,8 @@ class Pool:
         with self._changed:
             for step in steps:
                 self._answers.pop(step, None)
-                del self._wanted[step]
-                self._carry_out(self._dispatch.taken(step, at=time.monotonic()))
+                if self._wanted.pop(step, None) is not None:
+                    self._carry_out(self._dispatch.taken(step, at=time.monotonic()))
 
     def look(self) -> None:
         """Time has passed: someone may take over what is overdue."""
@@ -156,6 +156,11 @@ class Pool:
     def queued(self) -> int:
         """Batches that are here and not taken."""
         return len(self._answers)
+
+    def space(self, room: int) -> int:
+        """How many more steps may be wanted, of `room` in all."""
+        self._dispatch.room = room
+        return self._dispatch.space
 
     @property
     def under_way(self) -> int:

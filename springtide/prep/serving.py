@@ -300,11 +300,12 @@ class Serving:
         """This stage, and those before it where nobody else has run them; each with random numbers of its own."""
         name, made = request.ask.name, answer.tree if answer.made else request.indices
         for number in range(self._stage if answer.made else 0, self._stage + 1):
-            run = self._pipeline.stages[number].run
+            stage = self._pipeline.stages[number]
+            run = stage.run
             if number == self._stage and number > 0 and not answer.made and self._before is not None:
                 self._before.types.update(codec.types_in(made))
             if name is not None:
-                chance.sow(self._seed, name if number == 0 else (*name, number))
+                chance.sow(self._seed, name if number == 0 else (*name, number), cuda=stage.device == "cuda")
             asks = request.ask.asks if number == 0 and hasattr(run, "keeping") else ()
             made = run.keeping(made, asks) if asks else run(made)  # type: ignore[attr-defined]
         self.made += 1

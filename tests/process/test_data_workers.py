@@ -60,6 +60,16 @@ def own(indices):
 
 
 def test_killed_at_random_and_resized_from_one_to_six_to_two(workers, feed, rng):
+    killed_at_random_and_resized(workers, feed, rng)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("life", range(20))
+def test_killed_at_random_and_resized_many_times(workers, feed, rng, life):
+    killed_at_random_and_resized(workers, feed, rng)
+
+
+def killed_at_random_and_resized(workers, feed, rng):
     crew = Crew(workers, feed.attach, feed.detach, rng, stage=0)
     crew.resize(1)
     until(lambda: feed.state.workers == 1)

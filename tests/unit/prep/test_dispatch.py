@@ -124,6 +124,26 @@ def test_equal_workers_do_not_repeat_each_others_steps():
     assert [order for at in (1.1, 1.5, 2.0, 2.4) for order in book.look(at=at)] == []
 
 
+def test_what_nobody_may_ever_answer_is_overdue_also_where_it_was_given_to_nobody():
+    book = with_workers("a")
+    want(book, *range(5))
+    book.made("a", 0, at=1.0)
+    late = 1.0 + dispatch.PATIENCE_S
+    assert not book.overdue(1, at=late) and not book.overdue(4, at=late)
+    assert book.overdue(1, at=late + 6) and book.overdue(4, at=late + 6)
+    assert not book.overdue(0, at=late + 6)
+    book.joined("b", at=late + 6)
+    assert not book.overdue(4, at=late + 6)
+
+
+def test_what_a_worker_died_of_is_waited_for_longer():
+    book = with_workers("a", "b")
+    want(book, 0)
+    book.lost("a", at=0.0)
+    late = dispatch.PATIENCE_S + 10
+    assert not book.overdue(0, at=late) and book.overdue(0, at=6 * late)
+
+
 def test_room_follows_workers_and_memory():
     def room(workers, batch_bytes):
         return dispatch.fitting_room(8, workers=workers, most_bytes=1000, batch_bytes=batch_bytes)

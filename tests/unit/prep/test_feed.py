@@ -241,6 +241,22 @@ def test_a_trainer_that_takes_none_is_owed_no_more_than_its_memory_allows():
         reading.close()
 
 
+def test_what_the_trainers_own_code_raises_is_raised_when_its_data_workers_are_gone():
+    held = threading.Event()
+
+    def torn(indices):
+        raise ValueError("torn")
+
+    with Fed(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
+        reading = fed.feed.read(batches(5), torn)
+        closing = threading.Thread(target=fed.servings[0].close)  # waits for the batch in the making
+        closing.start()
+        with pytest.raises(ValueError, match="torn"):
+            list(reading)
+        held.set()
+        closing.join()
+
+
 def test_the_wait_for_a_batch_can_be_bounded():
     held = threading.Event()
     with Fed(serve(lambda indices: held.wait(PATIENCE_S) and doubled(indices))) as fed:
