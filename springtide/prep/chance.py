@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
+import numpy.random as np_random  # now: loaded on first use, it would cost every forked data worker a tenth of a second
 import torch
 
 States = tuple[torch.Tensor, Any, Any]
@@ -52,19 +52,19 @@ class Strand:
 
 def sow(seed: int, name: Sequence[int], *, cuda: bool = False) -> None:
     """Global random numbers begin at (seed, name), and go on from there: for a process that has no others to keep."""
-    words = np.random.SeedSequence([abs(seed), int(seed < 0), *(abs(part) for part in name)]).generate_state(4)
+    words = np_random.SeedSequence([abs(seed), int(seed < 0), *(abs(part) for part in name)]).generate_state(4)
     torch.default_generator.manual_seed(int(words[0]) << 32 | int(words[1]))
     if cuda:
         torch.cuda.manual_seed_all(int(words[0]) << 32 | int(words[1]))
-    np.random.seed(int(words[2]))
+    np_random.seed(int(words[2]))
     random.seed(int(words[3]))
 
 
 def _states() -> States:
-    return torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    return torch.default_generator.get_state(), np_random.get_state(), random.getstate()
 
 
 def _put_back(states: States) -> None:
     torch.default_generator.set_state(states[0])
-    np.random.set_state(states[1])
+    np_random.set_state(states[1])
     random.setstate(states[2])

@@ -79,7 +79,7 @@ def killed_at_random_and_resized(workers, feed, rng):
         if number in (60, 160):
             size = {60: 6, 160: 2}[number]
             crew.resize(size)
-        if rng.random() < 0.1:
+        if rng.random() < 0.05:
             crew.kill()
             crew.resize(size)
     assert samples(got) == list(range(1200))
