@@ -27,7 +27,7 @@ from springtide.platforms.group_files import Group
 
 CPU = 0.02
 """Of a core, called a CPU: 8 for the trainer and 8 each for three data workers are two thirds of a core."""
-RESERVE = 4
+RESERVE = 3
 """Data workers that are started with the trainer and wait for their turn: starting one takes seconds of a core."""
 SHARES = 5
 """Of the machine, as if it had a GPU for each: the trainer has one, data workers may have the others."""
@@ -105,7 +105,9 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for member in reversed(self._started.copy()):
+        for member in self._started:
+            self._let_go(member)
+        for member in self._started.copy():
             self._end(member)
         self._groups.close()
 
@@ -183,13 +185,17 @@ class Crew:
         print(json.dumps({"attach": member.name, "address": address}), file=self._trainer.process.stdin, flush=True)
         return member
 
-    def _end(self, member: Member) -> None:
+    def _let_go(self, member: Member) -> None:
         """Its input ends: a data worker hands out what it has, the trainer stops. With all the CPU it wants."""
+        assert member.process.stdin is not None
         with contextlib.suppress(OSError):
             member.group.hold_to(Limits(cpu=1.0))
-        assert member.process.stdin is not None and member.process.stdout is not None
-        with contextlib.suppress(OSError):
             member.process.stdin.close()
+
+    def _end(self, member: Member) -> None:
+        """Gone, in order or not."""
+        self._let_go(member)
+        assert member.process.stdout is not None
         try:
             member.process.wait(END_S)
         except subprocess.TimeoutExpired:

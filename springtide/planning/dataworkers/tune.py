@@ -135,7 +135,9 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
-    """When others have taken cores: no more than there are. None: they suffice."""
+    """When others have taken cores: no more than there are. None: they suffice, or those that come have them already."""
+    if seen.free_cpu >= 0:
+        return None
     stages = list(tuning.stages)
     for at, notes in enumerate(stages):
         there = room.of(seen, tuning.rules, at).workers(notes.cpu)

@@ -176,3 +176,11 @@ def test_data_workers_of_whom_nothing_comes_do_not_count_as_keeping_up() -> None
         assert target.data_workers == 1
         tuning, target = tune.decide(tuning, fed(target, wait_share=0.0, made_per_s=0.0))
     assert tuning.phase is Phase.OFF and "not one batch came" in target.why
+
+
+def test_cores_of_data_workers_that_are_on_their_way_are_not_missed() -> None:
+    tuning, target = begun(free_cpu=2.0, share_cpu=1.0)
+    tuning, target = tune.decide(tuning, fed(target, free_cpu=1.0, share_cpu=1.0))
+    assert target.data_workers == 2
+    tuning, target = tune.decide(tuning, fed(target, data_workers=1, free_cpu=0.0, share_cpu=1.0))
+    assert target.data_workers == 2 and "wait" in target.why
