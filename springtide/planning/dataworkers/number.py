@@ -64,9 +64,7 @@ def _grow(notes: StageNotes, seen: StageSeen, room: Room) -> tuple[StageNotes, s
     if notes.ceiling is not None and notes.ceiling <= seen.workers:
         return replace(notes, settled=True), f"{seen.workers} {said}; more brought nothing"
     if more <= seen.workers:
-        return replace(
-            notes, settled=True, short_for=0
-        ), f"{seen.workers} {said}; no more cores are free ({room.cores:g})"
+        return replace(notes, settled=True), f"{seen.workers} {said}; no more cores are free ({room.cores:g})"
     before = Measured(seen.workers, seen.cpu, seen.made_per_s)
     grown = replace(notes, workers=more, before=before, settled=False, short_for=0)
     return grown, f"{seen.workers} {said}: {want} would keep up, now {more}"

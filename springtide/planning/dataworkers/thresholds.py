@@ -32,9 +32,9 @@ TUNE_FOR = 20
 """Intervals after which tuning must have brought something: 10 minutes; the largest walk seen took 17."""
 LATE = 4
 """Intervals that data workers may take to come before tuning goes on with those that did."""
-CHANGED = 1.5
-"""Times another speed, or another share of time: the program does something else now, and is profiled again."""
-STRANGE_FOR = 3
+CHANGED = 2.0
+"""Times another speed, or another share of time: the program does something else now. Busy machines make it 1.5."""
+STRANGE_FOR = 4
 """Intervals in a row that it must do so: a checkpoint or an evaluation is no other program."""
 FRAGMENT = 0.25
 """Of a unit of cores: the least that a first data worker is started with where a whole unit is not free."""

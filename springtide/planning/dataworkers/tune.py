@@ -108,14 +108,29 @@ def _while_off(tuning: Tuning, seen: FeedSeen) -> Decided:
     assert was is not None
     if seen.data_workers > 0 or not worth.is_another(was, worth.unfed(seen)):
         return replace(tuning, strange_for=0), _target(tuning, "data workers do not pay, and nothing has changed much")
-    return _if_it_lasts(tuning, seen)
+    tuning = replace(tuning, strange_for=tuning.strange_for + 1)
+    return _anew(tuning, seen) if tuning.strange_for >= STRANGE_FOR else (tuning, _target(tuning, _STRANGE))
 
 
-def _if_it_lasts(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """A program that has changed much, for some intervals, is profiled again from the beginning."""
+_STRANGE = "the program has changed much: if it lasts..."
+
+
+def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """A tuned program that has changed much, for some intervals. Where data workers still pay they stay."""
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     if tuning.strange_for < STRANGE_FOR:
-        return tuning, _target(tuning, "the program has changed much: if it lasts...")
+        return tuning, _target(tuning, _STRANGE)
+    if tuning.baseline is None or not worth.pays(tuning.baseline, seen):
+        return _anew(tuning, seen)
+    stages = tuple(replace(notes, floor=1, ceiling=None, rate=0.0) for notes in tuning.stages)
+    tuning = replace(tuning, stages=stages, settled_on=worth.fed(seen), strange_for=0)
+    return tuning, _target(
+        tuning, "the program has changed much; data workers still pay, their number is looked for again"
+    )
+
+
+def _anew(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """From the beginning, with the cores that trainers had."""
     anew = begin(tuning.rules, unit=tuning.unit)
     anew = replace(anew, trainers=seen.trainers, trainer=TrainerNotes(cpu=tuning.trainer.first))
     return anew, _target(anew, "the program has changed much: profiled again, without data workers")
@@ -135,7 +150,7 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
-    """When others have taken cores: no more than there are. None: they suffice, or those that come have them already."""
+    """When others have taken cores: no more than there are. None: they suffice, or those to come have them already."""
     if seen.free_cpu >= 0:
         return None
     stages = list(tuning.stages)
@@ -192,7 +207,7 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
     if tuning.phase is Phase.STEADY:
         was = tuning.settled_on or worth.fed(seen)
         if worth.is_another(was, worth.fed(seen)):
-            return _if_it_lasts(tuning, seen)
+            return _while_strange(tuning, seen)
         tuning = replace(tuning, settled_on=was, strange_for=0)
     if tuning.phase is Phase.TRAINER:
         return _trainer(tuning, seen)

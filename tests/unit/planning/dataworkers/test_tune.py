@@ -109,7 +109,7 @@ def test_a_program_that_changes_for_long_is_profiled_again_with_the_cores_it_had
         tuning, target = tune.decide(tuning, fed(target, trainer_cpu=cores, trainer_cpu_used=0.5, **KEEPS_UP))
     tuning, target = tune.decide(tuning, fed(target, trainer_cpu_used=0.5, **KEEPS_UP))
     assert target.trainer_cpu == 1.0 and target.spare_cpu == 3.0
-    other = fed(target, **{**KEEPS_UP, "capable_per_s": 300.0})
+    other = fed(target, **{**KEEPS_UP, "capable_per_s": 8.0, "steps_per_s": 8.0})
     for _ in range(STRANGE_FOR - 1):
         tuning, target = tune.decide(tuning, other)
         assert target.data_workers == 1 and "if it lasts" in target.why
@@ -117,6 +117,17 @@ def test_a_program_that_changes_for_long_is_profiled_again_with_the_cores_it_had
     assert (target.data_workers, target.trainer_cpu) == (0, 4.0) and tuning.phase is Phase.BASELINE
     _, target = tune.decide(tuning, other)
     assert target.data_workers == 0 and "have still to leave" in target.why
+
+
+def test_a_program_that_changes_and_is_still_fed_with_profit_keeps_its_data_workers() -> None:
+    tuning, target = begun()
+    while tuning.phase is not Phase.STEADY:
+        tuning, target = tune.decide(tuning, fed(target, **KEEPS_UP))
+    tuning, target = tune.decide(tuning, fed(target, **KEEPS_UP))
+    for _ in range(STRANGE_FOR):
+        tuning, target = tune.decide(tuning, fed(target, **{**KEEPS_UP, "capable_per_s": 300.0}))
+        assert target.data_workers == 1
+    assert "still pay" in target.why and tuning.phase is Phase.STEADY
 
 
 def test_a_checkpoint_is_no_other_program() -> None:
