@@ -319,8 +319,8 @@ class Desk:
                 await self._gate.enter(holder, request.bound)
             case messages.Leave():
                 self._gate.leave(holder)
-            case messages.Unfed():
-                self._feeding.refused(role, request.why)
+            case messages.Unfed() | messages.Skipped():
+                self._feeding.heed(role, request)
             case messages.Finish():
                 self._finish(role, holder, request)
             case _:

@@ -39,6 +39,14 @@ class Unfed(Message, frozen=True):
     why: str
 
 
+class Skipped(Message, frozen=True):
+    """A worker trains a batch without samples that cannot be made."""
+
+    what: str
+    """Which, by their indices: `sample 17`."""
+    why: str
+
+
 class Package(Message, frozen=True):
     """The job's package is there."""
 

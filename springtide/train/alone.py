@@ -114,6 +114,9 @@ class AloneLink:
     def unfed(self, why: str) -> None:
         """Nobody wanted to."""
 
+    def skipped(self, what: str, why: str) -> None:
+        """Nobody else need know."""
+
     def before_finish(self, call: Callable[[], None]) -> None:
         """Something to do before the end."""
         self._before_finish.append(call)

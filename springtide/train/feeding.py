@@ -26,6 +26,7 @@ from springtide.prep import package
 from springtide.prep.feed import Feed, Wanted
 from springtide.rpc.feeding import PACKAGE_KEY, Feeders, Package, feeds
 from springtide.rpc.messages import Welcome
+from springtide.train import poison
 from springtide.train.link import Link
 from springtide.train.splitting import Fed, Made, Splitting
 
@@ -59,10 +60,12 @@ class Feeding:
         while not stream.ended:
             self._boundary()
             fed = self.fed
-            part = stream.part(lambda fed=fed: self._boundary() == fed)  # type: ignore[misc]
-            for one in self._from_others(part, tolerant) if fed else self._from_here(part, tolerant):
+            part = _Noted(stream.part(lambda fed=fed: self._boundary() == fed))  # type: ignore[misc]
+            easy = tolerant or self._skips
+            for one in self._from_others(part, easy) if fed else self._from_here(part, easy):
+                asked = part.popleft()
                 self._count()
-                yield one
+                yield self._answer(one, asked, tolerant) if isinstance(one, Unreadable) else one
                 self._count()
 
     @property
@@ -88,7 +91,11 @@ class Feeding:
 
     # ---- batches ----
 
-    def _from_here(self, part: Iterator[Wanted], tolerant: bool) -> Iterator[Any]:
+    @property
+    def _skips(self) -> bool:
+        return self._welcome.feeding.poison == "skip"
+
+    def _from_here(self, part: Iterable[Wanted], tolerant: bool) -> Iterator[Any]:
         made = self._source.read((one.indices for one in part), tolerant=tolerant)
         while True:
             began = time.perf_counter()
@@ -100,22 +107,24 @@ class Feeding:
             self._taken += one is not None
             yield one
 
-    def _from_others(self, part: Iterator[Wanted], tolerant: bool) -> Iterator[Any]:
+    def _from_others(self, part: "_Noted", tolerant: bool) -> Iterator[Any]:
         assert self._feed is not None
-        under_way: deque[Wanted] = deque()
-
-        def noted() -> Iterator[Wanted]:
-            for one in part:
-                under_way.append(one)
-                yield one
-
         own = self._attempt if tolerant else self._splitting.own
-        for made in self._feed.read(noted(), own, fed=lambda: self._wanted):
-            one = under_way.popleft()
-            if isinstance(made, Unreadable) and not tolerant:
-                made = self._splitting.own(one.indices)  # raises what the data set raises, or it can be read here
+        for made in self._feed.read(part, own, fed=lambda: self._wanted):
             whole = made is None or isinstance(made, Fed | Unreadable)
-            yield made if whole else self._splitting.receive(made, one.indices, one.name)
+            yield made if whole else self._splitting.receive(made, part[0].indices, part[0].name)
+
+    def _answer(self, failed: Unreadable, asked: Wanted, tolerant: bool) -> Any:
+        """In place of a batch that could not be made: what is left of it, or which of its samples are to blame."""
+        found = poison.find(self._source.fetch, asked.indices)
+        if self._skips and (rest := poison.without(self._source.fetch, asked.indices, found)) is not None:
+            if found is not None:
+                log.warning("trained without %s: %s", found, found.error)
+                self._link.skipped(str(found), found.error)
+            return rest
+        if not tolerant:
+            return self._splitting.own(asked.indices)  # raises what the data set raises, or it can be read by now
+        return failed if found is None else Unreadable(f"{found}: {found.error}")
 
     def _attempt(self, indices: Any) -> Fed | Unreadable:
         try:
@@ -229,6 +238,19 @@ def _tell(to_master: Link, why: str) -> None:
         to_master.unfed(why)
     except errors.SpringtideError as error:
         log.info("the master does not hear that no data workers can be used: %s", error)
+
+
+class _Noted(deque[Wanted]):
+    """What was asked for and has not been answered; iterate over it to ask."""
+
+    def __init__(self, wanted: Iterator[Wanted]) -> None:
+        super().__init__()
+        self._wanted = wanted
+
+    def __iter__(self) -> Iterator[Wanted]:
+        for one in self._wanted:
+            self.append(one)
+            yield one
 
 
 class _Stream:

@@ -147,6 +147,10 @@ class Link(Protocol):
         """Data workers cannot feed the workers of this job: why."""
         ...
 
+    def skipped(self, what: str, why: str) -> None:
+        """Samples that cannot be made are left out of a batch, as the job allows."""
+        ...
+
     @property
     def draining(self) -> bool:
         """The job was asked to stop: push the batch in hand, then end the loop."""
@@ -288,6 +292,10 @@ class MasterLink:
     def unfed(self, why: str) -> None:
         """Data workers cannot feed the workers of this job."""
         self._channel.ask(messages.Unfed(why))
+
+    def skipped(self, what: str, why: str) -> None:
+        """Samples that cannot be made are left out of a batch."""
+        self._channel.ask(messages.Skipped(what, why))
 
     @property
     def draining(self) -> bool:

@@ -135,6 +135,17 @@ def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
     with_desk(test, tmp_path, feeding=FIXED)
 
 
+def test_samples_that_were_left_out_are_told_by_index(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await master.handle(peers["worker-0"], messages.Skipped("sample 17", "ValueError: broken"))
+        status = master.status()
+        assert status.decision == "train without sample 17"
+        assert status.decision_why == "worker-0 cannot make it: ValueError: broken"
+
+    with_desk(test, tmp_path)
+
+
 def feed(steps, *, read_share):
     """The words of a trainer after so many steps of a tenth of a second."""
     return FeedState(taken=steps, looped_s=0.1 * steps, read_s=0.1 * steps * read_share)

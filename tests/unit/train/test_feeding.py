@@ -44,10 +44,14 @@ class Master(link.AloneLink):
     def __init__(self):
         super().__init__(config.Settings())
         self.feeders, self.told, self.epoch = FeedersFollower(), [], 0
+        self.left_out = []
         self.refused, self.packaged = threading.Event(), threading.Event()
 
     def follow_feeders(self, call):
         self.feeders.follow(call)
+
+    def skipped(self, what, why):
+        self.left_out.append((what, why))
 
     def unfed(self, why):
         self.told.append(why)
@@ -174,6 +178,41 @@ def test_what_cannot_be_made_is_told_in_its_place_or_raised_where_nobody_else_ca
             next(reading)
     finally:
         serving.close()
+
+
+@pytest.mark.parametrize("by_others", [True, False])
+def test_poison_is_skipped_and_reported_by_its_index_where_the_job_allows_it(worker, tmp_path, by_others):
+    broken = Numbers()
+    broken.broken = 6
+    feeding, master = worker(broken, poison="skip")
+    serving = fed(feeding, master, tmp_path) if by_others else None
+    try:
+        for tolerant in (True, False):
+            got = list(feeding.read(wants(3), tolerant=tolerant))
+            assert [numbers(one) for one in got] == [[0, 1, 2, 3], [4, 5, 7], [8, 9, 10, 11]]
+    finally:
+        if serving is not None:
+            serving.close()
+    assert master.left_out == [("sample 6", master.left_out[0][1])] * 2
+    assert master.left_out[0][1].startswith("ValueError: sample 6 is broken (test_feeding.py:")
+
+
+def test_without_that_the_index_is_named_in_the_error(worker):
+    broken = Numbers()
+    broken.broken = 6
+    feeding, master = worker(broken)
+    got = list(feeding.read(wants(3), tolerant=True))
+    assert got[1].error.startswith("sample 6: ValueError: sample 6 is broken") and not master.left_out
+
+
+def test_a_batch_of_which_nothing_is_left_is_unreadable_after_all(worker):
+    class Broken(Numbers):
+        def __getitem__(self, index):
+            raise ValueError("no such disk")
+
+    feeding, master = worker(Broken(), poison="skip")
+    (one,) = feeding.read(wants(1), tolerant=True)
+    assert one.error.startswith("samples 0, 1, 2, 3: ValueError: no such disk") and not master.left_out
 
 
 def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
