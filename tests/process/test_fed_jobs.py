@@ -1,5 +1,8 @@
 """Data workers in a real job: whatever becomes of them, each sample is trained exactly once, and the loop goes on."""
 
+import random
+import signal
+
 import numpy as np
 import pytest
 
@@ -19,12 +22,16 @@ def spec(**more):
     return JobSpec(name="fed", **(dict(feeding=FeedRules(workers=2)) | given | more))
 
 
-def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, script_text=counting.SCRIPT, **more):
-    """Count while data workers feed and are hurt; the last status, and what the counts are off by."""
+SLOWLY = counting.SCRIPT.replace("sleep(pause_s)", "sleep(0.0 if (folder / 'hurry').exists() else pause_s)")
+
+
+def run(folder, seed, *, batches, hurt, pause_s=0.02, epochs=1, script_text=SLOWLY, **more):
+    """Count slowly while data workers feed and are hurt, quickly then; the last status, and what counts are off by."""
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)  # the last batch is not full
     script = counting.write(folder, ids, script_text)
     with LocalCluster(script, [folder, epochs, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder) as job:
         done = hurt(job)
+        (folder / "hurry").touch()
         status = job.wait()
     assert status.phase is Phase.FINISHED, (done, status)
     assert status.samples == epochs * len(ids), (done, status)
@@ -37,16 +44,102 @@ def fed(job, more=1):
     return job.until(lambda status: status.feed is not None and status.feed.made >= before + more)
 
 
-@pytest.mark.timeout(120)
-def test_killed_data_workers_one_and_all_lose_and_repeat_nothing(tmp_path):
+def all_feed(job, count):
+    """Wait until so many data workers feed the one worker, and no more."""
+    return job.until(
+        lambda status: status.feed is not None and status.feed.workers == count == status.data_workers_alive
+    )
+
+
+@pytest.mark.timeout(240)
+def test_whoever_is_killed_and_however_many_there_are_each_sample_is_trained_once(tmp_path):
+    def hurt(job):
+        all_feed(job, 2)
+        assert job.kill("data-worker-0")
+        fed(job, 10)
+        all_feed(job, 2)
+        assert job.kill("data-worker-0") and job.kill("data-worker-1")
+        assert job.kill("master")
+        job.until(lambda status: status.term == 2)
+        all_feed(job, 2)
+        assert job.kill("worker-0")
+        job.until(lambda status: any(each.role.kind == "worker" and each.incarnation for each in status.members))
+        all_feed(job, 2)  # its next life
+        job.scale(data_workers=1)
+        all_feed(job, 1)
+        fed(job, 10)
+        return job
+
+    status, job, wrong = run(tmp_path, 1, batches=1500, hurt=hurt, pause_s=0.05)
+    assert not wrong, wrong
+    assert status.relaunches >= 4
+    left = [each for each in job.story if each["event"] == "exited" and each["role"].startswith("data-worker")]
+    assert sum("SIGKILL" in each["how"] for each in left) >= 3
+    drained = [each for each in left if "status 0" in each["how"]]
+    assert drained, "the one that scaling removed has left by itself"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_kills_and_numbers_from_one_to_six_to_two_lose_and_repeat_nothing(tmp_path, seed):
+    chance = random.Random(seed)
+
+    def hurt(job):
+        for count in (1, 6, 2, chance.randrange(1, 5)):
+            job.scale(data_workers=count)
+            fed(job, 30)
+            for _ in range(3):
+                job.kill(f"data-worker-{chance.randrange(count)}")
+                fed(job, chance.randrange(20))
+            if chance.random() < 0.5:
+                job.kill(chance.choice(["worker-0", "worker-1", "master"]))
+        return job
+
+    _, _, wrong = run(tmp_path, seed, batches=4000, epochs=2, hurt=hurt, workers=2, servers=2)
+    assert not wrong, wrong
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_stopped_data_worker_is_taken_over_from(tmp_path):
     def hurt(job):
         fed(job, 20)
-        job.kill("data-worker-0")
-        fed(job, 20)
-        job.kill("data-worker-0"), job.kill("data-worker-1")
-        fed(job, 20)
-        return job.status
+        assert job.signal("data-worker-0", signal.SIGSTOP)
+        fed(job, 100)
+        return job
 
-    status, _, wrong = run(tmp_path, 1, batches=1200, hurt=hurt)
+    _, _, wrong = run(tmp_path, 5, batches=1500, hurt=hurt)
     assert not wrong, wrong
-    assert status.relaunches >= 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_bsp_group_is_fed_and_counts_what_it_should(tmp_path):
+    def hurt(job):
+        fed(job, 20)
+        job.kill("data-worker-1")
+        fed(job, 20)
+        return job
+
+    _, _, wrong = run(tmp_path, 6, batches=800, hurt=hurt, workers=2, sync="bsp")
+    assert not wrong, wrong
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("policy", ["skip", "fail"])
+def test_poison_is_reported_with_its_index(tmp_path, policy):
+    ids = counting.draw(np.random.default_rng(7), 300 * BATCH)
+    text = SLOWLY.replace("        trap = ", "        assert index != 4711, 'poison'\n        trap = ")
+    script, rules = counting.write(tmp_path, ids, text), FeedRules(workers=1, poison=policy)
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.01], spec=spec(feeding=rules), folder=tmp_path) as job:
+        status = job.wait()
+    if policy == "fail":
+        assert status.phase is Phase.FAILED and "sample 4711: AssertionError: poison" in status.why
+        return
+    assert status.phase is Phase.FINISHED
+    assert any(each.get("what") == "train without sample 4711" for each in job.story)
+    left = np.delete(ids, 4711, axis=0)
+    wrong = counting.differences(tmp_path, left, epochs=1, batch=BATCH)
+    assert not {key: off for key, off in wrong.items() if not key.startswith("dense")}, wrong
