@@ -9,7 +9,7 @@ import pytest
 from springtide.domain.feeding import FeedRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting
+from tests.process import counting, group_counting
 
 pytestmark = pytest.mark.process
 
@@ -120,9 +120,9 @@ def test_a_bsp_group_is_fed_and_counts_what_it_should(tmp_path):
         fed(job, 20)
         job.kill("data-worker-1")
         fed(job, 20)
-        return job
 
-    _, _, wrong = run(tmp_path, 6, batches=800, hurt=hurt, workers=2, sync="bsp")
+    group = lambda **more: spec(workers=2, sync="bsp", **more)  # noqa: E731
+    _, wrong = group_counting.count(tmp_path, group, 6, batches=800, hurt=hurt, pause_s=0.02)
     assert not wrong, wrong
 
 
