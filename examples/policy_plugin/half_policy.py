@@ -2,6 +2,10 @@
 
 pip install ./examples/policy_plugin      # its pyproject.toml names the policy
 springtide ... policy = "half"            # or, without installing it, "half_policy:half" from its folder
+
+And a metric by which cores of data workers are shared out among jobs:
+
+springtide reproduce goldminer --metric soonest
 """
 
 from dataclasses import replace
@@ -9,6 +13,7 @@ from dataclasses import replace
 from springtide.domain.plan import Decision, Plan
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.view import ClusterView
+from springtide.planning.dataworkers.cluster import Step
 
 
 def half(view: ClusterView, config: PlanningConfig) -> Decision:
@@ -23,3 +28,8 @@ def half(view: ClusterView, config: PlanningConfig) -> Decision:
         if job.shape is None and job.requested is not None
     )
     return Decision(plans=plans, why=f"{len(plans)} new jobs get half of their workers")
+
+
+def soonest(step: Step) -> float:
+    """The job that would end first gets the next data worker, whatever it takes: the smallest n / (t + Δt)."""
+    return step.job.steps_left / max(step.speed + step.faster, 1e-9)

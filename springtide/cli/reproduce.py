@@ -26,6 +26,7 @@ class Wish:
     quick: bool = False
     ids: str | None = None
     trace: str | None = None
+    metrics: tuple[str, ...] = ()
 
 
 class Paper(NamedTuple):
@@ -43,10 +44,9 @@ def reproduce(name: str, wish: Wish, *, out: str | None, as_json: bool) -> int:
         raise errors.BadInput(
             f"--ids {wish.ids}: {name} trains on no ids; it is an option of `springtide reproduce herald`"
         )
-    if wish.trace is not None and name != "goldminer":
-        raise errors.BadInput(
-            f"--trace {wish.trace}: {name} has jobs of its own; it is an option of `springtide reproduce goldminer`"
-        )
+    if (wish.trace is not None or wish.metrics) and name != "goldminer":
+        given = f"--trace {wish.trace}" if wish.trace is not None else f"--metric {wish.metrics[0]}"
+        raise errors.BadInput(f"{given}: {name} has no use for it; it is an option of `springtide reproduce goldminer`")
     if out is not None:
         plots.pyplot()
     chosen = range(1 if wish.quick else wish.seeds or PAPERS[name].seeds)
@@ -94,7 +94,7 @@ def _goldminer(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Wri
     from springtide.sim.goldminer.trace import JOBS, Preset
 
     preset = Preset(jobs=wish.jobs or (QUICK_JOBS if wish.quick else JOBS), trace=wish.trace)
-    found = reproduction.rows(seeds, preset, say=_say)
+    found = reproduction.rows(seeds, preset, own=wish.metrics, say=_say)
     said: dict[str, Any] = {"jobs": preset.jobs}
     if wish.trace is not None:
         said["trace"] = pathlib.Path(wish.trace).name

@@ -154,6 +154,10 @@ def reproduce(
     trace: Annotated[
         str | None, typer.Option(help="goldminer: jobs with timestamp, duration (s), num_gpus.", metavar="FILE.csv")
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="goldminer: also share out data workers by this metric; may be repeated.", metavar="NAME"),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few jobs: shows that it runs, proves nothing.")] = False,
     out: Annotated[str | None, typer.Option(help="Folder for plots and a page.", metavar="DIR")] = None,
     as_json: Json = False,
@@ -162,5 +166,5 @@ def reproduce(
     """A paper's figures from this code, in simulation, beside the paper's own, each with its goal."""
     from springtide.cli import reproduce as verb
 
-    wish = verb.Wish(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace)
+    wish = verb.Wish(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace, metrics=tuple(metric or ()))
     return verb.reproduce(name, wish, out=out, as_json=as_json)

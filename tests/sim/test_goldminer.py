@@ -119,6 +119,8 @@ def test_a_real_trace_can_be_given(tmp_path):
 def test_options_that_belong_elsewhere_and_files_that_are_none_are_told_apart(tmp_path, capsys):
     assert app.main(["reproduce", "herald", "--trace", "jobs.csv"]) == 2
     assert "springtide reproduce goldminer" in capsys.readouterr().err
+    assert app.main(["reproduce", "goldminer", "--metric", "sjf"]) == 2
+    assert "no data worker metric named 'sjf'" in capsys.readouterr().err
     assert app.main(["reproduce", "goldminer", "--trace", str(tmp_path / "none.csv")]) == 2
     assert "none.csv" in capsys.readouterr().err
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
@@ -131,13 +133,17 @@ def test_options_that_belong_elsewhere_and_files_that_are_none_are_told_apart(tm
 
 def test_the_tiny_version_prints_and_draws(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "VARIANTS", {"same": lambda preset: preset})
-    assert app.main(["reproduce", "goldminer", "--quick", "--jobs", "12", "--json", "--out", str(tmp_path)]) == 0
+    own = "springtide.planning.dataworkers.metrics:srtf"
+    command = ["reproduce", "goldminer", "--quick", "--jobs", "12", "--json", "--out", str(tmp_path), "--metric", own]
+    assert app.main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[:-1])) <= 80
     said = json.loads(lines[-1])
     assert said["reproduction"] == "goldminer" and said["jobs"] == 12 and said["quick"]
     keys = {"figure", "what", "paper", "ours", "goal", "met", "seeds", "spread"}
     assert all(keys <= set(one) for one in said["rows"])
+    ours = {one["what"]: one["ours"] for one in said["rows"]}
+    assert ours[f"{own}: JCT, min"] == ours["SRTF: JCT, min"]
     page = (tmp_path / "goldminer.html").read_text()
     for name in ("fig13", "fig14", "fig15-table5", "fig16-sensitivity"):
         assert f"goldminer-{name}.png" in page and (tmp_path / f"goldminer-{name}.png").stat().st_size > 1000

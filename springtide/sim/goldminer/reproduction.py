@@ -7,9 +7,10 @@ the code of `springtide.planning.dataworkers`. Next: cli/reproduce.py prints, to
 import pathlib
 from collections.abc import Callable, Sequence
 
-from springtide.sim.goldminer import pictures, rows_job, running, trace
+from springtide.planning.dataworkers import metrics
+from springtide.sim.goldminer import pictures, rows_job, running, systems, trace
 from springtide.sim.goldminer import rows as cluster_rows
-from springtide.sim.goldminer.systems import FIXED, MAXTP, TUNED
+from springtide.sim.goldminer.systems import FIXED, MAXTP, SYSTEMS, TUNED
 from springtide.sim.goldminer.trace import Preset
 from springtide.sim.rows import Row, page
 
@@ -17,11 +18,19 @@ VARIED_SEEDS = 3
 """Seeds of what is run for sensitivity only."""
 
 
-def rows(seeds: Sequence[int], preset: Preset, *, say: Callable[[str], None] = lambda _: None) -> list[Row]:
-    """Everything."""
-    say(f"64 GPUs: {preset.jobs} jobs, six systems, {len(seeds)} seeds")
-    found = cluster_rows.results(preset, seeds)
-    mine = [*cluster_rows.table(found), *cluster_rows.bounds(preset, found, seeds), *cluster_rows.use(found)]
+def rows(
+    seeds: Sequence[int], preset: Preset, *, own: Sequence[str] = (), say: Callable[[str], None] = lambda _: None
+) -> list[Row]:
+    """Everything; `own` are names of metrics that the paper does not have."""
+    for name in own:
+        metrics.load(name)
+    which = (*SYSTEMS, *map(systems.own, own))
+    say(f"64 GPUs: {preset.jobs} jobs, {len(which)} systems, {len(seeds)} seeds")
+    found = cluster_rows.results(preset, seeds, which)
+    mine = [
+        *cluster_rows.table(found), *cluster_rows.others(found), *cluster_rows.bounds(preset, found, seeds),
+        *cluster_rows.use(found),
+    ]  # fmt: skip
     varied = list(seeds)[:VARIED_SEEDS]
     say(f"sensitivity: {len(cluster_rows.VARIANTS)} other worlds, {len(varied)} seeds")
     return [*mine, *rows_job.rows(), *cluster_rows.sensitivity(preset, varied)]

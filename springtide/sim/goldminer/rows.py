@@ -67,6 +67,19 @@ def table(found: Results) -> list[Row]:
     return rows
 
 
+def others(found: Results) -> list[Row]:
+    """The same of metrics that are not the paper's."""
+    rows = []
+    for system in (one for one in found if one not in SYSTEMS):
+        each, why = found[system], f"metric {system.metric}"
+        gains = [was.jct / now.jct for was, now in zip(found[TUNED], each, strict=True)]
+        rows.append(row("own", f"{system.name}: JCT, min", "-", [one.jct for one in each], why=why))
+        rows.append(row("own", f"{system.name}: JCT gain over No DW (tuned)", "-", gains, why=why))
+        rows.append(row("own", f"{system.name}: queueing, min", "-", [one.queueing for one in each], why=why))
+        rows.append(row("own", f"{system.name}: GPUs allocated", "-", [one.gpus for one in each], why=why))
+    return rows
+
+
 def bounds(preset: Preset, found: Results, seeds: Sequence[int]) -> list[Row]:
     """What nobody can do better here."""
     best = []

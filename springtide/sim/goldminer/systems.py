@@ -44,6 +44,11 @@ SYSTEMS = (
 TUNED, HARDWARE, FIXED, FAIR, MAXTP, SRTF = SYSTEMS
 
 
+def own(metric: str) -> System:
+    """A metric of one's own, of which the paper knows nothing."""
+    return System(name=metric, key="own", metric=metric, jct=0.0, gain=0.0, queueing=0.0)
+
+
 def start(system: System, job: Job, hosts: Sequence[Host], share: float) -> tuple[Held, float] | None:
     """What the job gets and its speed, or None. `share` is the cores a GPU that machines have."""
     cpus = {"tuned": job.model.ratio, "fixed": job.model.trainer}.get(system.key, share)

@@ -9,6 +9,7 @@ import pytest
 from springtide import errors
 from springtide.domain.planning import PlanningConfig
 from springtide.planning import plugins, policies
+from springtide.planning.dataworkers import cluster, metrics
 from tests.unit.planning import views
 
 EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "policy_plugin"
@@ -53,6 +54,15 @@ def test_a_policy_is_found_by_dotted_name_without_being_installed(monkeypatch):
     with pytest.raises(errors.UnknownName, match="Did you mean 'half'"):
         policies.load("half_policy:hlaf")
     sys.modules.pop("half_policy")
+
+
+def test_a_metric_of_an_installed_package_shares_out_data_workers(installed):
+    assert "soonest" in metrics.names() and "soonest" not in policies.names()
+    jobs = [
+        cluster.Fed(name=name, gpus=1, speed=0.1, capable=1.0, cpu=1.0, steps_left=left)
+        for name, left in (("late", 900.0), ("soon", 90.0))
+    ]
+    assert cluster.allot(jobs, 6, metrics.load("soonest")).cores == {"late": 1.0, "soon": 5.0}
 
 
 def test_an_entry_point_that_leads_nowhere_says_which_package_to_mend(installed):
