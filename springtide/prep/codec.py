@@ -95,6 +95,8 @@ def pack(tree: Any) -> Message:
         raise errors.BadInput("a batch cannot be sent: it is nested too deeply, or holds itself") from None
     except (OverflowError, UnicodeEncodeError) as error:
         raise errors.BadInput(f"a batch cannot be sent: {error}") from None
+    finally:
+        packing.by_type.clear()  # it holds itself by these: batches would stay until the next collection of garbage
     return Message(header, packing.pieces, packing.size, packing.keep)
 
 

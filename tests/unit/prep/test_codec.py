@@ -2,6 +2,8 @@
 
 import collections
 import contextlib
+import gc
+import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -267,3 +269,17 @@ def test_a_damaged_header_gives_a_tree_or_an_error_of_ours(tree: Any, data: Any)
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(BadFrame, errors.BadInput):
         codec.unpack(bytes(damaged), bytearray(message.size), TYPES)
+
+
+def test_a_batch_that_was_sent_is_gone_with_its_message_and_waits_for_no_collection_of_garbage():
+    tensor = torch.ones(3)
+    seen = weakref.ref(tensor)
+    gc.disable()
+    try:
+        message = codec.pack({"rows": tensor, "text": ["a", "b"]})
+        del tensor
+        assert seen() is not None
+        del message
+        assert seen() is None
+    finally:
+        gc.enable()
