@@ -67,7 +67,9 @@ def bench(options: Options) -> report.Result:
         ),
         details={
             "walk": [one._asdict() for one in taken], "every_s": every_s, "cpu": CPU, "batch_s": batch_s,
-            "step_s": step_s, "paper": "1 to 8 CPUs a data worker, 3 data workers, trainer 8 to 2 and back to 3 CPUs",
+            "step_s": step_s, "data_workers": last.workers, "data_worker_cpu": last.worker_cpu,
+            "trainer_cpu": last.trainer_cpu, "vs_baseline": last.steps_per_s / first.steps_per_s,
+            "paper": "1 to 8 CPUs a data worker, 3 data workers, trainer 8 to 2 and back to 3 CPUs",
         },
     )  # fmt: skip
 

@@ -119,6 +119,8 @@ class Crew:
             self._end(self._feeders.pop())
         fresh = [self._join() for _ in range(target.data_workers - len(self._feeders))]
         self._feeders += fresh
+        if fresh:
+            self._until_fed()
         if fresh or cpu != self._feeder_cpu:
             for member in self._feeders:
                 member.hold_to(cpu)
@@ -164,6 +166,15 @@ class Crew:
         print(json.dumps({"secret": self._secret.hex(), **said}), file=process.stdin, flush=True)
         self._started.append(Member(name, process, group))
         return self._started[-1]
+
+    def _until_fed(self) -> None:
+        """All are connected and one has made something: greeting the trainer with a CPU would take seconds."""
+        until, made = time.monotonic() + END_S, self._words[-1].state.made if self._words else 0
+        while time.monotonic() < until:
+            last = self._words[-1].state if self._words else FeedState()
+            if last.workers == len(self._feeders) and last.made > made:
+                return
+            time.sleep(0.05)
 
     def _recruit(self) -> Member:
         """Start one more data worker, which will tell its address."""

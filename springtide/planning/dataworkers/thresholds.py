@@ -14,8 +14,8 @@ LINEAR = 0.85
 """Of the rate a core seen so far: as many batches a core as smaller sizes made, less what an interval's noise is."""
 RETURNS = 0.5
 """Of the growth that more data workers should have brought: with less something else is the limit."""
-MARGIN = 0.1
-"""Made beyond what is needed: batches are not all alike, and a queue that never fills is no queue."""
+MARGIN = 0.05
+"""Made beyond what is needed: batches are not all alike. No more: who waits as little as that is fed well."""
 SPARE = 0.25
 """Made beyond what is needed before data workers are let go: more than MARGIN, so that none goes as soon as it came."""
 FASTEST = 2.0

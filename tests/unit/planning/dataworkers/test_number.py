@@ -53,4 +53,4 @@ def test_a_job_that_was_tuned_grows_only_when_it_waits_long_and_much() -> None:
     notes, _ = number.tune(notes, stage(workers=2, made_per_s=70.0, wait_share=0.3), ROOM)
     assert notes.workers == 2
     notes, _ = number.tune(notes, stage(workers=2, made_per_s=70.0, wait_share=0.3), ROOM)
-    assert notes.workers == 4
+    assert notes.workers == 3
