@@ -72,6 +72,8 @@ def text_of(name: str, told: ScriptReport) -> str:
         lines += ["", wrapped(f"Left behind, since only what moves reads it: {', '.join(told.left)}")]
     if told.touched:
         lines += ["", wrapped(f"Travels although the model does not need it, the loop does: {', '.join(told.touched)}")]
+    if told.found_s:
+        lines += ["", f"Found out in {told.found_s:.1f} s: a job's loop stands still so long, once."]
     return "\n".join(lines)
 
 

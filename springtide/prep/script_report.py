@@ -22,6 +22,8 @@ class ScriptReport:
     """Where the script calls its model."""
     read_s: float = 0.0
     """Seconds to read and collate a batch: this part moves whatever becomes of forward()."""
+    found_s: float = 0.0
+    """Seconds that it took to find this out, once: a job's loop stands still meanwhile."""
     left: tuple[str, ...] = ()
     """Leaves of a batch that do not travel."""
     touched: tuple[str, ...] = ()

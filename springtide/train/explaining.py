@@ -84,6 +84,7 @@ def report(splitting: Splitting, source: Source, made: Made) -> ScriptReport:
         why=made.why,
         called=splitting.place,
         read_s=read_seconds(source),
+        found_s=made.seconds,
         left=tuple(arguments.spelled(path, batch) for _, path in first.left),
         touched=tuple(sorted(arguments.spelled(path, batch) for path in splitting.touched)) if made.moved else (),
         text=explanation.text() if explanation is not None else "",

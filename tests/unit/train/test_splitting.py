@@ -31,13 +31,14 @@ def by_hand(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(split, "split", cut)
-    return made
+    yield made
+    made.clear()  # models, and with them connections
 
 
 class Training:
     """A loop alone, whose batches are made here or come through the pipeline, as `fed(number of the batch)` says."""
 
-    def __init__(self, monkeypatch, fed=lambda number: False, epochs=2, touch=lambda batch: None, **kinds):
+    def __init__(self, monkeypatch, fed=lambda number: False, epochs=2, touch=lambda batch: None, job=None):
         self.fed, self.number, self.touch = fed, 0, touch
         self.made = self.package = None
         training = self
@@ -47,7 +48,7 @@ class Training:
                 yield training.read(source, one)
 
         monkeypatch.setattr(sources.Source, "read", read)
-        self.job = springtide.join(master="", seed=1)
+        self.job = job or springtide.join(master="", seed=1)
         model = hashed.make()
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
         self.model, self.optimizer, self.batches = self.job.prepare(
@@ -118,6 +119,17 @@ def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch, by_hand)
     training.run()
     lookups = training.job._wired.step._lookups
     assert lookups.hits == training.splitting._forward.split_calls - 1
+
+
+def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(monkeypatch, by_hand, served_job):
+    training = Training(monkeypatch, lambda number: number % 3 > 0, job=served_job())
+    step = training.job._wired.step
+    ahead = []
+    training.touch = lambda batch: ahead.append(step._expected is not None and bool(step._expected[1].calls))
+    training.run()
+    fed = training.splitting._forward.split_calls
+    assert step._lookups.hits == fed - 2  # the second was here already when the first showed where its ids are
+    assert fed - 3 <= sum(ahead) <= fed
 
 
 def test_what_only_the_moved_part_reads_stays_behind(monkeypatch, by_hand):
