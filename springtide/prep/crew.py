@@ -69,11 +69,6 @@ class Crew:
         self._thread.start()
 
     @property
-    def ours(self) -> bool:
-        """Whether this process has started it, and not one that this was forked off."""
-        return os.getpid() == self._owner
-
-    @property
     def deaths(self) -> int:
         """Data workers that ended without being asked to."""
         return self._roster.deaths
@@ -89,7 +84,7 @@ class Crew:
 
     def close(self) -> None:
         """End all of them and wait until they are gone. Nothing in a process forked off this one."""
-        if self._closing or not self.ours:
+        if self._closing or os.getpid() != self._owner:
             return
         self._closing = True
         self._events.put(None)

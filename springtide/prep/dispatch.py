@@ -136,12 +136,16 @@ class Dispatch:
     def lost(self, worker: str, *, at: float) -> list[Order]:
         """A worker is gone: others make what it had."""
         gone = self.workers.pop(worker, None)
+        orders: list[Order] = []
         for place, number in enumerate(gone.steps if gone else ()):
             if (step := self.steps.get(number)) is not None:
                 step.holders.remove(worker)
                 step.deaths += place == 0
-                self._give_back(number)
-        return self._hand_out(at)
+                if step.deaths >= DEATHS:  # also where another has it: who hangs with it must not lure all others
+                    orders += self._settle(number, Fate.FAILED)
+                else:
+                    self._give_back(number)
+        return [*orders, *self._hand_out(at)]
 
     def wanted(self, step: int, *, at: float) -> list[Order]:
         """The trainer wants this step, which it has not wanted before, after all others that it wants."""
@@ -241,9 +245,6 @@ class Dispatch:
         """To be given out, unless someone has it: before all that is wanted later."""
         state = self.steps[step]
         if state.fate is not Fate.WAITING or state.holders:
-            return
-        if state.deaths >= DEATHS:
-            state.fate = Fate.FAILED
             return
         place = next((place for place, other in enumerate(self._pending) if other > step), len(self._pending))
         self._pending.insert(place, step)

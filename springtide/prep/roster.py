@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-HOPELESS = 5  # data workers in a row, each in place of the one before, that were killed while no batch was made at all
+HOPELESS = (
+    12  # data workers in a row, each in place of the one before, that were killed while no batch was made at all:
+)
+# more than one deadly batch can kill before it is called poison (dispatch.DEATHS, and again as often as staff.DEADLY)
 UNFIT = 2  # the same of such as ended by themselves: they say why they cannot begin, and the next will say the same
 
 

@@ -22,6 +22,8 @@ from springtide.domain.feeding import BatchName
 
 Indices = npt.NDArray[np.int64]
 
+TOGETHER = 4096  # samples whose places are computed at once: array operations cost the same for few
+
 
 class Place(NamedTuple):
     """How far a loop has come."""
@@ -67,16 +69,24 @@ class Order:
 
     def batch(self, epoch: int, step: int, first: int = 0) -> Drawn:
         """The step-th batch from sample `first` of the epoch's order on."""
-        positions, end = self._positions(step, first)
-        name = BatchName(epoch, 0, positions.start, len(positions))
-        found = np.arange(positions.start, positions.stop, dtype=np.int64)
-        if self.shuffle:
-            found = shards.permuted(found, self.samples, key=shards.order_key(self.seed, epoch))
-        return Drawn(found, name, Place(epoch, end))
+        return next(self._drawn(Place(epoch, first), range(step, step + 1)))
 
     def batches(self, place: Place) -> Iterator[Drawn]:
         """All batches from a place to the end of its epoch."""
-        return (self.batch(place.epoch, step, place.done) for step in range(self.steps(place.done)))
+        steps, many = self.steps(place.done), max(1, TOGETHER // self.batch_size)
+        for begin in range(0, steps, many):
+            yield from self._drawn(place, range(begin, min(begin + many, steps)))
+
+    def _drawn(self, place: Place, steps: range) -> Iterator[Drawn]:
+        spans = [self._positions(step, place.done) for step in steps]
+        found = np.concatenate([np.arange(span.start, span.stop, dtype=np.int64) for span, _ in spans])
+        if self.shuffle:
+            found = shards.permuted(found, self.samples, key=shards.order_key(self.seed, place.epoch))
+        at = 0
+        for span, end in spans:
+            name = BatchName(place.epoch, 0, span.start, len(span))
+            yield Drawn(found[at : at + len(span)].copy(), name, Place(place.epoch, end))
+            at += len(span)
 
     def _rounds(self, first: int) -> int:
         left, whole = max(0, self.samples - first), self.batch_size * self.world

@@ -7,6 +7,7 @@ while there are no data workers. Next: package.py writes down what they run, cre
 import dataclasses
 import functools
 import logging
+import os
 import secrets
 import shutil
 import sys
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 ROOM = 8  # batches made ahead, where nobody says otherwise: enough for a data worker's hiccup, little memory
 
 
-DEADLY = 3  # data workers more that may die of a batch before it is called poison
+DEADLY = 2  # times more that a batch is tried at data workers before it is called poison
 WAIT_S = 120.0  # for a data worker in place of one that died; then this process takes the risk
 LOOK_S = 0.02
 KILLS = "data workers die whenever they make this batch"
@@ -58,6 +59,7 @@ class Staff:
         self._init = init
         self._room = room
         self._timeout_s = timeout_s
+        self._owner = os.getpid()
         self._wanted = 0
         self._refused = False
         self._feed: Feed | None = None
@@ -113,7 +115,9 @@ class Staff:
             yield answer
 
     def dismiss(self) -> None:
-        """End all data workers and forget about them."""
+        """End all data workers and forget about them. Nothing in a process forked off this one."""
+        if os.getpid() != self._owner:
+            return
         self._before = dataclasses.replace(self.state, queued=0, room=0, workers=0)
         crew, feed, home, folder = self._crew, self._feed, self._nursery, self._folder
         self._crew = self._feed = self._nursery = self._folder = None
@@ -124,7 +128,7 @@ class Staff:
             home.close()
         if feed is not None:
             feed.close()
-        if folder is not None and crew is not None and crew.ours:
+        if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _noted(self, drawn: Iterator[Drawn]) -> Iterator[Wanted]:
@@ -180,7 +184,7 @@ class Staff:
             package.write(
                 folder, Pipeline((Stage("dataset", self._making(begin=begin)),)), secret=secret, paths=sys.path
             )
-        except errors.BadInput as error:
+        except errors.UserError as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refused = True
             log.warning("no data workers, this process makes its batches itself: %s", error)

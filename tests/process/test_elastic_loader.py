@@ -107,22 +107,23 @@ def test_resizing_and_killing_lose_nothing_and_repeat_nothing(seed):
 
 
 def test_others_take_over_from_a_slow_one_and_poison_is_left_out_and_listed(tmp_path, seed):
-    dataset = Ids(stuck=tmp_path / "go-on", poison={7, 311}, deadly={100})
+    order = [ids for ids, _ in epoch(0, seed)]
+    poison, deadly = {order[9][3], order[30][0]}, order[20][5]
+    dataset = Ids(stuck=tmp_path / "go-on", poison=poison, deadly={deadly})
     with ElasticLoader(
         dataset, batch_size=BATCH, shuffle=True, seed=seed, num_workers=3, on_error="skip", prefetch_factor=4
     ) as loader:
         passing = iter(loader)
-        had = [next(passing)]
+        had = [next(passing)[0].tolist()]
         until(lambda: loader.workers == 3)
-        had += passing
+        had += [batch[0].tolist() for batch in passing]
         (tmp_path / "go-on").touch()
-    (with_it,) = [ids for ids, _ in epoch(0, seed) if 100 in ids]
-    expected = [[index for index in ids if index not in {7, 311}] for ids, _ in epoch(0, seed) if ids != with_it]
-    assert [batch[0].tolist() for batch in had] == expected
-    assert {one.index for one in loader.skipped} == {7, 311, *with_it}
-    assert {one.why for one in loader.skipped if one.index in {7, 311}} <= {
-        one.why for one in loader.skipped if "is poison (test_elastic_loader.py:" in one.why
-    }
+    expected = [[index for index in ids if index not in poison] for ids in order if deadly not in ids]
+    assert had == expected
+    skipped = {one.index: one.why for one in loader.skipped}
+    assert set(skipped) == {*poison, *order[20]}
+    assert all(skipped[index].startswith(f"ValueError: {index} is poison (test_elastic_") for index in poison)
+    assert "data workers die" in skipped[deadly]
 
 
 def test_a_poison_record_fails_the_loop_with_its_index_wherever_it_was_made():

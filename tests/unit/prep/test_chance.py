@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 import torch
 
 from springtide.prep import chance
@@ -30,6 +31,41 @@ def test_the_process_goes_on_with_its_own_numbers_afterwards():
     with chance.seeded(1, (2,)):
         drawn()
     assert (first, drawn()) == undisturbed
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("inside", [0, 1, 2])
+def test_numpys_normal_deviates_come_in_pairs_and_none_is_lost_or_lent(before, inside):
+    """It keeps the second of a pair for the next call."""
+
+    def own(count):
+        return [np.random.randn() for _ in range(count)]
+
+    np.random.seed(8)
+    undisturbed = own(before + 6)
+    np.random.seed(8)
+    had = own(before)
+    alike = []
+    for _ in range(3):
+        with chance.seeded(1, (2,)):
+            alike.append(own(inside))
+        had += own(2)
+    assert had == undisturbed
+    assert alike[0] == alike[1] == alike[2]
+
+
+def test_another_generator_of_numpys_is_put_back_too():
+    kept = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(3))
+        expected = np.random.rand(4).tolist()
+        np.random.set_bit_generator(np.random.PCG64(3))
+        found = np.random.rand(2).tolist()
+        with chance.seeded(1, (2,)):
+            torch.rand(1)
+        assert found + np.random.rand(2).tolist() == expected
+    finally:
+        np.random.set_bit_generator(kept)
 
 
 def test_a_batch_without_a_name_draws_from_the_process():

@@ -95,6 +95,15 @@ def test_a_step_that_workers_die_of_is_reported_in_the_end():
     assert book.steps[1].fate is Fate.WAITING  # it was never in the making
 
 
+def test_so_it_is_where_a_worker_that_hangs_has_it_too():
+    book = with_workers("hangs")
+    want(book, 0)
+    for number in range(dispatch.DEATHS):
+        assert book.joined(f"w{number}", at=100.0) == [Assign(f"w{number}", 0)]
+        last = book.lost(f"w{number}", at=100.0)
+    assert book.steps[0].fate is Fate.FAILED and last == [Drop("hangs", 0)]
+
+
 def test_an_idle_worker_takes_over_from_a_slow_one_and_the_first_answer_wins():
     book = with_workers("slow", "quick")
     want(book, 0, 1)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.prep.roster import Attach, Detach, Drain, GiveUp, Kill, Phase, Roster, Start
+from springtide.prep.roster import HOPELESS, Attach, Detach, Drain, GiveUp, Kill, Phase, Roster, Start
 
 
 def test_a_crew_grows_and_shrinks_to_what_is_wanted():
@@ -45,10 +45,10 @@ def test_two_in_a_row_that_cannot_begin_are_enough():
     assert roster.resized(5, made=7) == []
 
 
-def test_work_that_kills_five_in_a_row_is_not_for_the_trainer():
+def test_work_that_kills_a_dozen_in_a_row_is_not_for_the_trainer():
     roster = Roster()
     roster.resized(1, made=0)
-    actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(5)]
+    actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(HOPELESS)]
     assert isinstance(actions[-1][1], GiveUp) and actions[-1][1].deadly
 
 
