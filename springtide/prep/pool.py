@@ -337,8 +337,10 @@ class Pool:
         self.batch_bytes = max(size, int(0.9 * (self.batch_bytes or 0)))
         try:
             return Answer(payload.tree(self.types), made=True)
-        except errors.BadInput as error:  # a type that only this trainer can tell us of, when it makes one itself
-            log.info("%s; it is made here", error)
+        except BadFrame:
+            raise
+        except Exception as error:  # a type that only this trainer can tell us of, or the user's own that raises
+            log.info("a batch cannot be put together, it is made here: %s", error)
             return Answer()
 
     def _keep(self, link: _Link, word: words.Made, answer: Answer, at: float) -> None:

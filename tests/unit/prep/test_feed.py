@@ -1,5 +1,7 @@
 """A trainer and its data workers in one process: what is wanted comes once, in order, whoever is there to make it."""
 
+import contextlib
+import functools
 import gc
 import threading
 from typing import NamedTuple
@@ -11,6 +13,7 @@ import torch
 from springtide import errors
 from springtide.data.source import Unreadable
 from springtide.domain.feeding import BatchName
+from springtide.prep import channel, pool, words
 from springtide.prep.feed import Feed, Wanted
 from springtide.prep.serving import Serving
 from springtide.prep.stage import Pipeline, Stage
@@ -277,6 +280,50 @@ def test_what_a_trainer_asks_for_besides_goes_to_the_first_stage():
     with Fed(serve(Keeping())) as fed:
         fed.feed.asks = (3, 5)
         assert [one[1] for one in fed.feed.read(batches(2), none_of_it)] == [[3, 5]] * 2
+
+
+@pytest.fixture
+def far(monkeypatch):
+    """Trainers and data workers as if on different hosts."""
+    monkeypatch.setattr(pool, "connect", functools.partial(channel.connect, shared=False))
+
+
+def test_batches_come_from_other_hosts_also_where_the_data_set_uses_its_memory_again(far):
+    kept = torch.zeros(100_000)
+
+    def again(indices):
+        return kept.fill_(int(indices[0]))
+
+    with Fed(serve(again)) as fed:
+        made = list(fed.feed.read(batches(30), none_of_it))
+        assert all(bool((one == 4 * n).all()) for n, one in enumerate(made))
+
+
+def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
+    serving = serve(lambda indices: torch.zeros(2_000_000))
+    deaf = channel.connect(serving.address, SECRET, shared=False)
+    for step in range(10):
+        ask = words.Ask(step, np.arange(4).tobytes(), None)
+        deaf.send(words.number(ask), ask)
+    with Fed(serving) as fed:
+        assert len(list(fed.feed.read(batches(10), none_of_it))) == 10
+        assert serving.made < 20  # the deaf one gets what is under way, and no more
+    deaf.close()
+
+
+def test_a_trainer_that_asks_for_too_much_or_talks_nonsense_is_hung_up_on():
+    held = threading.Event()
+    serving = serve(lambda indices: held.wait(PATIENCE_S))
+    for word, count in ((words.Ask(0, np.arange(4).tobytes(), None), 100), (words.Failed(0, "?"), 1)):
+        caller = channel.connect(serving.address, SECRET)
+        with contextlib.suppress(OSError):
+            for _ in range(count):
+                caller.send(words.number(word), word)
+        with pytest.raises(EOFError):
+            caller.recv()
+        caller.close()
+    held.set()
+    serving.close()
 
 
 def test_two_trainers_are_served_in_turn():
