@@ -319,7 +319,7 @@ class Desk:
                 await self._gate.enter(holder, request.bound)
             case messages.Leave():
                 self._gate.leave(holder)
-            case messages.Unfed() | messages.Skipped():
+            case messages.Unfed() | messages.Noted():
                 self._feeding.heed(role, request)
             case messages.Finish():
                 self._finish(role, holder, request)

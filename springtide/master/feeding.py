@@ -92,12 +92,12 @@ class Feeding:
         members = tuple(Feeder(each.name, each.address, each.rank) for each in feeders.roster(self._state))
         return Feeders(own.epoch, own.wanted, members)
 
-    def heed(self, role: Role, said: messages.Unfed | messages.Skipped) -> None:
-        """A trainer says that it cannot be fed, or that it trains without samples which cannot be made."""
+    def heed(self, role: Role, said: messages.Unfed | messages.Noted) -> None:
+        """A trainer says that it cannot be fed, or what it does about its data."""
         if isinstance(said, messages.Unfed):
             self._doors.happen(events.DataWorkersRefused(f"{role}: {said.why}"))
         else:
-            self._doors.happen(events.Judged(f"train without {said.what}", f"{role} cannot make it: {said.why}"))
+            self._doors.happen(events.Judged(said.what, f"{role}: {said.why}"))
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None) -> None:
         """A trainer's report."""

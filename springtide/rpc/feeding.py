@@ -39,11 +39,10 @@ class Unfed(Message, frozen=True):
     why: str
 
 
-class Skipped(Message, frozen=True):
-    """A worker trains a batch without samples that cannot be made."""
+class Noted(Message, frozen=True):
+    """A worker has decided something that the story should tell, such as to train without a sample it cannot make."""
 
     what: str
-    """Which, by their indices: `sample 17`."""
     why: str
 
 

@@ -16,7 +16,7 @@ from springtide.rpc.feeding import DataWorkerReady as DataWorkerReady
 from springtide.rpc.feeding import DataWorkerWelcome as DataWorkerWelcome
 from springtide.rpc.feeding import Feeders as Feeders
 from springtide.rpc.feeding import JoinDataWorker as JoinDataWorker
-from springtide.rpc.feeding import Skipped as Skipped
+from springtide.rpc.feeding import Noted as Noted
 from springtide.rpc.feeding import Unfed as Unfed
 from springtide.rpc.handshake import Accepted as Accepted
 from springtide.rpc.handshake import Answer as Answer
@@ -374,7 +374,7 @@ Request = (
     | JoinDataWorker
     | DataWorkerReady
     | Unfed
-    | Skipped
+    | Noted
     | JoinAgent
     | Heartbeat
     | LeaseRequest

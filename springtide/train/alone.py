@@ -114,7 +114,7 @@ class AloneLink:
     def unfed(self, why: str) -> None:
         """Nobody wanted to."""
 
-    def skipped(self, what: str, why: str) -> None:
+    def note(self, what: str, why: str) -> None:
         """Nobody else need know."""
 
     def before_finish(self, call: Callable[[], None]) -> None:

@@ -120,7 +120,7 @@ class Feeding:
         if self._skips and (rest := poison.without(self._source.fetch, asked.indices, found)) is not None:
             if found is not None:
                 log.warning("trained without %s: %s", found, found.error)
-                self._link.skipped(str(found), found.error)
+                self._link.note(f"train without {found}", found.error)
             return rest
         if not tolerant:
             return self._splitting.own(asked.indices)  # raises what the data set raises, or it can be read by now
@@ -214,6 +214,8 @@ class Feeding:
             found = Package(made.digest, len(made.pipeline.stages))
             self._link.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
             self._link.settle(PACKAGE_KEY)
+            moved = "reading, collating and a part of forward()" if made.moved else "reading and collating"
+            self._link.note(f"hand {moved} to data workers", made.why or summary(made))
             return found
         return msgspec.msgpack.decode(self._link.lookup(PACKAGE_KEY), type=Package)
 
@@ -221,6 +223,11 @@ class Feeding:
         self._unfed = why
         log.warning("no data workers: %s", why)
         refuse(self._link, why)
+
+
+def summary(made: Made) -> str:
+    """What moved, in a sentence."""
+    return "as asked for" if made.explanation is None else made.explanation.summary
 
 
 def refuse(to_master: Link, why: str) -> None:

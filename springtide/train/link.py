@@ -147,8 +147,8 @@ class Link(Protocol):
         """Data workers cannot feed the workers of this job: why."""
         ...
 
-    def skipped(self, what: str, why: str) -> None:
-        """Samples that cannot be made are left out of a batch, as the job allows."""
+    def note(self, what: str, why: str) -> None:
+        """Something was decided here that the job's story should tell."""
         ...
 
     @property
@@ -293,9 +293,9 @@ class MasterLink:
         """Data workers cannot feed the workers of this job."""
         self._channel.ask(messages.Unfed(why))
 
-    def skipped(self, what: str, why: str) -> None:
-        """Samples that cannot be made are left out of a batch."""
-        self._channel.ask(messages.Skipped(what, why))
+    def note(self, what: str, why: str) -> None:
+        """Something was decided here."""
+        self._channel.ask(messages.Noted(what, why))
 
     @property
     def draining(self) -> bool:

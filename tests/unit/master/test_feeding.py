@@ -138,10 +138,10 @@ def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
 def test_samples_that_were_left_out_are_told_by_index(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
-        await master.handle(peers["worker-0"], messages.Skipped("sample 17", "ValueError: broken"))
+        await master.handle(peers["worker-0"], messages.Noted("train without sample 17", "ValueError: broken"))
         status = master.status()
         assert status.decision == "train without sample 17"
-        assert status.decision_why == "worker-0 cannot make it: ValueError: broken"
+        assert status.decision_why == "worker-0: ValueError: broken"
 
     with_desk(test, tmp_path)
 

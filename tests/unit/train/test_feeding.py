@@ -44,14 +44,14 @@ class Master(link.AloneLink):
     def __init__(self):
         super().__init__(config.Settings())
         self.feeders, self.told, self.epoch = FeedersFollower(), [], 0
-        self.left_out = []
+        self.noted = []
         self.refused, self.packaged = threading.Event(), threading.Event()
 
     def follow_feeders(self, call):
         self.feeders.follow(call)
 
-    def skipped(self, what, why):
-        self.left_out.append((what, why))
+    def note(self, what, why):
+        self.noted.append((what, why))
 
     def unfed(self, why):
         self.told.append(why)
@@ -193,8 +193,11 @@ def test_poison_is_skipped_and_reported_by_its_index_where_the_job_allows_it(wor
     finally:
         if serving is not None:
             serving.close()
-    assert master.left_out == [("sample 6", master.left_out[0][1])] * 2
-    assert master.left_out[0][1].startswith("ValueError: sample 6 is broken (test_feeding.py:")
+    told = master.noted[-2:]
+    assert [what for what, _ in told] == ["train without sample 6"] * 2
+    assert all(why.startswith("ValueError: sample 6 is broken (test_feeding.py:") for _, why in told)
+    handed = [what for what, _ in master.noted[:-2]]
+    assert handed == (["hand reading and collating to data workers"] if by_others else [])
 
 
 def test_without_that_the_index_is_named_in_the_error(worker):
@@ -202,7 +205,7 @@ def test_without_that_the_index_is_named_in_the_error(worker):
     broken.broken = 6
     feeding, master = worker(broken)
     got = list(feeding.read(wants(3), tolerant=True))
-    assert got[1].error.startswith("sample 6: ValueError: sample 6 is broken") and not master.left_out
+    assert got[1].error.startswith("sample 6: ValueError: sample 6 is broken") and not master.noted
 
 
 def test_a_batch_of_which_nothing_is_left_is_unreadable_after_all(worker):
@@ -212,7 +215,7 @@ def test_a_batch_of_which_nothing_is_left_is_unreadable_after_all(worker):
 
     feeding, master = worker(Broken(), poison="skip")
     (one,) = feeding.read(wants(1), tolerant=True)
-    assert one.error.startswith("samples 0, 1, 2, 3: ValueError: no such disk") and not master.left_out
+    assert one.error.startswith("samples 0, 1, 2, 3: ValueError: no such disk") and not master.noted
 
 
 def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
