@@ -138,30 +138,58 @@ class _Table:
 
 def _improve(table: _Table, wants: Sequence[Want]) -> None:
     """Move cores that are elsewhere to a trainer's machine, or to where it is quieter; nothing moves the other way."""
+    _go_home(table, wants)
+    if _go_where_it_is_quieter(table, wants):
+        _go_home(table, wants)
+
+
+def _go_home(table: _Table, wants: Sequence[Want]) -> None:
+    """Until nobody can: who goes home may leave another's home. Cores at home only become more, so it ends."""
+    moved = True
+    while moved:
+        moved = False
+        for want, machine in _away(table, wants):
+            for better in [name for name in want.homes if table.free.get(name, 0.0) > ROUNDING]:
+                moved |= _move(table, want.job, machine, better, table.free[better])
+
+
+def _go_where_it_is_quieter(table: _Table, wants: Sequence[Want]) -> bool:
+    """Once: whole seats, from where others use the network to where fewer do."""
+    moved = False
+    for want, machine in _away(table, wants):
+        noise = table.noise(machine, want.job)
+        whole = table.cpu[want.job, machine]
+        quieter = [
+            name
+            for name, room in table.free.items()
+            if noise and room >= whole - ROUNDING and table.noise(name, want.job) < noise
+        ]
+        if quieter:
+            better = min(quieter, key=lambda name: table.order(name, want.job))
+            moved |= _move(table, want.job, machine, better, whole)
+    return moved
+
+
+def _away(table: _Table, wants: Sequence[Want]) -> list[tuple[Want, str]]:
+    """Seats without a trainer beside them, in the order of jobs, those at the loudest machine first."""
     away: dict[str, list[str]] = {}
     for job, machine in table.cpu:
         if table.guest(job, machine):
             away.setdefault(job, []).append(machine)
-    for want in wants:
-        for machine in sorted(away.get(want.job, ()), key=lambda name: table.order(name, want.job), reverse=True):
-            for better in [name for name in want.homes if table.free.get(name, 0.0) > ROUNDING]:
-                _move(table, want.job, machine, better, table.free[better])
-            if (want.job, machine) not in table.cpu or not table.noise(machine, want.job):
-                continue
-            whole = table.cpu[want.job, machine]
-            quieter = [
-                name for name, room in table.free.items()
-                if room >= whole - ROUNDING and table.noise(name, want.job) < table.noise(machine, want.job)
-            ]  # fmt: skip
-            if quieter:
-                _move(table, want.job, machine, min(quieter, key=lambda name: table.order(name, want.job)), whole)
+    return [
+        (want, machine)
+        for want in wants
+        for machine in sorted(away.get(want.job, ()), key=lambda name: table.order(name, want.job), reverse=True)
+    ]
 
 
-def _move(table: _Table, job: str, machine: str, better: str, most: float) -> None:
+def _move(table: _Table, job: str, machine: str, better: str, most: float) -> bool:
     cpu = min(table.cpu.get((job, machine), 0.0), most)
-    if cpu > ROUNDING:
-        table.give(job, machine, cpu)
-        table.take(job, better, cpu)
+    if cpu <= ROUNDING:
+        return False
+    table.give(job, machine, cpu)
+    table.take(job, better, cpu)
+    return True
 
 
 def _placing(table: _Table, now: Sequence[Seat]) -> Placing:

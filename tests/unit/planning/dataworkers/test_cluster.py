@@ -22,12 +22,13 @@ def feds(draw):
     count = draw(st.integers(0, 8))
     found = []
     for place in range(count):
-        capable = draw(st.floats(0, 10))
+        capable = draw(st.integers(0, 1000)) / 100
         cpu = draw(st.integers(0, 40))
         found.append(
             Fed(
                 name=f"job-{place}", gpus=draw(st.integers(1, 8)), capable=capable, cpu=float(cpu),
-                speed=draw(st.floats(0, 1)) * capable, gain=draw(st.none() | st.floats(0, 1)),
+                speed=draw(st.integers(0, 1000)) / 1000 * capable,
+                gain=draw(st.none() | st.integers(0, 1000).map(lambda part: part / 1000)),
                 size=float(draw(st.integers(1, 8))), steps_left=draw(st.floats(0, 1e6)),
                 least=float(draw(st.integers(0, 3))),
             )

@@ -79,6 +79,13 @@ def test_it_goes_home_when_there_is_room_and_away_from_noise():
     assert found.moved == 8
 
 
+def test_who_goes_home_makes_room_for_another_to_go_home():
+    machines = [Machine(name=name, cpu=cpu) for name, cpu in (("m0", 1.0), ("m1", 1.0), ("m2", 2.0))]
+    wants = [Want(job="a", cpu=1, homes=("m1",)), Want(job="b", cpu=1, homes=("m0",))]
+    found = placing.place(wants, machines, [Seat(job="b", machine="m1", cpu=1)])
+    assert {seat.job: seat.machine for seat in found.seats} == {"a": "m1", "b": "m0"}
+
+
 def test_what_is_elsewhere_and_loudest_is_given_up_first():
     machines = [Machine(name="home", cpu=4), Machine(name="loud", cpu=8, distributed=1), Machine(name="quiet", cpu=8)]
     now = [Seat(job="a", machine=name, cpu=4) for name in ("home", "loud", "quiet")]
