@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 
 import pytest
 import torch
@@ -195,6 +196,29 @@ def test_an_iterable_data_set_is_read_by_one_reader_and_says_what_that_means(cap
         assert [batch.tolist() for batch in other] == [[4, 5, 6, 7], [8, 9]]
     assert caplog.text.count("at most once") == 2
     assert "exact only if it gives the same samples" in caplog.text
+
+
+class Locked(Numbers):
+    """A data set that cannot be sent to another process."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Odd:
+    """A batch that only this process knows."""
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    (dict(dataset=Locked()), "cannot pickle '_thread.lock'"),
+    (dict(collate_fn=lambda samples: Odd()), "batch is of type tests.unit.prep.test_loader.Odd"),
+])  # fmt: skip
+def test_where_data_workers_cannot_help_it_says_so_once_and_makes_batches_here(given, said, caplog):
+    alone = loader(num_workers=2, **given)
+    assert (len(list(alone)), len(list(alone))) == (6, 6)
+    assert alone.pids == [] and caplog.text.count("no data workers, this process makes its batches itself") == 1
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize(("given", "said"), [
