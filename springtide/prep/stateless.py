@@ -28,14 +28,16 @@ def stateless(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def marked(*args: P.args, **kwargs: P.kwargs) -> R:
-        listener: Listener | None = getattr(_hearing, "listener", None)
-        if listener is None:
-            return function(*args, **kwargs)
-        answer: R = listener(function, args, kwargs)
+        answer: R = _called(function, args, kwargs)  # by name: a script's own functions are pickled with all they use
         return answer
 
     marked.__springtide_stateless__ = True  # type: ignore[attr-defined]
     return marked
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    listener: Listener | None = getattr(_hearing, "listener", None)
+    return function(*args, **kwargs) if listener is None else listener(function, args, kwargs)
 
 
 @contextmanager
