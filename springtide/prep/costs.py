@@ -29,7 +29,8 @@ SLOW_S: dict[str, float] = {
 def values(program: Captured, seen: Observed, sides: Sides) -> list[Value]:
     """The program as the cut sees it: leaves, what stays, what may move. Free nodes and checks are left out."""
     found = []
-    bound = {node: group for group in sides.groups for node in group}
+    left_out = sides.free | sides.checks
+    bound = {node: [one for one in group if one not in left_out] for group in sides.groups for node in group}
     for node in program.graph.nodes:
         if node in sides.free or node in sides.checks or node.op == "output":
             continue

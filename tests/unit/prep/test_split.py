@@ -232,6 +232,20 @@ def test_a_forward_that_writes_into_its_inputs_is_refused_and_the_line_told():
     assert "writes into its inputs" in told.why and told.text == "dense.clamp_(-1, 1)"
 
 
+class Reading(programs.Base):
+    def forward(self, ids, dense, *, label):
+        hashed = (ids * 31 % 1000).clone()
+        hashed[hashed < 5] = 0
+        hashed.float()  # read by nobody
+        return self.score(self.table(hashed), dense, label)
+
+
+def test_what_nobody_reads_of_memory_that_is_written_is_no_hindrance():
+    divided = splitting(Reading().train(), [batch(16, 1), batch(5, 2)])
+    assert isinstance(divided, Split), divided.explanation.text()
+    assert "index_put_" in {name for group in divided.explanation.moved for name in group.operations}
+
+
 class Reverse(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
