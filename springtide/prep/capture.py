@@ -143,7 +143,10 @@ def _captured(
         else:
             raise TypeError(f"forward() uses {spec.kind.name.lower()} {path}, which cannot be sent")
     graph_module = program.graph_module
-    graph_module.graph.eliminate_dead_code()
+    written = {name for name, state in states.items() if state.path in mutated}
+    graph_module.graph.eliminate_dead_code(
+        lambda node: node.is_impure() or any(one.name in written for one in node.all_input_nodes)
+    )
     return Captured(
         rung=rung,
         module=graph_module,
@@ -153,7 +156,7 @@ def _captured(
         tables=list(whole.values()),
         table_paths=list(whole),
         rebuild=rebuilding(given),
-        mutated={name for name, state in states.items() if state.path in mutated},
+        mutated=written,
     )
 
 

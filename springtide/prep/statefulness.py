@@ -104,9 +104,10 @@ def _refuse_written_inputs(program: Captured, seen: Observed, nodes: list[fx.Nod
 
 
 def _written_together(program: Captured, seen: Observed, nodes: list[fx.Node]) -> list[list[fx.Node]]:
-    """For each memory that is written after it was made: all that lies in it, with its readers. They go together.
+    """For each memory that is written after it was made: what lies in it or reads it before the last write.
 
-    Readers before and after the write see different values, which only the order within one program keeps apart.
+    They go together: before and after a write they see different values, which only the order within one program keeps
+    apart. After the last write there is one value left, and it may cross.
     """
     made = [node for node in nodes if node.op not in ("placeholder", "output")]
     born: dict[int, fx.Node] = {}
@@ -119,7 +120,8 @@ def _written_together(program: Captured, seen: Observed, nodes: list[fx.Node]) -
         if writers:
             lying = [node for node in made if memory in seen.nodes[node.name].storages]
             readers = [user for node in lying for user in node.users if user.op != "output"]
-            groups.append(list(dict.fromkeys([*lying, *writers, *readers])))
+            last = max(writers)
+            groups.append(list(dict.fromkeys(node for node in (*lying, *writers, *readers) if not last < node)))
     return groups
 
 

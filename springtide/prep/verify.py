@@ -166,11 +166,14 @@ def _same_outputs(own: Any, given: Any) -> None:
 def _gradients(model: nn.Module, given: Any, rows: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """Of a sum over all outputs, by parameters and rows that can be reached; nothing is kept in .grad."""
     outs = [one for one in leaves.flatten(given)[0] if isinstance(one, torch.Tensor) and one.requires_grad]
-    own = [one for one in (*model.parameters(), *rows) if one.requires_grad]
+    own = [one for one in model.parameters() if one.requires_grad]
+    looked_up = [one for one in rows if one.requires_grad]
     if not outs or any(one._backward_hooks for one in own):
         return []
     total = torch.stack([(one.double() * (at + 1)).sum() for at, one in enumerate(outs)]).sum()
-    return list(torch.autograd.grad(total, own, allow_unused=True))
+    found = torch.autograd.grad(total, [*own, *looked_up], allow_unused=True)
+    # a lookup that nobody reads is no part of a captured program
+    return [*found[: len(own)], *(one for one in found[len(own) :] if one is not None)]
 
 
 def _same_gradients(own: Sequence[torch.Tensor | None], given: Sequence[torch.Tensor | None]) -> None:
