@@ -41,6 +41,7 @@ BENCHES = {
     "schedule": "springtide.bench.schedule",
     "dataworkers-walk": "springtide.bench.dataworkers_walk",
     "transfer": "springtide.bench.transfer",
+    "dataworkers": "springtide.bench.dataworkers",
 }
 
 

@@ -1,0 +1,124 @@
+"""A click model as users write it: strings hashed in collate, buckets, crosses and unique in forward(). Bare import.
+
+Nothing here knows of data workers. `make(cheap=True)`: the same model on ids that are ready, without crosses or unique.
+"""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+WORDS, COLUMNS, DENSE, EDGES = 6, 26, 13, 64
+PAIRS = [(first, second) for first in range(WORDS) for second in range(first + 1, COLUMNS)][:64]
+ROWS, DIM = 20_000, 8
+
+
+class Clicks(torch.utils.data.Dataset[Any]):
+    """Events as a log has them: 6 words, 20 ids, 13 numbers, clicked or not."""
+
+    def __init__(self, samples: int, seed: int = 0) -> None:
+        drawn = torch.Generator().manual_seed(seed)
+        ids = (torch.rand(samples, COLUMNS, generator=drawn) ** 3 * 50_000).long()
+        self.words = [[f"column-{number}:{one}" for number, one in enumerate(row)] for row in ids[:, :WORDS].tolist()]
+        self.ids = ids[:, WORDS:].numpy()
+        self.numbers = (torch.rand(samples, DENSE, generator=drawn) * 100).numpy()
+        self.clicked = (torch.rand(samples, generator=drawn) < 0.25).tolist()
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, index: int) -> tuple[list[str], Any, Any, float]:
+        return self.words[index], self.ids[index], self.numbers[index], float(self.clicked[index])
+
+
+def collate(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Words become numbers by a hash that is the same everywhere."""
+    texts, ids, numbers, clicked = zip(*samples, strict=True)
+    hashed = torch.tensor([[zlib.crc32(word.encode()) for word in words] for words in texts])
+    columns = torch.cat([hashed, torch.from_numpy(np.stack(ids))], dim=1)
+    return columns, torch.from_numpy(np.stack(numbers)), torch.tensor(clicked)
+
+
+class Model(nn.Module):
+    """Wide and deep over ids, buckets of numbers and crosses of ids, all in one table, and how common crosses are."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.edges: torch.Tensor
+        self.register_buffer("edges", torch.linspace(0, 100, EDGES).repeat(DENSE, 1).contiguous())
+        self.first = [pair[0] for pair in PAIRS]
+        self.second = [pair[1] for pair in PAIRS]
+        self.rows = nn.Embedding(ROWS, DIM)
+        self.top = nn.Sequential(
+            nn.Linear(DIM + DENSE + 1, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
+            nn.Linear(hidden, 1),
+        )  # fmt: skip
+
+    def forward(self, columns: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """Scores of a batch."""
+        crosses = columns[:, self.first] * 0x9E3779B1 + columns[:, self.second]
+        for shift in (33, 29, 32):
+            crosses = (crosses ^ (crosses >> shift)) * 0x2545F4914F6CDD1D
+        each = numbers.t().contiguous()
+        buckets = torch.stack([torch.bucketize(each[number], self.edges[number]) for number in range(DENSE)], dim=1)
+        buckets = buckets + torch.arange(DENSE) * EDGES
+        _, which, often = torch.unique(crosses, return_inverse=True, return_counts=True)
+        popular = torch.log1p(often[which].to(torch.float32)).mean(dim=1, keepdim=True)
+        ids = torch.cat([columns, crosses, buckets], dim=1).remainder(ROWS)
+        there, places = torch.unique(ids, return_inverse=True)
+        summed = nn.functional.embedding_bag(places, self.rows(there), mode="sum")
+        scores: torch.Tensor = self.top(torch.cat([summed, torch.log1p(numbers), popular], dim=1)).squeeze(1)
+        return scores
+
+
+class Ready(torch.utils.data.Dataset[Any]):
+    """Events whose ids are ready: next to nothing is left to do before training."""
+
+    def __init__(self, samples: int, seed: int = 0) -> None:
+        drawn = torch.Generator().manual_seed(seed)
+        self.ids = torch.randint(0, ROWS, (samples, COLUMNS), generator=drawn)
+        self.numbers = torch.rand(samples, DENSE, generator=drawn)
+        self.clicked = (torch.rand(samples, generator=drawn) < 0.25).float()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def batch(self, indices: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Many at once."""
+        chosen = torch.as_tensor(indices)
+        return self.ids[chosen], self.numbers[chosen], self.clicked[chosen]
+
+
+class PlainModel(nn.Module):
+    """The same kind of model on ids that are ready."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(ROWS, DIM)
+        self.top = nn.Sequential(
+            nn.Linear(COLUMNS * DIM + DENSE, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
+            nn.Linear(hidden, 1),
+        )  # fmt: skip
+
+    def forward(self, ids: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """Scores of a batch."""
+        scores: torch.Tensor = self.top(torch.cat([self.rows(ids).flatten(1), numbers], dim=1)).squeeze(1)
+        return scores
+
+
+def train(model: nn.Module, optimizers: list[torch.optim.Optimizer], batch: Any) -> None:
+    """One step."""
+    columns, numbers, clicked = batch
+    loss = nn.functional.binary_cross_entropy_with_logits(model(columns, numbers), clicked)
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def optimizers(model: Any) -> list[torch.optim.Optimizer]:
+    """Of the dense layers and of the table."""
+    return [torch.optim.Adagrad(model.top.parameters(), lr=0.01), torch.optim.SGD(model.rows.parameters(), lr=0.05)]
