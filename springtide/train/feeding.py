@@ -215,7 +215,7 @@ class Feeding:
             self._link.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
             self._link.settle(PACKAGE_KEY)
             moved = "reading, collating and a part of forward()" if made.moved else "reading and collating"
-            self._link.note(f"hand {moved} to data workers", made.why or summary(made))
+            self._link.note(f"hand {moved} to data workers", made.told)
             return found
         return msgspec.msgpack.decode(self._link.lookup(PACKAGE_KEY), type=Package)
 
@@ -223,11 +223,6 @@ class Feeding:
         self._unfed = why
         log.warning("no data workers: %s", why)
         refuse(self._link, why)
-
-
-def summary(made: Made) -> str:
-    """What moved, in a sentence."""
-    return "as asked for" if made.explanation is None else made.explanation.summary
 
 
 def refuse(to_master: Link, why: str) -> None:
