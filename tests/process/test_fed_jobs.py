@@ -86,6 +86,7 @@ def test_random_kills_and_numbers_from_one_to_six_to_two_lose_and_repeat_nothing
     chance = random.Random(seed)
 
     def hurt(job):
+        fed(job)
         for count in (1, 6, 2, chance.randrange(1, 5)):
             job.scale(data_workers=count)
             fed(job, 30)
@@ -104,7 +105,7 @@ def test_random_kills_and_numbers_from_one_to_six_to_two_lose_and_repeat_nothing
 @pytest.mark.timeout(300)
 def test_a_stopped_data_worker_is_taken_over_from(tmp_path):
     def hurt(job):
-        fed(job, 20)
+        all_feed(job, 2)
         assert job.signal("data-worker-0", signal.SIGSTOP)
         fed(job, 100)
         return job
@@ -117,8 +118,9 @@ def test_a_stopped_data_worker_is_taken_over_from(tmp_path):
 @pytest.mark.timeout(300)
 def test_a_bsp_group_is_fed_and_counts_what_it_should(tmp_path):
     def hurt(job):
+        job.until(lambda status: status.data_workers_alive == 2)
         fed(job, 20)
-        job.kill("data-worker-1")
+        assert job.kill("data-worker-1")
         fed(job, 20)
 
     group = lambda **more: spec(workers=2, sync="bsp", **more)  # noqa: E731
