@@ -74,6 +74,7 @@ class Told(EventLog):
     """A story that is kept in memory, by virtual time."""
 
     def __init__(self, clock: Callable[[], float], keep: Callable[[str], bool] = lambda kind: True) -> None:
+        self.path = pathlib.Path("events.jsonl")  # never written
         self.lines: list[tuple[float, str, dict[str, Any]]] = []
         self._clock, self._keep = clock, keep
 
