@@ -71,7 +71,11 @@ def _really_walked(folder: pathlib.Path) -> list[Row]:
     if run is None:
         why = f"{command} walks it with real processes; nothing of it is published here"
         return [missing("002 Fig. 13", "real processes", "3 x 8 cores, trainer of 3", why)]
-    known, why = run.get("details", {}), f"{command} of {run['date']}: another job and machine, so other sizes"
+    known = run.get("details", {})
+    core = f", a core being {known['cpu']:g} of the machine's" if "cpu" in known else ""
+    why = (
+        f"{command} of {run['date']}: real processes held by control groups{core}; a job with preprocessing of its own"
+    )
     found = [row("002 Fig. 13", f"real processes: {what}", paper, [float(known[name])], why=why)
              for name, what, paper in WALK if name in known]  # fmt: skip
     for goal in run.get("goals", []):
