@@ -51,8 +51,10 @@ queues for about 338 (median of 40 seeds). The paper's 8 hours of Microsoft's tr
 distribution of GPUs and durations (jobs of 10 minutes to 8 hours, scaled to that mean), evenly over 8 hours. Fig. 1's
 cores a GPU are rows below, with their sources in the notes. Speeds are in proportion to cores up to the ideal; data
 workers cost AlexNet and ResNet18 what Table 2 says. MaxTP's throughput is in parts of each job's ideal speed, as steps
-of different models cannot be added. Data workers start at once. None of this was chosen by what our policies make of
-it.
+of different models cannot be added. Data workers start at once. These were chosen by the text
+and its baselines, but not blindly: earlier choices (jobs of up to 2 days; higher ratios; 8 cores for trainers of
+recommendation models, with which MaxTP and Fair did worse) had been run with all six systems before. Most of them are
+among the variations below.
 
 Gains are smaller than the paper's, and why is not known for sure. They depend most on what the text does not say, how
 long jobs are and how many come at once: where lengths are more unequal they are above the paper's (sensitivity, up to 2
