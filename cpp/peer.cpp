@@ -1,8 +1,8 @@
 #include "peer.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <sstream>
 
 #include "fork_guard.h"
 #include "frame_io.h"
@@ -21,10 +21,10 @@ uint64_t ns_between(Clock::time_point a, Clock::time_point b) {
 }  // namespace
 
 std::string seconds(double s) {
-  std::ostringstream text;
-  text.precision(1);
-  text << std::fixed << s << " s";
-  return text.str();
+  // No stream: beside another C++ library in the process (torch's) the locale of one may not be this one's.
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", s);
+  return text;
 }
 
 Peer::Peer(const RemoteOptions& options, uint16_t index, std::string host, uint16_t port,
