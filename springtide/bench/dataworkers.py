@@ -34,7 +34,7 @@ def bench(options: Options) -> report.Result:
     if len(cores) < 2:
         goals = [report.goal(id, None, target=target, better=better, why=NO_CORES) for id, target, better in GOALS]
         return report.Result(goals=tuple(goals), rounds=0, columns=(), rows=(), notes=(NO_CORES,))
-    seconds, rounds = (0.2, 1) if options.quick else (1.2, 4)
+    seconds, rounds = (0.2, 1) if options.quick else (1.2, 3)
     sizes = SIZES | ({"batch": 256, "samples": 256 * 12} if options.quick else {})
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -90,7 +90,7 @@ def pace(training: peers.Worker, cpu: list[float], feeders: list[str], seconds: 
 
 def cheap(options: Options, cores: list[int]) -> tuple[harness.Rounds, dict[str, Any]]:
     """CPU seconds a step of a job that data workers cannot help, looked at by the tuner and not; and what it wanted."""
-    seconds, rounds = (0.3, 2) if options.quick else (1.0, 6)
+    seconds, rounds = (0.3, 2) if options.quick else (0.7, 5)
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         with futures.ThreadPoolExecutor() as pool:

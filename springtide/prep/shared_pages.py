@@ -9,6 +9,7 @@ be left behind: when both processes are gone, however they went, so is the memor
 use: the sender sets that, the receiver clears it.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -164,6 +165,8 @@ class Blocks:
                     break
         if pages is None:
             pages = mmap.mmap(-1, max(LEAST_BYTES, 1 << (size - 1).bit_length()), flags=mmap.MAP_PRIVATE)
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                pages.madvise(mmap.MADV_HUGEPAGE)
         return _lent(pages, 0, _Return(self, pages))
 
 
