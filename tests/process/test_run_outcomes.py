@@ -78,7 +78,7 @@ def test_debug_shows_the_traceback(tmp_path):
 )
 def test_a_script_that_cannot_train_says_why_first(tmp_path, text, first):
     running.script(tmp_path, text)
-    with running.springtide("run", "train.py", folder=tmp_path) as job:
+    with running.springtide("run", "train.py", "--workers", "1", folder=tmp_path) as job:
         code, out = job.finish()
     assert code == 1 and out[0].startswith(first)
 
