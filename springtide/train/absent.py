@@ -48,9 +48,12 @@ class Absent(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What needs no values is answered, what would change nothing gives the same back; all else is for real."""
+        """What needs no values is answered, what would change nothing gives the same back; all else is for real.
+
+        Once the tensor is here, it answers for itself: somebody may want its gradient, or have given it another shape.
+        """
         kwargs = kwargs or {}
-        if func in KNOWN:
+        if func in KNOWN and args and is_absent(args[0]) and args[0].springtide_here is None:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if func in STAYING and args and is_absent(args[0]) and _stays(func, *args, **kwargs):

@@ -87,3 +87,14 @@ def test_routes_to_ids_pass_it_by():
     assert routes.find(batch, REAL[:, 1]) == routes.Route((("item", 1),), ("select", 1, 1))
     assert routes.Route((("item", 0),), ("select", 1, 1)).follow(batch) is None
     assert counted.reads == 0
+
+
+def test_a_leaf_that_is_here_answers_for_itself():
+    real = torch.ones(4)
+    leaf = Absent((4,), torch.float32, lambda: real)
+    leaf.requires_grad_()
+    (leaf * 2).sum().backward()
+    assert leaf.requires_grad and leaf.grad.tolist() == [2.0] * 4
+    other = Counted().make()
+    other.unsqueeze_(0)
+    assert other.shape == (1, 4, 3) and len(other) == 1
