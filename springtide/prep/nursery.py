@@ -7,6 +7,7 @@ It has one thread and makes no batches, so it can fork at any time. Data workers
 process; the package goes then too, so a kill -9 of the trainer leaves nothing behind.
 """
 
+import contextlib
 import ctypes
 import os
 import select
@@ -88,10 +89,11 @@ def send(sock: socket.socket, message: Order | News) -> None:
 
 def main(descriptor: int) -> None:
     """What the process does."""
-    sock = socket.socket(fileno=descriptor)
-    begin = msgspec.msgpack.decode(sock.recv(MOST), type=Begin)
-    _Nursery(sock, begin).run()
-    shutil.rmtree(begin.folder, ignore_errors=True)
+    with socket.socket(fileno=descriptor) as sock:
+        begin = msgspec.msgpack.decode(sock.recv(MOST), type=Begin)
+        with contextlib.suppress(ConnectionError):  # the loader's process has died with news of ours unread
+            _Nursery(sock, begin).run()
+        shutil.rmtree(begin.folder, ignore_errors=True)
     os._exit(0)  # nothing else is left to do, and taking torch down takes time
 
 
