@@ -178,7 +178,8 @@ def on_one_line(error: BaseException) -> str:
     own = [frame for frame in frames if not any(part in frame.filename for part in NOT_THE_USERS)]
     frame = (own or frames)[-1]
     place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-    return f"{type(error).__name__}{': ' + said[0] if said else ''} ({place})"
+    line = f"{type(error).__name__}{': ' + said[0] if said else ''} ({place})"
+    return line.encode(errors="backslashreplace").decode()  # names of files may hold what no message can carry
 
 
 def _rows(tensor: torch.Tensor, indices: Indices) -> torch.Tensor:

@@ -6,7 +6,6 @@ the one before it what a trainer is (prep/pool.py): it passes on what it is aske
 nobody before it, it makes the earlier stages itself. Next: prep/channel.py, to the trainer's prep/pool.py.
 """
 
-import contextlib
 import logging
 import threading
 from collections import deque
@@ -206,8 +205,7 @@ class Serving:
     def _send(self, trainer: _Trainer, word: words.Word, message: codec.Message | None = None) -> None:
         """Send it, or see to it that it is sent. What the user's code made may be changed by it afterwards."""
         if trainer.channel.local:
-            with contextlib.suppress(OSError):  # it is gone, and its ear knows
-                trainer.channel.send(words.number(word), word, message)
+            _deliver(trainer.channel, word, message)
             return
         with self._changed:
             trainer.outbox.append((word, None if message is None else message.copied()))
@@ -220,8 +218,7 @@ class Serving:
                 if trainer.gone:
                     return
                 word, message = trainer.outbox[0]
-            with contextlib.suppress(OSError):  # it is gone, and its ear knows
-                trainer.channel.send(words.number(word), word, message)
+            _deliver(trainer.channel, word, message)
             with self._changed:
                 trainer.outbox.popleft()
                 self._changed.notify_all()
@@ -310,3 +307,17 @@ class Serving:
             made = run.keeping(made, asks) if asks else run(made)  # type: ignore[attr-defined]
         self.made += 1
         return made
+
+
+def _deliver(channel: Channel, word: words.Word, message: codec.Message | None) -> None:
+    """Send it. What cannot be sent has failed; a trainer that cannot be answered is hung up on, so it asks others."""
+    try:
+        try:
+            channel.send(words.number(word), word, message)
+        except errors.BadInput as error:  # larger than a message may be; nothing of it is sent
+            if not isinstance(word, words.Made | words.Failed):
+                raise
+            channel.send(words.number(failed := words.Failed(word.step, str(error))), failed)
+    except OSError as error:
+        log.info("a trainer cannot be answered: %s", error)
+        channel.close()

@@ -13,7 +13,7 @@ import torch
 from springtide import errors
 from springtide.data.source import Unreadable
 from springtide.domain.feeding import BatchName
-from springtide.prep import channel, pool, words
+from springtide.prep import channel, pool, shared_pages, words
 from springtide.prep.feed import Feed, Wanted
 from springtide.prep.serving import Serving
 from springtide.prep.stage import Pipeline, Stage
@@ -383,3 +383,42 @@ def test_a_feed_that_is_dropped_leaves_no_thread():
     gc.collect()
     serving.close()
     until(lambda: threading.active_count() == before)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_batch_too_large_for_a_message_is_told_of_and_the_next_ones_come(monkeypatch, shared):
+    monkeypatch.setattr(pool, "connect", functools.partial(channel.connect, shared=shared))
+    monkeypatch.setattr(channel, "MAX_PAYLOAD", 1 << 16)
+
+    def large_once(indices):
+        return torch.zeros(100_000) if 8 in indices else doubled(indices)
+
+    with Fed(serve(large_once)) as fed:
+        made = list(fed.feed.read(batches(5), none_of_it))
+    assert isinstance(made[2], Unreadable) and "bytes" in made[2].error
+    assert firsts(made[:2] + made[3:]) == [0, 8, 24, 32]
+
+
+def test_a_trainer_that_cannot_be_answered_is_hung_up_on_and_calls_again(monkeypatch):
+    take, failed = shared_pages.Outgoing.take, []
+
+    def no_descriptors(self, size):
+        if not failed:
+            failed.append(size)
+            raise OSError(24, "Too many open files")
+        return take(self, size)
+
+    monkeypatch.setattr(shared_pages.Outgoing, "take", no_descriptors)
+    with Fed(serve(lambda indices: torch.full((10_000,), int(indices[0])))) as fed:
+        made = list(fed.feed.read(batches(4), lambda indices: torch.full((10_000,), int(indices[0]))))
+        until(lambda: fed.feed.state.workers == 1)
+    assert failed and [int(one[0]) for one in made] == [0, 4, 8, 12]
+
+
+def test_an_error_with_letters_that_no_message_can_carry_is_told():
+    def torn(indices):
+        raise FileNotFoundError("no file named a\udcff")
+
+    with Fed(serve(torn)) as fed:
+        made = list(fed.feed.read(batches(2), none_of_it))
+    assert all("no file named a\\udcff" in one.error for one in made)
