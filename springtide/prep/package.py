@@ -50,7 +50,10 @@ class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write(folder: Path, pipeline: Pipeline, *, secret: bytes, paths: Sequence[str]) -> str:
     """Write it down, replacing what was there; who has loaded that is not disturbed. Returns a digest of it."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     buffers: list[memoryview] = []
     code = _pickled(pipeline, buffers)
     places: list[tuple[int, int]] = []
@@ -120,16 +123,23 @@ def _mapped(path: Path, places: Sequence[tuple[int, int]]) -> list[memoryview]:
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Any]:
     """A new file in the place of an old one, whole or not at all; readers of the old one keep it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    except OSError as error:
+        raise _unwritable(path, error) from error
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
         os.replace(name, path)
     except OSError as error:
-        raise errors.DiskFull(f"the package for data workers cannot be written to {path}: {error}") from error
+        raise _unwritable(path, error) from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def _unwritable(path: Path, error: OSError) -> errors.DiskFull:
+    return errors.DiskFull(f"the package for data workers cannot be written to {path}: {error}")
 
 
 def _pickled(pipeline: Pipeline, buffers: list[memoryview]) -> bytes:

@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.data.source import Source, Unreadable, on_one_line
+from springtide.data.source import Source, Unreadable, as_batch, on_one_line
 from springtide.domain.feeding import FeedState
-from springtide.prep import package
+from springtide.prep import chance, package
 from springtide.prep.feed import Feed, Wanted
 from springtide.rpc.feeding import PACKAGE_KEY, Feeders, Package, feeds
 from springtide.rpc.messages import Welcome
@@ -116,14 +116,19 @@ class Feeding:
 
     def _answer(self, failed: Unreadable, asked: Wanted, tolerant: bool) -> Any:
         """In place of a batch that could not be made: what is left of it, or which of its samples are to blame."""
-        found = poison.find(self._source.fetch, asked.indices)
-        if self._skips and (rest := poison.without(self._source.fetch, asked.indices, found)) is not None:
+
+        def fetch(indices: Any) -> Any:
+            with chance.seeded(self._welcome.seed, asked.name):  # the batch's random numbers, not the loop's
+                return self._source.fetch(indices)
+
+        found = poison.find(fetch, asked.indices)
+        if self._skips and (rest := poison.without(fetch, asked.indices, found)) is not None:
             if found is not None:
                 log.warning("trained without %s: %s", found, found.error)
                 self._link.note(f"train without {found}", found.error)
             return rest
         if not tolerant:
-            return self._splitting.own(asked.indices)  # raises what the data set raises, or it can be read by now
+            return Fed(as_batch(fetch(asked.indices)))  # raises what the data set raises, or it can be read by now
         return failed if found is None else Unreadable(f"{found}: {found.error}")
 
     def _attempt(self, indices: Any) -> Fed | Unreadable:
@@ -192,7 +197,7 @@ class Feeding:
         """Write the package, unless another has; be fed if it is of the same program."""
         try:
             found = self._package(made)
-        except errors.BadInput as error:
+        except errors.UserError as error:
             self._refuse(str(error))
             return
         except errors.SpringtideError as error:  # the job is over, or this worker is

@@ -176,7 +176,8 @@ class Splitting:
     def _whole(self, why: str, explanation: Explanation | None = None) -> Made:
         first = shipping.First(self._source.fetch)
         seen = self._watching.samples
-        types = codec.types_in(first(seen[0].indices)) if seen else {}
+        with seeded(self._seed, (0,)):  # the loop's own random numbers stay where they are
+            types = codec.types_in(first(seen[0].indices)) if seen else {}
         return Made(
             pipeline=Pipeline((Stage("read", first),)), digest="whole", types=types, explanation=explanation, why=why
         )
@@ -201,7 +202,8 @@ class Splitting:
         if isinstance(found, split.Unsplit):
             return self._whole(found.explanation.why, found.explanation)
         pipeline = self._pipeline(found, call, samples[0])
-        tree = pipeline(samples[0].indices)
+        with seeded(self._seed, (0,)):
+            tree = pipeline(samples[0].indices)
         if "crossing" not in tree:
             return self._whole(f"the moved part does not run by itself: {tree.get('unsplit')}", found.explanation)
         self._seconds_a_batch = _seconds(found, [leaves.flatten(one)[0] for one in given])

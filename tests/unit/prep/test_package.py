@@ -156,3 +156,9 @@ def test_another_process_finds_the_users_modules_where_this_one_has_them(tmp_pat
         [sys.executable, "-P", "-c", load], cwd=tmp_path, check=True, env=environment, capture_output=True, text=True
     )
     assert done.stdout == "MINE\n"
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.DiskFull, match="cannot be written to"):
+        there_and_back(1, tmp_path / "file" / "package")

@@ -230,6 +230,28 @@ def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
     assert not feeding.fed
 
 
+def test_a_package_that_cannot_be_written_is_refused_and_batches_read_here(worker, tmp_path):
+    (tmp_path / "package").write_text("no folder")
+    feeding, master = worker()
+    master.want()
+    assert len(list(feeding.read(wants(3)))) == 3
+    assert master.refused.wait(20) and "cannot be written" in master.told[0]
+
+
+def test_looking_for_poison_draws_no_random_numbers_of_the_loop(worker):
+    class Noisy(Numbers):
+        broken = 2
+
+        def __getitem__(self, index):
+            torch.rand(3)
+            return super().__getitem__(index)
+
+    feeding, _ = worker(Noisy(), poison="skip")
+    failed, before = Unreadable("torn"), torch.get_rng_state()
+    assert numbers(feeding._answer(failed, wants(1)[0], True)) == [0, 1, 3]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_program_that_was_split_otherwise_is_not_fed(worker):
     feeding, master = worker()
     other, _ = worker()

@@ -1,5 +1,7 @@
 """From a watched loop to stages for data workers and back: batches that come with crossings train alike, to the bit."""
 
+import dataclasses
+
 import cloudpickle
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import springtide
 from springtide.data import source as sources
 from springtide.embedding import routes
 from springtide.prep import arguments, codec, shipping, split
+from springtide.prep.explain import Explanation
 from springtide.prep.shipping import Left
 from springtide.prep.stage import Stage
 from springtide.train.absent import Absent
@@ -208,6 +211,30 @@ def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain
     assert not training.made.moved and "no such operator" in training.made.why
     assert set(training.package(np.arange(4))) == {"batch"}
     assert training.made.told.startswith("only the data set moves, forward() stays whole: the split failed: Runtime")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_finding_out_what_moves_draws_no_random_numbers_of_the_loop(monkeypatch, by_hand, enabled):
+    if not enabled:
+        monkeypatch.setattr(split, "split", lambda *_, **__: split.Unsplit(Explanation(why="so")))
+    training = Training(monkeypatch)
+    splitting, same_after = training.splitting, []
+    make, source = splitting.make, splitting._source
+
+    def noisy(indices):
+        torch.rand(1)
+        return source.fetch(indices)
+
+    def looked_at():
+        before = torch.get_rng_state()
+        made = make()
+        same_after.append(torch.equal(torch.get_rng_state(), before))
+        return made
+
+    monkeypatch.setattr(splitting, "make", looked_at)
+    monkeypatch.setattr(splitting, "_source", dataclasses.replace(source, fetch=noisy))
+    training.run()
+    assert same_after == [True] and training.made.moved is enabled
 
 
 def test_time_in_the_part_that_could_move_is_known_before_and_after(monkeypatch, by_hand):
