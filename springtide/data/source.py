@@ -26,6 +26,8 @@ NOT_THE_USERS = (  # parts of the names of files whose lines tell a user nothing
     f"{os.sep}springtide{os.sep}data{os.sep}",
     os.path.dirname(os.__file__) + os.sep,
 )
+OF_INDICES = ("indices", "indexes", "index", "idx", "ids", "rows", "items", "samples", "numbers", "keys")
+"""What the argument of a data set's own `batch(indices)` may be called."""
 DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader names one
 
 
@@ -148,8 +150,10 @@ def reads_batches(dataset: Any) -> bool:
     method = getattr(dataset, "batch", None)
     if not callable(method):
         return False
+    if not hasattr(dataset, "__getitem__"):
+        return True  # there is no other way
     try:
-        return next(iter(inspect.signature(method).parameters), "") in ("indices", "indexes", "index")
+        return next(iter(inspect.signature(method).parameters), "") in OF_INDICES
     except (TypeError, ValueError):  # a callable that says nothing of itself
         return False
 

@@ -51,7 +51,7 @@ class Feeding:
         self._dropped = ""
         self._taken, self._read_s, self._looped_s, self._last = 0, 0.0, 0.0, 0.0
         if not welcome.feeding.off:
-            splitting.watch()
+            splitting.watch(looking=True)
         to_master.follow_feeders(self._heed)
 
     def read(self, wanted: Iterable[Wanted], *, tolerant: bool = False) -> Iterator[Any]:

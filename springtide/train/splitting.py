@@ -103,10 +103,10 @@ class Splitting:
 
     # ---- before the split ----
 
-    def watch(self) -> None:
-        """Begin to look at how the model is called; costs some microseconds a batch, for some batches."""
+    def watch(self, *, looking: bool = False) -> None:
+        """Begin to watch how the model is called, for some batches; `looking`: only to guess what could move."""
         if self._enabled:
-            self._watching.begin()
+            self._watching.begin(looking=looking)
 
     @property
     def ready(self) -> bool:

@@ -3,8 +3,9 @@
 In: batches as they go out, calls of the model. Out: a `Call`, real arguments to try a split with, leaves that the loop
 touches; or the reason why there is no such thing. Next: splitting.py makes the split of it.
 
-From the second batch on the model's arguments are stand-ins (absent.py) with the real tensors behind them: so whoever
-touches one outside the model is seen, and nobody gets anything else than without.
+Until data workers are wanted it only looks, at real batches (`begin(looking=True)`). Then, from the second batch on,
+the model's arguments are stand-ins (absent.py) with the real tensors behind them: so whoever touches one outside the
+model is seen, and nobody gets anything else than without.
 """
 
 import functools
@@ -62,12 +63,15 @@ class Watching:
         self._handed = 0
         self._hook: Any = None
         self._unwrapping = False
+        self._looking = True
 
-    def begin(self) -> None:
-        """Watch from the next batch on."""
+    def begin(self, *, looking: bool = False) -> None:
+        """Watch from the next batch on; `looking`: how the model is called, and nothing else yet."""
         if not self.begun:
             self.begun = True
             self._hook = self._model.register_forward_pre_hook(self._called, with_kwargs=True)
+        if self._looking and not looking:
+            self._looking, self._handed = False, 0
 
     def end(self, why: str = "") -> None:
         """Watch no more."""
@@ -83,7 +87,7 @@ class Watching:
             return batch
         self._handed += 1
         self._batch, self._indices = batch, indices
-        if self.call is not None:
+        if self.call is not None and not self._looking:
             places = {path: functools.partial(self._stand_in, path) for path in whole_leaves(self.call)}
             self._batch = shipping.replaced(self._batch, places)
         return self._batch
@@ -94,7 +98,7 @@ class Watching:
         if self.begun and not self.ready:
             if self.why or len(self.samples) == BATCHES:
                 self.end()
-            elif self._handed >= PATIENCE:
+            elif self._handed >= PATIENCE and not (self._looking and self.call is not None):
                 self.end(NOT_CALLED)
 
     def _stand_in(self, path: arguments.Path, leaf: Any) -> Any:
@@ -109,7 +113,7 @@ class Watching:
         return absent.Absent(tuple(leaf.shape), leaf.dtype, read)
 
     def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or (self._looking and self.call is not None):
             return None
         fits = False
         if module.training and self._batch is not None:
@@ -120,7 +124,7 @@ class Watching:
             args, kwargs = absent.behind(args), absent.behind(kwargs)
         finally:
             self._unwrapping = False
-        if fits and self._indices is not None:
+        if fits and self._indices is not None and not self._looking:
             self.samples.append(Sample(args, dict(kwargs), self._indices))
             self._indices = None  # one call a batch is enough to learn from
         return args, kwargs

@@ -112,3 +112,20 @@ def test_nothing_is_watched_unasked():
     watching = Watching(model)
     batch = Batch(torch.ones(4, 3), torch.ones(4))
     assert watching.hand_out(batch, INDICES) is batch and not model._forward_pre_hooks
+
+
+def test_until_data_workers_are_wanted_it_only_looks_and_keeps_nothing():
+    model = Net()
+    watching = Watching(model)
+    watching.begin(looking=True)
+    for _ in range(PATIENCE + 2):
+        batch = Batch(torch.rand(4, 3), torch.ones(4))
+        assert watching.hand_out(batch, INDICES) is batch
+        model(batch.x)
+        watching.taken_back()
+    assert watching.call is not None and watching.eager and not watching.ready and not watching.samples
+    watching.begin()
+    for _ in range(BATCHES):
+        model(watching.hand_out(Batch(torch.rand(4, 3), torch.ones(4)), INDICES).x)
+        watching.taken_back()
+    assert watching.ready and not watching.why and len(watching.samples) == BATCHES
