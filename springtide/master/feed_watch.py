@@ -47,6 +47,8 @@ class FeedWatch:
         for used in self._used.values():
             while len(used) > 1 and used[1][0] < before:
                 used.popleft()
+        self._told = {life: told for life, told in self._told.items() if told[-1].at >= before}
+        self._used = {life: used for life, used in self._used.items() if used[-1][0] >= before}
 
     def together(self, state: JobState) -> FeedState | None:
         """The last words of all trainers that live, added up; None before any has spoken."""

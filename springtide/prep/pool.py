@@ -284,8 +284,7 @@ class Pool:
         ready.register(link.wake, select.POLLIN)
         try:
             while not link.stopped:
-                while link.outbox:
-                    word = link.outbox.popleft()
+                while (word := _first(link.outbox)) is not None:
                     link.channel.send(words.number(word), word)
                 for descriptor, _ in ready.poll():
                     if descriptor == link.wake:
@@ -348,3 +347,11 @@ class Pool:
             self._answers[word.step] = answer
             self.made += answer.made
         self._carry_out(self._dispatch.made(link.worker, word.step, at=at))
+
+
+def _first(outbox: deque[words.Word]) -> words.Word | None:
+    """The next word to say; another thread may empty the box at any time."""
+    try:
+        return outbox.popleft()
+    except IndexError:
+        return None

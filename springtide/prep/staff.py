@@ -66,7 +66,6 @@ class Staff:
         self._crew: Crew | None = None
         self._nursery: alone.Nursery | None = None
         self._folder: Path | None = None
-        self._seed = 0
         self._before = FeedState()
         """What was made here before there was a feed, and by feeds that are gone."""
         self._told = False
@@ -189,7 +188,7 @@ class Staff:
             self._refused = True
             log.warning("no data workers, this process makes its batches itself: %s", error)
             return
-        self._folder, self._seed = folder, seed
+        self._folder = folder
         self._feed = Feed(secret, room=self._room or ROOM, seed=seed, types=codec.types_in(first.batch))
         self._nursery = alone.Nursery(folder, secret, seed=seed)
         self._crew = Crew(self._feed, self._nursery.start)
