@@ -11,4 +11,5 @@ NB_MODULE(_native, m) {
   bind_client(m);
   bind_cache(m);
   bind_fused(m);
+  bind_distinct(m);
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from springtide.prep import programs
+from springtide.prep import distinct, programs
 from springtide.prep.captured import Captured
 from springtide.prep.guard import Guard
 from springtide.prep.programs import Program
@@ -89,6 +89,7 @@ def build(
         graph, attributes = programs.extract(program.graph, program.module, [*own, *free], [*reads, *constants], gives)
         values = {node.name: program.states[node.name].value.detach().clone() for node in constants}
         _bake(graph, values)
+        distinct.quicken(graph)
         compiled = programs.compiled(graph, {**attributes, **values})
         run = Running(
             compiled,
