@@ -231,6 +231,7 @@ class Serving:
             trainer, request = found
             word, message = self._answer(request)
             self._send(trainer, word, message)
+            del word, message  # the next batch is made in the same memory, whose pages are there
             with self._changed:
                 trainer.making = None
         self.done.set()

@@ -33,3 +33,13 @@ def test_a_value_of_another_type_in_code_is_refused():
     with pytest.raises(errors.BadInput, match="wanted int"):
         config.load({"slots": "64"}, environ={})
     assert config.load({"report_every_s": 2}, environ={}).report_every_s == 2.0
+
+
+def test_processes_that_are_started_keep_what_the_user_has_set(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
+    found = config.child_environment({"member": "worker-0"}, {"OMP_NUM_THREADS": "1"})
+    assert (found["OMP_NUM_THREADS"], found["SPRINGTIDE_MEMBER"]) == ("3", "worker-0")
+    assert found["MIMALLOC_PURGE_DELAY"] == config.ALLOCATOR["MIMALLOC_PURGE_DELAY"]
+    monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "10")
+    assert config.child_environment({}, {})["MIMALLOC_PURGE_DELAY"] == "10"
