@@ -61,14 +61,16 @@ class Worker:
     """A process that measures when it is asked to. Use as a context, or give `contestant()` to the harness."""
 
     def __init__(
-        self, script: str, *, python: pathlib.Path | None = None, options: Mapping[str, Any], inside: Sequence[str] = ()
-    ) -> None:
+        self, script: str, *, python: pathlib.Path | None = None, options: Mapping[str, Any],
+        inside: Sequence[str] = (), environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         """`inside`: words before the command, such as those that put it into a network namespace."""
         self.name = script
         command = [*inside, str(python or sys.executable), str(WORKERS / f"{script}.py")]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+            env=environment,
+        )  # fmt: skip
         self._complaints: collections.deque[str] = collections.deque(maxlen=20)
         self._reader = threading.Thread(target=self._listen, name=f"stderr of {script}", daemon=True)
         self._reader.start()

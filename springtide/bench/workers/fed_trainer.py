@@ -1,8 +1,9 @@
 """The trainer of `bench dataworkers`, held to one core: a plain loop over `batches`, wherever these are made.
 
 Options: way, folder, core, other (where readers of a DataLoader run), batch, samples, hidden. A round: {"what":
-"split"} XX way: "in process", "DataLoader", "data set", "automatic"; "off" and
-"auto": a job whose preprocessing is cheap, without data workers and with the tuner deciding every second.
+"split"} -> what moves; {"what": "train", "seconds", "warm", "addresses"} -> steps a second, CPU and blocked seconds a
+step, batches made by data workers. way: "in process", "DataLoader", "data set", "automatic"; "off" and "auto": a job
+whose preprocessing is cheap, without data workers and with the tuner deciding every second.
 """
 
 import os
@@ -61,12 +62,15 @@ class Trainer:
         for _ in range(request["warm"]):
             next(self.steps)
         made, before, began, times = self.made(), resource.getrusage(resource.RUSAGE_SELF), time.perf_counter(), 0
+        ready = ready_s()
         while (took := time.perf_counter() - began) < request["seconds"] or not times:
             next(self.steps)
             times += 1
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        told = {"figure": times / took, "cpu_s": cpu / times, "steps": times, "made": self.made() - made}
+        blocked = max(0.0, took - (ready_s() - ready))
+        told = {"figure": times / took, "cpu_s": cpu / times, "blocked_s": blocked / times, "steps": times}
+        told["made"] = self.made() - made
         tuned = self.tuned
         return told | ({"wanted": tuned.wanted, "decisions": tuned.decisions, "why": tuned.why} if tuned else {})
 
@@ -74,6 +78,12 @@ class Trainer:
         """Batches that data workers have made."""
         state = self.job.feeding.state if self.job.feeding is not None else None
         return state.made if state is not None else 0
+
+
+def ready_s() -> float:
+    """Seconds so far that this thread ran, or could have if others had not; all others it was blocked."""
+    _, queued, _ = pathlib.Path("/proc/thread-self/schedstat").read_text().split()
+    return time.thread_time() + int(queued) / 1e9
 
 
 def data(options: dict[str, Any]) -> Any:
