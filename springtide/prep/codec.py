@@ -23,21 +23,15 @@ from torch.utils import _pytree
 from springtide import _native, errors
 from springtide.data.source import Unreadable
 from springtide.domain.samples import Batch
-from springtide.prep import nodes
+from springtide.prep import moulds, nodes
 from springtide.rpc.frames import BadFrame
 
-ALIGNMENT = 64  # a cache line, and more than any vector instruction asks for
+ALIGNMENT = nodes.ALIGNMENT
 INLINE_BYTES = 1024  # what the header carries itself of strings, bytes and lists of plain values; more is a buffer
 
 ALWAYS_KNOWN: Mapping[str, type] = {
     f"{kind.__module__}.{kind.__qualname__}": kind for kind in (Batch, Unreadable, collections.OrderedDict)
 }
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits", "torch.int1_"))
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _STRIDED = torch.strided
 _ARRAY_KINDS = "biufcSUMm"
 
@@ -65,7 +59,6 @@ class Message:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(nodes.Header).decode
 _decode_long: dict[str, Callable[[bytes], Any]] = {
     "str": msgspec.msgpack.Decoder(str).decode,
     "bytes": msgspec.msgpack.Decoder(bytes).decode,
@@ -85,8 +78,12 @@ class _Unfit(Exception):
 
 def pack(tree: Any) -> Message:
     """The tree as one message. Contiguous tensors are not copied; `BadInput` names a leaf that cannot travel."""
-    packing = _Packing()
+    packing = None
     try:
+        try:
+            return Message(*moulds.cast(tree))
+        except moulds.Odd:
+            packing = _Packing()
         node = packing.node(tree)
         header = _encode(nodes.Header(nodes.VERSION, packing.size, node))
     except _Unfit as unfit:
@@ -96,7 +93,8 @@ def pack(tree: Any) -> Message:
     except (OverflowError, UnicodeEncodeError) as error:
         raise errors.BadInput(f"a batch cannot be sent: {error}") from None
     finally:
-        packing.by_type.clear()  # it holds itself by these: batches would stay until the next collection of garbage
+        if packing is not None:
+            packing.by_type.clear()  # it holds itself by these: batches would stay until the next collection of garbage
     return Message(header, packing.pieces, packing.size, packing.keep)
 
 
@@ -110,17 +108,12 @@ def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None,
     `payload` is any object with the buffer protocol that is at least as long as the message's payload. If that has not
     `arrived`, views are made of the memory that it will come into; `NotYet` where more than views is wanted.
     """
-    try:
-        read = _decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFrame(f"not the header of a batch: {error}") from error
-    if read.version != nodes.VERSION:
-        raise BadFrame(f"a batch of format {read.version}, this side reads {nodes.VERSION}")
+    read = moulds.plan(header)
     there = memoryview(payload).nbytes
     if not 0 <= read.size <= there:
         raise BadFrame(f"a batch announces {read.size} bytes, {there} came")
     known = {**ALWAYS_KNOWN, **types} if types else ALWAYS_KNOWN
-    return _Unpacking(payload, read.size, known, arrived).make(read.tree)
+    return _Unpacking(payload, read, known, arrived).make(read.tree)
 
 
 def types_in(tree: Any) -> dict[str, type]:
@@ -133,16 +126,16 @@ def types_in(tree: Any) -> dict[str, type]:
             parts: Iterable[Any] = () if all(type(part) in nodes.PLAIN for part in item) else item
         elif kind is dict:
             parts = item.values()
-        elif _is_named_tuple(kind):
+        elif nodes.is_named_tuple(kind):
             parts = item
-        elif _is_record(item):
+        elif nodes.is_record(item):
             parts = [getattr(item, field.name) for field in dataclasses.fields(item)]
         elif kind in _pytree.SUPPORTED_NODES:
             parts = _pytree.SUPPORTED_NODES[kind].flatten_fn(item)[0]
         else:
             return
         if kind not in (list, tuple, dict):
-            found[_name(kind)] = kind
+            found[nodes.type_name(kind)] = kind
         for part in parts:
             look(part)
 
@@ -183,7 +176,7 @@ class _Packing:
         return offset
 
     def tensor(self, item: torch.Tensor) -> nodes.Node:
-        name = _NAMES.get(item.dtype)
+        name = nodes.DTYPE_NAMES.get(item.dtype)
         if name is None or item.layout is not _STRIDED or item.is_nested or item.is_meta:
             raise _Unfit(f"a tensor of {item.dtype}, {item.layout}; wanted a plain, dense one")
         if item.requires_grad:
@@ -191,6 +184,8 @@ class _Packing:
         if not (item.is_cpu and item.is_contiguous()) or item.is_neg() or item.is_conj():
             item = item.cpu().resolve_conj().resolve_neg().contiguous()
         size = item.nbytes
+        if size and not item.data_ptr():
+            item = item.clone()  # zeros that nobody has written anywhere
         return nodes.Tensor(name, tuple(item.shape), self.add(item, item.data_ptr(), size) if size else 0)
 
     def array(self, item: np.ndarray[Any, Any], scalar: bool = False) -> nodes.Node:
@@ -218,24 +213,26 @@ class _Packing:
 
     def dict(self, item: dict[Any, Any]) -> nodes.Node:
         if odd := [key for key in item if type(key) not in nodes.PLAIN]:
-            raise _Unfit(f"a dict with a key of type {_name(type(odd[0]))}; wanted strings or numbers")
+            raise _Unfit(f"a dict with a key of type {nodes.type_name(type(odd[0]))}; wanted strings or numbers")
         return nodes.Dict(list(item), self.each((f"[{key!r}]", one) for key, one in item.items()))
 
     def other(self, item: Any) -> nodes.Node:
         kind = type(item)
-        if _is_named_tuple(kind):
-            return nodes.Named(_name(kind), self.each(zip(map(".{}".format, kind._fields), item, strict=True)))
-        if _is_record(item):
+        if nodes.is_named_tuple(kind):
+            return nodes.Named(
+                nodes.type_name(kind), self.each(zip(map(".{}".format, kind._fields), item, strict=True))
+            )
+        if nodes.is_record(item):
             fields = [field.name for field in dataclasses.fields(item)]
-            return nodes.Named(_name(kind), self.each((f".{name}", getattr(item, name)) for name in fields))
+            return nodes.Named(nodes.type_name(kind), self.each((f".{name}", getattr(item, name)) for name in fields))
         if isinstance(item, np.generic):
             return self.array(np.asarray(item), scalar=True)
         if kind in _pytree.SUPPORTED_NODES:
             parts, context = _pytree.SUPPORTED_NODES[kind].flatten_fn(item)
             made = self.each((f".parts[{index}]", part) for index, part in enumerate(parts))
-            return nodes.Registered(_name(kind), made, self.each([(".context", context)])[0])
+            return nodes.Registered(nodes.type_name(kind), made, self.each([(".context", context)])[0])
         raise _Unfit(
-            f"of type {_name(kind)}; wanted tensors, arrays, numbers, strings, and tuples, lists, dicts, "
+            f"of type {nodes.type_name(kind)}; wanted tensors, arrays, numbers, strings, and tuples, lists, dicts, "
             "named tuples or dataclasses of them"
         )
 
@@ -253,21 +250,14 @@ class _Packing:
 class _Unpacking:
     """Puts a tree together; every node is checked against the payload's size before it is made."""
 
-    def __init__(self, payload: Any, size: int, types: Mapping[str, type], arrived: bool) -> None:
-        self.payload, self.size, self.types, self.arrived = payload, size, types, arrived
+    def __init__(self, payload: Any, read: moulds.Plan, types: Mapping[str, type], arrived: bool) -> None:
+        self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived
+        self.tensors = moulds.views(read.tensors, payload)
 
     def make(self, node: nodes.Node) -> Any:
-        if type(node) is nodes.Tensor:  # by far the most
-            dtype = _DTYPES.get(node.dtype)
-            if dtype is None:
-                raise BadFrame(f"a tensor of unknown dtype {node.dtype!r}")
-            shape, offset = node.shape, node.offset
-            count = self.checked(shape, dtype.itemsize, offset)
-            if not count:
-                return torch.empty(shape, dtype=dtype)
-            flat = torch.frombuffer(self.payload, dtype=dtype, count=count, offset=offset)
-            return flat if len(shape) == 1 else flat.view(shape)
         match node:
+            case nodes.Tensor():
+                return next(self.tensors)
             case nodes.Array():
                 return self.array(node)
             case nodes.Plain(value):
@@ -275,40 +265,28 @@ class _Unpacking:
             case nodes.Plains(kind, values):
                 return _sequence(kind)(_plain(values))
             case nodes.Several(kind, items):
-                return _sequence(kind)([self.make(item) for item in items])
+                return _sequence(kind)(self.each(items))
             case nodes.Dict(keys, items):
                 if len(keys) != len(items):
                     raise BadFrame(f"a dict of {len(keys)} keys and {len(items)} values")
-                return dict(zip(_plain(keys), [self.make(item) for item in items], strict=True))
+                return dict(zip(_plain(keys), self.each(items), strict=True))
             case nodes.Long(kind, offset, size):
                 return self.long(kind, offset, size)
             case nodes.Named(name, items):
-                return _assemble(self.type(name), [self.make(item) for item in items])
+                return _assemble(self.type(name), self.each(items))
             case nodes.Registered(name, items, context):
                 self.need_payload()
                 known = _pytree.SUPPORTED_NODES.get(self.type(name))
                 if known is None:
                     raise BadFrame(f"{name} is not registered with torch's pytree here")
                 try:
-                    return known.unflatten_fn([self.make(item) for item in items], self.make(context))
+                    return known.unflatten_fn(self.each(items), self.make(context))
                 except (TypeError, ValueError, LookupError) as error:
                     raise BadFrame(f"these are not the parts of a {name}: {error}") from error
 
-    def checked(self, shape: tuple[int, ...], itemsize: int, offset: int) -> int:
-        """How many elements; `BadFrame` unless they lie within the payload."""
-        if len(shape) > 64:
-            raise BadFrame(f"a tensor of {len(shape)} dimensions")
-        count = 1
-        for length in shape:
-            if not 0 <= length < 1 << 62:
-                raise BadFrame(f"a tensor of shape {shape}")
-            count *= length
-        self.within(offset, count * itemsize)
-        return count
-
-    def within(self, offset: int, size: int) -> None:
-        if offset < 0 or size < 0 or offset % ALIGNMENT or offset + size > self.size:
-            raise BadFrame(f"bytes {offset} to {offset + size} of a payload of {self.size}")
+    def each(self, items: list[nodes.Node]) -> list[Any]:
+        tensors, make = self.tensors, self.make
+        return [next(tensors) if type(item) is nodes.Tensor else make(item) for item in items]
 
     def need_payload(self) -> None:
         if not self.arrived:
@@ -321,12 +299,12 @@ class _Unpacking:
             raise BadFrame(f"an array of unknown dtype {node.dtype!r}") from error
         if dtype.kind not in _ARRAY_KINDS or dtype.hasobject or dtype.fields or dtype.subdtype:
             raise BadFrame(f"an array of dtype {node.dtype!r}")
-        count = self.checked(node.shape, dtype.itemsize, node.offset)
+        count = moulds.elements(node.shape, dtype.itemsize, node.offset, self.size)
         try:
             if count and dtype.itemsize:
                 array = np.frombuffer(self.payload, dtype, count, node.offset).reshape(node.shape)
             else:
-                self.within(0, count)  # elements of no width: as many as the payload has bytes at most
+                moulds.within(0, count, self.size)  # elements of no width: as many as the payload has bytes at most
                 array = np.empty(node.shape, dtype)
         except ValueError as error:
             raise BadFrame(f"an array of shape {node.shape}: {error}") from error
@@ -336,7 +314,7 @@ class _Unpacking:
         return array[()]
 
     def long(self, kind: str, offset: int, size: int) -> Any:
-        self.within(offset, size)
+        moulds.within(offset, size, self.size)
         if kind not in _decode_long:
             raise BadFrame(f"a long {kind!r}")
         self.need_payload()
@@ -358,7 +336,7 @@ class _Unpacking:
 
 def _assemble(kind: type, items: list[Any]) -> Any:
     """A named tuple or dataclass of these fields, without running its own code once more."""
-    if _is_named_tuple(kind):
+    if nodes.is_named_tuple(kind):
         wanted = len(kind._fields)  # type: ignore[attr-defined]
         if len(items) == wanted:
             return tuple.__new__(kind, items)
@@ -371,8 +349,8 @@ def _assemble(kind: type, items: list[Any]) -> Any:
                 object.__setattr__(made, field.name, item)
             return made
     else:
-        raise BadFrame(f"{_name(kind)} is neither a named tuple nor a dataclass")
-    raise BadFrame(f"a {_name(kind)} of {len(items)} fields, wanted {wanted}")
+        raise BadFrame(f"{nodes.type_name(kind)} is neither a named tuple nor a dataclass")
+    raise BadFrame(f"a {nodes.type_name(kind)} of {len(items)} fields, wanted {wanted}")
 
 
 def _plain(values: Sequence[Any]) -> Sequence[Any]:
@@ -386,15 +364,3 @@ def _sequence(kind: str) -> Callable[[Iterable[Any]], Any]:
     if kind not in _KINDS:
         raise BadFrame(f"a sequence of kind {kind!r}")
     return _KINDS[kind]
-
-
-def _is_named_tuple(kind: type) -> bool:
-    return issubclass(kind, tuple) and kind is not tuple and hasattr(kind, "_fields")
-
-
-def _is_record(item: Any) -> bool:
-    return dataclasses.is_dataclass(item) and not isinstance(item, type)
-
-
-def _name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -4,11 +4,20 @@ In: prep/codec.py walks over a tree. Out: msgpack, small and typed, so that what
 or refused as a whole. The tags are the format: whoever changes them raises `VERSION`.
 """
 
+import dataclasses
 from typing import Any
 
 import msgspec
+import torch
 
 VERSION = 1
+ALIGNMENT = 64  # of what lies in a payload: a cache line, and more than any vector instruction asks for
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits", "torch.int1_"))
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PLAIN = (bool, int, float, str, bytes, type(None))
 Value = Any  # one of PLAIN: msgspec cannot tell strings from bytes in one field, so codec.py checks
 
@@ -93,3 +102,18 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
     version: int
     size: int
     tree: Node
+
+
+def is_named_tuple(kind: type) -> bool:
+    """Whether a type goes as `Named`, being a tuple."""
+    return issubclass(kind, tuple) and kind is not tuple and hasattr(kind, "_fields")
+
+
+def is_record(item: Any) -> bool:
+    """Whether something goes as `Named`, being a dataclass."""
+    return dataclasses.is_dataclass(item) and not isinstance(item, type)
+
+
+def type_name(kind: type) -> str:
+    """What a type is called in a header."""
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,219 @@
+"""Batches of a job look alike: what their headers say is worked out once, not for every batch.
+
+In: prep/codec.py asks for the header of a tree that is packed, and for what a header says that has come. Out: both from
+a few that are remembered. Nothing is taken for granted: each batch is looked at as a whole, its containers, names,
+dtypes and shapes are the key; of a header that comes, all of its bytes. What differs in anything is worked out anew.
+
+Only dense tensors of the CPU in dicts with strings as keys, lists, tuples, named tuples and dataclasses are cast in a
+mould. All else goes the longer way, leaf by leaf, where it is also said what cannot travel.
+"""
+
+import dataclasses
+import functools
+import itertools
+import operator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+
+from springtide.prep import nodes
+from springtide.rpc.frames import BadFrame
+
+REMEMBERED = 32  # of each: the last batch of an epoch, that of an evaluation, and some to spare
+LONGEST_HEADER = 1 << 16  # bytes; longer ones are read anew each time, or a peer could have us keep much
+MOST_TENSORS = 1 << 12
+
+Outline = Any  # what is around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
+
+_KINDS = {list: "list", tuple: "tuple"}
+_ONLY_TENSORS, _ONLY_STRINGS = {torch.Tensor}, {str}
+_CAST = frozenset(dtype for dtype in nodes.DTYPE_NAMES if not dtype.is_complex)  # those may be conjugates
+_read = operator.attrgetter("dtype", "shape", "requires_grad", "is_cpu")
+_pointer, _is_dense, _is_negated = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.Tensor.is_neg
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(nodes.Header).decode
+
+
+class Odd(Exception):
+    """A tree that is not cast in a mould."""
+
+
+class Mould(NamedTuple):
+    """What is the same for all trees of one outline, dtypes and shapes."""
+
+    header: bytes
+    offsets: list[int]
+    sizes: list[int]
+    size: int
+    filled: list[bool] | None
+    """Which tensors have bytes, where some have none."""
+
+
+class Cast(NamedTuple):
+    """A tree in its mould: a message but for its name."""
+
+    header: bytes
+    pieces: list[tuple[int, int, int]]
+    size: int
+    keep: list[Any]
+
+
+class Plan(NamedTuple):
+    """A header that was read and whose tensors are known to lie within its payload."""
+
+    size: int
+    tree: nodes.Node
+    tensors: list[tuple[torch.dtype, int, int, tuple[int, ...]]]
+    """Of each, in the order of the tree: dtype, elements, offset, shape."""
+
+
+def cast(tree: Any) -> Cast:
+    """A tree as the fields of a message; `Odd` if it is not for a mould."""
+    tensors: list[torch.Tensor] = []
+    outline = _outline(tree, tensors)
+    if not 0 < len(tensors) <= MOST_TENSORS:
+        raise Odd
+    try:
+        dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
+        pointers: Iterable[int] = list(map(_pointer, tensors))
+        fit = all(near) and not any(grads) and all(map(_is_dense, tensors)) and not any(map(_is_negated, tensors))
+    except RuntimeError:  # one without memory, or without a shape: sparse, nested
+        raise Odd from None
+    if not fit or not _CAST.issuperset(dtypes):
+        raise Odd
+    header, offsets, sizes, size, filled = _mould(outline, dtypes, shapes)
+    if filled is not None:
+        pointers = list(itertools.compress(pointers, filled))
+    if 0 in pointers:
+        raise Odd  # zeros that nobody has written anywhere
+    return Cast(header, list(zip(offsets, pointers, sizes, strict=True)), size, tensors)
+
+
+def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
+    """What an item looks like around its tensors, which are added to those found."""
+    kind = type(item)
+    if kind is torch.Tensor:
+        tensors.append(item)
+        return None
+    names: tuple[str, ...] = ()
+    parts: Collection[Any]
+    if kind is list or kind is tuple:
+        parts = item
+    elif kind is dict:
+        names, parts = tuple(item), item.values()
+        if not _ONLY_STRINGS.issuperset(map(type, names)):
+            raise Odd
+    elif nodes.is_named_tuple(kind):
+        parts = item
+    elif nodes.is_record(item):
+        parts = [getattr(item, field.name) for field in dataclasses.fields(item)]
+    else:
+        raise Odd
+    if not parts:
+        raise Odd  # it would be plain values, of which there are none
+    if _ONLY_TENSORS.issuperset(map(type, parts)):
+        tensors.extend(parts)
+        return kind, names, len(parts)
+    return kind, names, tuple([_outline(part, tensors) for part in parts])
+
+
+@functools.lru_cache(REMEMBERED)
+def _mould(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...]) -> Mould:
+    """Lay tensors out side by side, and say so in a header."""
+    offsets, sizes, filled, size = [], [], [], 0
+    said: list[nodes.Node] = []
+    for dtype, shape in zip(dtypes, shapes, strict=True):
+        nbytes = dtype.itemsize
+        for length in shape:
+            nbytes *= length
+        begin = -(-size // nodes.ALIGNMENT) * nodes.ALIGNMENT if nbytes else 0
+        said.append(nodes.Tensor(nodes.DTYPE_NAMES[dtype], tuple(shape), begin))
+        filled.append(nbytes > 0)
+        if nbytes:
+            offsets.append(begin)
+            sizes.append(nbytes)
+            size = begin + nbytes
+    header = _encode(nodes.Header(nodes.VERSION, size, _node(outline, iter(said))))
+    return Mould(header, offsets, sizes, size, None if all(filled) else filled)
+
+
+def _node(outline: Outline, said: Iterator[nodes.Node]) -> nodes.Node:
+    """The node of an outline, with those of its tensors put in."""
+    if outline is None:
+        return next(said)
+    kind, names, inner = outline
+    parts = list(itertools.islice(said, inner)) if isinstance(inner, int) else [_node(part, said) for part in inner]
+    if kind is dict:
+        return nodes.Dict(list(names), parts)
+    return nodes.Several(_KINDS[kind], parts) if kind in _KINDS else nodes.Named(nodes.type_name(kind), parts)
+
+
+def plan(header: bytes) -> Plan:
+    """What a header says, every tensor checked against the payload; `BadFrame` if it is none, or lies."""
+    return _plan(header) if len(header) <= LONGEST_HEADER else _plan.__wrapped__(header)
+
+
+@functools.lru_cache(REMEMBERED)
+def _plan(header: bytes) -> Plan:
+    try:
+        read = _decode(header)
+        tensors: list[nodes.Tensor] = []
+        _tensors_of(read.tree, tensors)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"not the header of a batch: {error}") from error
+    if read.version != nodes.VERSION:
+        raise BadFrame(f"a batch of format {read.version}, this side reads {nodes.VERSION}")
+    return Plan(read.size, read.tree, [_checked(tensor, read.size) for tensor in tensors])
+
+
+def _tensors_of(node: nodes.Node, found: list[nodes.Tensor]) -> None:
+    """All tensors of a tree, in the order in which it is put together."""
+    match node:
+        case nodes.Tensor():
+            found.append(node)
+        case nodes.Several(_, items) | nodes.Dict(_, items) | nodes.Named(_, items):
+            for item in items:
+                _tensors_of(item, found)
+        case nodes.Registered(_, items, context):
+            for item in (*items, context):
+                _tensors_of(item, found)
+
+
+def _checked(tensor: nodes.Tensor, size: int) -> tuple[torch.dtype, int, int, tuple[int, ...]]:
+    dtype = nodes.DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise BadFrame(f"a tensor of unknown dtype {tensor.dtype!r}")
+    return dtype, elements(tensor.shape, dtype.itemsize, tensor.offset, size), tensor.offset, tensor.shape
+
+
+def elements(shape: Sequence[int], itemsize: int, offset: int, size: int) -> int:
+    """How many elements a shape has; `BadFrame` unless they lie within a payload of that size."""
+    if len(shape) > 64:
+        raise BadFrame(f"a tensor of {len(shape)} dimensions")
+    count = 1
+    for length in shape:
+        if not 0 <= length < 1 << 62:
+            raise BadFrame(f"a tensor of shape {shape}")
+        count *= length
+    within(offset, count * itemsize, size)
+    return count
+
+
+def within(offset: int, length: int, size: int) -> None:
+    """`BadFrame` unless so many bytes from there lie within a payload of that size."""
+    if offset < 0 or length < 0 or offset % nodes.ALIGNMENT or offset + length > size:
+        raise BadFrame(f"bytes {offset} to {offset + length} of a payload of {size}")
+
+
+def views(tensors: list[tuple[torch.dtype, int, int, tuple[int, ...]]], payload: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a plan as views of a payload, each with a storage of its own: one that is saved is saved alone."""
+    made, view = [], torch.frombuffer
+    for dtype, count, offset, shape in tensors:
+        if not count:
+            made.append(torch.empty(shape, dtype=dtype))
+            continue
+        flat = view(payload, dtype=dtype, count=count, offset=offset)
+        made.append(flat if len(shape) == 1 else flat.view(shape))
+    return iter(made)
