@@ -5,6 +5,7 @@ written it. Out: mini-batches for trainers (prep/serving.py) until it is told to
 fetched. It holds nothing, so it may die at any time.
 """
 
+import gc
 import logging
 import os
 import pathlib
@@ -80,6 +81,7 @@ def serve(settings: config.Settings, leaving: Leaving) -> None:
         if found is None:
             return
         pipeline = package.load(pathlib.Path(welcome.package), secret=secret)
+        gc.freeze()  # the data set stays: no collection of garbage needs to walk over it
         stage = stage_of(rank, found.stages)
         host = settings.master.rpartition(":")[0]
         serving = Serving(pipeline, stage, secret, host=host, threads=torch.get_num_threads(), seed=welcome.seed)

@@ -9,6 +9,7 @@ process; the package goes then too, so a kill -9 of the trainer leaves nothing b
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import shutil
@@ -112,6 +113,7 @@ class _Nursery:
             from springtide.prep import package, serving  # noqa: F401  for those that are forked off
 
             self._pipeline = package.load(Path(begin.folder), secret=begin.secret)
+            gc.freeze()  # the data set stays: no data worker's collection of garbage walks over it, or copies its pages
         except errors.SpringtideError as error:
             self._error = str(error)[:KEPT]
 

@@ -4,6 +4,7 @@ Options: folder, core, fake, batch, samples. A round: {"what": "address"}; {"wha
 second that this core can make where nobody has to be sent any. fake: every answer is the first batch again, made once.
 """
 
+import gc
 import os
 import pathlib
 import time
@@ -38,6 +39,7 @@ def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
     from springtide.prep.stage import Pipeline, Stage
 
     pipeline = package.load(pathlib.Path(options["folder"]), secret=fed_job.SECRET)
+    gc.freeze()  # as prep/main.py does
     if options["fake"]:
         pipeline = Pipeline((Stage("fake", Again(pipeline)),))
     serving = Serving(pipeline, 0, fed_job.SECRET, threads=1)
