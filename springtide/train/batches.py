@@ -175,13 +175,13 @@ PAUSED = Handed(PAUSE, None)
 
 def read(
     source: Source | Feeding, orders: Iterable[Order], hands: Hands | None = None, *,
-    wholes: Callable[[], bool] = lambda: False,
+    wholes: Callable[[], bool] = lambda: False, draining: Callable[[], bool] = lambda: False,
 ) -> Iterator[Handed]:  # fmt: skip
     """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile.
 
-    With `hands` a batch that cannot be read is left to others, and one whose lease was taken away is left out; without,
-    there are no others, and what the reader raises ends the loop. While `wholes` says so, the whole group's batches are
-    read instead of this rank's parts.
+    With `hands` a batch that cannot be read is left to others, one whose lease was taken away is left out, and once the
+    job is `draining` so is what was read ahead; without, there are no others, and what the reader raises ends the loop.
+    While `wholes` says so, the whole group's batches are read instead of this rank's parts.
     """
     under_way: deque[tuple[Order, bool]] = deque()
 
@@ -193,6 +193,8 @@ def read(
 
     for collated in _made(source, wanted(), tolerant=hands is not None):
         order, whole = under_way.popleft()
+        if hands is not None and draining():
+            return
         if isinstance(collated, Unreadable):
             assert hands is not None and order.claim is not None
             log.warning("cannot read samples %s; others may try: %s", order.ranges[0], collated.error)

@@ -262,7 +262,7 @@ class Job:
             wanted = orders.leased(source, hands, this_pass, place=place, draining=draining)
             sharing = wired.step.sharing
             if together is None or sharing is None:
-                return batches.read(reader, wanted, None if direct else hands)
+                return batches.read(reader, wanted, None if direct else hands, draining=draining)
             sharing.restart(together.place)
             allotting = sharing.allotting
             whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes)

@@ -161,6 +161,31 @@ def test_a_batch_that_cannot_be_read_ends_its_lease_and_the_others_go_on(readers
     assert words.failures[0].error.startswith("OSError: bad sector (test_batches.py:")
 
 
+@pytest.mark.parametrize("readers", [0, 2])
+def test_a_job_that_drains_trains_nothing_more_of_what_was_read_ahead_and_gives_it_back(readers):
+    opened = source.open_source(data.TensorDataset(torch.arange(16)), batch_size=2, shuffle=False, num_workers=readers)
+    card = DatasetCard(samples=16, batch_size=2, shuffle=False, shard_batches=8)
+    answers = iter([messages.Leased((Grant(0, 0, 0, 0, 16),))])
+    hands, stops = Hands(), []
+
+    def ask(card, most):
+        answer = next(answers, messages.End())
+        if isinstance(answer, messages.Leased):
+            hands.take(card, answer.grants)
+        return answer
+
+    wanted = orders.leased(leases.Direct(ask), hands, card, draining=lambda: bool(stops))
+    read = []
+    for handed in batches.read(opened, wanted, hands, draining=lambda: bool(stops)):
+        read.append(handed.batch[0].tolist())
+        hands.acknowledge([handed.order.claim])
+        if len(read) == 2:
+            stops.append("Ctrl-C")
+    assert read == [[0, 1], [2, 3]]
+    hands.give_back()
+    assert hands.words().progress == (Progress(0, 0, 4, 4),)
+
+
 def test_alone_what_the_reader_raises_ends_the_loop():
     opened = source.open_source(Scratched(), batch_size=2, shuffle=False)
     alone = link.AloneLink(config.load(environ={}))
