@@ -1,0 +1,65 @@
+"""How many samples a second so many workers train, from a few measurements."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.planning.online.capacity import Curve, Seen, fit, mape
+from springtide.planning.online.least import Need, least, plan
+
+KALE_A10 = Curve(kind="sync", coefficients=(0.00035, 2.5726, 0.9824, 0.02786), batch=16384)
+"""Fitted by the paper's authors, for their ranking model in step on A10s (Table 1; its order there is another)."""
+
+
+def test_the_papers_curve_needs_ten_workers_for_thirty_thousand_a_second_and_peaks_there():
+    assert KALE_A10(10) == pytest.approx(30_005, abs=1)
+    assert least(KALE_A10, 30_000, most=32) == Need(10, True)
+    assert KALE_A10.peak(32) == 10
+    assert least(KALE_A10, 34_000, most=32) == Need(10, False)
+
+
+@given(
+    st.sampled_from(["sync", "async"]),
+    st.lists(st.floats(0.01, 10), min_size=4, max_size=4),
+    st.floats(1, 1e5),
+)
+def test_a_curve_is_found_again_from_what_it_gives(kind, coefficients, batch):
+    used = tuple(coefficients if kind == "sync" else coefficients[:3])
+    truth = Curve(kind=kind, coefficients=used, batch=batch)
+    seen = [Seen(workers, truth(workers)) for workers in (1, 2, 3, 4, 6, 8, 12, 16)]
+    found = fit(kind, seen, batch=batch)
+    assert mape(found, seen) < 1e-6
+    assert found.most_seen == 16
+    assert found(24) == pytest.approx(truth(24), rel=1e-3)
+
+
+def test_noise_is_met_by_relative_errors_so_that_small_numbers_of_workers_count_as_much():
+    chance = np.random.default_rng(3)
+    seen = [Seen(w, KALE_A10(w) * chance.normal(1, 0.02)) for w in range(1, 17)]
+    errors_by_kind = {kind: mape(fit(kind, seen, batch=16384), seen) for kind in ("sync", "ernest", "optimus")}
+    assert errors_by_kind["sync"] < 0.02
+    assert errors_by_kind["sync"] <= min(errors_by_kind.values()) + 1e-9
+
+
+@given(st.floats(0, 5e4), st.integers(1, 40))
+def test_no_fewer_workers_than_are_said_to_be_least_keep_up(traffic, most):
+    need = least(KALE_A10, traffic, most=most)
+    assert 1 <= need.workers <= most
+    assert all(KALE_A10(fewer) <= traffic for fewer in range(1, need.workers))
+    assert need.enough == (KALE_A10(need.workers) > traffic)
+
+
+def test_a_plan_has_a_number_for_every_step_and_keeps_to_its_bounds():
+    needs = plan(KALE_A10, [0.0, 3_000, 29_000, 90_000], most=12, fewest=2)
+    assert [need.workers for need in needs] == [2, 2, 8, 10]
+    assert [need.enough for need in needs] == [True, True, True, False]
+
+
+def test_measurements_that_say_nothing_are_refused():
+    for seen in ([], [Seen(0, 5.0)], [Seen(2, 0.0)], [Seen(2, float("nan"))]):
+        with pytest.raises(errors.BadInput, match="measurements of throughput"):
+            fit("sync", seen)
+    with pytest.raises(errors.UnknownName):
+        fit("linear", [Seen(1, 1.0)])
