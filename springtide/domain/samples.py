@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from springtide import errors
+from springtide.domain.streams import StreamCard
 
 
 class Batch(NamedTuple):
@@ -57,6 +58,9 @@ class DatasetCard:
 
     Samples are counted as if every batch were full; `data.ledger` learns the end from whoever finds it first.
     """
+
+    stream: StreamCard | None = None
+    """A stream: its partitions are the shards (`data.flow`), and `samples` means nothing."""
 
     @property
     def shard_size(self) -> int:
