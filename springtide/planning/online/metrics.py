@@ -1,0 +1,90 @@
+"""Pure. How well a job keeps up with its stream, in the four figures of Kale's section 4.1.
+
+In: how late training was, how many workers there were and whether it stood still, by equal steps (`measure`: the
+simulator) or piece by piece as time goes by (`Kept.then`: a master). Out: `Kept`, which two such stretches add up to.
+Lag is the time from append to trained of what is trained now; seconds come in, the figures are in the paper's units.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+
+SLO_S = 1200.0
+"""Lag above this breaks what was promised (20 minutes, as in the paper)."""
+MINUTE_S, HOUR_S = 60.0, 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A stretch of time, in sums: they add up."""
+
+    seconds: float = 0.0
+    violated_s: float = 0.0
+    """Of them, with a lag above what was promised."""
+    lag_s2: float = 0.0
+    """Lag x time."""
+    down_s: float = 0.0
+    """Of them, without training, because the job was being scaled."""
+    worker_s: float = 0.0
+    """Workers x time."""
+
+    @property
+    def violation(self) -> float:
+        """SLO violation rate: the share of the time in which lag was above what was promised."""
+        return self.violated_s / self.seconds if self.seconds else 0.0
+
+    @property
+    def lag_min(self) -> float:
+        """Accumulated lag: the sum of the lags, in minutes, of every minute (Eqn 11)."""
+        return self.lag_s2 / MINUTE_S**2
+
+    @property
+    def mean_lag_s(self) -> float:
+        """Lag over the time."""
+        return self.lag_s2 / self.seconds if self.seconds else 0.0
+
+    @property
+    def down_min(self) -> float:
+        """Downtime, in minutes."""
+        return self.down_s / MINUTE_S
+
+    @property
+    def worker_hours(self) -> float:
+        """The paper's GPU hours."""
+        return self.worker_s / HOUR_S
+
+    def __add__(self, other: "Kept") -> "Kept":
+        return Kept(
+            seconds=self.seconds + other.seconds, violated_s=self.violated_s + other.violated_s,
+            lag_s2=self.lag_s2 + other.lag_s2, down_s=self.down_s + other.down_s,
+            worker_s=self.worker_s + other.worker_s,
+        )  # fmt: skip
+
+    def then(self, seconds: float, *, lag_s: float, workers: float, down: bool = False, slo_s: float = SLO_S) -> "Kept":
+        """Some more time, through which all of this was so."""
+        if not seconds >= 0 or not lag_s >= 0 or not workers >= 0:
+            raise errors.BadInput(
+                f"{seconds:g} s with a lag of {lag_s:g} s and {workers:g} workers: wanted nothing below 0"
+            )
+        return self + Kept(
+            seconds=seconds, violated_s=seconds * (lag_s > slo_s), lag_s2=seconds * lag_s, down_s=seconds * down,
+            worker_s=seconds * workers,
+        )  # fmt: skip
+
+
+def measure(
+    lag_s: NDArray[np.float64], workers: NDArray[np.float64], down: NDArray[np.bool_] | None = None, *, step_s: float,
+    slo_s: float = SLO_S,
+) -> Kept:  # fmt: skip
+    """A whole run by equal steps: what holds at each."""
+    if len(lag_s) != len(workers) or (down is not None and len(down) != len(lag_s)):
+        lengths = f"{len(lag_s)} lags, {len(workers)} numbers of workers, {'-' if down is None else len(down)} pauses"
+        raise errors.BadInput(f"{lengths}: wanted one of each for every step")
+    return Kept(
+        seconds=len(lag_s) * step_s, violated_s=float(np.count_nonzero(lag_s > slo_s)) * step_s,
+        lag_s2=float(lag_s.sum()) * step_s, down_s=0.0 if down is None else float(np.count_nonzero(down)) * step_s,
+        worker_s=float(workers.sum()) * step_s,
+    )  # fmt: skip
