@@ -19,7 +19,6 @@ from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
 from springtide.job import actions, events
-from springtide.job.nodes import NodeState
 from springtide.job.state import JobState
 from springtide.master import balance, entries, forming, meetings, standing, tally, telling
 from springtide.master.agreeing import Agreeing
@@ -28,6 +27,7 @@ from springtide.master.doors import Doors
 from springtide.master.feeding import Feeding
 from springtide.master.guards import Guards
 from springtide.master.healing import Healing
+from springtide.master.joining import Joining
 from springtide.master.journal import Journal
 from springtide.master.lag import Lag
 from springtide.master.pen import Pen
@@ -96,6 +96,9 @@ class Desk:
             Hands(happen=self._happen, tell=self._tell, clock=clock, moving=lambda: self._rollout.moving),
         )  # fmt: skip
         self._feeding = Feeding(doors, self._agreeing, clock, story.path.parent, self.autoscale)
+        self._joining = Joining(
+            doors, rounds=self.rounds, healing=self._healing, rollout=self._rollout, feeding=self._feeding
+        )
 
     @property
     def spec(self) -> JobSpec:
@@ -124,12 +127,11 @@ class Desk:
     async def _answer(self, peer: Peer, request: messages.Request) -> messages.Reply:
         match request:
             case messages.JoinServer():
-                return await self._join_server(peer, request)
+                return await self._joining.server(peer, request)
             case messages.JoinWorker():
-                return await self._join_worker(peer, request)
+                return await self._joining.worker(peer, request)
             case messages.JoinDataWorker():
-                self._join(peer, Role(RoleKind.DATA_WORKER, request.rank), request)
-                return self._feeding.welcome()
+                return self._joining.data_worker(peer, request)
             case messages.JoinAgent():
                 peer.role = Role(RoleKind.AGENT)
                 self._agents.add(peer)
@@ -212,43 +214,6 @@ class Desk:
         )  # fmt: skip
 
     # ---- members ----
-
-    async def _join_server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
-        self._join(peer, Role(RoleKind.SERVER, request.rank), request)
-        assert peer.role is not None
-        if not request.welcomed:
-            await self._rollout.reckon(peer.role, request.incarnation)
-        spec = self.spec
-        return messages.ServerWelcome(
-            job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,
-            heartbeat_s=spec.heartbeat_s, checkpoints=self.rounds.folder, mirror=spec.checkpoints.mirror,
-            restore=self._healing.to_bring_back(peer.role) or self.rounds.restore_for(request.rank),
-            placement=self._healing.placement_for(peer.role), generation=self.state.generation,
-        )  # fmt: skip
-
-    async def _join_worker(self, peer: Peer, request: messages.JoinWorker) -> messages.Welcome:
-        role = Role(RoleKind.WORKER, request.rank)
-        self._join(peer, role, request)
-        await self._changed.until(lambda: self.record.reachable)
-        placed, servers = self.record.placement, self.state.of_kind(RoleKind.SERVER)
-        assert placed is not None
-        self._happen(events.Heard(role, request.incarnation))  # it could send no heartbeat while it waited
-        spec = self.spec
-        return messages.Welcome(
-            job=spec.name, rank=request.rank, workers=spec.workers, servers=self.record.addresses, placement=placed,
-            slots=spec.slots, seed=spec.seed, sync=spec.sync, heartbeat_s=spec.heartbeat_s,
-            incarnation=request.incarnation, lives=tuple(node.incarnation for node in servers),
-            generation=self.state.generation, objects=self.record.objects_for(request.rank), cache=spec.cache,
-            checkpoint_s=spec.checkpoints.every_s if spec.checkpoints.on else None,
-            feeding=spec.feeding, package=self._feeding.package,
-        )  # fmt: skip
-
-    def _join(self, peer: Peer, role: Role, request: messages.Join) -> None:
-        new = self.state.node(role).state is NodeState.EXPECTED
-        self._happen(events.Joined(role, request.incarnation, request.pid))
-        peer.role, peer.incarnation = role, request.incarnation
-        kind = "joined" if new else "reconnected"
-        self._tell(kind, role=str(role), pid=request.pid, incarnation=request.incarnation)
 
     def _from_agent(self, request: messages.Request) -> messages.Reply:
         match request:
