@@ -28,8 +28,13 @@ def proof(secret: bytes, side: str, challenge: bytes, own: bytes) -> bytes:
     return hmac.digest(secret, b"springtide-control/" + side.encode() + b"/" + challenge + own, "sha256")
 
 
-async def challenge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, term: int) -> None:
-    """Listener's part: returns once the caller has proved itself and been told which master this is."""
+async def challenge(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, term: int, *, plane: str = ""
+) -> None:
+    """Listener's part: returns once the caller has proved itself and been told which master this is.
+
+    A proof for one `plane` is none for another: peers of a job have their own (`train.shuffling`).
+    """
     nonce = secrets.token_bytes(NONCE_BYTES)
     writer.write(frames.pack(messages.Challenge(messages.VERSION, nonce)))
     answer = await _next(reader)
@@ -38,28 +43,29 @@ async def challenge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     problem = ""
     if answer.version != messages.VERSION:
         problem = f"this side speaks version {messages.VERSION} of the control protocol, you speak {answer.version}"
-    elif not hmac.compare_digest(answer.proof, proof(secret, "caller", nonce, answer.nonce)):
+    elif not hmac.compare_digest(answer.proof, proof(secret, plane + "caller", nonce, answer.nonce)):
         problem = "wrong secret: this address belongs to another job, or the secret file is stale"
     if problem:
         writer.write(frames.pack(messages.Refused("JobFailed", problem)))
         await writer.drain()
         raise Rejected(problem)
-    writer.write(frames.pack(messages.Accepted(proof(secret, "listener", answer.nonce, nonce), term)))
+    writer.write(frames.pack(messages.Accepted(proof(secret, plane + "listener", answer.nonce, nonce), term)))
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> int:
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, plane: str = "") -> int:
     """Caller's part: returns once both sides have proved themselves; the master's term."""
     asked = await _next(reader)
     if not isinstance(asked, messages.Challenge):
         raise Rejected(f"expected a challenge, got {type(asked).__name__}")
     nonce = secrets.token_bytes(NONCE_BYTES)
-    writer.write(frames.pack(messages.Answer(messages.VERSION, nonce, proof(secret, "caller", asked.nonce, nonce))))
+    shown = proof(secret, plane + "caller", asked.nonce, nonce)
+    writer.write(frames.pack(messages.Answer(messages.VERSION, nonce, shown)))
     verdict = await _next(reader)
     if isinstance(verdict, messages.Refused):
         raise Rejected(verdict.error)
     if not isinstance(verdict, messages.Accepted):
         raise Rejected(f"expected a verdict, got {type(verdict).__name__}")
-    if not hmac.compare_digest(verdict.proof, proof(secret, "listener", nonce, asked.nonce)):
+    if not hmac.compare_digest(verdict.proof, proof(secret, plane + "listener", nonce, asked.nonce)):
         raise Rejected("the other side does not know the job's secret")
     return verdict.term
 
