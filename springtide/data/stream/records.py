@@ -171,7 +171,7 @@ def concat(pieces: Sequence[Records]) -> Records:
 
 def from_bytes(data: Buffer) -> Records:
     """What `to_bytes` made, over the same memory. BadInput when it is anything else."""
-    view = data.data if isinstance(data, np.ndarray) else memoryview(data).cast("B")
+    view = view_of(data)
     if len(view) < HEADER.size:
         raise _bad(f"{len(view)} bytes are less than a header of {HEADER.size}")
     magic, version, how_sizes, how_offsets, how_times, count, payload_bytes, first, size, at = HEADER.unpack_from(view)
@@ -198,6 +198,11 @@ def from_bytes(data: Buffer) -> Records:
         times = _from_micros(at, columns[2])
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[:count]
     return Records(np.frombuffer(view, np.uint8, payload_bytes, at_byte), starts, ends, offsets, times)
+
+
+def view_of(data: Buffer) -> memoryview:
+    """The bytes of any buffer, without a copy."""
+    return (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
 
 
 def _ends(sizes: NDArray[np.int64], how: int, count: int, size: int, payload_bytes: int) -> Ints:

@@ -1,0 +1,83 @@
+"""Where each partition begins and ends now, in a file that all producers and readers of a log have mapped.
+
+A reader of 800 partitions sees what is new by looking at memory: no file is opened, no call made. A producer stores the
+new end last, when bytes and index are written: that is when records exist. After a boot the file counts for nothing and
+is made anew from the segments. In: writer.py stores. Out: reader.py, stream.py look.
+"""
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.data.stream.log import layout
+from springtide.domain.streams import MOST_PARTITIONS
+
+START, END, CHANGES, BYTES, CHECKED, LAST_US = range(6)
+"""Oldest offset kept, one more than the newest, how often segments came or went, bytes kept, whether the newest segment
+was checked since the boot, when the newest record came."""
+FIELDS = 8
+MAGIC = b"heads 1\n"
+HEAD_BYTES = 64
+NAME_BYTES = 48
+SEALING, PARTITIONS = 6, 7
+"""Places in the header (of 8-byte words) after the boot's name: whether the log is sealed, and how many partitions."""
+OPEN, CLOSING, SEALED = 0, 1, 2
+"""Of `sealing`: records come; no more come, but one may be on its way; the ends are final."""
+
+
+class Heads:
+    """The mapped file. Rows are partitions, columns the fields above."""
+
+    def __init__(self, path: Path) -> None:
+        handle = os.open(path, os.O_RDWR)
+        try:
+            self._map = mmap.mmap(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8)
+        finally:
+            os.close(handle)
+        words: NDArray[np.int64] = np.frombuffer(self._map, np.int64)
+        self._header = words[: HEAD_BYTES // 8]
+        self.rows: NDArray[np.int64] = words[HEAD_BYTES // 8 :].reshape(-1, FIELDS)
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return int(self._header[PARTITIONS])
+
+    @partitions.setter
+    def partitions(self, count: int) -> None:
+        self._header[PARTITIONS] = count
+
+    @property
+    def sealing(self) -> int:
+        """Whether records may still come."""
+        return int(self._header[SEALING])
+
+    @sealing.setter
+    def sealing(self, how: int) -> None:
+        self._header[SEALING] = how
+
+    @property
+    def of_this_boot(self) -> bool:
+        """Whether what is stored here was stored since the machine started."""
+        return self._map[:NAME_BYTES] == _name()
+
+    def begin(self, partitions: int) -> None:
+        """All rows are right now."""
+        self.partitions = partitions
+        self._map[:NAME_BYTES] = _name()
+
+
+def make(path: Path) -> None:
+    """The file, with nothing in it yet; one that is there stays."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        os.ftruncate(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8)  # sparse: what is not used takes no room
+    finally:
+        os.close(handle)
+
+
+def _name() -> bytes:
+    return (MAGIC + layout.boot_id()).ljust(NAME_BYTES, b"\0")

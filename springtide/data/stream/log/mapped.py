@@ -1,0 +1,36 @@
+"""A file mapped for reading, past its end too: as it grows, more of the same mapping can be read.
+
+Python's own mmap does not map beyond the end, and keeps a file descriptor a mapping; a reader of 800 partitions has one
+mapping each. The mapping goes when nothing refers to its array any more. In: reader.py.
+"""
+
+import ctypes
+import os
+import weakref
+
+import numpy as np
+
+from springtide.data.stream.records import Bytes
+
+PROT_READ, MAP_SHARED = 1, 1
+FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+]  # fmt: skip
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def map_file(handle: int, size: int) -> Bytes:
+    """The first `size` bytes of an open file, which may be shorter: read no further than it reaches."""
+    address = _libc.mmap(None, size, PROT_READ, MAP_SHARED, handle, 0)
+    if address == FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)}: {size} bytes cannot be mapped")
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, _libc.munmap, address, size).atexit = False
+    array: Bytes = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
+    array.flags.writeable = False
+    return array

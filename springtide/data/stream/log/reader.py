@@ -1,0 +1,158 @@
+"""One reader of a log: looks at heads.py for what is new, and gives records out of mapped files, without copying them.
+
+In: `stream.open()`. Out: `Chunk`s. Waiting is a short sleep between looks: a look costs microseconds however many
+partitions there are. Next: train/online/.
+"""
+
+import bisect
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from springtide import errors
+from springtide.data.stream.base import Chunk
+from springtide.data.stream.log import heads, layout, mapped, segment
+from springtide.data.stream.log.heads import Heads
+from springtide.data.stream.records import Bytes, Ints, Records
+
+NAP_S = 0.002  # a look costs about 10 us: 0.5% of a core while nothing comes
+SPARE_BYTES = 2**20  # mapped beyond what a segment should have: it is mapped anew when one large append takes more
+
+
+class LogReader:
+    """A `StreamReader` for the log in a folder."""
+
+    def __init__(self, folder: Path, watched: Heads) -> None:
+        self._folder = folder
+        self._heads = watched
+        self._places: dict[int, _Place] = {}
+        self._order: Ints = np.empty(0, np.int64)
+        self._at: Ints = np.empty(0, np.int64)  # where we stand, in the same order
+        self._turn = 0  # partition that is served first
+        self._room = layout.load(folder).segment_bytes + SPARE_BYTES
+
+    def assign(self, positions: Mapping[int, int]) -> None:
+        """Read these partitions from now on, each from this offset."""
+        for partition, offset in positions.items():
+            if not 0 <= partition < self._heads.partitions or offset < 0:
+                raise errors.BadInput(
+                    f"offset {offset} of partition {partition} cannot be read; the log at {self._folder} has "
+                    f"partitions 0 to {self._heads.partitions - 1}, and offsets begin at 0"
+                )
+        old = self._places
+        self._places = {}
+        for partition in sorted(positions):
+            folder = layout.partition_folder(self._folder, partition)
+            self._places[partition] = old.get(partition) or _Place(folder, self._heads.rows[partition], self._room)
+        self._order = np.fromiter(self._places, np.int64, len(self._places))
+        self._at = np.fromiter((positions[partition] for partition in self._places), np.int64, len(self._places))
+
+    def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
+        """What there is; waits at most `timeout_s` while there is nothing."""
+        until = time.monotonic() + timeout_s
+        while True:
+            chunks = self._sweep(max(1, most))
+            left = until - time.monotonic()
+            if chunks or left <= 0:
+                return chunks
+            time.sleep(min(NAP_S, left))
+
+    def ends(self) -> Mapping[int, int]:
+        """One more than the newest offset of each partition assigned."""
+        ends = self._heads.rows[self._order, heads.END]
+        return dict(zip(self._order.tolist(), ends.tolist(), strict=True))
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._places = {}
+        self._order = np.empty(0, np.int64)
+
+    def _sweep(self, most: int) -> list[Chunk]:
+        """Once around the partitions that have something, beginning after the one that was last served."""
+        rows = self._heads.rows
+        news = np.flatnonzero((rows[self._order, heads.END] > self._at) | (rows[self._order, heads.START] > self._at))
+        if not len(news):
+            return []
+        behind = np.roll(news, -int(np.searchsorted(self._order[news], self._turn))).tolist()
+        chunks: list[Chunk] = []
+        for i, which in enumerate(behind):
+            partition = int(self._order[which])
+            share = -(-most // (len(behind) - i))
+            chunk = self._places[partition].read(partition, int(self._at[which]), share)
+            if chunk is not None:
+                chunks.append(chunk)
+                self._at[which] = chunk.next
+                self._turn = partition + 1
+                most -= len(chunk.records)
+            if most <= 0:
+                break
+        return chunks
+
+
+class _Place:
+    """One partition, with the segment mapped that was read last."""
+
+    def __init__(self, folder: Path, row: Ints, room: int) -> None:
+        self._folder = folder
+        self._row = row
+        self._room = room
+        self._changes = -1
+        self._bases: list[int] = []
+        self._base = -1
+        self._data: Bytes = np.empty(0, np.uint8)
+
+    def read(self, partition: int, first: int, most: int) -> Chunk | None:
+        """The next records from `first` on, of one segment at most; None when nothing is told of any offset."""
+        for _ in range(3):  # a segment may go while we look for it: then there is a later one
+            if self._changes != self._row[heads.CHANGES]:
+                self._changes = int(self._row[heads.CHANGES])
+                self._bases = layout.bases(self._folder)
+            end, start = int(self._row[heads.END]), int(self._row[heads.START])
+            at = max(first, start)
+            which = bisect.bisect_right(self._bases, at) - 1
+            limit = self._bases[which + 1] if which + 1 < len(self._bases) else end
+            try:
+                if which < 0:
+                    raise FileNotFoundError
+                records = self._records(self._bases[which], at, min(end, limit, at + most))
+            except FileNotFoundError:
+                self._changes = -1
+                continue
+            reached = int(records.offsets[-1]) + 1 if len(records) else at
+            if reached < limit <= end and len(records) < min(most, limit - at):
+                reached = limit  # entries that were lost with their bytes leave a gap before the next segment
+            lost = max(0, start - first)
+            told = Chunk(partition=partition, first=first, next=reached, records=records, expired=lost)
+            return told if reached > first else None
+        return None
+
+    def _records(self, base: int, first: int, end: int) -> Records:
+        """Offsets `first` to `end` of the segment that begins with `base`, as far as they are there."""
+        place = first - base
+        skip = 1 if place else 0  # the entry before tells where the first begins
+        index = os.open(layout.index_path(self._folder, base), os.O_RDONLY)
+        try:
+            found = segment.entries(index, place - skip, end - first + skip)
+        finally:
+            os.close(index)
+        if len(found) <= skip:
+            return Records.none()
+        ends = found["end"].astype(np.int64)
+        starts = ends[:-1] if skip else np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        ends = ends[skip:]
+        if base != self._base or int(ends[-1]) > len(self._data):
+            self._map(base, int(ends[-1]))
+        times = found["at_us"][skip:] / 1e6
+        return Records(self._data, starts, ends, np.arange(first, first + len(ends)), times)
+
+    def _map(self, base: int, size: int) -> None:
+        """Map the data of a segment, with room to grow: `size` bytes at least."""
+        handle = os.open(layout.data_path(self._folder, base), os.O_RDONLY)
+        try:
+            self._data = mapped.map_file(handle, max(self._room, size))
+        finally:
+            os.close(handle)
+        self._base = base

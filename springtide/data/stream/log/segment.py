@@ -1,0 +1,69 @@
+"""The index of one segment: entries of whole appends, and how much of them survived a crash.
+
+In: writer.py when it opens a partition, reader.py for entries. An append is whole when its last entry is there; after a
+boot also only when its bytes have the CRC that this entry tells.
+"""
+
+import os
+import zlib
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.data.stream.log.layout import ENTRY, FORMAT, HEADER, MAGIC, WIDTH
+
+Entries: TypeAlias = NDArray[np.void]
+
+
+def header(base: int) -> bytes:
+    """What an index file begins with."""
+    return np.array([(MAGIC, FORMAT, WIDTH, base)], HEADER).tobytes()
+
+
+def entries(handle: int, first: int, count: int) -> Entries:
+    """So many entries of an index file from place `first` on; fewer when there are no more whole ones."""
+    raw = os.pread(handle, count * WIDTH, WIDTH + first * WIDTH)
+    return np.frombuffer(raw, ENTRY, len(raw) // WIDTH)
+
+
+def length(handle: int) -> int:
+    """Whole entries of an index file, whether their append is whole or not."""
+    return max(0, os.fstat(handle).st_size // WIDTH - 1)
+
+
+def check_header(handle: int, base: int, path: object) -> None:
+    """BadInput unless this is the index of a segment that begins with this offset."""
+    if os.pread(handle, WIDTH, 0) != header(base):
+        raise errors.BadInput(f"{path} is not an index of this version: the folder is damaged; restore or delete it")
+
+
+def whole(handle: int) -> int:
+    """Entries of appends that are whole."""
+    count = length(handle)
+    step = 1
+    while count > 0:  # nearly always the very last entry ends an append
+        step = min(step, count)
+        ends = np.flatnonzero(entries(handle, count - step, step)["records"])
+        if len(ends):
+            return count - step + int(ends[-1]) + 1
+        count, step = count - step, step * 64
+    return 0
+
+
+def sound(index: int, data: int, count: int) -> int:
+    """Of `count` entries, how many are of appends whose bytes are what they were: all before the first that is not."""
+    good, begin = 0, 0
+    size = os.fstat(data).st_size
+    whole_index = entries(index, 0, count)
+    for last in np.flatnonzero(whole_index["records"]).tolist():
+        end, crc, records = (int(whole_index[field][last]) for field in ("end", "crc", "records"))
+        if last + 1 - good != records or not begin <= end <= size:
+            break
+        if np.any(np.diff(whole_index["end"][good : last + 1], prepend=begin) < 0):
+            break
+        if zlib.crc32(os.pread(data, end - begin, begin)) != crc:
+            break
+        good, begin = last + 1, end
+    return good

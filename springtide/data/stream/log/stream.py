@@ -1,0 +1,194 @@
+"""A log in a folder as a `Stream`: make it, open it, grow it, seal it, and tell where its partitions begin and end.
+
+In: `open.open_stream("log:///path")`, produce.py. Next: writer.py appends, reader.py reads.
+"""
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import numpy as np
+
+from springtide import errors
+from springtide.data.stream.log import heads, layout, segment
+from springtide.data.stream.log.heads import Heads
+from springtide.data.stream.log.layout import Settings
+from springtide.data.stream.log.reader import LogReader
+from springtide.data.stream.log.tail import Tail
+from springtide.data.stream.log.writer import LogWriter
+from springtide.domain.streams import Seen
+
+
+class LogStream:
+    """The log in a folder. Any thread and any process of this machine may have it open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        layout.load(folder)
+        self._heads = Heads(_heads_file(folder))
+        if not self._heads.of_this_boot:
+            _look_again(folder, self._heads)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"log://{self.folder}"
+
+    @property
+    def settings(self) -> Settings:
+        """As they are now."""
+        return layout.load(self.folder)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether its ends are final."""
+        return self._heads.sealing == heads.SEALED
+
+    def partitions(self) -> int:
+        """How many there are now."""
+        return self._heads.partitions
+
+    def bounds(self, start: str = "earliest") -> list[Seen]:
+        """Every partition: where a job begins that says `start`, the end now, and whether it is final."""
+        final = self.sealed  # before the ends are read: what comes between the two is not missed
+        rows = self._heads.rows[: self.partitions()]
+        ends = rows[:, heads.END].tolist()
+        if start == "earliest":
+            starts = rows[:, heads.START].tolist()
+        elif start == "latest":
+            starts = list(ends)
+        else:
+            at = _time_of(start)
+            starts = [self._since(partition, at, end) for partition, end in enumerate(ends)]
+        return [Seen(i, min(a, b), b, final) for i, (a, b) in enumerate(zip(starts, ends, strict=True))]
+
+    def kept_bytes(self) -> list[int]:
+        """Bytes of records that each partition has."""
+        return [int(count) for count in self._heads.rows[: self.partitions(), heads.BYTES]]
+
+    def open(self) -> LogReader:
+        """A reader."""
+        return LogReader(self.folder, self._heads)
+
+    def writer(self) -> LogWriter:
+        """A producer."""
+        return LogWriter(self.folder, self._heads)
+
+    def grow(self, partitions: int) -> None:
+        """Have so many partitions from now on; those there are stay."""
+        with layout.locked(self.folder):
+            settings = layout.load(self.folder)
+            if partitions < settings.partitions:
+                raise errors.BadInput(
+                    f"the log at {self.folder} has {settings.partitions} partitions; it cannot shrink to {partitions}"
+                )
+            if settings.sealed:
+                raise errors.BadInput(f"the log at {self.folder} is sealed: it cannot grow any more")
+            grown = layout.check(msgspec.structs.replace(settings, partitions=partitions))
+            _make_partitions(self.folder, range(settings.partitions, partitions), grown, self._heads)
+            layout.store(self.folder, grown)
+            self._heads.partitions = partitions
+
+    def seal(self) -> None:
+        """Nothing comes any more: jobs that read the log end when they have trained what is there."""
+        with layout.locked(self.folder):
+            settings = layout.load(self.folder)
+            layout.store(self.folder, msgspec.structs.replace(settings, sealed=True))
+            if self._heads.sealing == heads.OPEN:
+                self._heads.sealing = heads.CLOSING
+            for partition in range(settings.partitions):  # an append that is under way ends first
+                _mend(self.folder, partition, settings, self._heads)
+            self._heads.sealing = heads.SEALED
+
+    def close(self) -> None:
+        """Nothing is held: mapped memory goes with the object."""
+
+    def _since(self, partition: int, at: float, end: int) -> int:
+        """Offset of the first record that was appended at this time or later, as far as clocks ran forward."""
+        folder = layout.partition_folder(self.folder, partition)
+        for base in reversed(layout.bases(folder)):
+            try:
+                index = os.open(layout.index_path(folder, base), os.O_RDONLY)
+            except FileNotFoundError:
+                break
+            try:
+                times = segment.entries(index, 0, segment.whole(index))["at_us"]
+            finally:
+                os.close(index)
+            if len(times) and int(times[0]) < at * 1e6:
+                return base + int(np.argmax(times >= at * 1e6)) if int(times.max()) >= at * 1e6 else end
+            end = base
+        return end
+
+
+def create(folder: Path, settings: Settings) -> LogStream:
+    """A new log in a folder, which may be there but must not be a log."""
+    layout.check(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    with layout.locked(folder):
+        if (folder / "log.json").exists():
+            raise errors.BadInput(f"there is a log at {folder} already; append to it, or delete the folder")
+        told = Heads(_heads_file(folder))
+        told.rows[: settings.partitions] = 0
+        told.sealing = heads.OPEN
+        _make_partitions(folder, range(settings.partitions), settings, told)
+        told.begin(settings.partitions)
+        layout.store(folder, settings)
+    return LogStream(folder)
+
+
+def open_url(url: str) -> LogStream:
+    """The log that ``log:///path/to/folder`` names."""
+    return LogStream(folder_of(url))
+
+
+def folder_of(url: str) -> Path:
+    """The folder that a URL names; ``log://folder`` is one below where we stand."""
+    parts = urlsplit(url)
+    path = unquote(parts.netloc + parts.path)
+    if not path or parts.query or parts.fragment:
+        raise errors.BadInput(f"{url!r} names no folder; a log's URL is like log:///path/to/folder, without options")
+    return Path(path).absolute()
+
+
+def _heads_file(folder: Path) -> Path:
+    heads.make(folder / "heads")
+    return folder / "heads"
+
+
+def _make_partitions(folder: Path, which: range, settings: Settings, told: Heads) -> None:
+    for partition in which:
+        layout.partition_folder(folder, partition).mkdir(exist_ok=True)
+        told.rows[partition] = 0
+        _mend(folder, partition, settings, told)
+
+
+def _mend(folder: Path, partition: int, settings: Settings, told: Heads) -> None:
+    tail = Tail(folder, partition, settings, told)
+    try:
+        tail.open()
+    finally:
+        tail.close()
+
+
+def _look_again(folder: Path, told: Heads) -> None:
+    """The machine was started anew: find every end in the files, and what did not survive."""
+    with layout.locked(folder):
+        if told.of_this_boot:
+            return
+        settings = layout.load(folder)
+        told.rows[: settings.partitions] = 0
+        for partition in range(settings.partitions):
+            _mend(folder, partition, settings, told)
+        told.sealing = heads.SEALED if settings.sealed else heads.OPEN
+        told.begin(settings.partitions)
+
+
+def _time_of(start: str) -> float:
+    try:
+        return float(start)
+    except ValueError:
+        raise errors.BadInput(
+            f"a stream cannot start at {start!r}; say earliest, latest, or a time of day in seconds since 1970"
+        ) from None

@@ -1,0 +1,214 @@
+"""The end of one partition, as a producer has it open: append, begin the next segment, delete the oldest.
+
+Several producers may have the same partition open. Each change is made under a lock on the partition's folder, and
+begins with a look at whether the end is where this producer left it; when not (another has appended, or died while it
+did) the files tell. Bytes are written first, then their index entries, then the end is stored in heads.py: who dies on
+the way has appended nothing. Offsets are never used twice: entries that a reader may have seen and whose bytes are lost
+(the machine died) leave a gap. In: writer.py.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from springtide import errors
+from springtide.data.stream.log import heads, keeping, layout, segment
+from springtide.data.stream.log.layout import ENTRY, WIDTH, Settings
+from springtide.data.stream.records import Buffer, Ints, view_of
+
+
+class Tail:
+    """One partition, open for appending."""
+
+    def __init__(self, folder: Path, partition: int, settings: Settings, told: heads.Heads) -> None:
+        self._folder = layout.partition_folder(folder, partition)
+        self._settings = settings
+        self._heads = told
+        self._row = told.rows[partition]
+        self._index = self._data = self._lock = -1
+        self._lock = os.open(self._folder, os.O_RDONLY)
+        self._base = self._count = self._position = 0  # of the newest segment: first offset, entries, bytes
+        self._changes = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def append(self, payload: Buffer, ends: Ints, at_us: int) -> int:
+        """Append records, all or none; the offset of the first."""
+        view = view_of(payload)
+        with self._alone():
+            if self._heads.sealing != heads.OPEN:
+                raise errors.BadInput(f"the log of {self._folder} is sealed: nothing can be appended any more")
+            if self._position and self._position + int(ends[-1]) > self._settings.segment_bytes:
+                self._next_segment(self._base + self._count)
+                self._delete_old(at_us / 1e6)
+            first = self._base + self._count
+            new = np.zeros(len(ends), ENTRY)
+            new["end"] = ends + self._position
+            new["at_us"] = at_us
+            new["crc"][-1] = zlib.crc32(view)
+            new["records"][-1] = len(ends)
+            self._write(view, new)
+            self._position, self._count = int(new["end"][-1]), self._count + len(new)
+            self._row[heads.BYTES] += int(ends[-1])
+            self._row[heads.LAST_US] = at_us
+            self._row[heads.END] = first + len(new)
+            return first
+
+    def open(self) -> None:
+        """Find the end, and mend what a crash has left."""
+        with self._alone():
+            pass
+
+    def trim(self, at: float) -> int:
+        """Delete what retention no longer keeps, the newest segment included when all of it is old; segments gone."""
+        with self._alone():
+            keep_s = self._settings.retain_s
+            if self._count and keep_s is not None and self._newest_at(self._base) < at - keep_s:
+                self._next_segment(self._base + self._count)
+            return self._delete_old(at)
+
+    def sync(self) -> None:
+        """Force what was appended to disk."""
+        if self._data >= 0:
+            os.fsync(self._data)
+            os.fsync(self._index)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for handle in (self._index, self._data, self._lock):
+            if handle >= 0:
+                os.close(handle)
+        self._index = self._data = self._lock = -1
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            if (
+                self._changes != self._row[heads.CHANGES]
+                or self._row[heads.END] != self._base + self._count
+                or not self._row[heads.CHECKED]
+                or os.fstat(self._index).st_size != WIDTH * (1 + self._count)
+            ):
+                self._find_end()
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _write(self, payload: memoryview, new: segment.Entries) -> None:
+        try:
+            _write_at(self._data, payload, self._position)
+            if self._settings.sync == "append":
+                os.fsync(self._data)
+            _write_at(self._index, memoryview(new.tobytes()), WIDTH * (1 + self._count))
+            if self._settings.sync == "append":
+                os.fsync(self._index)
+        except OSError as error:
+            os.ftruncate(self._index, WIDTH * (1 + self._count))
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise errors.DiskFull(
+                    f"no room for {len(payload)} bytes in {self._folder}; nothing of them was appended: "
+                    "free some, or give the log less to keep (retain_bytes, retain_s)"
+                ) from None
+            raise
+
+    def _find_end(self) -> None:
+        """What the files say: the newest segment, its whole appends; what is beyond goes."""
+        known = layout.bases(self._folder)
+        if not known:
+            self._next_segment(int(self._row[heads.START]))
+        else:
+            self._open_segment(known[-1])
+        there = segment.whole(self._index)
+        good = there if self._row[heads.CHECKED] else segment.sound(self._index, self._data, there)
+        if segment.length(self._index) != good or os.fstat(self._index).st_size != WIDTH * (1 + good):
+            os.ftruncate(self._index, WIDTH * (1 + good))
+        self._count = good
+        self._position = int(segment.entries(self._index, good - 1, 1)["end"][0]) if good else 0
+        if good < there:  # a reader may have seen them: their offsets are not used again
+            self._next_segment(self._base + there)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Store what was found."""
+        kept = layout.bases(self._folder)
+        closed = sum(os.stat(layout.data_path(self._folder, base)).st_size for base in kept[:-1])
+        self._row[heads.START] = kept[0]
+        self._row[heads.BYTES] = closed + self._position
+        self._row[heads.CHECKED] = 1
+        if self._row[heads.CHANGES] == 0:
+            self._row[heads.CHANGES] = 1
+        self._changes = int(self._row[heads.CHANGES])
+        if self._count:
+            self._row[heads.LAST_US] = int(segment.entries(self._index, self._count - 1, 1)["at_us"][0])
+        self._row[heads.END] = self._base + self._count
+
+    def _open_segment(self, base: int) -> None:
+        path = layout.index_path(self._folder, base)
+        index = os.open(path, os.O_RDWR)
+        try:
+            segment.check_header(index, base, path)
+            data = os.open(layout.data_path(self._folder, base), os.O_RDWR)
+        except BaseException:
+            os.close(index)
+            raise
+        for old in (self._index, self._data):
+            if old >= 0:
+                os.close(old)
+        self._index, self._data, self._base = index, data, base
+
+    def _next_segment(self, base: int) -> None:
+        """Close the newest one for good, and begin another with this offset."""
+        if self._data >= 0:
+            os.ftruncate(self._data, self._position)  # what a producer that died has left beyond
+            self.sync()
+        os.close(os.open(layout.data_path(self._folder, base), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666))
+        path = layout.index_path(self._folder, base)
+        new = path.with_suffix(".new")
+        new.write_bytes(segment.header(base))
+        new.replace(path)
+        os.fsync(self._lock)
+        self._open_segment(base)
+        self._count = self._position = 0
+        self._row[heads.CHANGES] += 1
+        self._changes = int(self._row[heads.CHANGES])
+        self._row[heads.END] = base
+
+    def _delete_old(self, at: float) -> int:
+        """Readers learn first that these offsets are gone, then the files go; who has one mapped reads on."""
+        known = layout.bases(self._folder)
+        rules = self._settings
+        if rules.retain_bytes is None and rules.retain_s is None:
+            return 0
+        segments = [
+            keeping.Kept(os.stat(layout.data_path(self._folder, base)).st_size, self._newest_at(base)) for base in known
+        ]
+        gone = keeping.too_many(segments, retain_bytes=rules.retain_bytes, retain_s=rules.retain_s, at=at)
+        if gone:
+            self._row[heads.START] = known[gone]
+            self._row[heads.BYTES] -= sum(one.bytes for one in segments[:gone])
+            self._row[heads.CHANGES] += 1
+            self._changes = int(self._row[heads.CHANGES])
+        for base in known[:gone]:  # the index first: a segment without one is not a segment
+            layout.index_path(self._folder, base).unlink()
+            layout.data_path(self._folder, base).unlink()
+        return gone
+
+    def _newest_at(self, base: int) -> float:
+        """When the newest record of a segment came; of one with none: never."""
+        with layout.index_path(self._folder, base).open("rb") as file:
+            count = segment.whole(file.fileno())
+            return int(segment.entries(file.fileno(), count - 1, 1)["at_us"][0]) / 1e6 if count else float("inf")
+
+
+def _write_at(handle: int, view: memoryview, position: int) -> None:
+    while len(view):
+        done = os.pwrite(handle, view, position)
+        view, position = view[done:], position + done

@@ -1,0 +1,81 @@
+"""One producer of a log: records to partitions, with few files open at a time.
+
+In: produce.py, `stream.writer()`. Next: tail.py, a partition.
+"""
+
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+
+from springtide import errors
+from springtide.data.stream.log import layout
+from springtide.data.stream.log.heads import Heads
+from springtide.data.stream.log.tail import Tail
+from springtide.data.stream.records import Buffer, Ints, view_of
+
+MOST_OPEN = 200  # partitions; three file descriptors each, and a process usually has 1024
+
+
+class LogWriter:
+    """A `StreamWriter` for the log in a folder. One thread; several writers may append at once."""
+
+    def __init__(self, folder: Path, heads: Heads) -> None:
+        self._folder = folder
+        self._heads = heads
+        self._settings = layout.load(folder)
+        self._tails: OrderedDict[int, Tail] = OrderedDict()
+
+    def append(self, partition: int, payload: Buffer, ends: Ints, *, at: float | None = None) -> None:
+        """Append records, all or none. `at` is when: now, unless a test says otherwise."""
+        if not len(ends):
+            return
+        ends, size = np.asarray(ends, np.int64), len(view_of(payload))
+        if int(ends[-1]) != size or ends[0] < 0 or np.any(np.diff(ends) < 0):
+            raise errors.BadInput(
+                f"records that end at {int(ends[0])}..{int(ends[-1])} do not fit {size} bytes; "
+                "ends must rise, and the last be where the payload ends"
+            )
+        now = time.time() if at is None else at
+        self._tail(partition).append(payload, ends, round(now * 1e6))
+
+    def put(self, partition: int, bodies: list[bytes], *, at: float | None = None) -> None:
+        """Append these records."""
+        ends = np.cumsum(np.fromiter((len(body) for body in bodies), np.int64, len(bodies)))
+        self.append(partition, b"".join(bodies), ends, at=at)
+
+    def trim(self, *, at: float | None = None) -> int:
+        """Delete in all partitions what retention no longer keeps; how many segments went."""
+        now = time.time() if at is None else at
+        return sum(self._tail(partition).trim(now) for partition in range(self._heads.partitions))
+
+    def flush(self) -> None:
+        """Force what was appended to disk. Readers have it already."""
+        for tail in self._tails.values():
+            tail.sync()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        while self._tails:
+            self._tails.popitem()[1].close()
+
+    def _tail(self, partition: int) -> Tail:
+        tail = self._tails.get(partition)
+        if tail is not None:
+            self._tails.move_to_end(partition)
+        else:
+            tail = self._open(partition)
+        return tail
+
+    def _open(self, partition: int) -> Tail:
+        if not 0 <= partition < self._heads.partitions:
+            raise errors.BadInput(
+                f"the log at {self._folder} has partitions 0 to {self._heads.partitions - 1}, not {partition}"
+            )
+        if len(self._tails) >= MOST_OPEN:
+            self._tails.popitem(last=False)[1].close()
+        tail = Tail(self._folder, partition, self._settings, self._heads)
+        tail.open()
+        self._tails[partition] = tail
+        return tail
