@@ -35,6 +35,7 @@ from springtide.master.record import Record
 from springtide.master.rollout import Rollout
 from springtide.master.rounds import Rounds
 from springtide.master.saving import Saving
+from springtide.master.shufflers import ShufflerList
 from springtide.master.stepping import Stepping
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
@@ -96,6 +97,7 @@ class Desk:
             Hands(happen=self._happen, tell=self._tell, clock=clock, moving=lambda: self._rollout.moving),
         )  # fmt: skip
         self._feeding = Feeding(doors, self._agreeing, clock, story.path.parent, self.autoscale)
+        self._shufflers = ShufflerList(record.state)
         self._joining = Joining(
             doors, rounds=self.rounds, healing=self._healing, rollout=self._rollout, feeding=self._feeding
         )
@@ -377,6 +379,7 @@ class Desk:
             healing=self.state.healing, group_lost=self.state.generation if self.state.group_lost else 0,
             goal=self._rollout.news_for(request.epoch), save=self._stepping.due(),
             feeders=self._feeding.news_for(request.feeders),
+            shufflers=self._shufflers.heard(holder, request.shuffle, request.shufflers),
         )  # fmt: skip
 
     def _take_report(self, role: Role, incarnation: int, report: messages.Report | None) -> None:

@@ -37,6 +37,7 @@ from springtide.rpc.saving import MirrorPart as MirrorPart
 from springtide.rpc.saving import Save as Save
 from springtide.rpc.saving import Saved as Saved
 from springtide.rpc.saving import SaveRequest as SaveRequest
+from springtide.rpc.shuffling import Shufflers as Shufflers
 from springtide.rpc.together import AtStep as AtStep
 from springtide.rpc.together import Enter as Enter
 from springtide.rpc.together import Form as Form
@@ -112,6 +113,10 @@ class Heartbeat(Message, frozen=True):
     """Of a server that knows its slots."""
     feeders: int = 0
     """Of a worker: the epoch of the `Feeders` that it knows; 0: of none."""
+    shuffle: str = ""
+    """Of a worker that trains from a stream: where it takes batches from others; empty: nowhere."""
+    shufflers: int = 0
+    """Of the same: digest of the `Shufflers` that it knows; 0: of none."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -258,6 +263,8 @@ class Pulse(Message, frozen=True):
     """To a server: whose slots are whose, and which to hand over. To a worker: where slots are, when it lags."""
     feeders: Feeders | None = None
     """Who feeds, where that is news."""
+    shufflers: Shufflers | None = None
+    """Where workers take batches of a stream from each other, where that is news."""
 
 
 class ServerWelcome(Message, frozen=True):

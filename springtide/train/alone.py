@@ -12,6 +12,7 @@ from springtide.domain.job import Blame
 from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
 from springtide.rpc.messages import AtStep, End, Feeders, Form, Formed, Leased, Report, Servers, Wait, Welcome
+from springtide.rpc.shuffling import Shufflers
 from springtide.train.hands import Hands
 
 ALONE = Holder(rank=0)
@@ -110,6 +111,9 @@ class AloneLink:
 
     def follow_feeders(self, call: Callable[[Feeders], None]) -> None:
         """There are none."""
+
+    def shuffle_at(self, address: str, call: Callable[[Shufflers], None]) -> None:
+        """There are no other workers."""
 
     def unfed(self, why: str) -> None:
         """Nobody wanted to."""

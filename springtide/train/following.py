@@ -1,4 +1,4 @@
-"""Where slots are and who feeds, as the master tells it: taken from pulses, told to those who go by it.
+"""Where slots are, who feeds and who shuffles, as the master tells it: from pulses to those who go by it.
 
 In: what `train.link`'s pulses say. Out: calls of whoever routes requests (`embedding.client`), off the heartbeat's
 thread, or is fed (`train.feeding`); and the epochs that the next heartbeat acknowledges: a server leaves only once
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from springtide import errors
 from springtide.domain.cluster import Placement
-from springtide.rpc.messages import Feeders, Goal
+from springtide.rpc.messages import Feeders, Goal, Shufflers
 
 log = logging.getLogger(__name__)
 
@@ -94,3 +94,17 @@ class FeedersFollower:
             self._call = call
             if self._newest is not None:
                 call(self._newest)
+
+
+class ShufflersFollower:
+    """The newest word on where workers take batches from each other."""
+
+    def __init__(self, call: Callable[[Shufflers], None]) -> None:
+        self._call = call
+        self.digest = 0
+        """Of the list that is known; 0: none."""
+
+    def take(self, news: Shufflers) -> None:
+        """News from the master."""
+        self.digest = news.digest
+        self._call(news)

@@ -18,8 +18,9 @@ from springtide.domain.samples import DatasetCard
 from springtide.rpc import channel, messages
 from springtide.rpc.messages import AtStep, End, Form, Formed, Leased, Regroup, Report, Servers, Wait, Welcome
 from springtide.rpc.messages import Feeders as Feeders
+from springtide.rpc.shuffling import Shufflers
 from springtide.train.alone import AloneLink as AloneLink
-from springtide.train.following import FeedersFollower, SlotsFollower
+from springtide.train.following import FeedersFollower, ShufflersFollower, SlotsFollower
 from springtide.train.hands import Hands, Words
 
 _current: "Link | None" = None
@@ -143,6 +144,10 @@ class Link(Protocol):
         """Hear which data workers feed. Called in the link's thread, and must neither wait nor ask."""
         ...
 
+    def shuffle_at(self, address: str, call: Callable[[Shufflers], None]) -> None:
+        """Batches of a stream are taken from other workers there; hear where they are, in the link's thread."""
+        ...
+
     def unfed(self, why: str) -> None:
         """Data workers cannot feed the workers of this job: why."""
         ...
@@ -187,6 +192,7 @@ class MasterLink:
         self._servers: Servers | None = None
         self._follow: Callable[[Servers], None] = lambda _: None
         self._slots, self._feeders = SlotsFollower(), FeedersFollower()
+        self._shuffle, self._shufflers = "", ShufflersFollower(lambda _: None)
 
     def join(self) -> Welcome:
         """Enter the job; see `Link.join`."""
@@ -289,6 +295,10 @@ class MasterLink:
         """Hear which data workers feed, and at once what was heard before."""
         self._feeders.follow(call)
 
+    def shuffle_at(self, address: str, call: Callable[[Shufflers], None]) -> None:
+        """Batches of a stream are taken from other workers there."""
+        self._shuffle, self._shufflers = address, ShufflersFollower(call)
+
     def unfed(self, why: str) -> None:
         """Data workers cannot feed the workers of this job."""
         self._channel.ask(messages.Unfed(why))
@@ -335,6 +345,7 @@ class MasterLink:
         return messages.Heartbeat(
             self._take_report(), self._told.progress, self._told.failures, self._told.era, self._slots.epoch,
             objects=self._take_objects(), feeders=self._feeders.epoch,
+            shuffle=self._shuffle, shufflers=self._shufflers.digest,
         )  # fmt: skip
 
     def _take_pulse(self, pulse: messages.Pulse) -> bool:
@@ -348,6 +359,8 @@ class MasterLink:
             self._slots.take(pulse.goal)
         if pulse.feeders is not None:
             self._feeders.take(pulse.feeders)
+        if pulse.shufflers is not None:
+            self._shufflers.take(pulse.shufflers)
         return self.hands.heed(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era) or pulse.healing
 
     def _reach(self, servers: Servers | None) -> None:

@@ -26,6 +26,7 @@ class ShuffleUse(NamedTuple):
     queue: int = 0
     forwarded: int = 0
     forwarded_bytes: int = 0
+    """Sent to other workers: batches, and all words about batches."""
     received: int = 0
     came_home: int = 0
     """Of those forwarded: given back, or not waited for any longer."""
@@ -34,8 +35,11 @@ class ShuffleUse(NamedTuple):
 class Wires(Protocol):
     """The way to peers. Calls never wait; what cannot be delivered is dropped."""
 
-    def send(self, peer: str, run: Run) -> int:
-        """Give a peer a batch; how many bytes of records go out."""
+    sent_bytes: int
+    """Bytes that have gone to peers, with all that was said about batches."""
+
+    def send(self, peer: str, run: Run) -> None:
+        """Give a peer a batch."""
         ...
 
     def done(self, peer: str, claims: Sequence[Claim]) -> None:
@@ -48,6 +52,10 @@ class Wires(Protocol):
 
     def tell(self, ready: bool) -> None:
         """Tell all peers whether this worker takes from them."""
+        ...
+
+    def close(self) -> None:
+        """Say what is left to say, and hang up: the one call that waits, for a moment."""
         ...
 
 
@@ -80,7 +88,7 @@ class Unit:
         """From peers that know of a new era before this worker does."""
         self._changed = threading.Condition()
         self._wires: Wires | None = None
-        self._forwarded = self._forwarded_bytes = self._received = 0
+        self._forwarded = self._received = 0
         self._closed = False
 
     def connect(self, wires: Wires) -> None:
@@ -165,10 +173,13 @@ class Unit:
             return True
 
     def close(self) -> None:
-        """Whoever waits here gets nothing."""
+        """Whoever waits here gets nothing. The last words to peers go out."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            wires = self._wires
+        if wires is not None:
+            wires.close()
 
     @property
     def idle(self) -> bool:
@@ -180,13 +191,9 @@ class Unit:
     def use(self) -> ShuffleUse:
         """What was done so far."""
         with self._changed:
-            return ShuffleUse(
-                len(self._shuffle.queue),
-                self._forwarded,
-                self._forwarded_bytes,
-                self._received,
-                self._shuffle.came_home,
-            )
+            sent = 0 if self._wires is None else self._wires.sent_bytes
+            waiting = len(self._shuffle.queue)
+            return ShuffleUse(waiting, self._forwarded, sent, self._received, self._shuffle.came_home)
 
     # ---- peers, by way of the channel's thread ----
 
@@ -282,7 +289,7 @@ class Unit:
             match action:
                 case shuffle.Send(peer, key):
                     self._forwarded += 1
-                    self._forwarded_bytes += self._wires.send(peer, self._runs[key])
+                    self._wires.send(peer, self._runs[key])
                 case shuffle.Done(peer, key):
                     self._wires.done(peer, [key])
                 case shuffle.Back(peer, key):

@@ -1,0 +1,182 @@
+"""Two workers' units over real sockets: batches there, words back, strangers and nonsense turned away."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from springtide.data.stream.records import Records
+from springtide.domain.leases import Grant
+from springtide.domain.samples import DatasetCard
+from springtide.rpc import frames
+from springtide.train.hands import Claim, Hands
+from springtide.train.shuffling import Run, Unit, peers, wire
+from springtide.train.shuffling.peers import Peers
+
+SECRET = b"s" * 32
+CARD = DatasetCard(samples=1, batch_size=10)
+
+
+def records(first, count=10, size=8):
+    ends = np.arange(1, count + 1, dtype=np.int64) * size
+    offsets = np.arange(first, first + count, dtype=np.int64)
+    return Records(np.zeros(count * size, np.uint8), ends - size, ends, offsets, np.zeros(count))
+
+
+@contextlib.contextmanager
+def worker(name, *, secret=SECRET, queue=(1, 2)):
+    hands = Hands()
+    hands.open(CARD)
+    unit = Unit(hands, strategy="advanced", queue=queue)
+    way = Peers(unit, secret, name, host="127.0.0.1")
+    unit.connect(way)
+    unit.hands, unit.way = hands, way
+    try:
+        yield unit
+    finally:
+        unit.close()
+
+
+def meet(*units):
+    addresses = {unit.way._name: unit.way.address for unit in units}
+    for unit in units:
+        unit.way.follow(addresses)
+    until(lambda: all(len(unit._shuffle.peers) == len(units) - 1 for unit in units))
+
+
+def until(true, within_s=10.0):
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.002)
+
+
+def offer(unit, partition, count):
+    unit.hands.take(CARD, [Grant(partition, 0, partition, 0, 2**40)])
+    for _ in range(count):
+        _, claim = unit.hands.claim(10)
+        unit.offer(Run(claim, partition, records(claim.begin)))
+
+
+def offset_of(unit):
+    return unit.hands.words().progress[0].offset
+
+
+def test_what_one_has_too_many_of_the_other_trains_and_the_owner_hears():
+    with worker("worker-0.0") as one, worker("worker-1.0") as two:
+        meet(one, two)
+        offer(one, 5, 4)
+        until(lambda: two.use.queue == 2)
+        came = [two.take(5), two.take(5)]
+        assert all(run.owner == "worker-0.0" and run.partition == 5 for run in came)
+        assert came[0].records == records(came[0].claim.begin)
+        own = [one.take(5), one.take(5)]
+        assert {run.claim.begin for run in [*came, *own]} == {0, 10, 20, 30}
+        two.trained([run.claim for run in came])
+        one.trained([run.claim for run in own])
+        until(lambda: offset_of(one) == 40)
+        assert one.idle and two.idle and one.use.forwarded == 2 and two.use.received == 2
+        assert one.use.forwarded_bytes >= 2 * 80
+
+
+def test_a_peer_that_is_full_says_so_and_gets_nothing():
+    with worker("worker-0.0") as one, worker("worker-1.0") as two:
+        offer(two, 1, 2)
+        meet(one, two)
+        offer(one, 5, 4)
+        assert one.use.queue == 4 and one.use.forwarded == 0
+        assert two.take(5) and two.take(5)
+        until(lambda: one.use.forwarded == 2)
+
+
+def test_what_a_peer_had_comes_home_when_it_goes():
+    with worker("worker-0.0") as one:
+        with worker("worker-1.0") as two:
+            meet(one, two)
+            offer(one, 5, 4)
+            until(lambda: two.use.queue == 2)
+        until(lambda: one.use.queue == 4)
+        assert not one._shuffle.peers
+
+
+def test_a_peer_that_drains_gives_back_what_waits():
+    with worker("worker-0.0") as one, worker("worker-1.0") as two:
+        meet(one, two)
+        offer(one, 5, 4)
+        until(lambda: two.use.queue == 2)
+        assert two.drain(1)
+        until(lambda: one.use.queue == 4)
+        assert not one._shuffle.peers["worker-1.0"].ready and two.idle
+
+
+def test_a_peer_that_is_silent_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(peers, "SILENT_S", 0.3)
+    with worker("worker-0.0") as one, worker("worker-1.0") as two:
+        meet(one, two)
+        offer(one, 5, 4)
+        until(lambda: two.use.queue == 2)
+        held = threading.Event()
+        two.way._soon(held.wait, 20)
+        until(lambda: one.use.queue == 4)
+        assert one._shuffle.peers["worker-1.0"].slow
+        held.set()
+        until(lambda: not one._shuffle.peers["worker-1.0"].slow)
+
+
+def test_a_worker_that_lives_again_at_another_place_is_called_there():
+    with worker("worker-0.0") as one:
+        with worker("worker-1.0") as two:
+            meet(one, two)
+        with worker("worker-1.1") as again:
+            meet(one, again)
+            assert list(one._shuffle.peers) == ["worker-1.1"]
+
+
+def test_one_of_another_job_is_turned_away():
+    with worker("worker-0.0") as one, worker("worker-1.0", secret=b"other" * 8) as two:
+        one.way.follow({"worker-1.0": two.way.address})
+        two.way.follow({"worker-0.0": one.way.address})
+        time.sleep(0.2)  # there is nothing to wait for: nothing happens
+        assert not one._shuffle.peers and not two._shuffle.peers
+
+
+@pytest.mark.parametrize(
+    "nonsense", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", b""], ids=["http", "huge", "none"]
+)
+def test_a_stranger_costs_nothing(nonsense):
+    with worker("worker-0.0") as one, worker("worker-1.0") as two:
+        host, port = one.way.address.split(":")
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(nonsense)
+            meet(one, two)
+
+
+def test_a_batch_that_is_not_what_its_claim_says_is_refused():
+    whole = records(10).to_bytes()
+    good = wire.Batch(Claim(0, 0, 10, 20), 0, whole)
+    assert wire.run_of(good, "worker-1.0").claim == Claim(0, 0, 10, 20, 0)
+    for claim in [(0, 0, 20, 30, 0), (0, 0, 0, 15, 0), (0, 0, 20, 10, 0), (-1, 0, 10, 20, 0), (0, 15, 10, 20, 0)]:
+        with pytest.raises(frames.BadFrame):
+            wire.run_of(wire.Batch(Claim(*claim), 0, whole), "worker-1.0")
+    with pytest.raises(frames.BadFrame, match="cannot be read"):
+        wire.run_of(wire.Batch(Claim(0, 0, 10, 20), 0, whole[:-1]), "worker-1.0")
+
+
+def test_a_forked_child_holds_no_connection_open():
+    with worker("worker-0.0") as one, worker("worker-1.0") as two:
+        meet(one, two)
+        asked, says = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(says)
+            os.read(asked, 1)
+            os._exit(0)
+        os.close(asked)
+        two.close()
+        until(lambda: not one._shuffle.peers)
+        os.close(says)
+        os.waitpid(child, 0)
