@@ -1,0 +1,73 @@
+"""Forecasters by name, with those that need extras and the one that chooses among all.
+
+In: a name. Out: a forecaster as in `planning.online.forecasters`, which has those that need nothing. Nothing heavy is
+imported before a forecast is made. Next: `brain.forecasting.answering` calls it.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from springtide import errors
+from springtide.planning import plugins
+from springtide.planning.online import backtest, forecasters
+from springtide.planning.online.forecasters import Forecaster
+from springtide.planning.online.traffic import Forecast, History
+
+AUTO = "auto"
+
+
+class Extra(NamedTuple):
+    """A forecaster that needs a package."""
+
+    module: str
+    """Of ours; it has a function `forecaster(name)`."""
+    package: str
+    extra: str
+
+
+EXTRAS = {
+    "mstl": Extra("springtide.brain.forecasting.mstl", "statsforecast", "forecast"),
+    "nhits": Extra("springtide.brain.forecasting.neural", "neuralforecast", "forecast-neural"),
+    "fedformer": Extra("springtide.brain.forecasting.neural", "neuralforecast", "forecast-neural"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """All that can be called by a plain name, installed or not."""
+    return tuple(sorted({AUTO, *EXTRAS, *forecasters.names()}))
+
+
+def installed() -> tuple[str, ...]:
+    """Those that could answer here."""
+    return (*forecasters.names(), *(name for name, one in EXTRAS.items() if importlib.util.find_spec(one.package)))
+
+
+def check(name: str) -> None:
+    """Raise what a user has to mend before it can be used; its package is looked for, not imported."""
+    if name in EXTRAS and importlib.util.find_spec(EXTRAS[name].package) is None:
+        raise errors.MissingExtra(f"forecaster {name!r}", EXTRAS[name].extra)
+    if ":" not in name and name not in names():
+        raise errors.UnknownName(forecasters.KIND, name, names())
+
+
+def load(name: str) -> Forecaster:
+    """The forecaster of that name; `auto` has to be asked by `choose`."""
+    check(name)
+    if name not in EXTRAS:
+        return forecasters.load(name)
+    make: Callable[[str], Forecaster] = importlib.import_module(EXTRAS[name].module).forecaster
+    return partial(_sound, name, make(name))
+
+
+def _sound(name: str, ours: Forecaster, history: History, steps: int) -> Forecast:
+    return forecasters.sound(name, ours(history, steps), history, steps)
+
+
+def choose(history: History) -> backtest.Choice:
+    """The best of all that are installed, by how they would have done on this history's own last days."""
+    offered = plugins.offered(forecasters.GROUP)
+    ours = [name for name in installed() if name not in offered]
+    return backtest.choose(history, {name: load(name) for name in (*ours, *offered)})

@@ -1,0 +1,108 @@
+"""Neural networks that learn the job's own traffic (neuralforecast; `pip install 'springtide[forecast-neural]'`).
+
+In: a `History` of four weeks or so. Out: a `Forecast`. Trained twice: without the last days, which it then forecasts to
+know how far off it is, and with them. By half hours, told by the history's steps. Minutes of one core, hundreds of
+megabytes: only in a process of its own. Next: `brain.forecasting.models` checks it.
+"""
+
+import inspect
+import logging
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from springtide.planning.online.coarsely import coarse, fine
+from springtide.planning.online.forecast import forecast as default
+from springtide.planning.online.forecast import interval
+from springtide.planning.online.forecasters import Forecaster
+from springtide.planning.online.traffic import Array, Forecast, History
+
+HELD_DAYS = 4  # that the first training does not see
+NEEDS_DAYS = 14 + HELD_DAYS
+PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "nhits": (
+        "NHITS",
+        {
+            "input_days": 7, "max_steps": 300, "learning_rate": 1e-3, "scaler_type": "standard",
+            "windows_batch_size": 64, "mlp_units": [[256, 256]] * 3,
+        },
+    ),
+    "fedformer": (
+        "FEDformer",
+        {
+            "input_days": 4, "max_steps": 300, "factor": 3, "learning_rate": 1e-4, "scaler_type": "standard",
+            "encoder_layers": 2, "decoder_layers": 1, "n_head": 8, "modes": 64, "dropout": 0.05, "hidden_size": 128,
+            "windows_batch_size": 32,
+        },
+    ),
+}  # fmt: skip
+"""The class, and what it is made with. FEDformer as Kale has it: one series in, one out, attention factor 3, the rest
+as its authors have it but for a smaller hidden size, which is what a CPU can train in minutes."""
+
+
+def forecaster(name: str) -> Forecaster:
+    """By its name in the registry."""
+    return partial(_forecast, name)
+
+
+def _forecast(name: str, history: History, steps: int) -> Forecast:
+    if history.days < NEEDS_DAYS:
+        return default(history, steps).because(f"{name} needs {NEEDS_DAYS} days, {history.days} are known")
+    past, day = history.filled().values, history.day
+    halves, times, half_day = coarse(past, day)
+    ahead = max(-(-steps // times), half_day)
+    held = len(halves) - HELD_DAYS * half_day
+    first = _Network(name, halves[:held], half_day, ahead)
+    starts = [len(halves) - back * half_day for back in range(HELD_DAYS, 0, -1)]
+    told = np.concatenate([fine(first.predict(halves[:start]), times)[:day] for start in starts])
+    came = history.values[-HELD_DAYS * day :]
+    known = ~np.isnan(came)
+    low, high = interval((came / np.maximum(told, 1e-9))[known], HELD_DAYS)
+    off = float(np.abs(told - came)[known].sum() / max(float(came[known].sum()), 1e-9))
+    mean = fine(_Network(name, halves, half_day, ahead).predict(halves), times)[:steps]
+    unknown = f"; the library has no {', '.join(first.unknown)}" if first.unknown else ""
+    return Forecast(
+        step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=name, tried=HELD_DAYS,
+        why=f"{name}; {off:.1%} off on the last {HELD_DAYS} days{unknown}",
+    )  # fmt: skip
+
+
+class _Network:
+    """One that is trained."""
+
+    def __init__(self, name: str, past: Array, day: int, ahead: int) -> None:
+        from neuralforecast import NeuralForecast, models
+
+        logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+        kind, preset = PRESETS[name]
+        made = getattr(models, kind)
+        known = inspect.signature(made.__init__).parameters
+        options = {key: value for key, value in preset.items() if key in known}
+        self.unknown = tuple(key for key in preset if key not in known and key != "input_days")
+        """What the preset wants and the library's class does not have."""
+        model = made(
+            h=ahead, input_size=preset["input_days"] * day, random_seed=1, start_padding_enabled=True,
+            accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False,
+            enable_model_summary=False, **options,
+        )  # fmt: skip
+        self._network = NeuralForecast(models=[model], freq=1)
+        self._kind = kind
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of trainers, about numbers of loaders' workers
+            self._network.fit(df=_frame(past))
+
+    def predict(self, past: Array) -> Array:
+        """What comes after it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            said = self._network.predict(df=_frame(past))
+        return np.maximum(np.asarray(said[self._kind], dtype=np.float64), 0.0)
+
+
+def _frame(past: Array) -> Any:
+    import pandas
+
+    return pandas.DataFrame({"unique_id": "traffic", "ds": np.arange(len(past)), "y": past.astype(np.float32)})

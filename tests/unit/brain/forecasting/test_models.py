@@ -1,0 +1,57 @@
+"""Forecasters that need extras: found by name, said what to install, right on traffic that repeats itself."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.brain.forecasting import models
+from springtide.brain.forecasting.answering import Answer, answer, question
+from springtide.rpc import frames
+from tests.unit.planning.online import traffic_made
+from tests.unit.planning.online.traffic_made import DAY
+
+
+def fails(history, steps):
+    raise RuntimeError("out of ideas")
+
+
+def test_all_have_names_and_a_missing_package_is_said(monkeypatch):
+    assert set(models.names()) >= {"auto", "default", "fedformer", "last-day", "last-week", "mstl", "nhits"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(errors.MissingExtra, match=r"forecaster 'mstl' needs `pip install 'springtide\[forecast\]'`"):
+        models.load("mstl")
+    assert "mstl" not in models.installed()
+
+
+def test_an_answer_is_a_forecast_again_and_a_wrong_one_is_no_answer():
+    past = traffic_made.days(9)
+    said = answer(question("last-day", past, 5, ""))
+    assert said.forecast(past.step_s, 5).mean == pytest.approx(past.values[-DAY : -DAY + 5])
+    for broken in (Answer(), Answer(mean=b"123"), said):
+        with pytest.raises(frames.BadFrame, match="6 were asked for"):
+            broken.forecast(past.step_s, 6)
+    assert answer(question(f"{__name__}:fails", past, 5, "")).failed == "RuntimeError: out of ideas"
+    assert answer(question("nobody", past, 5, "")).failed.startswith("UnknownName: no forecaster named 'nobody'")
+
+
+@pytest.mark.extra("statsforecast")
+def test_mstl_finds_days_and_weeks():
+    past = traffic_made.days(22, levels=0, noise=0.01)
+    said = models.load("mstl")(past.before(21 * DAY), DAY)
+    came = past.values[-DAY:]
+    assert np.abs(said.mean - came).sum() / came.sum() < 0.1
+    assert said.tried == 6 and "mstl" in said.why
+    assert "mstl needs 16 days" in models.load("mstl")(traffic_made.days(5), DAY).why
+
+
+@pytest.mark.extra("neuralforecast")
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["nhits", "fedformer"])
+def test_a_network_learns_what_a_day_looks_like(name):
+    past = traffic_made.days(29, levels=0, noise=0.01)
+    said = models.load(name)(past.before(28 * DAY), DAY)
+    came = past.values[-DAY:]
+    assert np.abs(said.mean - came).sum() / came.sum() < 0.5
+    assert said.tried == 4 and (said.low <= said.high).all()

@@ -1,0 +1,86 @@
+"""Traffic of the past has holes and steps of its own; a forecast has the steps that a plan wants."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.planning.online.traffic import Forecast, History
+from tests.unit.planning.online import traffic_made
+
+
+def said(values, step_s=600.0):
+    values = np.asarray(values, dtype=float)
+    return Forecast(step_s=step_s, mean=values, low=values / 2, high=values * 2, member="it", why="so")
+
+
+def test_traffic_that_cannot_be_is_refused():
+    for step_s in (0, 7, 2 * 86_400):
+        with pytest.raises(errors.BadInput, match="a step that a day is a multiple of"):
+            History(step_s=step_s, values=np.ones(3))
+    for values in ([-1.0], [np.inf], [[1.0]]):
+        with pytest.raises(errors.BadInput, match="one number of samples a second"):
+            History(step_s=60, values=np.asarray(values))
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=50), st.integers(1, 7))
+def test_larger_steps_are_means_and_the_newest_is_whole(values, times):
+    whole = History(step_s=60, values=np.asarray(values)).coarser(60 * times) if 1440 % times == 0 else None
+    if whole is None:
+        return
+    assert whole.step_s == 60 * times and len(whole.values) == len(values) // times
+    if len(whole.values):
+        assert whole.values[-1] == pytest.approx(np.mean(values[-times:]))
+
+
+def test_a_larger_step_is_known_when_half_of_it_is():
+    seen = History(step_s=60, values=np.asarray([1.0, np.nan, 3.0, np.nan, np.nan, np.nan]))
+    assert seen.coarser(180).values == pytest.approx([2.0, np.nan], nan_ok=True)
+    with pytest.raises(errors.BadInput, match="wanted a multiple"):
+        seen.coarser(90)
+
+
+def test_short_holes_are_filled_by_lines_and_long_ones_by_other_days():
+    whole = traffic_made.days(6, levels=0, noise=0, weekly=1)
+    holes = whole.values.copy()
+    holes[100] = np.nan  # half an hour
+    holes[150:170] = np.nan  # ten hours
+    filled = History(step_s=whole.step_s, values=holes).filled().values
+    assert filled[100] == pytest.approx((whole.values[99] + whole.values[101]) / 2)
+    assert filled[150:170] == pytest.approx(whole.values[150:170])
+    assert np.isfinite(filled).all()
+
+
+def test_what_is_before_the_first_that_is_known_is_cut_off():
+    values = np.asarray([np.nan, np.nan, 4.0, 5.0, np.nan])
+    assert list(History(step_s=3600, values=values).filled().values) == [4.0, 5.0, 5.0]
+    assert len(History(step_s=3600, values=np.full(3, np.nan)).filled().values) == 0
+
+
+@given(st.lists(st.one_of(st.just(float("nan")), st.floats(0, 1e6)), max_size=120))
+def test_nothing_that_is_known_is_changed_by_filling(values):
+    seen = History(step_s=3600, values=np.asarray(values, dtype=float))
+    filled = seen.filled().values
+    kept = seen.values[len(values) - len(filled) :]
+    assert np.isfinite(filled).all()
+    assert (filled[~np.isnan(kept)] == kept[~np.isnan(kept)]).all()
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.sampled_from([600, 300, 150, 60]))
+def test_a_finer_forecast_goes_through_the_same_values_and_beyond_none(values, step_s):
+    fine = said(values).finer(step_s)
+    assert fine.step_s == step_s and len(fine.mean) == len(values) * 600 // step_s
+    assert min(values) - 1e-6 <= fine.mean.min() and fine.mean.max() <= max(values) + 1e-6
+    assert (fine.low <= fine.mean + 1e-9).all() and (fine.mean <= fine.high + 1e-9).all()
+
+
+def test_a_step_that_is_as_fine_as_wanted_stays():
+    once = said([1, 2])
+    assert once.finer(600) is once and once.finer(900) is once
+
+
+def test_time_passes_and_the_rest_of_a_forecast_is_left():
+    assert list(said([1, 2, 3, 4]).later(1).mean) == [2, 3, 4]
+    assert list(said([1, 2, 3, 4]).later(1, 2).high) == [4, 6]
+    assert said([1]).because("it rains").why == "it rains; so"
