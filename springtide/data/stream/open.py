@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from springtide import errors
 from springtide.data.stream.base import Stream
 
-KINDS = {"log": "springtide.data.stream.log.stream", "kafka": "springtide.data.stream.kafka"}
+KINDS = {"log": "springtide.data.stream.log.stream", "kafka": "springtide.data.stream.kafka.stream"}
 """Scheme of a URL, and the module whose `open_url(url)` makes the stream."""
 
 

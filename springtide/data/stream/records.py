@@ -112,7 +112,7 @@ class Records:
         sizes, first = self.sizes, int(self.offsets[0])
         columns: list[bytes] = []
         how_sizes = how_offsets = how_times = ALIKE
-        if not np.all(sizes == sizes[0]):
+        if sizes[0] == 0 or not np.all(sizes == sizes[0]):  # so there are never more records than bytes came
             how_sizes = EACH
             columns.append(sizes.astype("<i8").tobytes())
         if int(self.offsets[-1]) - first != len(self) - 1:
@@ -182,7 +182,7 @@ def from_bytes(data: Buffer) -> Records:
     widths = (8 * (how_sizes == EACH), 8 * (how_offsets == EACH), {ALIKE: 0, EACH: 8, MICROS: 4}[how_times])
     if count < 0 or payload_bytes < 0 or len(view) != HEADER.size + count * sum(widths) + payload_bytes:
         raise _bad(f"{count} records of {payload_bytes} bytes do not make the {len(view)} that came")
-    if how_sizes == ALIKE and (size < 0 or count * size != payload_bytes):
+    if how_sizes == ALIKE and count and (size <= 0 or count * size != payload_bytes):
         raise _bad(f"{count} records of {size} bytes are not {payload_bytes}")
     at_byte = HEADER.size
     columns = []

@@ -5,14 +5,13 @@ new end last, when bytes and index are written: that is when records exist. Afte
 is made anew from the segments. In: writer.py stores. Out: reader.py, stream.py look.
 """
 
-import mmap
 import os
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.data.stream.log import layout
+from springtide.data.stream.log import layout, mapped
 from springtide.domain.streams import MOST_PARTITIONS
 
 START, END, CHANGES, BYTES, CHECKED, LAST_US = range(6)
@@ -34,10 +33,11 @@ class Heads:
     def __init__(self, path: Path) -> None:
         handle = os.open(path, os.O_RDWR)
         try:
-            self._map = mmap.mmap(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8)
+            whole = mapped.map_file(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8, to_write=True)
         finally:
             os.close(handle)
-        words: NDArray[np.int64] = np.frombuffer(self._map, np.int64)
+        words: NDArray[np.int64] = whole.view(np.int64)
+        self._name = whole[:NAME_BYTES]
         self._header = words[: HEAD_BYTES // 8]
         self.rows: NDArray[np.int64] = words[HEAD_BYTES // 8 :].reshape(-1, FIELDS)
 
@@ -62,12 +62,12 @@ class Heads:
     @property
     def of_this_boot(self) -> bool:
         """Whether what is stored here was stored since the machine started."""
-        return self._map[:NAME_BYTES] == _name()
+        return self._name.tobytes() == _name()
 
     def begin(self, partitions: int) -> None:
         """All rows are right now."""
         self.partitions = partitions
-        self._map[:NAME_BYTES] = _name()
+        self._name[:] = np.frombuffer(_name(), np.uint8)
 
 
 def make(path: Path) -> None:

@@ -1,7 +1,7 @@
-"""A file mapped for reading, past its end too: as it grows, more of the same mapping can be read.
+"""A file mapped to memory, past its end too: as it grows, more of the same mapping can be read.
 
 Python's own mmap does not map beyond the end, and keeps a file descriptor a mapping; a reader of 800 partitions has one
-mapping each. The mapping goes when nothing refers to its array any more. In: reader.py.
+mapping each. The mapping goes when nothing refers to its array any more. In: reader.py, heads.py.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import numpy as np
 
 from springtide.data.stream.records import Bytes
 
-PROT_READ, MAP_SHARED = 1, 1
+PROT_READ, PROT_WRITE, MAP_SHARED = 1, 2, 1
 FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,14 +23,14 @@ _libc.mmap.argtypes = [
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
-def map_file(handle: int, size: int) -> Bytes:
+def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
     """The first `size` bytes of an open file, which may be shorter: read no further than it reaches."""
-    address = _libc.mmap(None, size, PROT_READ, MAP_SHARED, handle, 0)
+    address = _libc.mmap(None, size, PROT_READ | (PROT_WRITE if to_write else 0), MAP_SHARED, handle, 0)
     if address == FAILED:
         code = ctypes.get_errno()
         raise OSError(code, f"{os.strerror(code)}: {size} bytes cannot be mapped")
     memory = (ctypes.c_ubyte * size).from_address(address)
     weakref.finalize(memory, _libc.munmap, address, size).atexit = False
     array: Bytes = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
-    array.flags.writeable = False
+    array.flags.writeable = to_write
     return array

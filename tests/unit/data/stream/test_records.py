@@ -99,6 +99,13 @@ def test_masks_choose_records() -> None:
     assert Records.of(BODIES)[np.array([True, False, False, True])].joined().tobytes() == b"one44"
 
 
+def test_a_few_bytes_cannot_claim_to_be_endless_records() -> None:
+    head = records.HEADER.pack(records.MAGIC, records.VERSION, 0, 0, 0, 2**40, 0, 0, 0, 0.0)
+    with pytest.raises(errors.BadInput, match="of 0 bytes"):
+        records.from_bytes(head)
+    assert records.from_bytes(Records.of([b""] * 3, first=5).to_bytes()) == Records.of([b""] * 3, first=5)
+
+
 def test_bytes_that_are_something_else_are_refused_with_a_reason() -> None:
     with pytest.raises(errors.BadInput, match="less than a header"):
         records.from_bytes(b"")
