@@ -1,0 +1,43 @@
+"""Pure. Workers of a stream that train far less than their peers in the same time, and how many others make up for it.
+
+In: paces while there was something to do. Out: ranks that are slow, and how many workers to have beside
+those that traffic asks for. Their partitions go to others by measured rates (data/assign.py), what they cannot train in
+time by shuffling; a backup is there so that these others have room for it.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from springtide.domain.straggling import StragglerRules
+from springtide.job import stragglers
+
+MOST_SHARE = 0.5  # of the workers that may be backed up: if more are slow, it is not them
+
+
+class Backups(NamedTuple):
+    """What is to be done for slow workers."""
+
+    workers: int
+    why: str
+    """Empty: nothing."""
+    slow: tuple[int, ...] = ()
+
+
+def wanted(paces: Mapping[int, float], before: frozenset[int], rules: StragglerRules) -> Backups:
+    """One backup for every whole worker that the slow ones lack together; `before`: who counted as slow until now."""
+    if len(paces) < 2:
+        return Backups(0, "")
+    slow, said, lacking = [], [], 0.0
+    for rank, pace in sorted(paces.items()):
+        peers = [other for peer, other in paces.items() if peer != rank]
+        standard = stragglers.standard_of(peers, rules)
+        verdict = stragglers.compare(pace, standard, rules)
+        if verdict.slow or (rank in before and not verdict.recovered):
+            slow.append(rank)
+            said.append(f"worker-{rank} trains {verdict.why}")
+            lacking += max(0.0, 1 - pace / standard.middle) if standard.middle else 0.0
+    if not slow or len(slow) > MOST_SHARE * len(paces):
+        return Backups(0, "")
+    count = max(1, math.floor(lacking + 0.5))
+    return Backups(count, f"{'; '.join(said)}: a backup for it", tuple(slow))

@@ -1,0 +1,69 @@
+"""Pure. How much so many workers were seen to train while they had something to do, and what others would.
+
+In: sums that each worker tells: samples trained, seconds at it, seconds without work. Out: samples a second by number
+of workers (`capacity`), for deciding.py. What was measured once is believed less as it is measured again; numbers that
+the job never had are read off a curve through those that it had (capacity.py).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from springtide.planning.online import capacity as curves
+
+FRESH = 0.3  # of a new measurement beside what was known of that number of workers
+LEAST_BUSY_S = 1.0  # of a worker: less says nothing of its speed
+
+
+class Work(NamedTuple):
+    """Of one worker, since it began or between two moments."""
+
+    samples: float
+    busy_s: float
+    waited_s: float
+
+    def since(self, before: "Work") -> "Work":
+        """What it did after that."""
+        return Work(*(max(0.0, now - then) for now, then in zip(self, before, strict=True)))
+
+    @property
+    def pace(self) -> float | None:
+        """Samples a second while it had something to do; None: it had too little."""
+        return self.samples / self.busy_s if self.busy_s >= LEAST_BUSY_S and self.samples > 0 else None
+
+
+def utilization(works: Mapping[int, Work]) -> float:
+    """Part of the time in which workers had something to do."""
+    busy = sum(work.busy_s for work in works.values())
+    whole = busy + sum(work.waited_s for work in works.values())
+    return busy / whole if whole > 0 else 0.0
+
+
+def together(works: Mapping[int, Work]) -> float | None:
+    """Samples a second of all workers, none of them waiting; one that had too little to do counts as the others' mean.
+    None: nobody was at work."""
+    paces = [pace for work in works.values() if (pace := work.pace) is not None]
+    return sum(paces) / len(paces) * len(works) if paces else None
+
+
+def noted(seen: Mapping[int, float], workers: int, rate: float) -> dict[int, float]:
+    """What was seen of numbers of workers, with one more measurement."""
+    before = seen.get(workers)
+    return {**seen, workers: rate if before is None else before + FRESH * (rate - before)}
+
+
+def capacity(seen: Mapping[int, float], most: int) -> tuple[float, ...] | None:
+    """Samples a second by number of workers, from none to `most`; None: nothing was measured.
+
+    With one number measured all others are taken in proportion, and beyond the largest nobody is believed to gain more
+    than in proportion.
+    """
+    if not seen:
+        return None
+    largest = max(seen)
+    if len(seen) == 1:
+        return tuple(seen[largest] / largest * workers for workers in range(most + 1))
+    curve = curves.fit("async", [curves.Seen(workers, rate) for workers, rate in sorted(seen.items())])
+    known = [0.0, *(seen.get(workers, curve(workers)) for workers in range(1, most + 1))]
+    for workers in range(largest + 1, most + 1):
+        known[workers] = min(known[workers], known[largest] / largest * workers)
+    return tuple(known)

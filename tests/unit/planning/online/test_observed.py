@@ -1,0 +1,46 @@
+"""What so many workers can train, by what was seen of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide.planning.online.observed import Work, capacity, noted, together, utilization
+
+
+def test_a_worker_that_waits_half_of_the_time_is_as_fast_as_it_is_at_work():
+    half = Work(1000, 10, 10).since(Work(500, 5, 5))
+    assert half.pace == 100 and utilization({0: half}) == 0.5
+    assert together({0: half, 1: half}) == 200
+
+
+def test_one_that_had_nothing_to_do_counts_as_the_others_and_nobody_at_work_is_no_measurement():
+    assert together({0: Work(100, 1, 0), 1: Work(0, 0, 5)}) == 200
+    assert together({0: Work(0, 0, 5)}) is None and utilization({}) == 0
+
+
+def test_a_worker_that_began_anew_has_done_nothing_rather_than_less_than_nothing():
+    assert Work(10, 1, 1).since(Work(500, 60, 7)) == Work(0, 0, 0)
+
+
+def test_with_one_number_of_workers_seen_others_are_taken_in_proportion():
+    assert capacity({2: 200.0}, 4) == (0, 100, 200, 300, 400)
+    assert capacity({}, 4) is None
+
+
+def test_with_more_the_curve_bends_and_what_was_measured_stays_as_it_was():
+    known = capacity({1: 100.0, 2: 180.0, 4: 300.0}, 8)
+    assert known[1:3] == (100, 180) and known[4] == 300
+    assert 180 < known[3] < 300 < known[8] < 600
+
+
+@given(st.dictionaries(st.integers(1, 6), st.floats(1, 1e4), min_size=1), st.integers(1, 12))
+def test_beyond_the_largest_seen_nobody_gains_more_than_in_proportion(seen, most):
+    known, largest = capacity(seen, most), max(seen)
+    assert len(known) == most + 1 and known[0] == 0
+    for workers in range(largest + 1, most + 1):
+        assert known[workers] <= known[largest] / largest * workers * (1 + 1e-9)
+
+
+def test_a_new_measurement_moves_what_was_known_by_a_part():
+    assert noted({}, 2, 100.0) == {2: 100.0}
+    assert noted({2: 100.0}, 2, 200.0)[2] == pytest.approx(130.0)
