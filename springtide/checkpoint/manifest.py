@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Trained by then, says the ledger."""
     tables: tuple[TableSpec, ...] = ()
     ledger: bytes = b""
-    """A `data.book.BookState` as msgpack: what was acknowledged by all before the first slot was copied."""
+    """A `data.notes.BookNote` as msgpack: what was acknowledged by all before the first slot was copied."""
     claims: tuple[str, ...] = ()
     """What is done once in a job, and was done: tables have their first weights."""
     objects: dict[int, dict[str, bytes]] = {}

@@ -12,77 +12,44 @@ begins a new *era*: leases of the one before are over, and words on them change 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from springtide.data import returning
-from springtide.data.ledger import STRANGER, Lease, Ledger, LedgerState
-from springtide.data.lockstep import Lockstep, LockstepState
+from springtide import errors
+from springtide.data import flow, returning
+from springtide.data.flow import Flow
+from springtide.data.ledger import STRANGER, Ledger
+from springtide.data.lockstep import Lockstep
+from springtide.data.notes import BookNote, BookState
+from springtide.data.passes import Pass, Passes
 from springtide.domain.leases import (
     Failure,
     Grant,
     Holder,
     LeaseKey,
     Nothing,
-    Poisoned,
     Progress,
-    Totals,
     Verdict,
     Wish,
 )
 from springtide.domain.samples import DatasetCard, check_same
+from springtide.domain.streams import Cut, Seen
 
 CALLS = (
-    "lease", "report", "end", "fail", "fence", "take_back", "resize", "wish", "expect", "halt", "regroup", "close",
-    "restore", "keep", "resume",
+    "lease", "report", "end", "cut", "fail", "fence", "take_back", "resize", "wish", "assign", "expect", "halt",
+    "regroup", "close", "restore", "keep", "resume",
 )  # fmt: skip
 MOST_GRANTS = 16  # of one call: a reply stays small, and no caller runs away with the data
 LEASE_S = 30.0  # a lease that its holder has not named for so long goes back: the answer that granted it was lost
 HALVINGS = 2  # full, half and quarter size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookNote:
-    """How far the job was when a checkpoint began: every batch before that is in every slot of the checkpoint."""
-
-    ledgers: tuple[LedgerState, ...] = ()
-    locksteps: tuple[LockstepState, ...] = ()
-    """Of a bsp group: exactly so far, at one step."""
-
-    @property
-    def samples(self) -> int:
-        """Samples that were trained."""
-        return sum(one.samples_done for one in self.ledgers) + sum(one.first for one in self.locksteps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookState:
-    """A book as plain data."""
-
-    workers: int
-    lease_s: float
-    max_failures: int
-    closed: bool
-    ledgers: tuple[LedgerState, ...]
-    locksteps: tuple[LockstepState, ...]
-    shown: dict[int, int]
-    living: dict[int, int]
-    fenced: dict[int, int]
-    halvings: dict[int, int]
-    trained: dict[int, int]
-    saves: bool = False
-    era: int = 0
-    kept: tuple[int, ...] = ()
-    group: tuple[int, ...] = ()
-    halted: bool = False
-
-
 @dataclass(slots=True)
-class Book:
+class Book(Passes):
     """A worker opens the next pass by showing its card; all must show the same cards in turn."""
 
     workers: int
     """How many workers share what is left: no call gets more than half of a fair part."""
     lease_s: float = LEASE_S
     max_failures: int = 3
-    passes: list[Ledger | Lockstep] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
     shown: dict[int, int] = field(default_factory=dict)
     """Passes that a rank has opened, so that its next card can be compared with the others'."""
     living: dict[int, int] = field(default_factory=dict)
@@ -104,6 +71,8 @@ class Book:
     """Ranks of the bsp group, once it is formed; any, ascending. Its passes go by their seats in it, from 0 on."""
     halted: bool = False
     """The bsp group is to change before the next shard."""
+    keeps: int = 2
+    """How many complete checkpoints are kept: the job may have to go back to the oldest of them."""
     changes: int = 0
     """Raised by whatever changes more than a deadline: a call that raised it is worth a line in a journal."""
 
@@ -117,11 +86,13 @@ class Book:
         at: float,
         known: Collection[LeaseKey] | None = None,
         era: int | None = None,
+        seen: Sequence[Seen] = (),
     ) -> tuple[Grant, ...] | Nothing:
         """Up to `most` leases of the pass that this card stands for, or why there is none.
 
         `known` are all leases that the holder knows it has. Others of its own are granted again: so a request whose
-        answer was lost can be repeated. What it knows of another era than this one is nothing.
+        answer was lost can be repeated. What it knows of another era than this one is nothing. `seen`: the partitions
+        of a stream.
         """
         if not self._speaks(holder):
             return Nothing.FENCED
@@ -129,18 +100,28 @@ class Book:
         if isinstance(ledger, Lockstep):
             self.changes += 1
             return ledger.lease(self._seat(holder.rank), holder.rank)
+        if isinstance(ledger, Flow):
+            self.changes += ledger.see(seen)
         if known is not None and era not in (None, self.era):
             known = ()
         if known is not None and (again := ledger.again(holder, known)):
             return again
+        if isinstance(ledger, Flow):
+            most, share = min(most, flow.MOST_GRANTS), -(-len(ledger.partitions) // self.workers)
+            answer = ledger.lease(holder, most=most, share=share, deadline=at + self.lease_s)
+        else:
+            answer = self._lease_shards(ledger, holder, most, at)
+        self.changes += not isinstance(answer, Nothing)
+        return Nothing.WAIT if answer is Nothing.END and self._may_return(ledger) else answer
+
+    def _lease_shards(self, ledger: Ledger, holder: Holder, most: int, at: float) -> tuple[Grant, ...] | Nothing:
+        card = ledger.card
         batches, fair = card.shard_batches >> self.halvings.get(holder.rank, 0), ledger.todo.samples
         if self.workers > 1:
             fair //= 2 * self.workers
             batches = min(batches, 1 << (fair // card.batch_size).bit_length() >> 1)
         size, deadline = max(1, batches) * card.batch_size, at + self.lease_s
-        answer = ledger.lease(holder, most=min(most, MOST_GRANTS), size=size, budget=fair, deadline=deadline)
-        self.changes += not isinstance(answer, Nothing)
-        return Nothing.WAIT if answer is Nothing.END and self._may_return(ledger) else answer
+        return ledger.lease(holder, most=min(most, MOST_GRANTS), size=size, budget=fair, deadline=deadline)
 
     def report(self, holder: Holder, words: Sequence[Progress], at: float, era: int | None = None) -> Verdict:
         """What a holder says of its leases; those it names are its own for another while."""
@@ -151,7 +132,7 @@ class Book:
         revoked: list[LeaseKey] = []
         samples, freed = 0, False
         for word in words:
-            ledger = self._of_shard(word.shard)
+            ledger = self.of_shard(word.shard)
             if isinstance(ledger, Lockstep):
                 freed |= ledger.report(self._seat(holder.rank), word)
                 continue
@@ -162,7 +143,7 @@ class Book:
                 revoked.append(LeaseKey(word.shard, word.first))
         if samples:
             self.trained[holder.rank] = self.trained.get(holder.rank, 0) + samples
-        wishes = tuple(wish for ledger in self._ledgers() for wish in ledger.wishes(holder.rank))
+        wishes = tuple(wish for one in self.shared() for wish in one.wishes(holder.rank))
         self.changes += freed or samples > 0
         return Verdict(tuple(revoked), wishes, freed=freed)
 
@@ -175,10 +156,23 @@ class Book:
         self.changes += ended
         return ended
 
+    def cut(self, holder: Holder, cuts: Sequence[Cut], era: int | None = None) -> tuple[Cut, ...]:
+        """Batches of a stream are to end there: those of the cuts that count. Others are not this holder's to make."""
+        if not self._speaks(holder) or era not in (None, self.era):
+            return ()
+        counted = []
+        for cut in cuts:
+            ledger = self.of_shard(cut.shard)
+            news = ledger.cut(holder, cut) if isinstance(ledger, Flow) else None
+            self.changes += bool(news)
+            if news is not None:
+                counted.append(cut)
+        return tuple(counted)
+
     def fail(self, holder: Holder, failure: Failure) -> bool:
         """A holder cannot read part of its lease. False: it is not its lease, so nothing has changed."""
-        ledger = self._of_shard(failure.shard)
-        failed = isinstance(ledger, Ledger) and ledger.fail(holder, failure)
+        ledger = self.of_shard(failure.shard)
+        failed = not isinstance(ledger, Lockstep) and ledger is not None and ledger.fail(holder, failure)
         self.changes += failed
         return failed
 
@@ -190,18 +184,20 @@ class Book:
             return 0
         self.changes += 1
         self.fenced[rank] = incarnation
+        for one in self.flows():
+            one.disown(rank)
         return self._give_up(rank, incarnation)
 
     def expired(self, at: float) -> tuple[LeaseKey, ...]:
         """Leases whose deadline has passed; `take_back` them. Changes nothing."""
-        return tuple(key for ledger in self._ledgers() for key, lease in ledger.leases.items() if lease.deadline < at)
+        return tuple(key for one in self.shared() for key, lease in one.leases.items() if lease.deadline < at)
 
     def take_back(self, keys: Sequence[LeaseKey]) -> int:
         """These leases end: what is left of each goes to others; their holders hear of it. How many there were."""
         count = 0
         for key in keys:
-            ledger = self._of_shard(key[0])
-            if isinstance(ledger, Ledger):
+            ledger = self.of_shard(key[0])
+            if isinstance(ledger, Ledger | Flow):
                 count += ledger.take_back([LeaseKey(*key)])
         self.changes += count
         return count
@@ -213,10 +209,19 @@ class Book:
 
     def wish(self, wish: Wish) -> bool:
         """Ask the holder of a lease to end it sooner; it hears with its next report. False: nothing to ask for."""
-        ledger = self._of_shard(wish.shard)
-        wished = isinstance(ledger, Ledger) and ledger.wish(wish)
+        ledger = self.of_shard(wish.shard)
+        wished = isinstance(ledger, Ledger | Flow) and ledger.wish(wish)
         self.changes += wished
         return wished
+
+    def assign(self, owners: Sequence[tuple[int, int]]) -> int:
+        """Partitions, by shard, are meant for these ranks: others give them back. How many have another owner now."""
+        count = 0
+        for shard, rank in owners:
+            ledger = self.of_shard(shard)
+            count += isinstance(ledger, Flow) and ledger.assign(shard - ledger.base, rank)
+        self.changes += count > 0
+        return count
 
     def expect(self, workers: int) -> None:
         """So many workers share what is left."""
@@ -227,7 +232,7 @@ class Book:
         """Ranks of the bsp group come to a halt before the first shard that none of them has begun."""
         self.halted = True
         self.changes += 1
-        for lockstep in self._locksteps():
+        for lockstep in self.locksteps():
             lockstep.halt()
 
     def regroup(self, ranks: Sequence[int]) -> None:
@@ -235,12 +240,12 @@ class Book:
         seats = [self._seat(rank) for rank in ranks]
         self.halted, self.group = False, tuple(ranks)
         self.changes += 1
-        for lockstep in self._locksteps():
+        for lockstep in self.locksteps():
             lockstep.regroup(seats)
 
     def check_group(self, workers: int) -> None:
         """BadInput where a batch of some pass could not be shared by so many ranks."""
-        for lockstep in self._locksteps():
+        for lockstep in self.locksteps():
             lockstep.check_group(workers)
 
     def close(self) -> None:
@@ -255,8 +260,8 @@ class Book:
         to be trained again. How many samples that are.
         """
         before = self.samples_done
-        self.passes = returning.passes_back_to(self.passes, note.ledgers, note.locksteps)
-        self.kept = {ledger.base for ledger in self._ledgers() if ledger.base in self.kept and ledger.over}
+        self.passes = returning.passes_back_to(self.passes, note)
+        self.kept = {one.base for one in self.shared() if one.base in self.kept and one.over}
         self.era += 1
         self.changes += 1
         return before - self.samples_done
@@ -264,18 +269,22 @@ class Book:
     def keep(self, note: BookNote) -> None:
         """A checkpoint that began with this note is complete: nothing that it has as trained can come back."""
         done = {state.base for state in note.ledgers if Ledger.from_state(state, self.max_failures).over}
+        done |= {state.base for state in note.flows if Flow.from_state(state, self.max_failures).over}
         self.changes += not done <= self.kept
         self.kept |= done
+        for state in note.flows:
+            ledger = self.of_shard(state.base)
+            self.changes += isinstance(ledger, Flow) and ledger.keep(state, self.keeps)
 
     def resume(self, note: BookNote) -> None:
         """Another run's checkpoint began with this note: what it has trained stays trained, nobody holds the rest."""
-        self.passes = returning.passes_anew(note.ledgers, note.locksteps, self.max_failures, self.workers)
-        self.kept = {ledger.base for ledger in self._ledgers() if ledger.over}
+        self.passes = returning.passes_anew(note, self.max_failures, self.workers)
+        self.kept = {one.base for one in self.shared() if one.over}
         self.changes += 1
 
     def renew(self, at: float) -> None:
         """All leases hold for another while: a new master gives everyone time to call in."""
-        for ledger in self._ledgers():
+        for ledger in self.shared():
             for lease in ledger.leases.values():
                 lease.deadline = at + self.lease_s
 
@@ -284,63 +293,38 @@ class Book:
     def note(self, shard: int = 0, first: int = 0) -> BookNote:
         """How far the job is: to be taken before a checkpoint copies its first slot. A bsp group is at that sample."""
         return BookNote(
-            ledgers=tuple(ledger.to_state() for ledger in self._ledgers()),
-            locksteps=tuple(lockstep.note(shard, first) for lockstep in self._locksteps()),
+            ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
+            locksteps=tuple(lockstep.note(shard, first) for lockstep in self.locksteps()),
+            flows=tuple(one.to_state() for one in self.flows()),
         )
 
     @property
     def waits_to_end(self) -> bool:
         """Whether a pass is trained and only a checkpoint is missing for its end to be told."""
-        return any(ledger.over and self._may_return(ledger) for ledger in self._ledgers())
-
-    def totals(self) -> Totals:
-        """Shards of all passes so far, by state."""
-        return sum((ledger.totals() for ledger in self.passes), Totals())
-
-    def poisoned(self) -> tuple[Poisoned, ...]:
-        """What was given up, with the errors."""
-        return tuple(each for ledger in self._ledgers() for each in ledger.poisoned)
-
-    def leases(self) -> tuple[tuple[DatasetCard, LeaseKey, Lease], ...]:
-        """All live leases with the data set they are of: what the balance at the tail is decided by."""
-        return tuple((ledger.card, key, lease) for ledger in self._ledgers() for key, lease in ledger.leases.items())
-
-    @property
-    def samples_done(self) -> int:
-        """Samples that are trained, of all passes so far."""
-        return sum(ledger.samples_done for ledger in self.passes)
+        return any(ledger.over and self._may_return(ledger) for ledger in self.shared())
 
     @property
     def hopeless(self) -> bool:
         """Nothing could be trained yet, and reading has failed time and again: no bad shard, but a mistake."""
-        return not self.samples_done and sum(sum(one.failures.values()) for one in self._ledgers()) >= self.max_failures
+        return not self.samples_done and sum(one.tries for one in self.shared()) >= self.max_failures
 
-    @property
-    def todo_samples(self) -> int:
-        """Samples that nobody holds."""
-        return sum(ledger.todo.samples for ledger in self._ledgers())
+    def came_back(self, rank: int) -> bool:
+        """Whether leases that others had begun wait to be handed out again, or partitions that the rank could have."""
+        if any(ledger.todo.returned for ledger in self.ledgers()):
+            return True
+        return not self.closed and any(one.wanted_by(rank) for one in self.flows())
 
-    @property
-    def came_back(self) -> bool:
-        """Whether leases that others had begun wait to be handed out again."""
-        return any(ledger.todo.returned for ledger in self._ledgers())
-
-    @property
-    def in_step(self) -> bool:
-        """Whether the workers go through the data together."""
-        return any(ledger.card.in_step for ledger in self.passes)
-
-    @property
-    def epochs(self) -> int:
-        """Epochs of all passes so far."""
-        return sum(ledger.card.epochs for ledger in self.passes)
+    def news(self, card: DatasetCard, seen: Sequence[Seen]) -> tuple[Seen, ...]:
+        """What of these partitions is not known yet. Changes nothing."""
+        known = [one for one in self.flows() if one.card == card]
+        return known[-1].news(seen) if known else tuple(seen)
 
     def check(self) -> None:
         """Every invariant; tests call it after each step."""
         for ledger in self.passes:
             ledger.check()
-        for ledger in self._ledgers():
-            for lease in ledger.leases.values():
+        for shared in self.shared():
+            for lease in shared.leases.values():
                 rank, incarnation = lease.holder
                 assert self.living[rank] == incarnation, f"{lease.holder} holds a lease, but is not the living one"
                 assert incarnation > self.fenced.get(rank, -1), f"{lease.holder} is fenced and holds a lease"
@@ -352,7 +336,7 @@ class Book:
             lease_s=self.lease_s,
             max_failures=self.max_failures,
             closed=self.closed,
-            ledgers=tuple(ledger.to_state() for ledger in self._ledgers()),
+            ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
             locksteps=tuple(ledger.to_state() for ledger in self.passes if isinstance(ledger, Lockstep)),
             shown=dict(self.shown),
             living=dict(self.living),
@@ -364,31 +348,28 @@ class Book:
             kept=tuple(sorted(self.kept)),
             group=self.group,
             halted=self.halted,
+            flows=tuple(one.to_state() for one in self.flows()),
+            keeps=self.keeps,
         )
 
     @staticmethod
     def from_state(state: BookState) -> "Book":
         """A book that goes on where that one was."""
-        passes: list[Ledger | Lockstep] = [Ledger.from_state(one, state.max_failures) for one in state.ledgers]
+        passes: list[Pass] = [Ledger.from_state(one, state.max_failures) for one in state.ledgers]
+        passes += [Flow.from_state(one, state.max_failures) for one in state.flows]
         passes += [Lockstep.from_state(one) for one in state.locksteps]
         passes.sort(key=lambda ledger: ledger.base)
         return Book(
             state.workers, state.lease_s, state.max_failures, passes, dict(state.shown), dict(state.living),
             dict(state.fenced), dict(state.halvings), dict(state.trained), state.closed, state.saves, state.era,
-            set(state.kept), state.group, state.halted,
+            set(state.kept), state.group, state.halted, state.keeps,
         )  # fmt: skip
 
     # ---- inside ----
 
-    def _ledgers(self) -> list[Ledger]:
-        return [ledger for ledger in self.passes if isinstance(ledger, Ledger)]
-
-    def _may_return(self, ledger: Ledger) -> bool:
+    def _may_return(self, ledger: Ledger | Flow) -> bool:
         """Whether the loss of a server could bring work of this pass back: somebody must be left to do it then."""
         return self.saves and not ledger.closed and ledger.base not in self.kept
-
-    def _locksteps(self) -> list[Lockstep]:
-        return [ledger for ledger in self.passes if isinstance(ledger, Lockstep)]
 
     def _seat(self, rank: int) -> int | None:
         """Where the rank sits in the bsp group; before one is formed, in the order of ranks."""
@@ -405,22 +386,16 @@ class Book:
             self.changes += 1
             self.living[rank] = incarnation
             self.shown.pop(rank, None)
-            for lockstep in self._locksteps():
+            for lockstep in self.locksteps():
                 lockstep.rejoin(self._seat(rank))
         return True
 
     def _give_up(self, rank: int, incarnation: int) -> int:
         count = 0
-        for ledger in self._ledgers():
+        for ledger in self.shared():
             held = ledger.held.get(rank, {})
             count += ledger.take_back([key for key, lease in held.items() if lease.holder.incarnation <= incarnation])
         return count
-
-    def _of_shard(self, shard: int) -> Ledger | Lockstep | None:
-        for ledger in reversed(self.passes):
-            if ledger.base <= shard < ledger.base + ledger.numbers:
-                return ledger
-        return None
 
     def _pass_of(self, rank: int, card: DatasetCard) -> int:
         shown = self.shown.get(rank, 0)
@@ -437,11 +412,13 @@ class Book:
             check_same(rank, card, self.passes[turn].card)
             return
         base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
-        opened = (
-            Lockstep(card, base, len(self.group) or self.workers)
-            if card.in_step
-            else Ledger(card, base, self.max_failures)
-        )
+        if card.stream is not None and card.in_step:
+            raise errors.BadInput("a stream cannot be trained in step (sync='bsp'); use sync='async'")
+        opened: Pass
+        if card.in_step:
+            opened = Lockstep(card, base, len(self.group) or self.workers)
+        else:
+            opened = (Ledger if card.stream is None else Flow)(card, base, self.max_failures)
         self.passes.append(opened)
         if self.halted and isinstance(opened, Lockstep):
             opened.halt()

@@ -233,6 +233,11 @@ class Ledger:
         """Whether nothing of the pass is left to be trained."""
         return not self.leases and not self.todo.samples
 
+    @property
+    def tries(self) -> int:
+        """How often something could not be read that is still to be."""
+        return sum(self.failures.values())
+
     def totals(self) -> Totals:
         """Shards by state."""
         endless = self.card.endless and self.todo.length is None

@@ -2,38 +2,43 @@
 
 In: data/book.py, when slots were restored. Out: a ledger that nobody holds anything of. It never goes forward: of two
 servers that were restored from different checkpoints the older note counts, in whichever order they come. The passes
-of a bsp group go exactly to where the note has them: all its slots come from that checkpoint.
+of a bsp group go exactly to where the note has them: all its slots come from that checkpoint. Streams: flow_back.py.
 """
 
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from springtide.data import flow_back
+from springtide.data.flow import Flow
 from springtide.data.ledger import Ledger, LedgerState
-from springtide.data.lockstep import Lockstep, LockstepState
+from springtide.data.lockstep import Lockstep
+from springtide.data.notes import BookNote
+from springtide.data.passes import Pass
 from springtide.data.todo import Piece, Todo
 from springtide.domain.leases import Poisoned
 
 
-def passes_back_to(
-    passes: Iterable[Ledger | Lockstep], ledgers: Iterable[LedgerState], locksteps: Iterable[LockstepState]
-) -> list[Ledger | Lockstep]:
+def passes_back_to(passes: Iterable[Pass], note: BookNote) -> list[Pass]:
     """All passes after a return to what a checkpoint noted of them; those it does not know begin anew."""
-    noted, in_step = {state.base: state for state in ledgers}, {state.base: state for state in locksteps}
-    return [
-        back_to(one, noted.get(one.base))
-        if isinstance(one, Ledger)
-        else Lockstep.at(in_step.get(one.base) or one.note(0, 0), one.workers)
-        for one in passes
-    ]
+    noted, in_step = {state.base: state for state in note.ledgers}, {state.base: state for state in note.locksteps}
+    flows = {state.base: state for state in note.flows}
+    back: list[Pass] = []
+    for one in passes:
+        if isinstance(one, Ledger):
+            back.append(back_to(one, noted.get(one.base)))
+        elif isinstance(one, Flow):
+            back.append(flow_back.back_to(one, flows.get(one.base)))
+        else:
+            back.append(Lockstep.at(in_step.get(one.base) or one.note(0, 0), one.workers))
+    return back
 
 
-def passes_anew(
-    ledgers: Iterable[LedgerState], locksteps: Iterable[LockstepState], max_failures: int, workers: int
-) -> list[Ledger | Lockstep]:
+def passes_anew(note: BookNote, max_failures: int, workers: int) -> list[Pass]:
     """The passes with which another run of so many workers goes on."""
-    passes: list[Ledger | Lockstep] = [anew(state, max_failures) for state in ledgers]
-    passes += [Lockstep.at(state, workers) for state in locksteps]
+    passes: list[Pass] = [anew(state, max_failures) for state in note.ledgers]
+    passes += [flow_back.anew(state, max_failures) for state in note.flows]
+    passes += [Lockstep.at(state, workers) for state in note.locksteps]
     return sorted(passes, key=lambda one: one.base)
 
 

@@ -9,15 +9,14 @@ import contextlib
 import logging
 import pathlib
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from springtide import errors
 from springtide.domain.caching import decided
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec
-from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
+from springtide.domain.leases import Holder
 from springtide.job import actions, events
 from springtide.job.state import JobState
 from springtide.master import balance, entries, forming, meetings, standing, tally, telling
@@ -30,6 +29,7 @@ from springtide.master.healing import Healing
 from springtide.master.joining import Joining
 from springtide.master.journal import Journal
 from springtide.master.lag import Lag
+from springtide.master.leasing import Leasing
 from springtide.master.pen import Pen
 from springtide.master.record import Record
 from springtide.master.rollout import Rollout
@@ -43,7 +43,6 @@ from springtide.telemetry.events import EventLog
 
 log = logging.getLogger(__name__)
 
-HOLD_LEASE_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
 HOLD_HEARTBEAT_S = 0.2  # one that comes while a server is away, so that its next life is known as soon as it is there
 AGENT_GRACE_S = 10.0  # an agent that has hung up may come back within this time; else the job has lost its host
 AWAY_S = 1.0  # between two ticks: more than that, and the master was stopped or starved, and could hear nobody
@@ -90,6 +89,7 @@ class Desk:
             record, str(saving.folder.absolute()), kept=self._kept, tell=self._tell, happen=self._happen,
             went_back=self.rounds.went_back,
         )  # fmt: skip
+        self._leasing = Leasing(doors, self._healing, clock, look=self.rounds.look)
         self._rollout = Rollout(doors, self._forming, term=term)
         self._guards = Guards(record, self._rollout, self._happen)
         self.autoscale = Autoscale(
@@ -270,8 +270,9 @@ class Desk:
             raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
         match request:
             case messages.LeaseRequest():
-                self._take_words(holder, request.progress, request.failures, request.era)
-                return await self._lease(holder, request)
+                return await self._leasing.lease(holder, request)
+            case messages.CutRequest():
+                return self._leasing.cut(holder, request)
             case messages.Heartbeat():
                 return await self._heartbeat(role, holder, request)
             case (
@@ -295,7 +296,7 @@ class Desk:
         return messages.Ok()
 
     def _finish(self, role: Role, holder: Holder, request: messages.Finish) -> None:
-        self._take_words(holder, request.progress, era=request.era)
+        self._leasing.words(holder, request.progress, era=request.era)
         self._take_report(role, holder.incarnation, request.report)
         self._remember(holder.rank, request.objects)
         self._tell("finished", role=str(role), incarnation=holder.incarnation)
@@ -309,73 +310,20 @@ class Desk:
 
     # ---- shards and reports ----
 
-    async def _lease(
-        self, holder: Holder, request: messages.LeaseRequest
-    ) -> messages.Leased | messages.Regroup | messages.Wait | messages.End:
-        if request.card.in_step and not self.state.in_step:
-            self._happen(events.InStep())
-        if request.ends is not None:
-            with self._kept(entries.End(holder, request.card, request.ends)):
-                self.record.book.end(holder, request.card, request.ends)
-            self._changed.turn()
-        known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
-        answer: Any = Nothing.WAIT
-
-        def answered() -> bool:
-            nonlocal answer
-            entry = entries.Lease(holder, request.card, request.most, self._clock(), known, request.era)
-            with self._kept(entry):
-                answer = self.record.lease(entry)
-            return answer is not Nothing.WAIT
-
-        self.rounds.look()  # it may be that only a checkpoint is missing for the end
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_LEASE_S):
-                await self._changed.until(answered)
-        if answer is Nothing.WAIT:
-            return messages.Wait()
-        if answer is Nothing.FENCED:
-            raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
-        if answer is Nothing.REGROUP:
-            return messages.Regroup()
-        return messages.End() if isinstance(answer, Nothing) else self._healing.leased(answer)
-
-    def _take_words(
-        self, holder: Holder, words: Sequence[Progress], failures: Sequence[Failure] = (), era: int = 0
-    ) -> Verdict:
-        failed = False
-        for failure in (
-            failures if era == self.record.book.era else ()
-        ):  # first: the word on such a lease ends it before what cannot be read
-            with self._kept(entries.Fail(holder, failure)):
-                if self.record.book.fail(holder, failure):
-                    failed = True
-                    self._tell("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
-            if failed and self.record.book.hopeless:
-                role = Role(RoleKind.WORKER, holder.rank)
-                error = f"no worker can read the data: {failure.error}"
-                self._happen(events.Failed(role, error, incarnation=holder.incarnation))
-        entry = entries.Report(holder, tuple(words), self._clock(), era)
-        with self._kept(entry):
-            verdict = self.record.report(entry)
-        if verdict.freed or failed:
-            self._changed.turn()
-        return verdict
-
     async def _heartbeat(self, role: Role, holder: Holder, request: messages.Heartbeat) -> messages.Pulse:
         self._happen(events.Heard(role, holder.incarnation))
         if self.state.healing:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HOLD_HEARTBEAT_S):
                     await self._changed.until(lambda: not self.state.healing)
-        verdict = self._take_words(holder, request.progress, request.failures, request.era)
+        verdict = self._leasing.words(holder, request.progress, request.failures, request.era)
         self._take_report(role, holder.incarnation, request.report)
         self._remember(holder.rank, request.objects)
         self._rollout.worker_goes_by(holder.rank, holder.incarnation, request.epoch)
         return messages.Pulse(
             drain=self.state.draining(role), stop=self.state.phase.over, fenced=verdict.fenced,
             revoked=verdict.revoked, truncate=verdict.wishes,
-            hurry=self.record.book.came_back, era=self.record.book.era, servers=self._healing.servers(),
+            hurry=self.record.book.came_back(holder.rank), era=self.record.book.era, servers=self._healing.servers(),
             healing=self.state.healing, group_lost=self.state.generation if self.state.group_lost else 0,
             goal=self._rollout.news_for(request.epoch), save=self._stepping.due(),
             feeders=self._feeding.news_for(request.feeders),

@@ -8,9 +8,11 @@ from typing import Any
 
 import msgspec
 
-from springtide.data.book import BookNote
+from springtide.data.notes import BookNote
+from springtide.domain import streams
 from springtide.domain.leases import Failure, Holder, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
+from springtide.domain.streams import Seen
 from springtide.job import events
 
 
@@ -35,6 +37,8 @@ class Lease(Entry, frozen=True):
     at: float
     known: tuple[LeaseKey, ...]
     era: int = 0
+    seen: tuple[Seen, ...] = ()
+    """What is new of the partitions of a stream."""
 
 
 class Report(Entry, frozen=True):
@@ -52,6 +56,20 @@ class End(Entry, frozen=True):
     holder: Holder
     card: DatasetCard
     samples: int
+
+
+class Cut(Entry, frozen=True):
+    """Batches of a stream end there, though they are not full."""
+
+    holder: Holder
+    cuts: tuple[streams.Cut, ...]
+    era: int = 0
+
+
+class Assign(Entry, frozen=True):
+    """Partitions of a stream, by shard, are meant for other ranks."""
+
+    owners: tuple[tuple[int, int], ...]
 
 
 class Fail(Entry, frozen=True):
@@ -147,8 +165,8 @@ class Open(Entry, frozen=True):
 
 
 AnyEntry = (
-    Happened | Lease | Report | End | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize | Shorten | Share
-    | Claim | Settle | Open | Moved | Remember
+    Happened | Lease | Report | End | Cut | Assign | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize
+    | Shorten | Share | Claim | Settle | Open | Moved | Remember
 )  # fmt: skip
 
 _EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}

@@ -13,7 +13,7 @@ import msgspec
 
 from springtide import errors
 from springtide.checkpoint import reader
-from springtide.data.book import BookNote
+from springtide.data.notes import BookNote
 from springtide.domain.cluster import Placement, Role, RoleKind
 from springtide.domain.leases import Grant
 from springtide.job import events
@@ -106,7 +106,8 @@ class Healing:
 
     def leased(self, grants: tuple[Grant, ...]) -> messages.Leased:
         """Leases of this era, and what must be known before they are worked on."""
-        return messages.Leased(grants, self._record.book.era, self.servers())
+        book = self._record.book
+        return messages.Leased(grants, book.era, self.servers(), book.cuts_of(grants))
 
 
 async def noted(where: str, number: int) -> BookNote:

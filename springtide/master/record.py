@@ -7,7 +7,8 @@ or a socket, so the same entries give the same record: a master that takes over 
 import msgspec
 
 from springtide import errors
-from springtide.data.book import Book, BookState
+from springtide.data.book import Book
+from springtide.data.notes import BookState
 from springtide.domain.cluster import Placement, RoleKind
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Grant, Holder, Nothing, Verdict
@@ -46,7 +47,8 @@ class Record:
 
     def __init__(self, spec: JobSpec) -> None:
         self.state = JobState(spec)
-        self.book = Book(workers=spec.workers, max_failures=spec.tries, saves=spec.checkpoints.on)
+        rules = spec.checkpoints
+        self.book = Book(workers=spec.workers, max_failures=spec.tries, saves=rules.on, keeps=rules.keep)
         self.addresses: tuple[str, ...] = ()
         """Where the servers listen, by rank; empty until all do, and "" for one that has left or is away."""
         self.owners: tuple[int, ...] = ()
@@ -127,7 +129,9 @@ class Record:
 
     def lease(self, entry: entries.Lease) -> tuple[Grant, ...] | Nothing:
         """Leases for a worker."""
-        answer = self.book.lease(entry.holder, entry.card, entry.most, entry.at, set(entry.known), entry.era)
+        answer = self.book.lease(
+            entry.holder, entry.card, entry.most, entry.at, set(entry.known), entry.era, entry.seen
+        )  # fmt: skip
         if not isinstance(answer, Nothing):
             self.begun = True
             self.leased_at = entry.at if self.leased_at is None else self.leased_at
@@ -220,6 +224,10 @@ class Record:
                 self.report(entry)
             case entries.End():
                 self.book.end(entry.holder, entry.card, entry.samples)
+            case entries.Cut():
+                self.book.cut(entry.holder, entry.cuts, entry.era)
+            case entries.Assign():
+                self.book.assign(entry.owners)
             case entries.Fail():
                 self.book.fail(entry.holder, entry.failure)
             case entries.TakeBack():

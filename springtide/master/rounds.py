@@ -13,7 +13,7 @@ import msgspec
 
 from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import Manifest
-from springtide.data.book import BookNote
+from springtide.data.notes import BookNote
 from springtide.domain.cluster import Role
 from springtide.domain.job import Phase
 from springtide.embedding import placement

@@ -17,7 +17,7 @@ from springtide import errors
 from springtide.checkpoint import cover, reader, writer
 from springtide.checkpoint.manifest import Manifest, name_of, number_in
 from springtide.checkpoint.places import Folder, place_of
-from springtide.data.book import BookNote
+from springtide.data.notes import BookNote
 from springtide.domain.checkpoints import CheckpointRules, ShardRange, Written
 from springtide.domain.outline import SHARED_KEY
 from springtide.domain.tables import TableSpec

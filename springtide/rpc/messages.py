@@ -1,4 +1,4 @@
-"""Every message of the control plane, made of `rpc.nouns`; more are in `rpc.together`, `rpc.saving`, `rpc.feeding`.
+"""Every message of the control plane, made of `rpc.nouns`; more are in its neighbours.
 
 A member sends a `Request` and gets one `Reply` with the same number; msgspec checks types on both sides, so nothing
 malformed gets past `rpc.frames`. Before the first request both sides prove that they know the secret (`rpc.auth`).
@@ -12,6 +12,7 @@ from springtide.domain.feeding import FeedRules
 from springtide.domain.job import Blame, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
+from springtide.domain.streams import Cut, Seen
 from springtide.rpc.feeding import DataWorkerReady as DataWorkerReady
 from springtide.rpc.feeding import DataWorkerWelcome as DataWorkerWelcome
 from springtide.rpc.feeding import Feeders as Feeders
@@ -37,7 +38,16 @@ from springtide.rpc.saving import MirrorPart as MirrorPart
 from springtide.rpc.saving import Save as Save
 from springtide.rpc.saving import Saved as Saved
 from springtide.rpc.saving import SaveRequest as SaveRequest
+from springtide.rpc.sharing import BarrierRequest as BarrierRequest
+from springtide.rpc.sharing import Claim as Claim
+from springtide.rpc.sharing import Claimed as Claimed
+from springtide.rpc.sharing import Found as Found
+from springtide.rpc.sharing import Lookup as Lookup
+from springtide.rpc.sharing import Settle as Settle
+from springtide.rpc.sharing import Share as Share
 from springtide.rpc.shuffling import Shufflers as Shufflers
+from springtide.rpc.streaming import CutRequest as CutRequest
+from springtide.rpc.streaming import CutsNoted as CutsNoted
 from springtide.rpc.together import AtStep as AtStep
 from springtide.rpc.together import Enter as Enter
 from springtide.rpc.together import Form as Form
@@ -45,7 +55,7 @@ from springtide.rpc.together import Formed as Formed
 from springtide.rpc.together import Leave as Leave
 from springtide.rpc.together import Regroup as Regroup
 
-VERSION = 4
+VERSION = 5
 """Raised when a message changes meaning; both sides must have the same."""
 
 
@@ -132,42 +142,8 @@ class LeaseRequest(Message, frozen=True):
     """The data set has no length, and this is where its reader has found the end: samples of an epoch."""
     era: int = 0
     """As in `Heartbeat`."""
-
-
-class BarrierRequest(Message, frozen=True):
-    """Answered when every worker has come to the barrier of this name for the `turn`-th time."""
-
-    name: str
-    turn: int = 0
-
-
-class Share(Message, frozen=True):
-    """Put a small value where the other workers find it."""
-
-    key: str
-    value: bytes
-
-
-class Lookup(Message, frozen=True):
-    """Answered with the value once somebody has shared it."""
-
-    key: str
-
-
-class Claim(Message, frozen=True):
-    """Something must be done once in the job, such as giving tables their first weights: am I to do it?
-
-    Answered with `Claimed` as soon as that is known: at once by whoever asks first, to others when it is done, or when
-    the one that did it was lost and another must.
-    """
-
-    key: str
-
-
-class Settle(Message, frozen=True):
-    """What this worker had claimed is done."""
-
-    key: str
+    seen: tuple[Seen, ...] = ()
+    """All partitions of a stream, as its reader sees them now."""
 
 
 class Finish(Message, frozen=True):
@@ -336,6 +312,8 @@ class Leased(Message, frozen=True):
     era: int = 0
     servers: Servers | None = None
     """As in `Pulse`."""
+    cuts: tuple[Cut, ...] = ()
+    """Of a stream: where batches of these leases end that are not full, as far as is known."""
 
 
 class Wait(Message, frozen=True):
@@ -352,18 +330,6 @@ class Outlook(Message, frozen=True):
     status: JobStatus
     wanted: tuple[WantedRole, ...] = ()
     term: int = 0
-
-
-class Found(Message, frozen=True):
-    """What `Lookup` asked for."""
-
-    value: bytes
-
-
-class Claimed(Message, frozen=True):
-    """Whether the asker is to do it; if not, it is done."""
-
-    yours: bool
 
 
 class Refused(Message, frozen=True):
@@ -385,6 +351,7 @@ Request = (
     | JoinAgent
     | Heartbeat
     | LeaseRequest
+    | CutRequest
     | BarrierRequest
     | Share
     | Lookup
@@ -416,6 +383,7 @@ Reply = (
     | Placed
     | Welcome
     | Leased
+    | CutsNoted
     | Formed
     | Regroup
     | Wait

@@ -11,6 +11,7 @@ from springtide.domain.feeding import FeedState
 from springtide.domain.job import Blame, Phase
 from springtide.domain.leases import Poisoned
 from springtide.domain.shape import Shape
+from springtide.domain.streams import StreamUse
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -34,6 +35,8 @@ class Report(Message, frozen=True):
     """Of a worker in a bsp group that could keep rows."""
     feed: FeedState | None = None
     """Of a worker that data workers could feed."""
+    stream: StreamUse | None = None
+    """Of a worker that trains from a stream."""
 
 
 class MemberView(Message, frozen=True):

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from springtide import _native
-from springtide.data.book import Book, BookNote
+from springtide.data.book import Book
+from springtide.data.notes import BookNote
 from springtide.domain.leases import Grant, Holder, Nothing, Progress
 from springtide.domain.samples import DatasetCard
 

@@ -6,7 +6,8 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given, settings, stateful
 
-from springtide.data.book import Book, BookNote, BookState
+from springtide.data.book import Book
+from springtide.data.notes import BookNote, BookState
 from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
 from springtide.domain.samples import DatasetCard
 

@@ -13,7 +13,7 @@ from springtide.domain.cluster import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.leases import Failure, Progress
 from springtide.domain.samples import DatasetCard
-from springtide.master import desk
+from springtide.master import desk, leasing
 from springtide.master.record import Record
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
@@ -83,7 +83,7 @@ def test_shards_go_out_once_and_the_idle_worker_waits_for_the_last(tmp_path):
 
 
 def test_a_wait_that_lasts_is_answered_so_that_the_worker_can_report(tmp_path, monkeypatch):
-    monkeypatch.setattr(desk, "HOLD_LEASE_S", 0.01)
+    monkeypatch.setattr(leasing, "HOLD_S", 0.01)
 
     async def test(master, clock):
         peers = await everyone(master, workers=2)

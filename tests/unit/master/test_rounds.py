@@ -9,7 +9,7 @@ import pytest
 from springtide import errors
 from springtide.checkpoint import reader
 from springtide.checkpoint.places import Folder
-from springtide.data.book import BookNote
+from springtide.data.notes import BookNote
 from springtide.domain.checkpoints import CheckpointRules, ShardRange, newly
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import JobSpec, Phase

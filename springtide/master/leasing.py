@@ -1,0 +1,99 @@
+"""Hands out leases and hears how far their holders are: what workers ask of the book of the job's data.
+
+In: `LeaseRequest`, `CutRequest` and the words that ride on heartbeats, from `master.desk`. Out: replies; each change of
+the book goes through the journal first. Nothing is decided here: `data.book` does.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from springtide import errors
+from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.leases import Failure, Holder, LeaseKey, Nothing, Progress, Verdict
+from springtide.job import events
+from springtide.master import entries
+from springtide.master.doors import Doors
+from springtide.master.healing import Healing
+from springtide.rpc import messages
+
+HOLD_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
+
+
+class Leasing:
+    """One job's leases."""
+
+    def __init__(self, doors: Doors, healing: Healing, clock: Callable[[], float], *, look: Callable[[], None]) -> None:
+        self._doors, self._healing, self._clock, self._look = doors, healing, clock, look
+        self.asked_at: dict[int, float] = {}
+        """When each rank last asked for partitions of a stream."""
+
+    async def lease(
+        self, holder: Holder, request: messages.LeaseRequest
+    ) -> messages.Leased | messages.Regroup | messages.Wait | messages.End:
+        """Leases, or why there are none; waits a while for some."""
+        self.words(holder, request.progress, request.failures, request.era)
+        doors, book, card = self._doors, self._doors.record.book, request.card
+        if card.in_step and not doors.record.state.in_step:
+            doors.happen(events.InStep())
+        if request.ends is not None:
+            with doors.kept(entries.End(holder, card, request.ends)):
+                book.end(holder, card, request.ends)
+            doors.changed.turn()
+        known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
+        seen = book.news(card, request.seen) if card.stream is not None else ()
+        if card.stream is not None:
+            self.asked_at[holder.rank] = self._clock()
+        answer: Any = Nothing.WAIT
+
+        def answered() -> bool:
+            nonlocal answer, seen
+            entry = entries.Lease(holder, card, request.most, self._clock(), known, request.era, seen)
+            with doors.kept(entry):
+                answer = doors.record.lease(entry)
+            seen = ()
+            return answer is not Nothing.WAIT
+
+        self._look()  # it may be that only a checkpoint is missing for the end
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await doors.changed.until(answered)
+        if answer is Nothing.WAIT:
+            return messages.Wait()
+        if answer is Nothing.FENCED:
+            raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
+        if answer is Nothing.REGROUP:
+            return messages.Regroup()
+        return messages.End() if isinstance(answer, Nothing) else self._healing.leased(answer)
+
+    def cut(self, holder: Holder, request: messages.CutRequest) -> messages.CutsNoted:
+        """Batches of a stream that did not fill up end there, for whoever reads them."""
+        book = self._doors.record.book
+        with self._doors.kept(entries.Cut(holder, request.cuts, request.era)):
+            counted = book.cut(holder, request.cuts, request.era)
+        return messages.CutsNoted(counted, book.era)
+
+    def words(
+        self, holder: Holder, words: Sequence[Progress], failures: Sequence[Failure] = (), era: int = 0
+    ) -> Verdict:
+        """What a holder says of its leases, and what the book answers."""
+        doors, book = self._doors, self._doors.record.book
+        failed = False
+        for failure in (
+            failures if era == book.era else ()
+        ):  # first: the word on such a lease ends it before what cannot be read
+            with doors.kept(entries.Fail(holder, failure)):
+                if book.fail(holder, failure):
+                    failed = True
+                    doors.tell("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
+            if failed and book.hopeless:
+                role = Role(RoleKind.WORKER, holder.rank)
+                error = f"no worker can read the data: {failure.error}"
+                doors.happen(events.Failed(role, error, incarnation=holder.incarnation))
+        entry = entries.Report(holder, tuple(words), self._clock(), era)
+        with doors.kept(entry):
+            verdict = doors.record.report(entry)
+        if verdict.freed or failed:
+            doors.changed.turn()
+        return verdict
