@@ -295,6 +295,7 @@ def logs(
 Example:
   springtide export train exports                  tables and dense tensors
   springtide export train exports --since 7        what changed since export 7
+  springtide export train exports --every 5m       again and again, each what changed since the one before
 """,
 )
 def export(
@@ -302,6 +303,7 @@ def export(
     url: Annotated[str, typer.Argument(help="Where to: a folder, or any URL that fsspec knows.", metavar="URL")],
     since: Annotated[int | None, typer.Option(help="Only what changed since that export.", metavar="N")] = None,
     checkpoint: Annotated[int | None, typer.Option(help="Another than the newest.", metavar="N")] = None,
+    every: Annotated[str, typer.Option(help="Go on exporting: 300, 5m or 1h.", metavar="TIME")] = "",
     format: Annotated[str, typer.Option(help="Of the tables: safetensors or parquet.")] = "safetensors",
     folder: Runs = RUNS,
     as_json: Json = False,
@@ -311,7 +313,7 @@ def export(
     from springtide.cli import export as verb
 
     return verb.export(
-        job, url, since=since, checkpoint=checkpoint, format=format, folder=folder, as_json=as_json
+        job, url, since=since, checkpoint=checkpoint, every=every, format=format, folder=folder, as_json=as_json
     )  # fmt: skip
 
 

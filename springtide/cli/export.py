@@ -14,21 +14,28 @@ from springtide import errors
 from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.places import Place, place_of
-from springtide.cli import jobs
+from springtide.cli import exporting, jobs
 
 if TYPE_CHECKING:
     from springtide.export import files
 
 
 def export(
-    name: str, url: str, *, since: int | None, checkpoint: int | None, format: str, folder: str, as_json: bool
-) -> int:
+    name: str, url: str, *, since: int | None, checkpoint: int | None, every: str, format: str, folder: str,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Collect, compare if asked to, write."""
     from springtide.export import delta, files, load
     from springtide.export.collect import collect
 
     files.format_named(format)
     where = name if "://" in name or os.path.isdir(name) else str(jobs.pick(name, folder).files.checkpoints)
+    if every:
+        if since is not None or checkpoint is not None or as_json:
+            raise errors.BadInput(
+                "--every chooses what to export by itself: leave out --since, --checkpoint and --json"
+            )
+        return exporting.follow(where, url, every_s=exporting.seconds(every), format=format)
     place = place_of(where)
     manifest = chosen_manifest(place, checkpoint)
     base = load.read(url, since) if since is not None else None

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from springtide import errors
-from springtide.checkpoint.places import Place, Remote, place_of
+from springtide.checkpoint.places import Folder, Place, Remote, place_of
 from springtide.domain.outline import TableOutline
 from springtide.export.delta import TableDelta
 from springtide.export.model import Keys, Model, Rows, Table
@@ -113,6 +113,16 @@ def write(url: str, model: Model, *, format: Format, deltas: dict[str, TableDelt
     )  # fmt: skip
     place.write(CARD, msgspec.json.format(msgspec.json.encode(card)))
     return card
+
+
+def remove(url: str, number: int) -> None:
+    """Take an export away, its card first: half an export is none."""
+    place = place_for(url, number)
+    place.remove(CARD)
+    for name in place.names():
+        place.remove(name)
+    if isinstance(place, Folder):
+        place.path.rmdir()
 
 
 def read_card(url: str, number: int) -> Card:

@@ -1,0 +1,77 @@
+"""Exports of a job again and again, for serving: each holds what changed since the one before, now and then all of it.
+
+In: the place where a job keeps its checkpoints. Out: exports at a URL (files.py), of which readers only ever see whole
+ones. Older ones go: what is left is enough to read any of the last two whole exports and all that build on them.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from springtide import errors
+from springtide.checkpoint import reader
+from springtide.checkpoint.places import Place
+from springtide.export import delta, files, load
+from springtide.export.collect import collect
+from springtide.export.files import Card, Format
+from springtide.export.model import Model
+
+log = logging.getLogger(__name__)
+WHOLE_EVERY = 12  # who reads a delta must read all before it, back to a whole one
+KEPT_WHOLE = 2  # a reader that has just found the newest but one must be able to read it
+
+
+def builds_on(cards: Sequence[Card]) -> int | None:
+    """Which export the next one is to build on; None: it is to be whole. `cards` are those there are, oldest first."""
+    for since, card in enumerate(reversed(cards), start=1):
+        if card.since is None:
+            return cards[-1].number if since < WHOLE_EVERY else None
+    return None
+
+
+def outdated(cards: Sequence[Card]) -> list[int]:
+    """Exports that nobody needs any more. `cards` are those there are, oldest first."""
+    whole = [place for place, card in enumerate(cards) if card.since is None]
+    return [card.number for card in cards[: whole[-KEPT_WHOLE]]] if len(whole) > KEPT_WHOLE else []
+
+
+class Following:
+    """Exports of one job at one URL. Whoever follows next goes on with what is there."""
+
+    def __init__(self, place: Place, url: str, *, format: Format = "safetensors") -> None:
+        self._place, self._url, self._format = place, url, format
+        self._last: Model | None = None
+
+    def once(self, progress: Callable[[int], None] = lambda slot: None) -> Card | None:
+        """Export the newest checkpoint; None when there is none, or it is exported already."""
+        found = reader.latest(self._place, ())
+        if found.manifest is None:
+            return None
+        manifest, cards = found.manifest, [files.read_card(self._url, one) for one in files.numbers(self._url)[::-1]]
+        for card in cards[-1:]:
+            if card.job != manifest.job or card.number > manifest.number:
+                raise errors.BadInput(
+                    f"{self._url} has export {card.number} of job {card.job!r}, which is not one of job "
+                    f"{manifest.job!r} up to {manifest.number}; choose another place"
+                )
+            if card.number == manifest.number:
+                return None
+        since = builds_on(cards)
+        model = collect(self._place, manifest, progress)
+        base = None if since is None else self._base(since, model)
+        deltas = {name: delta.between(base.tables[name], model.tables[name]) for name in model.tables} if base else None
+        card = files.write(self._url, model, format=self._format, deltas=deltas, since=since if base else None)
+        self._last = model
+        for number in outdated([*cards, card]):
+            files.remove(self._url, number)
+        return card
+
+    def _base(self, since: int, model: Model) -> Model | None:
+        """The model of an earlier export, if it has the same tables; it may have been made by someone else."""
+        base = self._last
+        if base is None or base.number != since:
+            try:
+                base = load.read(self._url, since)
+            except (errors.UserError, OSError) as error:
+                log.warning("export %d cannot be built on, so the next one is whole: %s", since, error)
+                return None
+        return base if base.tables.keys() == model.tables.keys() else None
