@@ -3,10 +3,12 @@
 In: pairs of workers and measured throughput, at a fixed ratio of workers to servers. Out: a `Curve`. Next: `least.py`
 finds the fewest workers for a traffic. All curves here are of the form samples / (coefficients x features of w), with
 no coefficient below zero: in step (Kale's Eqn 6), at one's own pace (Eqn 9), and the two models they are compared with.
+With servers as a number of their own: shapes.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,21 +17,37 @@ from scipy.optimize import nnls
 
 from springtide import errors
 
-Kind = Literal["sync", "async", "ernest", "optimus"]
-Features = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+Kind = Literal["sync", "async", "ernest", "optimus", "optimus-async"]
+Feature = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
-def _columns(*of: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Features:
-    return lambda workers: np.stack([one(workers) for one in of], axis=-1)
+def _one(workers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.ones_like(workers)
 
 
-FEATURES: dict[Kind, Features] = {
-    "sync": _columns(np.ones_like, lambda w: 1 / w, lambda w: 1 / w**2, lambda w: w),
-    "async": _columns(lambda w: 1 / w, lambda w: 1 / w**2, np.ones_like),
-    "ernest": _columns(np.ones_like, lambda w: 1 / w, np.log, lambda w: w),
-    "optimus": _columns(np.ones_like, lambda w: 1 / w, lambda w: w),
+def _each(workers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / workers
+
+
+def _each_squared(workers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / workers**2
+
+
+def _all(workers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return workers
+
+
+FEATURES: Mapping[Kind, tuple[Feature, ...]] = {
+    "sync": (_one, _each, _each_squared, _all),
+    "async": (_each, _each_squared, _one),
+    "ernest": (_one, _each, np.log, _all),
+    "optimus": (_one, _each, _all),
+    "optimus-async": (_each, _one),
 }
-"""What each coefficient is of, in seconds a batch (sync, ernest, optimus) or a sample (async)."""
+"""What each coefficient is of, in seconds a batch of all workers (sync, ernest, optimus) or a sample (the others)."""
+LEARNED: Mapping[Kind, tuple[int, ...]] = {"sync": (1, 0, 3, 2), "async": (0, 2, 1)}
+"""Which of these a live job finds out first: what one worker does alone, what no number of workers makes faster, then
+what grows with them or falls faster than they grow."""
 
 
 class Seen(NamedTuple):
@@ -53,7 +71,8 @@ class Curve:
 
     def __call__(self, workers: float) -> float:
         """Samples a second."""
-        seconds = float(FEATURES[self.kind](np.asarray(float(workers))) @ np.asarray(self.coefficients))
+        at = np.asarray(float(workers))
+        seconds = sum(float(of(at)) * by for of, by in zip(FEATURES[self.kind], self.coefficients, strict=True) if by)
         return self.batch / seconds if seconds > 0 else np.inf
 
     def peak(self, most: int) -> int:
@@ -62,20 +81,49 @@ class Curve:
 
 
 def fit(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
-    """The curve with the least relative error of the time a step takes."""
+    """The curve with the least relative error of the time a step takes, of all coefficients that its kind has."""
     if kind not in FEATURES:
-        raise errors.UnknownName("model of throughput", kind, tuple(FEATURES))
-    workers = np.asarray([one.workers for one in seen], dtype=float)
-    rates = np.asarray([one.throughput for one in seen], dtype=float)
-    if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
-        raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
-    share = FEATURES[kind](workers) * (rates / batch)[:, None]  # of the time that was seen
-    coefficients, _ = nnls(share, np.ones(len(seen)))
-    return Curve(
-        kind=kind, coefficients=tuple(map(float, coefficients)), batch=batch, most_seen=int(workers.max())
-    )  # fmt: skip
+        raise errors.UnknownName("model of throughput", kind, FEATURES)
+    return _fit(kind, seen, range(len(FEATURES[kind])), batch)
+
+
+def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
+    """A curve for a job that goes on: no more coefficients than it has had numbers of workers, so that one number
+    seen means that twice as many train twice as much, and nothing is made up; of each number the median counts.
+    """
+    if kind not in LEARNED:
+        raise errors.UnknownName("way of training", kind, LEARNED)
+    by_number: dict[int, list[float]] = {}
+    for one in seen:
+        by_number.setdefault(one.workers, []).append(one.throughput)
+    typical = [Seen(workers, median(rates)) for workers, rates in sorted(by_number.items())]
+    return _fit(kind, typical, LEARNED[kind][: len(typical)], batch)
 
 
 def mape(curve: Curve, seen: Sequence[Seen]) -> float:
     """Mean absolute error of its throughput, as a share of what was seen."""
     return float(np.mean([abs(curve(one.workers) - one.throughput) / one.throughput for one in seen]))
+
+
+def _fit(kind: Kind, seen: Sequence[Seen], used: Sequence[int], batch: float) -> Curve:
+    workers = np.asarray([one.workers for one in seen], dtype=float)
+    rates = np.asarray([one.throughput for one in seen], dtype=float)
+    if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
+        raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
+    columns = np.stack([FEATURES[kind][each](workers) for each in used], axis=-1)
+    found = relative(columns, rates / batch)
+    coefficients = [0.0] * len(FEATURES[kind])
+    for each, by in zip(used, found, strict=True):
+        coefficients[each] = by
+    return Curve(kind=kind, coefficients=tuple(coefficients), batch=batch, most_seen=int(workers.max()))
+
+
+def relative(columns: NDArray[np.float64], rates: NDArray[np.float64]) -> tuple[float, ...]:
+    """Coefficients, none below zero, of the times 1 / rate, with the least squares of relative errors.
+
+    Columns are brought to one size first: those of 1 / w² and of w differ by a million.
+    """
+    share = columns * rates[:, None]  # of the time that was seen
+    size = np.maximum(np.linalg.norm(share, axis=0), 1e-300)
+    found, _ = nnls(share / size, np.ones(len(rates)))
+    return tuple(map(float, found / size))

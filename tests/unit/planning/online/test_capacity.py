@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.planning.online.capacity import Curve, Seen, fit, mape
+from springtide.planning.online.capacity import Curve, Seen, fit, learn, mape
 from springtide.planning.online.least import Need, least, plan
 
 KALE_A10 = Curve(kind="sync", coefficients=(0.00035, 2.5726, 0.9824, 0.02786), batch=16384)
@@ -63,3 +63,27 @@ def test_measurements_that_say_nothing_are_refused():
             fit("sync", seen)
     with pytest.raises(errors.UnknownName):
         fit("linear", [Seen(1, 1.0)])
+
+
+def test_a_live_job_that_has_had_one_number_of_workers_believes_that_twice_as_many_train_twice_as_much():
+    curve = learn("async", [Seen(4, 400.0), Seen(4, 90.0), Seen(4, 410.0)])
+    assert curve(4) == pytest.approx(400) and curve(8) == pytest.approx(800) and curve(1) == pytest.approx(100)
+    assert learn("sync", [Seen(4, 400.0)], batch=512)(8) == pytest.approx(800)
+
+
+def test_with_two_numbers_it_knows_what_more_workers_do_not_make_faster():
+    curve = learn("async", [Seen(1, 100.0), Seen(4, 200.0)])
+    assert curve(1) == pytest.approx(100) and curve(4) == pytest.approx(200)
+    assert 200 < curve(16) < 300
+
+
+@given(st.sampled_from(["sync", "async"]), st.lists(st.floats(0.01, 10), min_size=4, max_size=4))
+def test_what_is_learned_from_enough_numbers_is_what_is_fitted(kind, coefficients):
+    truth = Curve(kind=kind, coefficients=tuple(coefficients[: 4 if kind == "sync" else 3]))
+    seen = [Seen(workers, truth(workers)) for workers in (1, 2, 4, 8, 16)]
+    assert mape(learn(kind, seen), seen) < 1e-6
+
+
+def test_only_ways_of_training_are_learned():
+    with pytest.raises(errors.UnknownName, match="way of training"):
+        learn("ernest", [Seen(1, 1.0)])

@@ -1,0 +1,102 @@
+"""Pure. Samples a second by workers and servers: Kale's Eqn 5 (in step) and Eqn 8 (at one's own pace).
+
+In: measurements of numbers of workers and servers. Out: a `Surface`, and at a fixed ratio the `Curve` of capacity.py.
+Compared with Optimus' two, which have no part that servers share (1 / p). Next: least.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.planning.online.capacity import Curve, relative
+
+Kind = Literal["sync", "async", "optimus", "optimus-async"]
+Array = NDArray[np.float64]
+GOOD = 0.99  # of the best: fewer servers that are as good as that are better
+
+
+def _sync(w: Array, p: Array) -> list[Array]:
+    return [np.ones_like(w), 1 / w, 1 / p, w / p, 1 / (w * p), p, w]
+
+
+def _async(w: Array, p: Array) -> list[Array]:
+    return [1 / w, 1 / (w * p), p / w, np.ones_like(w)]
+
+
+def _optimus(w: Array, p: Array) -> list[Array]:
+    return [np.ones_like(w), 1 / w, w / p, w, p]
+
+
+def _optimus_async(w: Array, p: Array) -> list[Array]:
+    return [1 / w, 1 / p, np.ones_like(w), p / w]
+
+
+FEATURES: Mapping[Kind, Callable[[Array, Array], list[Array]]] = {
+    "sync": _sync, "async": _async, "optimus": _optimus, "optimus-async": _optimus_async,
+}  # fmt: skip
+"""What each coefficient is of, in seconds a batch of all workers (sync, optimus) or a sample (the others)."""
+
+
+class SeenShape(NamedTuple):
+    """A measurement."""
+
+    workers: int
+    servers: int
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """Throughput by workers and servers."""
+
+    kind: Kind
+    coefficients: tuple[float, ...]
+    batch: float = 1.0
+
+    def __call__(self, workers: float, servers: float) -> float:
+        """Samples a second."""
+        of = FEATURES[self.kind](np.asarray(float(workers)), np.asarray(float(servers)))
+        seconds = float(np.stack(of) @ np.asarray(self.coefficients))
+        return self.batch / seconds if seconds > 0 else np.inf
+
+    def servers_for(self, workers: int, most: int) -> int:
+        """The fewest servers, up to `most`, that are as good as the best number."""
+        speeds = [self(workers, servers) for servers in range(1, most + 1)]
+        return 1 + next(place for place, speed in enumerate(speeds) if speed >= GOOD * max(speeds))
+
+    def at_ratio(self, workers_per_server: float) -> Curve:
+        """The curve by workers alone when servers are kept at that ratio (Eqns 6 and 9)."""
+        of, ratio = self.coefficients, workers_per_server
+        if self.kind == "sync":
+            one, each, squared, grows = (
+                of[0] + of[3] * ratio,
+                of[1] + of[2] * ratio,
+                of[4] * ratio,
+                of[5] / ratio + of[6],
+            )
+            return Curve(kind="sync", coefficients=(one, each, squared, grows), batch=self.batch)
+        if self.kind == "async":
+            return Curve(kind="async", coefficients=(of[0], of[1] * ratio, of[2] / ratio + of[3]), batch=self.batch)
+        raise errors.BadInput(f"a surface of kind {self.kind!r} is only to compare with; wanted sync or async")
+
+
+def fit_surface(kind: Kind, seen: Sequence[SeenShape], *, batch: float = 1.0) -> Surface:
+    """The surface with the least relative error of the time a step takes."""
+    if kind not in FEATURES:
+        raise errors.UnknownName("model of throughput", kind, FEATURES)
+    table = np.asarray(seen, dtype=float).reshape(len(seen), 3)
+    if not len(seen) or (table[:, :2] < 1).any() or not (np.isfinite(table).all() and (table[:, 2] > 0).all()):
+        raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
+    columns = np.stack(FEATURES[kind](table[:, 0], table[:, 1]), axis=-1)
+    return Surface(kind=kind, coefficients=relative(columns, table[:, 2] / batch), batch=batch)
+
+
+def mape(surface: Surface, seen: Sequence[SeenShape]) -> float:
+    """Mean absolute error of its throughput, as a share of what was seen."""
+    return float(
+        np.mean([abs(surface(one.workers, one.servers) - one.throughput) / one.throughput for one in seen])
+    )  # fmt: skip
