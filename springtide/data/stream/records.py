@@ -7,7 +7,7 @@ worker sends when another is to train the batch. Nothing is unpickled on the way
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,15 +73,19 @@ class Records:
 
     def rows(self) -> Bytes | None:
         """All as rows of one array, without a copy, when they have one size and lie at equal distances; else None."""
-        if not len(self):
+        grid = self._grid()
+        if grid is None:
             return None
-        begin, size = int(self.starts[0]), int(self.ends[0] - self.starts[0])
-        step = int(self.starts[1]) - begin if len(self) > 1 else size
-        if step < size or (len(self) > 1 and not np.all(np.diff(self.starts) == step)):
+        begin, step, size = grid
+        rows: Bytes = np.ndarray((len(self), size), np.uint8, self.payload.data, begin, (step, 1))
+        return rows
+
+    def structs(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """The same as values of a structured type of that size."""
+        grid = self._grid()
+        if grid is None or grid[2] != dtype.itemsize:
             return None
-        if not np.all(self.ends - self.starts == size):
-            return None
-        return np.lib.stride_tricks.as_strided(self.payload[begin:], (len(self), size), (step, 1), writeable=False)
+        return np.ndarray((len(self),), dtype, self.payload.data, grid[0], (grid[1],))
 
     def between(self, first: int, end: int) -> "Records":
         """Those with ``first <= offset < end``, without a copy."""
@@ -127,6 +131,15 @@ class Records:
             len(self), len(payload), first, int(sizes[0]), float(self.appended_at[0]),
         )  # fmt: skip
         return b"".join([head, *columns, payload.tobytes()])
+
+    def _grid(self) -> tuple[int, int, int] | None:
+        """Where the first begins, how far it is to the next, and the size, when those are the same for all."""
+        if not len(self):
+            return None
+        begin, size = int(self.starts[0]), int(self.ends[0] - self.starts[0])
+        step = int(self.starts[1]) - begin if len(self) > 1 else size
+        even = step >= size and np.all(self.ends - self.starts == size) and np.all(np.diff(self.starts) == step)
+        return (begin, step, size) if even and size else None
 
     def _adjacent(self) -> bool:
         return bool(np.all(self.starts[1:] == self.ends[:-1]))

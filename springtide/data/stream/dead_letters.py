@@ -1,0 +1,138 @@
+"""Where records go that cannot be trained: JSON lines in a folder, or records of another stream. Bounded, never fatal.
+
+In: letters of sift.py. A batch that is read twice (a worker was lost) may leave a letter twice: partition and offset
+say which. A place that cannot be written to, or is full, costs letters, not training: `lost` counts them.
+"""
+
+import base64
+import json
+import math
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from springtide import errors
+from springtide.data.stream.base import StreamWriter
+from springtide.data.stream.open import open_stream
+from springtide.data.stream.sift import Letter
+
+MOST_BYTES = 256 * 2**20  # of one process: some hundred thousand letters; a stream that is all rubbish fills no disk
+
+
+class DeadLetters(Protocol):
+    """Where they go."""
+
+    lost: int
+    """Letters that could not be kept."""
+
+    def add(self, letters: Sequence[Letter]) -> None:
+        """Keep these."""
+
+    def close(self) -> None:
+        """No more come."""
+
+
+def open_dead_letters(where: str | None, *, most_bytes: int = MOST_BYTES) -> DeadLetters:
+    """A folder, the URL of a stream, or None: then they are only counted. UserError when that is no place."""
+    if where is None:
+        return Nowhere()
+    if "://" in where:
+        stream = open_stream(where)
+        return IntoStream(stream.writer(), stream.partitions(), most_bytes)
+    return IntoFolder(Path(where), most_bytes)
+
+
+class Nowhere:
+    """Whoever counts letters has counted them already."""
+
+    lost = 0
+
+    def add(self, letters: Sequence[Letter]) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing was open."""
+
+
+class IntoFolder:
+    """A file of JSON lines a process, made with the first letter."""
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.BadInput(f"dead letters cannot go to {folder}: {error.strerror}; give a folder") from None
+        self.path = folder / f"dead-{socket.gethostname()}-{os.getpid()}.jsonl"
+        self.lost = 0
+        self._left = most_bytes
+
+    def add(self, letters: Sequence[Letter]) -> None:
+        """Append a line each."""
+        lines, self._left = _within(letters, self._left)
+        self.lost += len(letters) - len(lines)
+        if not lines:
+            return
+        try:
+            with self.path.open("ab") as file:
+                file.write(b"".join(lines))
+        except OSError:
+            self.lost += len(lines)
+
+    def close(self) -> None:
+        """Every line is written when it comes."""
+
+
+class IntoStream:
+    """A record a letter, in the partition with the same number, or what is left of it."""
+
+    def __init__(self, writer: StreamWriter, partitions: int, most_bytes: int = MOST_BYTES) -> None:
+        self.lost = 0
+        self._writer, self._partitions, self._left = writer, partitions, most_bytes
+
+    def add(self, letters: Sequence[Letter]) -> None:
+        """Append a record each."""
+        lines, self._left = _within(letters, self._left)
+        self.lost += len(letters) - len(lines)
+        for letter, line in zip(letters, lines, strict=False):
+            try:
+                self._writer.append(letter.partition % self._partitions, line, np.array([len(line)]))
+            except (errors.SpringtideError, OSError):
+                self.lost += 1
+
+    def close(self) -> None:
+        """All that was appended is kept."""
+        try:
+            self._writer.close()
+        except (errors.SpringtideError, OSError):
+            self.lost += 1
+
+
+def line_of(letter: Letter) -> bytes:
+    """A letter as a line of JSON; its bytes in base64."""
+    fields = {
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "why": letter.why,
+        "detail": letter.detail,
+        "appended_at": letter.appended_at,
+        "event_at": None if math.isnan(letter.event_at) else letter.event_at,
+        "bytes": letter.size,
+        "body": base64.b64encode(letter.body).decode(),
+    }
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _within(letters: Sequence[Letter], left: int) -> tuple[list[bytes], int]:
+    """Lines of the first letters that still fit, and the room that is left then."""
+    lines: list[bytes] = []
+    for letter in letters:
+        line = line_of(letter)
+        if len(line) > left:
+            return lines, 0
+        lines.append(line)
+        left -= len(line)
+    return lines, left

@@ -1,0 +1,245 @@
+"""Records to batches: fields of fixed width, JSON, or a function of the user's on a list of bytes.
+
+In: bodies that sift.py has found whole. Out: tensors by name, or what the user's function makes. A record that cannot
+be decoded is told apart from those that can, and costs nobody else the batch: it is a dead letter. Which ones those are
+depends on the records alone, so whoever reads a batch again finds the same.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.data.stream.records import Floats, Mask, Records
+
+Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
+"""A NumPy type such as "f4" or "i8"; with a number or a shape: so many of them."""
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+KINDS = ("i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8", "?")
+MISTAKES = (NameError, AttributeError, ImportError, SyntaxError, MemoryError)
+"""What no record can be guilty of: raised by a user's function they end the job."""
+
+
+class Parsed(Protocol):
+    """Bodies that were looked at."""
+
+    @property
+    def bad(self) -> Mask:
+        """Those that cannot be decoded."""
+
+    @property
+    def event_at(self) -> Floats | None:
+        """When each happened, where the records themselves tell."""
+
+    def batch(self, keep: Mask) -> Any:
+        """A batch of some of the good ones. `Unreadable` when others turn out to be bad."""
+
+
+class Decoder(Protocol):
+    """How bodies become batches."""
+
+    def parse(self, bodies: Records) -> Parsed:
+        """Look at all of them."""
+
+
+class Unreadable(Exception):
+    """Some records of those that were to be made a batch cannot be: `bad`, among all that were parsed."""
+
+    def __init__(self, bad: Mask, why: str) -> None:
+        super().__init__(why)
+        self.bad = bad
+
+
+def decoder_of(decode: Any) -> Decoder:
+    """A decoder as it is, and a function of the user's made one."""
+    if hasattr(decode, "parse"):
+        decoder: Decoder = decode
+        return decoder
+    if callable(decode):
+        return Function(decode)
+    raise errors.BadInput(
+        f"decode is a {type(decode).__name__}; give springtide.data.stream.decode.Fixed(...), Json(...), or a function "
+        "that makes a batch of a list of bytes"
+    )
+
+
+class Fixed:
+    """Records of one width: fields one after the other, as a C struct without gaps has them.
+
+    >>> decode = Fixed({"dense": ("f4", 13), "ids": ("i8", 26), "label": "f4"})
+
+    gives ``{"dense": Tensor[n, 13], "ids": Tensor[n, 26], "label": Tensor[n]}``, or what `to` makes of that.
+    """
+
+    def __init__(
+        self, fields: Mapping[str, Field], *, event_time: str | None = None, unit: str = "s",
+        to: Callable[[dict[str, torch.Tensor]], Any] | None = None,
+    ) -> None:  # fmt: skip
+        """`event_time`: the field that tells when a record happened, in `unit`s since 1970 ("s", "ms", "us")."""
+        self.dtype = np.dtype([(name, *_type_of(name, kind)) for name, kind in fields.items()])
+        self.event_time, self.scale, self.to = event_time, _scale_of(fields, event_time, unit), to
+
+    def parse(self, bodies: Records) -> "_Rows":
+        """Those of another width are bad."""
+        bad = bodies.sizes != self.dtype.itemsize
+        good = bodies[~bad] if bad.any() else bodies
+        rows = good.structs(self.dtype)
+        return _Rows(self, np.frombuffer(good.joined(), self.dtype) if rows is None else rows, bad)
+
+
+class _Rows:
+    def __init__(self, how: Fixed, rows: NDArray[Any], bad: Mask) -> None:
+        self._how, self._rows, self.bad = how, rows, bad
+
+    @property
+    def event_at(self) -> Floats | None:
+        if self._how.event_time is None:
+            return None
+        times = np.full(len(self.bad), np.nan)
+        times[~self.bad] = self._rows[self._how.event_time] * self._how.scale
+        return times
+
+    def batch(self, keep: Mask) -> Any:
+        rows, kept = self._rows, keep[~self.bad]
+        if not kept.all():
+            rows = rows[kept]
+        tensors = {name: torch.from_numpy(_native(rows[name])) for name in self._how.dtype.names or ()}
+        return tensors if self._how.to is None else self._how.to(tensors)
+
+
+class Json:
+    """A JSON object a record: these fields of it become columns; "str" keeps strings, as a list."""
+
+    def __init__(
+        self, fields: Mapping[str, Field], *, event_time: str | None = None, unit: str = "s",
+        to: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:  # fmt: skip
+        """`event_time`: the key that tells when a record happened, in `unit`s since 1970; need not be of `fields`."""
+        self.fields = {name: None if kind == "str" else _type_of(name, kind) for name, kind in fields.items()}
+        self.event_time, self.to = event_time, to
+        self.scale = _scale_of({**fields, event_time or "": "f8"}, event_time, unit)
+
+    def parse(self, bodies: Records) -> "_Objects":
+        """Those that are no JSON object, lack a field or have another kind of value there are bad."""
+        return _Objects(self, [self._row(body) for body in bodies.bodies()])
+
+    def _row(self, body: bytes) -> dict[str, Any] | None:
+        try:
+            found = msgspec.json.decode(body)
+            row = {name: _column(found[name], kind) for name, kind in self.fields.items()}
+            row[""] = float(found[self.event_time]) * self.scale if self.event_time else np.nan
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError, OverflowError):
+            return None
+        return row
+
+
+class _Objects:
+    def __init__(self, how: Json, rows: list[dict[str, Any] | None]) -> None:
+        self._how, self._rows = how, rows
+        self.bad: Mask = np.fromiter((row is None for row in rows), np.bool_, len(rows))
+
+    @property
+    def event_at(self) -> Floats | None:
+        if self._how.event_time is None:
+            return None
+        return np.fromiter((np.nan if row is None else row[""] for row in self._rows), np.float64, len(self._rows))
+
+    def batch(self, keep: Mask) -> Any:
+        rows = [row for row, kept in zip(self._rows, keep.tolist(), strict=True) if kept and row is not None]
+        columns = {
+            name: [row[name] for row in rows]
+            if kind is None
+            else torch.from_numpy(np.array([row[name] for row in rows], kind[0]).reshape(len(rows), *kind[1]))
+            for name, kind in self._how.fields.items()
+        }
+        return columns if self._how.to is None else self._how.to(columns)
+
+
+class Function:
+    """A function of the user's: a list of bytes in, a batch out. When it raises, it is asked for each record alone."""
+
+    def __init__(self, function: Callable[[list[bytes]], Any]) -> None:
+        self.function = function
+
+    def parse(self, bodies: Records) -> "_Given":
+        """Nothing is looked at yet."""
+        return _Given(self.function, bodies)
+
+
+class _Given:
+    event_at: Floats | None = None
+
+    def __init__(self, function: Callable[[list[bytes]], Any], bodies: Records) -> None:
+        self._function, self._bodies = function, bodies
+        self.bad: Mask = np.zeros(len(bodies), np.bool_)
+
+    def batch(self, keep: Mask) -> Any:
+        chosen = self._bodies[keep].bodies()
+        error = self._fails(chosen)
+        if not isinstance(error, Exception):
+            return error[0]
+        bad = self.bad.copy()
+        bad[np.flatnonzero(keep)] = [isinstance(self._fails([body]), Exception) for body in chosen]
+        if not bad.any():
+            raise errors.UserCodeFailed(
+                f"decode raised {type(error).__name__}: {error}, for {len(chosen)} records together but for none "
+                "of them alone; a record must decode or not whatever others are with it"
+            ) from error
+        raise Unreadable(bad, f"{type(error).__name__}: {error}")
+
+    def _fails(self, chosen: list[bytes]) -> Exception | tuple[Any]:
+        try:
+            return (self._function(chosen),)
+        except MISTAKES as error:
+            raise errors.UserCodeFailed(f"decode raised {type(error).__name__}: {error}") from error
+        except errors.UserError:
+            raise
+        except Exception as error:
+            return error
+
+
+def _type_of(name: str, kind: Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    code, shape = (kind, ()) if isinstance(kind, str) else kind
+    try:
+        dtype = np.dtype(code)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.str[1:] not in {np.dtype(one).str[1:] for one in KINDS}:
+        raise errors.BadInput(f"field {name!r} is of type {code!r}; tensors are of {', '.join(KINDS)}")
+    return dtype, (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def _scale_of(fields: Mapping[str, Any], event_time: str | None, unit: str) -> float:
+    if unit not in UNITS:
+        raise errors.UnknownName("unit of time", unit, UNITS)
+    if event_time is not None and event_time not in fields:
+        raise errors.UnknownName("field", event_time, fields)
+    return UNITS[unit]
+
+
+def _native(column: NDArray[Any]) -> NDArray[Any]:
+    """With memory of its own, in this machine's byte order."""
+    return np.array(column, column.dtype.newbyteorder("="), order="C", copy=True)
+
+
+def _column(value: Any, kind: tuple[np.dtype[Any], tuple[int, ...]] | None) -> Any:
+    if kind is None:
+        if not isinstance(value, str):
+            raise TypeError
+        return value
+    dtype, shape = kind
+    found = np.asarray(value)
+    if found.dtype.kind not in "iufb" or found.shape != shape:
+        raise TypeError
+    if dtype.kind in "iu" and (found.dtype.kind == "f" or not _fits(found, dtype)):
+        raise ValueError
+    return found if shape else value
+
+
+def _fits(found: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    limits = np.iinfo(dtype)
+    return not found.size or (int(found.min()) >= limits.min and int(found.max()) <= limits.max)
