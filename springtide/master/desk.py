@@ -21,6 +21,7 @@ from springtide.job import actions, events
 from springtide.job.state import JobState
 from springtide.master import balance, entries, forming, meetings, standing, tally, telling
 from springtide.master.agreeing import Agreeing
+from springtide.master.assigning import Assigning
 from springtide.master.autoscale import Advised, Autoscale, Hands
 from springtide.master.doors import Doors
 from springtide.master.feeding import Feeding
@@ -90,6 +91,7 @@ class Desk:
             went_back=self.rounds.went_back,
         )  # fmt: skip
         self._leasing = Leasing(doors, self._healing, clock, look=self.rounds.look)
+        self._assigning = Assigning(doors, self._leasing.asked_at)
         self._rollout = Rollout(doors, self._forming, term=term)
         self._guards = Guards(record, self._rollout, self._happen)
         self.autoscale = Autoscale(
@@ -198,6 +200,7 @@ class Desk:
                 self.record.book.take_back(expired)
             self._changed.turn()
         self._balance.act(self._doors, now)
+        self._assigning.act(now)
         self.rounds.look()
         self._rollout.tick()
         self._guards.look(self._tally, self._usage, now)
@@ -336,6 +339,7 @@ class Desk:
             self._tally.take(role, report, at=self._clock(), incarnation=incarnation)
             self.autoscale.watching.heard(role, incarnation, report, at=self._clock())
             self._feeding.heard(role, incarnation, report.feed)
+            self._assigning.heard(report.stream)
             if (news := decided(before, self._tally.cache)) is not None:
                 self._happen(events.Judged(*news))
             self._tally.note(book.samples_done if book.passes else self._tally.samples, at=self._clock())

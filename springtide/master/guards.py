@@ -16,6 +16,7 @@ from springtide import errors
 from springtide.data.book import Book
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.guarding import GuardRules
+from springtide.domain.streams import FAR
 from springtide.job import events
 from springtide.job.nodes import Node, NodeState
 from springtide.master.easing import Easing
@@ -304,6 +305,8 @@ def _ns_a_key(first: Counted, last: Counted) -> float:
 
 
 def samples_in_all(book: Book) -> int:
-    """Trained, leased and not leased yet, of all passes so far."""
+    """Trained, leased and not leased yet, of all passes so far; of a stream that goes on there is no end of them."""
+    if any(not partition.final for flow in book.flows() for partition in flow.partitions.values()):
+        return FAR
     leased = sum(lease.end - lease.offset for _, _, lease in book.leases())
     return book.samples_done + leased + book.todo_samples

@@ -277,11 +277,14 @@ class Saving:
 
 def trained(note: BookNote) -> list[tuple[int, int]]:
     """How far each pass is."""
-    return [(state.base, state.samples_done) for state in note.ledgers]
+    shards = [(state.base, state.samples_done) for state in note.ledgers]
+    return shards + [(state.base, state.samples_done) for state in note.flows]
 
 
 def finished(note: BookNote) -> tuple[ShardRange, ...]:
-    """Shards of which every batch was acknowledged by then, in runs."""
+    """Shards of which every batch was acknowledged by then, in runs. Of a stream there is nothing to forget: slots
+    remember one run of offsets a partition.
+    """
     runs: list[ShardRange] = []
     for state in sorted(note.ledgers, key=lambda state: state.base):
         first = state.base

@@ -127,7 +127,7 @@ def features(record: Record, found: ModelFacts | None) -> dict[str, Feature]:
 
 def samples_total(book: Book) -> float | None:
     """Of all passes so far; None where the end of one is not known."""
-    if not book.passes or any(one.card.endless for one in book.passes):
+    if not book.passes or any(one.card.endless or one.card.stream is not None for one in book.passes):
         return None
     return float(sum(one.card.samples_used * one.card.epochs for one in book.passes))
 
