@@ -1,0 +1,111 @@
+"""Pure. How many workers an online job should have now, and why.
+
+In: an `OnlineView` (what is coming, what waits, what workers can take) and `OnlineRules`. Out: a `Scaling`. It is asked
+when `due` says so, by the master for real jobs and by the simulator (`springtide reproduce kale`): both do what the
+first step of the plan says, and ask again. Kale plans the fewest workers that keep up and smooths that (least.py,
+stabilize.py); here a change pays its pause, so that few changes, made early, come out by themselves (horizon.py).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.domain.online import OnlineRules, OnlineView, Outlook, Scaling
+from springtide.planning.online import horizon
+
+BELIEVED = (0.6, 0.4)  # shares of the mean and of the high end of an outlook: their cost is weighed so
+SATURATED = 0.95  # of the time: workers have no more to give
+WRONG = 1.2  # times what was said for now: when more than that comes, and samples wait, the outlook is not believed
+WAITS = 0.5  # of the promised lag: from here on it is looked whether the outlook was wrong
+FULL = 0.999  # of the capacity of all workers: traffic beyond it cannot be kept up with
+
+
+def due(view: OnlineView, rules: OnlineRules, *, planned_at: float) -> bool:
+    """Whether to decide again: a period has passed, or more has come than anybody said."""
+    since = view.at - planned_at
+    return not view.pausing and (since >= rules.period_s or (since >= rules.period_s / 10 and _surprised(view, rules)))
+
+
+def decide(view: OnlineView, rules: OnlineRules) -> Scaling:
+    """The number of workers to have from now on."""
+    if len(view.capacity) <= rules.most:
+        raise errors.BadInput(
+            f"capacity is known for 0 to {len(view.capacity) - 1} workers: wanted it up to the most, {rules.most}"
+        )
+    if view.pausing:
+        return Scaling(workers=view.workers, why=f"a change to {view.workers} workers is under way")
+    bounded = min(max(view.workers, rules.fewest), rules.most)
+    if bounded != view.workers:
+        return Scaling(workers=bounded, why=f"{view.workers} workers are not {rules.fewest} to {rules.most}")
+    fallback = _surprised(view, rules)
+    outlook = _as_it_is(view) if fallback else view.outlook
+    if alert := _alert(view, outlook, rules):
+        most = int(np.asarray(view.capacity[: rules.most + 1]).argmax())
+        return Scaling(workers=max(most, rules.fewest), why=alert, plan=(max(most, rules.fewest),), alert=alert)
+    best = _best(view, outlook, rules)
+    plan = tuple(map(int, best.workers))
+    return Scaling(workers=plan[0], why=_why(view, outlook, plan, fallback), plan=plan)
+
+
+def _surprised(view: OnlineView, rules: OnlineRules) -> bool:
+    """Whether samples wait because far more came than was said: Kale's thresholds on lag and utilization."""
+    waits = view.lag_s > WAITS * rules.slo_lag_s and view.utilization > SATURATED
+    return waits and view.arrivals > WRONG * view.outlook.mean[0]
+
+
+def _as_it_is(view: OnlineView) -> Outlook:
+    """Where the outlook is wrong: what comes now goes on, or what was said, if that is more."""
+    mean = tuple(max(view.arrivals, one) for one in view.outlook.mean)
+    high = tuple(max(one, other) for one, other in zip(mean, view.outlook.high, strict=True))
+    return replace(view.outlook, mean=mean, high=high, why="what comes now is taken to go on")
+
+
+def needs(capacity: NDArray[np.float64], traffic: float) -> int:
+    """The fewest workers that train more than comes in (Eqn 10), or those that train most."""
+    enough = np.flatnonzero(capacity > traffic)
+    return int(enough[0]) if len(enough) else int(capacity.argmax())
+
+
+def _best(view: OnlineView, outlook: Outlook, rules: OnlineRules) -> horizon.Plan:
+    steps = max(1, min(len(outlook.mean), round(rules.horizon_s / outlook.step_s)))
+    capacity = np.asarray(view.capacity[: rules.most + 1])
+    peak = max(rules.fewest, needs(capacity, max(outlook.mean)))
+    hour = 3600.0 / outlook.step_s
+    prices = horizon.Prices(
+        slo_s=rules.slo_lag_s, lag=rules.lag_price * peak, late=rules.late_price * peak,
+        change=rules.change_price * peak * hour,
+    )  # fmt: skip
+    return horizon.plan(
+        horizon.Traffic(np.asarray([outlook.mean[:steps], outlook.high[:steps]]), np.asarray(BELIEVED)),
+        step_s=outlook.step_s, workers=view.workers, backlog=view.backlog, capacity=capacity, fewest=rules.fewest,
+        prices=prices, doing=horizon.Doing(rules.pause_s, rules.start_s),
+    )  # fmt: skip
+
+
+def _alert(view: OnlineView, outlook: Outlook, rules: OnlineRules) -> str:
+    """That no number of workers keeps up, where it is so."""
+    capacity = view.capacity[: rules.most + 1]
+    most = max(capacity)
+    soon = max(1, round(3600.0 / outlook.step_s))
+    comes = max(view.arrivals, sum(outlook.mean[:soon]) / len(outlook.mean[:soon]))
+    if comes <= most * FULL:
+        return ""
+    return f"cannot keep up: {comes:,.0f} samples/s come, {capacity.index(most)} workers train {most:,.0f} at most"
+
+
+def _why(view: OnlineView, outlook: Outlook, plan: tuple[int, ...], fallback: bool) -> str:
+    """In one sentence."""
+    ahead = f"{view.arrivals:,.0f} samples/s come, {max(outlook.mean[: len(plan)]):,.0f} at most are expected"
+    waits = f", the oldest has waited {view.lag_s / 60:.0f} min" if view.lag_s >= 60 else ""
+    said = f"{ahead}{waits} ({outlook.why})" if outlook.why else f"{ahead}{waits}"
+    if fallback:
+        said = f"the forecast was wrong: {said}"
+    if plan[0] != view.workers:
+        return f"from {view.workers} to {plan[0]} workers: {said}"
+    change = next((step for step, one in enumerate(plan) if one != plan[0]), None)
+    if change is None:
+        return f"{plan[0]} workers stay: {said}"
+    minutes = change * outlook.step_s / 60
+    return f"{plan[0]} workers stay, {plan[change]} planned in {minutes:.0f} min: {said}"

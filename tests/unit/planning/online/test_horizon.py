@@ -1,0 +1,82 @@
+"""How many workers to have at each step to come, when changing them stops or slows the job."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from springtide.planning.online.horizon import DRAINS, NEARLY, Doing, Plan, Prices, Traffic, plan
+
+STEP_S = 600.0
+CAPACITY = np.arange(9) * 100.0
+PRICES = Prices(slo_s=1200.0, lag=8.0, late=24.0, change=1.0)
+PAUSING, LIVE = Doing(600.0, 60.0), Doing(0.0, 60.0)
+
+
+def planned(traffic, *, workers, backlog=0.0, doing=PAUSING, prices=PRICES) -> Plan:
+    versions = np.atleast_2d(np.asarray(traffic, dtype=float))
+    shares = np.full(len(versions), 1 / len(versions))
+    return plan(
+        Traffic(versions, shares), step_s=STEP_S, workers=workers, backlog=backlog, capacity=CAPACITY, fewest=1,
+        prices=prices, doing=doing,
+    )  # fmt: skip
+
+
+def cost_of(chosen, traffic, *, workers, backlog, doing):
+    """The same by hand, a version at a time."""
+    whole = 0.0
+    for version in np.atleast_2d(traffic):
+        cost, waits, now, left = 0.0, backlog, workers, 0.0
+        for want, arrive in zip(chosen, version, strict=True):
+            slower = CAPACITY[want]
+            if want != now:
+                cost += PRICES.change
+                left = doing.pause_s or min(doing.start_s, STEP_S)
+                slower = 0.0 if doing.pause_s else min(CAPACITY[now], CAPACITY[want])
+            elif doing.pause_s:
+                slower = 0.0
+            lost = min(left, STEP_S)
+            lag_before, now, left = waits / max(arrive, 1e-9), want, left - lost
+            waits = max(0.0, waits + arrive * STEP_S - CAPACITY[want] * (STEP_S - lost) - slower * lost)
+            lag = waits / max(arrive, 1e-9)
+            cost += want + PRICES.lag * (lag_before + lag) / 2 / PRICES.slo_s
+            cost += PRICES.late * (lag > NEARLY * PRICES.slo_s)
+        whole += cost + lag**2 * PRICES.lag / (2 * DRAINS * PRICES.slo_s * STEP_S)
+    return whole / len(np.atleast_2d(traffic))
+
+
+TRAFFICS = st.lists(st.floats(10, 790), min_size=6, max_size=24)
+
+
+@settings(deadline=None, max_examples=40)
+@given(TRAFFICS, st.integers(1, 8), st.floats(0, 3e5), st.sampled_from([PAUSING, LIVE, Doing(900.0, 60.0)]))
+def test_the_cost_of_a_plan_is_what_it_comes_to_by_hand_and_no_more_than_to_leave_everything(
+    traffic, workers, backlog, doing
+):
+    versions = np.asarray([traffic, [1.2 * one for one in traffic]])
+    found = planned(versions, workers=workers, backlog=backlog, doing=doing)
+    by_hand = cost_of(found.workers.tolist(), versions, workers=workers, backlog=backlog, doing=doing)
+    assert found.cost == pytest.approx(by_hand)
+    stay = cost_of([workers] * len(traffic), versions, workers=workers, backlog=backlog, doing=doing)
+    assert found.cost <= stay + 1e-6
+
+
+def test_workers_are_added_before_traffic_comes_where_that_pauses_the_job():
+    traffic = [200.0] * 6 + [220.0, 280.0, 360.0, 460.0, 560.0, 650.0] + [700.0] * 12
+    found = planned(traffic, workers=3, prices=Prices(slo_s=1200.0, lag=40.0, late=24.0, change=1.0))
+    short = next(step for step, one in enumerate(traffic) if one > CAPACITY[3])
+    assert next(step for step, one in enumerate(found.workers) if one > 3) < short
+    assert len(set(found.workers.tolist())) <= 4, "few changes, not one a worker"
+
+
+def test_where_changing_costs_next_to_nothing_workers_follow_the_traffic():
+    traffic = 400 + 300 * np.sin(np.arange(24) / 24 * 2 * np.pi)
+    cheap = Prices(slo_s=1200.0, lag=8.0, late=24.0, change=0.01)
+    found = planned(traffic, workers=5, doing=LIVE, prices=cheap)
+    fewest = np.searchsorted(CAPACITY, traffic, side="right")
+    assert np.abs(found.workers - fewest).max() <= 2 and found.workers.sum() <= fewest.sum() * 1.15
+
+
+def test_a_short_peak_is_left_to_the_queue_and_a_backlog_is_worked_off():
+    assert set(planned([250.0] * 6 + [330.0] + [250.0] * 17, workers=3).workers.tolist()) == {3}
+    assert planned([290.0] * 24, workers=3, backlog=400_000.0).workers[0] > 3
