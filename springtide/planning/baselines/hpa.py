@@ -1,0 +1,80 @@
+"""Pure. Kubernetes' horizontal autoscaler, for many lanes at once: by utilization, believed after a while.
+
+In: workers and utilization of each lane, every 15 s. Out: workers wanted. As in its documentation: nothing is done
+within 10% of the target, at most four more or twice as many at a time; the highest recommendation of the last minutes
+counts on the way down and, where `up_s` is set, the lowest on the way up. KEDA's rules are the same (keda.py).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+TOLERANCE = 0.1
+MORE, TIMES = 4, 2  # a step up is the larger of so many more and so many times as many
+BUCKET = 4  # recommendations that are remembered as one, by their highest and lowest: a minute of them
+
+
+class HpaSettings(NamedTuple):
+    """What a cluster's owner sets; each may be an array, by lane."""
+
+    target: Array
+    """Utilization to be kept."""
+    down_s: Array
+    """Stabilization window on the way down; 300 s unless told."""
+    up_s: Array
+    """The same on the way up; 0 s unless told."""
+
+
+def recommend(workers: Counts, ratio: Array, *, most: int) -> Counts:
+    """`ratio` is usage / target: proportional, with a tolerance and a limit to what is added at once."""
+    asked = np.ceil(ratio * workers - 1e-9).astype(np.int64)
+    asked = np.where(np.abs(ratio - 1) <= TOLERANCE, workers, asked)
+    return np.clip(np.minimum(asked, np.maximum(workers + MORE, workers * TIMES)), 1, most)
+
+
+class Windows:
+    """Recommendations of the last minutes: the highest counts on the way down, the lowest on the way up."""
+
+    def __init__(self, down_s: Array, up_s: Array, *, every_s: float) -> None:
+        bucket_s = every_s * BUCKET
+        self._down, self._up = (np.ceil(one / bucket_s).astype(int) for one in (down_s, up_s))
+        buckets = int(max(self._down.max(), self._up.max())) + 1
+        self._high = np.zeros((buckets, len(down_s)), dtype=np.int64)
+        self._low = np.full((buckets, len(down_s)), np.iinfo(np.int64).max)
+        self._asked = 0
+
+    def settle(self, workers: Counts, asked: Counts) -> Counts:
+        """What is done about a recommendation."""
+        bucket, fresh = divmod(self._asked, BUCKET)
+        here = bucket % len(self._high)
+        if fresh == 0:
+            self._high[here], self._low[here] = asked, asked
+        else:
+            np.maximum(self._high[here], asked, out=self._high[here])
+            np.minimum(self._low[here], asked, out=self._low[here])
+        self._asked += 1
+        wanted = np.where(asked == workers, workers, asked)
+        for windows, kept, less, side in ((self._down, self._high, asked < workers, np.max),
+                                          (self._up, self._low, asked > workers, np.min)):  # fmt: skip
+            for window in np.unique(windows[less]):
+                lanes = np.flatnonzero(less & (windows == window))
+                back = (bucket - np.arange(min(window + 1, bucket + 1))) % len(kept)
+                wanted[lanes] = side(kept[np.ix_(back, lanes)], axis=0) if window else asked[lanes]
+        return np.where(asked < workers, np.minimum(wanted, workers),
+                        np.where(asked > workers, np.maximum(wanted, workers), workers))  # fmt: skip
+
+
+class Hpa:
+    """By utilization."""
+
+    def __init__(self, settings: HpaSettings, *, most: int, every_s: float) -> None:
+        self._target, self._most = settings.target, most
+        self._windows = Windows(settings.down_s, settings.up_s, every_s=every_s)
+
+    def wants(self, workers: Counts, utilization: Array, free: NDArray[np.bool_]) -> Counts:
+        """Lanes that are not `free` are being changed: their workers are not measured."""
+        asked = recommend(workers, utilization / self._target, most=self._most)
+        return self._windows.settle(workers, np.where(free, asked, workers))
