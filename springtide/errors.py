@@ -8,6 +8,7 @@ SpringtideError
 │   │   └── MalformedRecord     a line of a data file that cannot be read
 │   ├── MissingFile        a path that does not exist (nearest name given)
 │   ├── MissingExtra       an optional dependency that is not installed
+│   ├── StreamShrunk       a stream that ends before what was read of it
 │   ├── PortTaken          an address someone else listens on
 │   ├── DiskFull           no room to write
 │   └── UserCodeFailed     the training script raised
@@ -17,6 +18,7 @@ SpringtideError
 │   ├── WrongOwner         a slot that the addressed server does not own (any more)
 │   ├── BrainUnreachable   a brain that does not answer in time: the master plans by itself
 │   ├── HistoryUnavailable a database of past jobs that cannot be read or written
+│   ├── StreamUnreachable  a broker that does not answer: which, after how long, what to check
 │   └── PartlyApplied      a push of several batches of which some were applied before; a sum cannot be split
 └── JobFailed              the job cannot go on
     ├── ServerUnreachable  a server that does not answer: which, after how long, what to check
@@ -69,6 +71,10 @@ class MissingExtra(UserError, ImportError):
         super().__init__(f"{what} needs `pip install 'springtide[{extra}]'`")
 
 
+class StreamShrunk(UserError):
+    """A partition of a stream ends before what was read of it: made anew, or its data lost."""
+
+
 class PortTaken(UserError):
     """An address that another process listens on."""
 
@@ -111,6 +117,10 @@ class BrainUnreachable(TemporaryError):
 
 class HistoryUnavailable(TemporaryError):
     """The database of past jobs cannot be read or written."""
+
+
+class StreamUnreachable(TemporaryError):
+    """The broker of a stream has not answered for long, or did not take what was to be appended."""
 
 
 class PartlyApplied(TemporaryError):

@@ -8,9 +8,9 @@ In: the jars that `make setup-extra` puts into the virtual environment (Apache K
         broker.kill()
         broker.start()
 
-The broker is old on purpose: it is the one that can be had without leaving npm and PyPI. It knows no version requests, no
-timestamps and no `create_topics`; `url` says so to the client. ZooKeeper is a process of its own, so that killing the broker kills
-only the broker.
+The broker is old: it is the one that can be had from a package registry. It knows no version requests, no timestamps
+and no `create_topics`; `url` says so to the client. ZooKeeper is a process of its own, so that killing the broker
+kills only the broker.
 """
 
 import os

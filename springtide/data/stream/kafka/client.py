@@ -1,0 +1,98 @@
+"""Clients of librdkafka as we want them, and its errors in our words.
+
+In: an `Address`. Out: a consumer that stands on its own (no group), a producer that loses nothing. A setting that
+librdkafka does not know is the user's mistake: told by name, never by value.
+Next: stream.py, reader.py, writer.py.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+
+from springtide import errors
+from springtide.data.stream.kafka.address import Address
+
+log = logging.getLogger(__name__)
+
+Tell = Callable[[KafkaError], None]
+GROUP = "springtide"
+CONSUMING: dict[str, Any] = {
+    "auto.offset.reset": "error",  # what was deleted is told, never skipped in silence
+    "enable.partition.eof": True,  # so that gaps at the end of a partition are known as such
+    "fetch.message.max.bytes": 1 << 20,  # of a partition at once: large enough to be quick, small enough to take turns
+    "queued.max.messages.kbytes": 64 << 10,
+    "queued.min.messages": 20_000,
+    "fetch.queue.backoff.ms": 10,
+    "fetch.error.backoff.ms": 100,
+    "fetch.wait.max.ms": 100,
+    "reconnect.backoff.max.ms": 1000,
+    "topic.metadata.refresh.interval.ms": 10_000,  # leaders move, partitions are added
+    "socket.keepalive.enable": True,
+    "log_level": 2,  # what goes wrong is told by us, once; `log_level=7&debug=broker` in the URL for all of it
+}
+PRODUCING: dict[str, Any] = {
+    "delivery.report.only.error": True,
+    "linger.ms": 5,
+    "batch.num.messages": 10_000,
+    "queue.buffering.max.messages": 200_000,
+    "reconnect.backoff.max.ms": 1000,
+    "socket.keepalive.enable": True,
+    "log_level": 2,  # what goes wrong is told by us, once; `log_level=7&debug=broker` in the URL for all of it
+}
+REFUSED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+}
+"""Waiting does not help: someone has to give rights or mend a password."""
+
+
+def consumer(address: Address, tell: Tell) -> Consumer:
+    """A consumer with nothing assigned. With `group.id` in the URL it commits what was read, for lag monitors."""
+    commits = "group.id" in address.options
+    settings = address.settings({**CONSUMING, "group.id": GROUP, "enable.auto.commit": commits})
+    made: Consumer = _made(Consumer, settings, tell)
+    return made
+
+
+def producer(address: Address, tell: Tell, failed: Callable[[KafkaError | None, object], None]) -> Producer:
+    """A producer that keeps the order: idempotent where the broker can be, else with one request at a time."""
+    old = address.options.get("api.version.request") == "false"
+    careful = {"max.in.flight.requests.per.connection": 1} if old else {"enable.idempotence": True}
+    settings = address.settings({**PRODUCING, "acks": "all", **careful}) | {"on_delivery": failed}
+    settings.pop("group.id", None)
+    made: Producer = _made(Producer, settings, tell)
+    return made
+
+
+def _made(kind: type[Any], settings: dict[str, Any], tell: Tell) -> Any:
+    try:
+        return kind({**settings, "error_cb": tell}, logger=log)
+    except KafkaException as error:
+        told = error.args[0]
+        text = told.str() if isinstance(told, KafkaError) else str(told)
+        for name, value in settings.items():  # librdkafka repeats a value that it does not like
+            if isinstance(value, str) and len(value) > 2 and name not in ("bootstrap.servers", "client.id"):
+                text = text.replace(value, "...")
+        raise errors.BadInput(
+            f"the Kafka client takes no such option: {text}; options are those of librdkafka's CONFIGURATION page"
+        ) from None
+
+
+def unreachable(address: Address, waited_s: float, why: str) -> errors.StreamUnreachable:
+    """A broker that has not answered for so long."""
+    return errors.StreamUnreachable(
+        f"the Kafka broker at {address.servers} has not answered for {waited_s:.0f} s ({why}): is it up, is the "
+        f"address right as seen from this host, does it want SASL or TLS (security.protocol)?"
+    )
+
+
+def refused(address: Address, why: str) -> errors.UserError:
+    """A broker that does not let us."""
+    return errors.UserError(
+        f"the Kafka broker at {address.servers} refuses topic {address.topic!r}: {why}; check the rights of the user "
+        f"and its password (put them in a file: ?config=client.properties)"
+    )

@@ -1,0 +1,157 @@
+"""One topic: how many partitions it has, where they begin and end. Any thread may ask.
+
+In: a URL (address.py). Out: base.Stream; `open` gives readers (reader.py), `writer` producers (writer.py). A broker
+that does not answer is waited for; how many partitions there were is remembered meanwhile.
+"""
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+try:
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+except ImportError as error:  # pragma: no cover
+    from springtide import errors
+
+    raise errors.MissingExtra("a kafka:// stream", "kafka") from error
+
+from springtide import errors
+from springtide.data.stream.kafka import address as addresses
+from springtide.data.stream.kafka import client
+from springtide.data.stream.kafka.reader import KafkaReader
+from springtide.data.stream.kafka.writer import KafkaWriter
+from springtide.domain.streams import MOST_PARTITIONS, Seen
+
+ANSWER_S = 30.0  # how long a question may take, a broker that restarts included
+ONCE_S = 5.0  # one try of it
+MISSING_S = 2.0  # how long a topic may be missing that is just being made
+FRESH_S = 1.0  # how long a count of partitions is good
+ASKING = 16  # questions under way at once: a topic may have hundreds of partitions
+Answer = TypeVar("Answer")
+
+
+def open_url(url: str) -> "KafkaStream":
+    """The topic at kafka://host:port/topic."""
+    return KafkaStream(addresses.parse(url))
+
+
+class KafkaStream:
+    """base.Stream over one topic."""
+
+    def __init__(self, address: addresses.Address, *, answer_s: float = ANSWER_S) -> None:
+        self.address = address
+        self._answer_s = answer_s
+        self._trouble = "no answer yet"
+        self._lock = threading.Lock()
+        self._consumer: Consumer | None = None
+        self._partitions = 0
+        self._counted_at = float("-inf")
+
+    @property
+    def url(self) -> str:
+        """Where it is, without passwords."""
+        return self.address.shown
+
+    def partitions(self) -> int:
+        """How many there are now, or were when the broker last answered."""
+        with self._lock:
+            if time.monotonic() - self._counted_at < FRESH_S:
+                return self._partitions
+            answer_s = ONCE_S if self._partitions else self._answer_s
+            try:
+                self._partitions = self._ask(self._count, answer_s)
+            except errors.StreamUnreachable:
+                if not self._partitions:
+                    raise
+            self._counted_at = time.monotonic()
+            return self._partitions
+
+    def bounds(self, start: str = "earliest") -> list[Seen]:
+        """Every partition from its start, as the job wants it, to its end now. A topic has no final end."""
+        places = [TopicPartition(self.address.topic, number) for number in range(self.partitions())]
+        with concurrent.futures.ThreadPoolExecutor(min(ASKING, len(places))) as pool:
+            found = list(
+                pool.map(lambda place: self._ask(lambda it, most_s: it.get_watermark_offsets(place, most_s)), places)
+            )
+        if start == "earliest":
+            firsts = [low for low, _ in found]
+        elif start == "latest":
+            firsts = [high for _, high in found]
+        else:
+            firsts = self._since(start, [high for _, high in found])
+        return [
+            Seen(partition, max(first, low), high)
+            for partition, (first, (low, high)) in enumerate(zip(firsts, found, strict=True))
+        ]
+
+    def open(self) -> KafkaReader:
+        """A reader of its own connection."""
+        return KafkaReader(self.address)
+
+    def writer(self) -> KafkaWriter:
+        """A producer of its own connection."""
+        return KafkaWriter(self.address)
+
+    def close(self) -> None:
+        """Let go of the connection. Readers and writers have theirs."""
+        with self._lock:
+            asking, self._consumer = self._consumer, None
+        if asking is not None:
+            asking.close()
+
+    def _since(self, start: str, ends: list[int]) -> list[int]:
+        """First offsets of records that are not older than `start`, a time of day in seconds."""
+        try:
+            millis = int(float(start) * 1000)
+        except ValueError:
+            raise errors.BadInput(
+                f"a stream starts at 'earliest', 'latest' or a time in seconds since 1970, not {start!r}"
+            ) from None
+        places = [TopicPartition(self.address.topic, number, millis) for number in range(len(ends))]
+        found = self._ask(lambda it, most_s: it.offsets_for_times(places, most_s))
+        if bad := [place.error for place in found if place.error is not None]:
+            raise errors.BadInput(f"this Kafka broker cannot start a stream at a time: {bad[0].str()}")
+        return [place.offset if place.offset >= 0 else end for place, end in zip(found, ends, strict=True)]
+
+    def _count(self, asking: Consumer, most_s: float) -> int:
+        told = asking.list_topics(self.address.topic, most_s).topics[self.address.topic]
+        if told.error is not None:
+            raise KafkaException(told.error)
+        return len(told.partitions)
+
+    def _ask(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
+        """Ask until there is an answer. The user's mistakes are told at once, a missing topic after a moment."""
+        began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
+        while True:
+            try:
+                return question(self._asking(), min(ONCE_S, limit_s))
+            except KafkaException as error:
+                code, text = _told(error)
+            waited_s = time.monotonic() - began
+            if code in client.REFUSED:
+                raise client.refused(self.address, text)
+            if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC) and waited_s > MISSING_S:
+                raise errors.BadInput(
+                    f"there is no topic {self.address.topic!r} at {self.address.servers}; make it first, with as many "
+                    f"partitions as there will be workers or more (at most {MOST_PARTITIONS})"
+                )
+            if code == KafkaError.TOPIC_EXCEPTION:
+                raise errors.BadInput(f"{self.address.topic!r} is no name for a Kafka topic: {text}")
+            if waited_s > limit_s:
+                raise client.unreachable(self.address, waited_s, f"{text}; {self._trouble}")
+            time.sleep(min(0.1, limit_s))
+
+    def _asking(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = client.consumer(self.address, self._note)
+        return self._consumer
+
+    def _note(self, error: KafkaError) -> None:
+        self._trouble = error.str()
+
+
+def _told(error: KafkaException) -> tuple[int, str]:
+    told = error.args[0]
+    return (told.code(), told.str()) if isinstance(told, KafkaError) else (KafkaError._FAIL, str(told))

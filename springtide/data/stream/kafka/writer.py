@@ -1,0 +1,127 @@
+"""Appends records to a topic: by whole runs, in order, and nothing is taken for kept before the broker has said so.
+
+In: `append(partition, payload, ends)` from produce.py. Out: records at the broker when `flush` returns. A broker that
+is away is waited for; records that it refuses in the end are an error that says how many. Brokers since 0.11 keep each
+record once; an older one may keep a record twice when it is killed between keeping and saying so.
+"""
+
+import time
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from springtide import errors
+from springtide.data.stream.kafka import client
+from springtide.data.stream.kafka.address import Address
+from springtide.data.stream.records import Buffer, Ints
+
+AWAY_S = 60.0
+LOOK_S = 0.1
+NEW_S = 5.0  # how long a partition that was just added may stay unknown
+WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
+"""To try again would not help."""
+
+
+class KafkaWriter:
+    """base.StreamWriter. Used by one thread."""
+
+    def __init__(self, address: Address, *, away_s: float = AWAY_S) -> None:
+        self._address = address
+        self._away_s = away_s
+        self._lost = 0
+        self._why: KafkaError | None = None
+        self._trouble = "no answer"
+        self._producer: Producer | None = client.producer(address, self._note, self._failed)
+
+    def append(self, partition: int, payload: Buffer, ends: Ints) -> None:
+        """Hand the records over; waits while too many are on their way."""
+        produce, topic, whole = self._it.produce, self._address.topic, np.frombuffer(payload, np.uint8).data
+        begin = 0
+        for end in ends.tolist():
+            body = bytes(whole[begin:end])
+            begin = end
+            try:
+                produce(topic, body, partition=partition)
+            except (BufferError, KafkaException) as error:
+                self._again(partition, body, error)
+        self._it.poll(0.0)
+        self._check()
+
+    def flush(self) -> None:
+        """Wait until the broker has all of it."""
+        since, waiting = time.monotonic(), len(self._it)
+        while left := self._it.flush(LOOK_S):
+            if left != waiting:
+                since, waiting = time.monotonic(), left
+            elif time.monotonic() - since > self._away_s:
+                raise client.unreachable(self._address, self._away_s, f"{left} records wait; {self._trouble}")
+        self._check()
+
+    def close(self) -> None:
+        """Flush, and append no more."""
+        if self._producer is None:
+            return
+        try:
+            self.flush()
+        finally:
+            producer, self._producer = self._producer, None
+            producer.purge()
+            producer.close()
+
+    @property
+    def _it(self) -> Producer:
+        if self._producer is None:
+            raise errors.BadInput("this writer is closed; make another one of the stream")
+        return self._producer
+
+    def _again(self, partition: int, body: bytes, error: BufferError | KafkaException) -> None:
+        """A record that was not taken at once: wait for room, or until we have heard of a partition that is new."""
+        since, waiting, began = time.monotonic(), len(self._it), time.monotonic()
+        while True:
+            if isinstance(error, BufferError):
+                self._it.poll(LOOK_S)
+            elif _code(error) == KafkaError._UNKNOWN_PARTITION and time.monotonic() - began < NEW_S:
+                self._look()
+            else:
+                raise errors.BadInput(
+                    f"topic {self._address.topic!r} takes no record for partition {partition}: {error.args[0]}"
+                ) from None
+            try:
+                return self._it.produce(self._address.topic, body, partition=partition)
+            except (BufferError, KafkaException) as again:
+                error = again
+            if len(self._it) != waiting:
+                since, waiting = time.monotonic(), len(self._it)
+            elif time.monotonic() - since > self._away_s:
+                raise client.unreachable(self._address, self._away_s, f"{waiting} wait; {self._trouble}") from None
+
+    def _look(self) -> None:
+        """Ask how many partitions there are: the client does so by itself every few minutes only."""
+        try:
+            self._it.list_topics(self._address.topic, NEW_S)
+        except KafkaException as error:
+            self._trouble = str(error)
+        self._it.poll(LOOK_S)
+
+    def _failed(self, error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            self._lost += 1
+            self._why = error
+
+    def _note(self, error: KafkaError) -> None:
+        self._trouble = error.str()
+
+    def _check(self) -> None:
+        if self._lost:
+            assert self._why is not None
+            lost, self._lost = self._lost, 0
+            kind = errors.BadInput if self._why.code() in WRONG else errors.StreamUnreachable
+            raise kind(
+                f"{lost} records did not reach topic {self._address.topic!r} at {self._address.servers}: "
+                f"{self._why.str()}"
+            )
+
+
+def _code(error: KafkaException) -> int:
+    told = error.args[0]
+    return told.code() if isinstance(told, KafkaError) else KafkaError._FAIL

@@ -1,0 +1,135 @@
+"""Streams on a real Kafka broker: killed, restarted, hanging, given more partitions. Records come once, in order."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from springtide.testing import kafka_broker
+
+pytestmark = [
+    pytest.mark.extra("confluent_kafka"),
+    pytest.mark.process,
+    pytest.mark.skipif(bool(kafka_broker.missing()), reason=kafka_broker.missing()),
+]
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with kafka_broker.KafkaBroker(tmp_path, partitions=3) as running:
+        yield running
+
+
+def numbered(count, begin=0):
+    return [b"%08d" % number for number in range(begin, begin + count)]
+
+
+def append(writer, partition, bodies):
+    writer.append(partition, b"".join(bodies), np.cumsum([len(body) for body in bodies]))
+
+
+class Reading:
+    """All that a reader finds, checked on the way: every chunk begins where the one before ended."""
+
+    def __init__(self, stream, positions):
+        self.reader = stream.open()
+        self.reader.assign(positions)
+        self.at = dict(positions)
+        self.bodies = {partition: [] for partition in positions}
+
+    def until(self, count):
+        for _ in range(600):
+            if sum(map(len, self.bodies.values())) >= count:
+                return
+            for chunk in self.reader.poll(0.1):
+                assert chunk.first == self.at[chunk.partition] and chunk.expired == 0
+                self.at[chunk.partition] = chunk.next
+                self.bodies[chunk.partition] += chunk.records.bodies()
+        raise AssertionError(f"only {sum(map(len, self.bodies.values()))} of {count} records came in a minute")
+
+
+def test_a_reader_goes_on_where_it_stood_when_the_broker_is_killed_and_starts_again_and_finds_new_partitions(broker):
+    from springtide.data.stream.kafka.stream import open_url
+
+    stream = open_url(broker.url("clicks"))
+    assert stream.partitions() == 3
+    writer = stream.writer()
+    for partition in range(3):
+        append(writer, partition, numbered(500))
+    writer.flush()
+    reading = Reading(stream, {0: 0, 1: 0, 2: 0})
+    reading.until(1500)
+
+    broker.kill()
+    assert reading.reader.poll(0.2) == []
+    assert stream.partitions() == 3  # as it was when the broker last answered
+    broker.start()
+    broker.grow("clicks", 4)
+    for partition in range(3):
+        append(writer, partition, numbered(500, 500))
+    writer.flush()
+    reading.until(3000)
+    assert all(bodies == numbered(1000) for bodies in reading.bodies.values())
+
+    counted = threading.Event()
+    for _ in range(100):
+        if stream.partitions() == 4:
+            break
+        counted.wait(0.1)
+    append(writer, 3, numbered(50))
+    writer.close()
+    reading.reader.close()
+    assert [(seen.start, seen.end) for seen in stream.bounds()] == [(0, 1000)] * 3 + [(0, 50)]
+    newest = Reading(stream, {3: 0})
+    newest.until(50)
+    newest.reader.close()
+    stream.close()
+
+
+@pytest.mark.soak
+def test_what_retention_has_deleted_is_told_as_expired(broker):
+    from springtide.data.stream.kafka.stream import open_url
+
+    broker.create("short", 1, retention_bytes="20000", segment_bytes="10000")
+    stream = open_url(broker.url("short"))
+    writer = stream.writer()
+    for begin in range(0, 5000, 100):
+        append(writer, 0, numbered(100, begin))
+        writer.flush()
+    waiting = threading.Event()
+    for _ in range(600):  # the broker begins to delete 30 s after its start
+        if (low := stream.bounds()[0].start) > 0:
+            break
+        waiting.wait(0.1)
+    reader = stream.open()
+    reader.assign({0: 0})
+    found = []
+    while not found or found[-1].next < 5000:
+        found += reader.poll(1.0)
+    assert found[0].first == 0 and found[0].expired == found[0].next >= low > 0
+    assert [body for chunk in found for body in chunk.records.bodies()] == numbered(5000)[found[0].next :]
+    for each in (reader, writer, stream):
+        each.close()
+
+
+@pytest.mark.soak
+def test_a_broker_that_hangs_for_half_a_minute_loses_and_repeats_nothing(broker):
+    from springtide.data.stream.kafka.stream import open_url
+
+    stream = open_url(broker.url("hanging"))
+    stream.partitions()
+    writer = stream.writer()
+    reading = Reading(stream, {0: 0, 1: 0, 2: 0})
+    append(writer, 0, numbered(1000))
+    writer.flush()
+    reading.until(1000)
+    broker.stop()
+    waker = threading.Timer(30.0, broker.wake)
+    waker.start()
+    append(writer, 1, numbered(1000))
+    writer.flush()
+    reading.until(2000)
+    waker.join()
+    assert reading.bodies[1] == numbered(1000) and reading.bodies[0] == numbered(1000)
+    for each in (reading.reader, writer, stream):
+        each.close()

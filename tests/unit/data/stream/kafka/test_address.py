@@ -1,0 +1,76 @@
+"""What a kafka:// URL says, and what of it nobody gets to see."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.data.stream.kafka import address
+
+
+def test_hosts_topic_and_options_are_read():
+    got = address.parse("kafka://one:9093,two/clicks?security.protocol=SSL&ssl.ca.location=/etc/ca.pem")
+    assert (got.servers, got.topic) == ("one:9093,two:9092", "clicks")
+    assert got.options == {"security.protocol": "SSL", "ssl.ca.location": "/etc/ca.pem"}
+    assert got.shown == "kafka://one:9093,two/clicks?security.protocol=SSL&ssl.ca.location=/etc/ca.pem"
+
+
+def test_what_the_user_says_wins_over_what_is_usual():
+    got = address.parse("kafka://one/clicks?fetch.wait.max.ms=7").settings({"fetch.wait.max.ms": 100, "log_level": 2})
+    assert got["fetch.wait.max.ms"] == "7" and got["log_level"] == 2 and got["bootstrap.servers"] == "one:9092"
+
+
+@pytest.mark.parametrize(
+    "url, wrong",
+    [
+        ("kafka:///clicks", "no Kafka topic"),
+        ("kafka://one:9092", "no Kafka topic"),
+        ("kafka://one:9092/clicks/more", "no Kafka topic"),
+        ("kafka://one:port/clicks", "no broker"),
+        ("kafka://one:99999/clicks", "no broker"),
+        ("kafka://one:9092,/clicks", "no broker"),
+        ("kafka://one/clicks?fetch.wait.max.ms=", "no value"),
+        ("kafka://one/clicks?auto.offset.reset=latest", "springtide.stream"),
+        ("kafka://one/clicks?enable.auto.commit=true", "knows what it has trained"),
+    ],
+)
+def test_a_wrong_url_is_the_users_mistake_and_says_which_part(url, wrong):
+    with pytest.raises(errors.BadInput, match=wrong):
+        address.parse(url)
+
+
+def test_options_may_lie_in_a_file_which_is_where_secrets_belong(tmp_path):
+    file = tmp_path / "client.properties"
+    file.write_text("# for the cluster\nsecurity.protocol = SASL_SSL\nsasl.password=tide=high\n\n")
+    got = address.parse(f"kafka://one/clicks?config={file}&security.protocol=SASL_PLAINTEXT")
+    assert got.options == {"security.protocol": "SASL_PLAINTEXT", "sasl.password": "tide=high"}
+    assert "tide" not in got.shown and "tide" not in repr(got)
+
+
+def test_a_file_that_is_not_there_or_wrong_is_named(tmp_path):
+    with pytest.raises(errors.MissingFile, match=r"absent\.properties"):
+        address.parse(f"kafka://one/clicks?config={tmp_path}/absent.properties")
+    (tmp_path / "bad.properties").write_text("a=b\nhm\n")
+    with pytest.raises(errors.BadInput, match="line 2"):
+        address.parse(f"kafka://one/clicks?config={tmp_path}/bad.properties")
+
+
+secrets = st.text("abcXYZ019", min_size=8, max_size=12)
+
+
+@given(user=secrets, password=secrets, other=secrets)
+def test_secrets_are_read_but_never_shown(user, password, other):
+    user, password, other = f"user-{user}", f"word-{password}", f"key-{other}"
+    url = f"kafka://{user}:{password}@one:9092/clicks?ssl.key.password={other}&sasl.mechanism=PLAIN"
+    got = address.parse(url)
+    assert got.options["sasl.username"] == user and got.options["sasl.password"] == password
+    assert got.options["ssl.key.password"] == other
+    for shown in (got.shown, repr(got), str(got)):
+        assert password not in shown and other not in shown
+    assert "sasl.mechanism=PLAIN" in got.shown and user in got.shown
+
+
+def test_a_wrong_url_does_not_tell_its_secrets_either():
+    with pytest.raises(errors.BadInput) as told:
+        address.parse("kafka://me:tide@one:port/clicks?sasl.password=high")
+    assert "tide" not in str(told.value) and "high" not in str(told.value)

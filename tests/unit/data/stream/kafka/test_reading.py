@@ -1,0 +1,183 @@
+"""Streams on librdkafka's mock cluster: partitions, reading from any offset, what is gone, what is wrong."""
+
+import time
+
+import pytest
+
+from springtide import errors
+from tests.unit.data.stream.kafka import mocked
+
+pytestmark = pytest.mark.extra("confluent_kafka")
+
+
+@pytest.fixture(scope="module")
+def servers():
+    with mocked.cluster() as address:
+        yield address
+
+
+@pytest.fixture
+def stream(servers, request):
+    from springtide.data.stream.kafka.stream import open_url
+
+    made = open_url(f"kafka://{servers}/{request.node.name[:60]}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reader(stream):
+    made = stream.open()
+    yield made
+    made.close()
+
+
+def numbered(count, begin=0):
+    return [b"%08d" % number for number in range(begin, begin + count)]
+
+
+def test_a_topic_has_partitions_and_they_have_bounds(stream):
+    mocked.fill(stream, {2: numbered(30)})
+    assert stream.partitions() == 4
+    assert [(seen.partition, seen.start, seen.end, seen.final) for seen in stream.bounds()] == [
+        (0, 0, 0, False), (1, 0, 0, False), (2, 0, 30, False), (3, 0, 0, False),
+    ]  # fmt: skip
+    assert [seen.start for seen in stream.bounds("latest")] == [0, 0, 30, 0]
+
+
+def test_a_stream_does_not_start_at_a_word_that_is_no_time(stream):
+    mocked.fill(stream, {0: numbered(1)})
+    with pytest.raises(errors.BadInput, match="'yesterday'"):
+        stream.bounds("yesterday")
+
+
+def test_a_stream_starts_at_a_time_if_one_says(stream, monkeypatch):
+    mocked.fill(stream, {0: numbered(10)})
+
+    class Clock:  # the mock cluster does not look at times
+        def get_watermark_offsets(self, place, timeout):
+            return (2, 10) if place.partition == 0 else (0, 0)
+
+        def offsets_for_times(self, places, timeout):
+            assert [place.offset for place in places] == [1500] * 4
+            for place in places:
+                place.offset = 7 if place.partition == 0 else -1
+            return places
+
+    stream.partitions()
+    monkeypatch.setattr(stream, "_asking", Clock)
+    assert [(seen.start, seen.end) for seen in stream.bounds("1.5")] == [(7, 10), (0, 0), (0, 0), (0, 0)]
+
+
+def test_a_topic_that_is_not_there_is_the_users_mistake(stream, monkeypatch):
+    from springtide.data.stream.kafka import stream as streaming
+
+    monkeypatch.setattr(streaming, "MISSING_S", 0.0)
+    with pytest.raises(errors.BadInput, match="there is no topic"):
+        stream.partitions()
+
+
+def test_partitions_are_read_from_where_one_says(stream, reader):
+    mocked.fill(stream, {0: numbered(2000), 1: numbered(2000)})
+    reader.assign({0: 0, 1: 1990})
+    before = time.time()
+    got = mocked.read(reader, 2010)
+    assert mocked.bodies(got, 0) == numbered(2000) and mocked.bodies(got, 1) == numbered(10, 1990)
+    assert {chunk.partition: chunk.next for chunk in got} == {0: 2000, 1: 2000}
+    assert reader.ends() == {0: 2000, 1: 2000}
+    assert all(abs(chunk.records.appended_at - before).max() < 60 for chunk in got)
+
+
+def test_chunks_follow_each_other_without_a_hole_however_few_are_asked_for(stream, reader):
+    mocked.fill(stream, {0: numbered(1000), 1: numbered(1000)})
+    reader.assign({0: 0, 1: 0})
+    got = mocked.read(reader, 2000, most=7)
+    assert max(len(chunk.records) for chunk in got) <= 7
+    for partition in (0, 1):
+        mine = [chunk for chunk in got if chunk.partition == partition]
+        assert [chunk.first for chunk in mine] == [0] + [chunk.next for chunk in mine[:-1]]
+        assert mocked.bodies(got, partition) == numbered(1000)
+
+
+def test_who_stands_where_it_should_goes_on_and_who_is_moved_begins_there(stream, reader):
+    mocked.fill(stream, {0: numbered(100), 1: numbered(100), 2: numbered(100)})
+    reader.assign({0: 0, 1: 0})
+    mocked.read(reader, 200)
+    mocked.fill(stream, {0: numbered(50, 100)})
+    reader.assign({0: 100, 1: 40, 2: 90})
+    got = mocked.read(reader, 50 + 60 + 10)
+    assert mocked.bodies(got, 0) == numbered(50, 100)
+    assert mocked.bodies(got, 1) == numbered(60, 40) and mocked.bodies(got, 2) == numbered(10, 90)
+    reader.assign({})
+    assert reader.poll(0.2) == [] and reader.ends() == {}
+
+
+def test_what_was_deleted_before_it_was_read_is_told_as_expired(stream, reader):
+    mocked.fill(stream, {0: [bytes(100_000)] * 80})  # the mock cluster keeps 5 MB
+    low = stream.bounds()[0].start
+    assert 0 < low < 80
+    reader.assign({0: 0})
+    got = mocked.read(reader, 80)
+    assert (got[0].first, got[0].next, got[0].expired, len(got[0].records)) == (0, low, low, 0)
+    assert sum(len(chunk.records) for chunk in got) == 80 - low and got[-1].next == 80
+
+
+def test_a_partition_that_ends_before_where_we_stand_is_an_error(stream, monkeypatch):
+    from springtide.data.stream.kafka import reader as reading
+
+    monkeypatch.setattr(reading, "SHRUNK_S", 0.0)
+    mocked.fill(stream, {0: numbered(10)})
+    reader = stream.open()
+    reader.assign({0: 500})
+    with pytest.raises(errors.StreamShrunk, match="ends at 10, but the job has read up to 500"):
+        for _ in range(50):
+            reader.poll(0.2)
+    reader.close()
+
+
+def test_an_option_that_librdkafka_does_not_know_is_named_but_its_value_is_not(servers):
+    from springtide.data.stream.kafka.stream import open_url
+
+    for option in ("fetch.wait.maximum", "fetch.wait.max.ms"):
+        with pytest.raises(errors.BadInput, match=option) as told:
+            open_url(f"kafka://{servers}/clicks?{option}=tidehigh").partitions()
+        assert "tidehigh" not in str(told.value)
+
+
+def test_a_broker_that_is_not_there_is_unreachable_after_a_while():
+    from springtide.data.stream.kafka import address
+    from springtide.data.stream.kafka.reader import KafkaReader
+    from springtide.data.stream.kafka.stream import KafkaStream
+
+    nowhere = address.parse("kafka://127.0.0.1:1/clicks")
+    stream = KafkaStream(nowhere, answer_s=0.1)
+    with pytest.raises(errors.StreamUnreachable, match=r"127\.0\.0\.1:1 has not answered"):
+        stream.partitions()
+    stream.close()
+    reader = KafkaReader(nowhere, away_s=0.1)
+    reader.assign({0: 0})
+    with pytest.raises(errors.StreamUnreachable):
+        for _ in range(50):
+            assert reader.poll(0.2) == []
+    reader.close()
+    with pytest.raises(errors.BadInput, match="closed"):
+        reader.poll(0.0)
+
+
+def test_what_a_writer_could_not_hand_over_is_an_error():
+    from springtide.data.stream.kafka import address
+    from springtide.data.stream.kafka.writer import KafkaWriter
+
+    writer = KafkaWriter(address.parse("kafka://127.0.0.1:1/clicks"), away_s=0.3)
+    writer.append(0, b"abc", mocked.np.array([1, 3]))
+    with pytest.raises(errors.StreamUnreachable, match="2 records wait"):
+        writer.close()
+
+
+def test_a_record_for_a_partition_that_is_not_there_is_refused(stream, monkeypatch):
+    from springtide.data.stream.kafka import writer as writing
+
+    monkeypatch.setattr(writing, "NEW_S", 0.3)
+    mocked.fill(stream, {3: numbered(1)})
+    with pytest.raises(errors.BadInput, match=r"1 records did not reach .* Unknown partition"):
+        mocked.fill(stream, {17: numbered(1)})
