@@ -50,6 +50,11 @@ REFUSED = {
 """Waiting does not help: someone has to give rights or mend a password."""
 
 
+def is_old(address: Address) -> bool:
+    """Whether the user says that the broker is one before 0.10: it keeps no times, and no producer's count."""
+    return address.options.get("api.version.request") == "false"
+
+
 def consumer(address: Address, tell: Tell) -> Consumer:
     """A consumer with nothing assigned. With `group.id` in the URL it commits what was read, for lag monitors."""
     commits = "group.id" in address.options
@@ -60,8 +65,7 @@ def consumer(address: Address, tell: Tell) -> Consumer:
 
 def producer(address: Address, tell: Tell, failed: Callable[[KafkaError | None, object], None]) -> Producer:
     """A producer that keeps the order: idempotent where the broker can be, else with one request at a time."""
-    old = address.options.get("api.version.request") == "false"
-    careful = {"max.in.flight.requests.per.connection": 1} if old else {"enable.idempotence": True}
+    careful = {"max.in.flight.requests.per.connection": 1} if is_old(address) else {"enable.idempotence": True}
     settings = address.settings({**PRODUCING, "acks": "all", **careful}) | {"on_delivery": failed}
     settings.pop("group.id", None)
     made: Producer = _made(Producer, settings, tell)

@@ -4,7 +4,6 @@ In: a URL (address.py). Out: base.Stream; `open` gives readers (reader.py), `wri
 that does not answer is waited for; how many partitions there were is remembered meanwhile.
 """
 
-import concurrent.futures
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ ANSWER_S = 30.0  # how long a question may take, a broker that restarts included
 ONCE_S = 5.0  # one try of it
 MISSING_S = 2.0  # how long a topic may be missing that is just being made
 FRESH_S = 1.0  # how long a count of partitions is good
-ASKING = 16  # questions under way at once: a topic may have hundreds of partitions
+EARLIEST, LATEST = -2, -1  # as times: Kafka's words for where a partition begins and ends
 Answer = TypeVar("Answer")
 
 
@@ -45,7 +44,7 @@ class KafkaStream:
         self._answer_s = answer_s
         self._trouble = "no answer yet"
         self._lock = threading.Lock()
-        self._consumer: Consumer | None = None
+        self._client: Consumer | None = None
         self._partitions = 0
         self._counted_at = float("-inf")
 
@@ -70,20 +69,18 @@ class KafkaStream:
 
     def bounds(self, start: str = "earliest") -> list[Seen]:
         """Every partition from its start, as the job wants it, to its end now. A topic has no final end."""
-        places = [TopicPartition(self.address.topic, number) for number in range(self.partitions())]
-        with concurrent.futures.ThreadPoolExecutor(min(ASKING, len(places))) as pool:
-            found = list(
-                pool.map(lambda place: self._ask(lambda it, most_s: it.get_watermark_offsets(place, most_s)), places)
-            )
+        partitions = range(self.partitions())
+        lows = self._offsets(partitions, EARLIEST)
+        highs = self._offsets(partitions, LATEST)
         if start == "earliest":
-            firsts = [low for low, _ in found]
+            firsts = lows
         elif start == "latest":
-            firsts = [high for _, high in found]
+            firsts = highs
         else:
-            firsts = self._since(start, [high for _, high in found])
+            firsts = self._offsets(partitions, self._since(start))
         return [
-            Seen(partition, max(first, low), high)
-            for partition, (first, (low, high)) in enumerate(zip(firsts, found, strict=True))
+            Seen(each, high if first < 0 else max(first, low), high)
+            for each, first, low, high in zip(partitions, firsts, lows, highs, strict=True)
         ]
 
     def open(self) -> KafkaReader:
@@ -97,23 +94,34 @@ class KafkaStream:
     def close(self) -> None:
         """Let go of the connection. Readers and writers have theirs."""
         with self._lock:
-            asking, self._consumer = self._consumer, None
+            asking, self._client = self._client, None
         if asking is not None:
             asking.close()
 
-    def _since(self, start: str, ends: list[int]) -> list[int]:
-        """First offsets of records that are not older than `start`, a time of day in seconds."""
+    def _since(self, start: str) -> int:
+        """The time at which to start, in milliseconds."""
         try:
             millis = int(float(start) * 1000)
         except ValueError:
             raise errors.BadInput(
                 f"a stream starts at 'earliest', 'latest' or a time in seconds since 1970, not {start!r}"
             ) from None
-        places = [TopicPartition(self.address.topic, number, millis) for number in range(len(ends))]
-        found = self._ask(lambda it, most_s: it.offsets_for_times(places, most_s))
-        if bad := [place.error for place in found if place.error is not None]:
-            raise errors.BadInput(f"this Kafka broker cannot start a stream at a time: {bad[0].str()}")
-        return [place.offset if place.offset >= 0 else end for place, end in zip(found, ends, strict=True)]
+        if client.is_old(self.address):
+            raise errors.BadInput(f"brokers before 0.10 keep no times: a stream of theirs cannot start at {start}")
+        return millis
+
+    def _offsets(self, partitions: range, since: int) -> list[int]:
+        """First offsets since a time, by one question a broker; -1 where no record is that young."""
+
+        def question(asking: Consumer, most_s: float) -> list[int]:
+            places = [TopicPartition(self.address.topic, each, since) for each in partitions]
+            told = {place.partition: place for place in asking.offsets_for_times(places, most_s)}
+            for place in told.values():
+                if place.error is not None:
+                    raise KafkaException(place.error)
+            return [told[each].offset for each in partitions]
+
+        return self._ask(question)
 
     def _count(self, asking: Consumer, most_s: float) -> int:
         told = asking.list_topics(self.address.topic, most_s).topics[self.address.topic]
@@ -132,7 +140,8 @@ class KafkaStream:
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
                 raise client.refused(self.address, text)
-            if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC) and waited_s > MISSING_S:
+            missing = code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+            if missing and not self._partitions and waited_s > MISSING_S:  # else a broker that has not its wits yet
                 raise errors.BadInput(
                     f"there is no topic {self.address.topic!r} at {self.address.servers}; make it first, with as many "
                     f"partitions as there will be workers or more (at most {MOST_PARTITIONS})"
@@ -144,9 +153,9 @@ class KafkaStream:
             time.sleep(min(0.1, limit_s))
 
     def _asking(self) -> Consumer:
-        if self._consumer is None:
-            self._consumer = client.consumer(self.address, self._note)
-        return self._consumer
+        if self._client is None:
+            self._client = client.consumer(self.address, self._note)
+        return self._client
 
     def _note(self, error: KafkaError) -> None:
         self._trouble = error.str()

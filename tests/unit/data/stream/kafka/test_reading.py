@@ -55,13 +55,10 @@ def test_a_stream_starts_at_a_time_if_one_says(stream, monkeypatch):
     mocked.fill(stream, {0: numbered(10)})
 
     class Clock:  # the mock cluster does not look at times
-        def get_watermark_offsets(self, place, timeout):
-            return (2, 10) if place.partition == 0 else (0, 0)
-
         def offsets_for_times(self, places, timeout):
-            assert [place.offset for place in places] == [1500] * 4
+            since = {place.offset for place in places}.pop()
             for place in places:
-                place.offset = 7 if place.partition == 0 else -1
+                place.offset = {-2: [2, 0, 0, 0], -1: [10, 0, 0, 0], 1500: [7, -1, -1, -1]}[since][place.partition]
             return places
 
     stream.partitions()
