@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from springtide import errors
-from springtide.cli import brain, trying
+from springtide.cli import brain, streams, trying
 from springtide.cli.options import RUNS, Debug, Job, Json, Runs
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -48,6 +48,7 @@ app = typer.Typer(
 
 app.add_typer(brain.app)
 app.add_typer(trying.app)
+app.add_typer(streams.app)
 
 Cpu = Annotated[
     float | None, typer.Option(help="Cores that each worker and server may use, such as 0.5.", metavar="CORES")

@@ -12,15 +12,15 @@ import threading
 from springtide import errors
 from springtide.checkpoint.places import place_of
 
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 AGAIN_S = 5.0  # after one that failed
 
 
 def seconds(text: str) -> float:
     """A duration such as 90, 30s, 5m or 1h."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if found is None or float(found[1]) <= 0:
-        raise errors.BadInput(f"{text!r} is no duration: wanted seconds, or a number with s, m or h, such as 5m")
+        raise errors.BadInput(f"{text!r} is no duration: wanted seconds, or a number with s, m, h or d, such as 5m")
     return float(found[1]) * UNITS[found[2]]
 
 

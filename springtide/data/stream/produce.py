@@ -1,0 +1,183 @@
+"""Append records to a stream at a pace: what `springtide produce`, tests and benchmarks use.
+
+In: a maker (makers.py), a pace (traffic.py), shares of partitions (spread.py). Out: records in envelopes, and an exact
+account of them. Records that are late, damaged or too large can be mixed in, by a seed. Next: a stream's writer.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from springtide import errors
+from springtide.data.stream import envelope, spread
+from springtide.data.stream.base import Stream, StreamWriter
+from springtide.data.stream.makers import Maker
+from springtide.data.stream.records import Bytes, Ints
+from springtide.data.stream.traffic import Pace, Steady
+
+MOST_AT_ONCE = 16384  # records between two looks at the clock
+TICK_S = 0.005  # how long is waited when nothing is due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """Shares of records that are not as they should be."""
+
+    late: float = 0.0
+    corrupt: float = 0.0
+    oversized: float = 0.0
+    late_s: float = 86400.0
+    """How long ago a late one happened."""
+    oversized_bytes: int = 2**20
+    """What a large one has beyond its own bytes."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        shares = (self.late, self.corrupt, self.oversized)
+        if min(shares) < 0 or sum(shares) > 1:
+            raise errors.BadInput(f"shares of late, corrupt and oversized records are {shares}; together at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be produced."""
+
+    records: int | None = None
+    """How many; None: until the maker or the pace is at its end."""
+    seconds: float | None = None
+    """How long at most."""
+    pace: Pace = field(default_factory=lambda: Steady(float("inf")))
+    skew: float = 1.0
+    """The first partition gets so many times what each other gets."""
+    enveloped: bool = True
+    mixed: Mixed = field(default_factory=Mixed)
+    first: int = 0
+    """Number of the first record made."""
+
+
+@dataclass(slots=True)
+class Produced:
+    """What was appended, exactly."""
+
+    records: int = 0
+    bytes: int = 0
+    partitions: list[int] = field(default_factory=list)
+    """Records of each."""
+    late: int = 0
+    corrupt: int = 0
+    oversized: int = 0
+    seconds: float = 0.0
+    behind_s: float = 0.0
+    """How long ago the last record was due that was sent; much more than nothing: the pace could not be kept."""
+    interrupted: bool = False
+
+
+def produce(
+    stream: Stream, maker: Maker, order: Order, *,
+    tell: Callable[[Produced], None] = lambda done: None, stop: Callable[[], bool] = lambda: False,
+) -> Produced:  # fmt: skip
+    """Append until done, or until `stop` says so; `tell` is called now and then."""
+    writer = stream.writer()
+    try:
+        return _Production(stream, writer, maker, order).run(tell, stop)
+    finally:
+        writer.close()
+
+
+class _Production:
+    def __init__(self, stream: Stream, writer: StreamWriter, maker: Maker, order: Order) -> None:
+        self._stream, self._writer, self._maker, self._order = stream, writer, maker, order
+        self._chance = np.random.default_rng(order.mixed.seed)
+        self._done = Produced()
+        self._sent: Ints = np.zeros(0, np.int64)
+        self._share = np.zeros(0)
+
+    def run(self, tell: Callable[[Produced], None], stop: Callable[[], bool]) -> Produced:
+        order, done = self._order, self._done
+        begun = time.monotonic()
+        lasts_s = min(order.pace.lasts_s, float("inf") if order.seconds is None else order.seconds)
+        most = float("inf") if order.records is None else order.records
+        while not stop():
+            done.seconds = time.monotonic() - begun
+            paced = order.pace.due(min(done.seconds, lasts_s))
+            if paced == float("inf") and done.seconds >= lasts_s:
+                break
+            due = min(paced, most) - done.records
+            if due >= 1:
+                count = int(min(due, MOST_AT_ONCE))
+                done.behind_s = self._behind(done.seconds)
+                if self._send(count) < count:
+                    break
+            elif done.records >= most or done.seconds >= lasts_s:
+                break
+            else:
+                time.sleep(TICK_S)
+            tell(done)
+        else:
+            done.interrupted = True
+        self._writer.flush()
+        done.seconds = time.monotonic() - begun
+        done.partitions = self._sent.tolist()
+        return done
+
+    def _behind(self, elapsed_s: float) -> float:
+        """Seconds since the next record was due: looked for by halves, for a pace only tells numbers."""
+        low, high, wanted = 0.0, elapsed_s, self._done.records + 1
+        if self._order.pace.due(elapsed_s) == float("inf"):
+            return 0.0
+        for _ in range(20):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._order.pace.due(middle) >= wanted else (middle, high)
+        return elapsed_s - high
+
+    def _send(self, count: int) -> int:
+        """Make the next records and append them; how many there were."""
+        if len(self._sent) != self._stream.partitions():  # grown meanwhile
+            self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
+            self._share = spread.shares(len(self._sent), self._order.skew)
+        made = self._maker.take(self._order.first + self._done.records, count)
+        dealt = spread.deal(len(made), self._sent, self._share)
+        at = 0
+        for partition in np.flatnonzero(dealt).tolist():
+            part = made[at : at + int(dealt[partition])]
+            payload, ends = self._packed(part)
+            self._writer.append(partition, payload, ends)
+            self._done.bytes += int(ends[-1])
+            at += len(part)
+        self._sent += dealt
+        self._done.records += len(made)
+        return len(made)
+
+    def _packed(self, part: Bytes | list[bytes]) -> tuple[Bytes | bytes, Ints]:
+        """Records as they are appended."""
+        mixed, now_us = self._order.mixed, round(time.time() * 1e6)
+        draws = self._chance.random(len(part)) if mixed.late or mixed.corrupt or mixed.oversized else None
+        if draws is None and isinstance(part, np.ndarray):
+            if self._order.enveloped:
+                return envelope.seal_rows(part, np.full(len(part), now_us))
+            return np.ascontiguousarray(part).reshape(-1), np.arange(1, len(part) + 1) * part.shape[1]
+        bodies = [row.tobytes() for row in part] if isinstance(part, np.ndarray) else part
+        kinds = self._kinds(len(bodies), draws)
+        bodies = [body + bytes(mixed.oversized_bytes * (kind == 2)) for body, kind in zip(bodies, kinds, strict=True)]
+        if self._order.enveloped:
+            bodies = envelope.seal(bodies, [now_us / 1e6 - mixed.late_s * (kind == 0) for kind in kinds])
+        bodies = [_damaged(body) if kind == 1 else body for body, kind in zip(bodies, kinds, strict=True)]
+        return b"".join(bodies), np.cumsum([len(body) for body in bodies], dtype=np.int64)
+
+    def _kinds(self, count: int, draws: np.ndarray[tuple[int], np.dtype[np.float64]] | None) -> list[int]:
+        """0 late, 1 corrupt, 2 oversized, 3 as it should be."""
+        if draws is None:
+            return [3] * count
+        mixed = self._order.mixed
+        kinds = np.searchsorted(np.cumsum([mixed.late, mixed.corrupt, mixed.oversized]), draws, side="right")
+        self._done.late += int(np.sum(kinds == 0))
+        self._done.corrupt += int(np.sum(kinds == 1))
+        self._done.oversized += int(np.sum(kinds == 2))
+        return [int(kind) for kind in kinds]
+
+
+def _damaged(body: bytes) -> bytes:
+    """The same with its last bit turned; of nothing, something."""
+    return body[:-1] + bytes([body[-1] ^ 1]) if body else b"?"

@@ -1,0 +1,134 @@
+"""Pure. How many records are due by when: as fast as they go, at a steady rate, or along a trace of real traffic.
+
+In: options of `springtide produce`, lines of a CSV file. Out: `due(seconds since the beginning)`, a number of records.
+Next: produce.py, which sends what is due.
+"""
+
+import csv
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from springtide import errors
+from springtide.data.stream.records import Floats
+
+
+class Pace(Protocol):
+    """When records are due."""
+
+    def due(self, elapsed_s: float) -> float:
+        """Records due in the first so many seconds; infinity: any number."""
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds after which no more are due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """So many records a second; infinity: as fast as they go."""
+
+    rate: float
+
+    def due(self, elapsed_s: float) -> float:
+        """Infinity from the beginning on, or the rate times the seconds."""
+        return self.rate * elapsed_s if self.rate < float("inf") else self.rate
+
+    @property
+    def lasts_s(self) -> float:
+        """For ever."""
+        return float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Traffic of the past: records a second at moments of it, in between as on a straight line."""
+
+    at_s: Floats
+    """Seconds since its first moment, rising."""
+    rate: Floats
+
+    def between(self, first_s: float, end_s: float) -> "Trace":
+        """A part of it, which begins at 0 again."""
+        inner = (self.at_s > first_s) & (self.at_s < end_s)
+        at = np.concatenate([[first_s], self.at_s[inner], [min(end_s, float(self.at_s[-1]))]])
+        return Trace(at - first_s, np.interp(at, self.at_s, self.rate))
+
+
+class Along:
+    """The shape of a trace, with time run `speedup` times as fast, and `peak` records a second at its highest.
+
+    Without `peak` the rate at each moment is the trace's own: a day in five minutes then has fewer records, not more
+    in a second.
+    """
+
+    def __init__(self, trace: Trace, *, speedup: float = 1.0, peak: float | None = None) -> None:
+        highest = float(trace.rate.max())
+        if speedup <= 0 or (peak is not None and peak <= 0):
+            raise errors.BadInput(f"speedup {speedup} and peak {peak} must be more than 0")
+        if highest <= 0:
+            raise errors.BadInput("this trace has no traffic at all: nothing would be sent")
+        self._at = trace.at_s / speedup
+        self._rate = trace.rate * (1.0 if peak is None else peak / highest)
+        steps = np.diff(self._at) * (self._rate[1:] + self._rate[:-1]) / 2
+        self._sent = np.concatenate([[0.0], np.cumsum(steps)])
+
+    @property
+    def lasts_s(self) -> float:
+        """As long as the trace, run faster."""
+        return float(self._at[-1])
+
+    def rate(self, elapsed_s: float) -> float:
+        """Records a second at this moment."""
+        return float(np.interp(elapsed_s, self._at, self._rate))
+
+    def due(self, elapsed_s: float) -> float:
+        """The traffic up to this moment: the area under the line."""
+        elapsed_s = min(max(elapsed_s, 0.0), self.lasts_s)
+        i = max(0, int(np.searchsorted(self._at, elapsed_s, side="right")) - 1)
+        width = elapsed_s - float(self._at[i])
+        return float(self._sent[i]) + width * (float(self._rate[i]) + self.rate(elapsed_s)) / 2
+
+
+def read_trace(lines: Iterable[str], name: str) -> Trace:
+    """A CSV file of two columns, when and how many until the next line: dates or seconds, and counts.
+
+    BadInput, with the line, when it is something else.
+    """
+    at: list[float] = []
+    counts: list[float] = []
+    for number, row in enumerate(csv.reader(lines), 1):
+        if not row or (number == 1 and not _is_number(row[-1])):
+            continue
+        try:
+            at.append(_moment(row[0]))
+            counts.append(float(row[1]))
+        except (ValueError, IndexError):
+            raise errors.MalformedRecord(
+                f"{name}, line {number}: {','.join(row)!r} is not a moment and a count, as in 2014-07-01 00:30:00,8127"
+            ) from None
+        if (len(at) > 1 and at[-1] <= at[-2]) or not 0 <= counts[-1] < float("inf"):
+            raise errors.MalformedRecord(f"{name}, line {number}: moments must rise, and counts be 0 or more")
+    if len(at) < 2:
+        raise errors.BadInput(f"{name} has {len(at)} lines of traffic; two are the least")
+    moments = np.array(at) - at[0]
+    steps = np.diff(moments)
+    return Trace(moments, np.array(counts) / np.append(steps, steps[-1]))
+
+
+def _moment(text: str) -> float:
+    if _is_number(text):
+        return float(text)
+    moment = datetime.datetime.fromisoformat(text.strip())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
