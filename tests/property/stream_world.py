@@ -1,0 +1,390 @@
+"""One random history of an online job: records come, partitions are added, batches are cut, forwarded and doubled.
+
+Servers, moves, checkpoints and the master's `Book` are those of `exactly_once_world`. Workers hold partitions, see the
+stream's end late, ask for cuts at it, pass batches on to peers, are suspected and go on for long. Every key belongs to
+one (slot, record) and counts. `RULES` can be dropped one by one, to show that each is needed.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from springtide.data.book import Book
+from springtide.domain.leases import Grant, Holder, LeaseKey, Nothing, Progress
+from springtide.domain.samples import DatasetCard
+from springtide.domain.streams import Cut, Seen, StreamCard
+from tests.property import exactly_once_world
+from tests.property.exactly_once_world import ALL_SLOTS, EMPTY, HYPER, SLOTS, WINDOW, Checkpoint, new_store
+
+RULES = {
+    "noted": "a batch that is not full is trained only when the master has noted where it ends",
+    "cuts": "a lease comes with all cuts that are known of it",
+    "back": "cuts outlive the return to a checkpoint",
+    "era": "words on leases from before the return do not count",
+    "kept": "a cut is forgotten only when a complete checkpoint has what lies before it as trained",
+}
+GRID, PARTITIONS, RECORDS = 4, 3, 14
+CARD = DatasetCard(samples=0, batch_size=GRID, stream=StreamCard(url="log:///world"))
+ALL_RECORDS = [(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)]
+
+
+def counting_keys():
+    """A key of its own for every slot and record."""
+    candidates = np.arange(40_000, dtype=np.int64)
+    slot_of = new_store().slot_of(0, candidates)
+    return {
+        (slot, *name): int(key)
+        for slot in SLOTS
+        for name, key in zip(ALL_RECORDS, candidates[slot_of == slot], strict=False)
+    }
+
+
+KEYS = counting_keys()
+
+
+class Run(NamedTuple):
+    """A batch of somebody's lease."""
+
+    owner: int
+    holder: Holder
+    shard: int
+    first: int
+    begin: int
+    end: int
+    era: int
+
+
+@dataclass
+class Push:
+    """A message to a server."""
+
+    sender: int
+    run: Run
+    keys: tuple[tuple[int, int, int], ...]
+    covers: tuple[int, ...]
+    server: int
+    epoch: int
+
+
+@dataclass
+class Ack:
+    """The server's answer: which slots it refused."""
+
+    push: Push
+    refused: frozenset[int]
+
+
+@dataclass
+class Told:
+    """A peer to the owner of a batch: it is trained."""
+
+    run: Run
+
+
+@dataclass
+class Part:
+    """A lease in a worker's hands."""
+
+    grant: Grant
+    end: int
+    claimed: int
+    offset: int
+    cuts: set[int]
+    runs: list[Run] = field(default_factory=list)
+    """Claimed and not known to be trained."""
+    trained: dict[int, int] = field(default_factory=dict)
+
+    def acknowledge(self, run: Run) -> None:
+        """As `train.hands` does."""
+        if run in self.runs:
+            self.runs.remove(run)
+            self.trained[run.begin] = run.end
+        while self.offset in self.trained:
+            self.offset = self.trained.pop(self.offset)
+
+
+@dataclass
+class Worker:
+    """A process."""
+
+    holder: Holder
+    alive: bool = True
+    era: int = 0
+    parts: dict[LeaseKey, Part] = field(default_factory=dict)
+    open: dict[Run, set[int]] = field(default_factory=dict)
+    """Batches it trains, its own and others', with the slots that have not answered."""
+    owner: dict[int, int] = field(default_factory=dict)
+    epoch: int = 0
+    heads: dict[int, int] = field(default_factory=dict)
+    """Ends of the partitions when it last looked."""
+
+
+class StreamWorld(exactly_once_world.World):
+    """All of it; see `World`."""
+
+    def __init__(self, seed: int, *, dropped: str = "") -> None:
+        super().__init__(seed)
+        assert not dropped or dropped in RULES
+        self.dropped, self.chance = dropped, random.Random(seed)
+        self.touched = {
+            name: tuple(slot for slot in SLOTS if self.chance.random() < 0.6) for name in ALL_RECORDS
+        }  # fmt: skip
+        self.book = Book(workers=self.chance.choice([1, 2]), lease_s=float("inf"), keeps=1)
+        self.workers = [Worker(Holder(0)), Worker(Holder(1))]
+        self.ends = {0: 3, 1: 0}
+        self.saved = Checkpoint(self.book.note(), EMPTY)
+        self.torn: list[str] = []
+        self.tears = 0
+
+    def run(self) -> list[str]:
+        """As in any job; a rightful batch that is torn would be sent again for ever."""
+        found = super().run()
+        return self.torn or found
+
+    @property
+    def over(self) -> bool:
+        """Everything trained, nothing on its way."""
+        flows = self.book.flows()
+        return bool(flows) and flows[0].over and not self.wire and self.saving is None
+
+    def moves(self) -> list[str]:
+        """As in any job, and what streams and the balance of partitions add."""
+        moves = super().moves()
+        if self.faulty:
+            moves += self.chance.choices(["grow", "assign", "idle"], weights=[6, 2, 8])
+        elif self.book.workers > 1:
+            self.book.expect(1)
+        return moves
+
+    def violations(self) -> list[str]:
+        """Every (record, touched slot) that was not applied once, and rightful batches that found a part applied."""
+        found = list(self.torn)
+        for slot in SLOTS:
+            out = np.zeros((len(ALL_RECORDS), 1), dtype=np.float32)
+            keys = np.array([KEYS[slot, *name] for name in ALL_RECORDS])
+            self.stores[self.owner[slot]].pull_table(0, keys, out)
+            for name, count in zip(ALL_RECORDS, out[:, 0], strict=True):
+                there = name[1] < self.ends.get(name[0], 0)
+                wanted = int(there and slot in self.touched[name])
+                if count != wanted:
+                    found.append(f"slot {slot}, partition {name[0]}, offset {name[1]}: {count:.0f}, not {wanted}")
+        return found
+
+    # ---- the stream and who has what of it ----
+
+    def grow(self) -> None:
+        """Records come, at times in a new partition."""
+        if self.chance.random() < 0.1 and len(self.ends) < PARTITIONS:
+            self.ends[len(self.ends)] = 0
+        partition = self.chance.choice(list(self.ends))
+        self.ends[partition] = min(RECORDS, self.ends[partition] + self.chance.randrange(1, 4))
+
+    def assign(self) -> None:
+        """The master moves a partition."""
+        ranks = [worker.holder.rank for worker in self.workers if worker.alive]
+        if ranks:
+            self.book.assign([(self.chance.randrange(PARTITIONS), self.chance.choice(ranks))])
+
+    # ---- messages ----
+
+    def send_run(self, worker: Worker, run: Run, *, again: bool = False) -> None:
+        """A first push speaks for all slots of a server, keys or not; one that is sent again names its own."""
+        names = [(run.shard, offset) for offset in range(run.begin, run.end)]
+        left = worker.open.setdefault(run, set())
+        if not again:
+            left.update(slot for name in names for slot in self.touched[name])
+        for server in sorted(set(worker.owner.values())):
+            slots = {slot for slot in left if worker.owner[slot] == server}
+            keys = tuple((slot, *name) for name in names for slot in self.touched[name] if slot in slots)
+            covers = tuple(sorted(slots)) if again else tuple(s for s in SLOTS if worker.owner[s] == server)
+            if covers:
+                self.wire.append(Push(self.workers.index(worker), run, keys, covers, server, worker.epoch))
+        if not left:
+            self.done(worker, run)
+
+    def deliver(self) -> None:
+        """Any message, now, and perhaps once more later."""
+        at = self.chance.randrange(len(self.wire))
+        message = self.wire[at]
+        if not (self.faulty and self.chance.random() < 0.15):
+            self.wire.pop(at)
+        if isinstance(message, Push):
+            refused = self.apply(message)
+            if refused is not None:
+                self.wire.append(Ack(message, refused))
+        elif isinstance(message, Told):
+            owner = self.workers[message.run.owner]
+            if owner.alive:
+                self.trained(owner, message.run)
+        else:
+            self.acknowledge(message)
+
+    def apply(self, push: Push) -> frozenset[int] | None:
+        """What a server does. The slots it refuses; None: it has a part of the batch, and the sender hears so."""
+        run, wanted = push.run, frozenset(slot for slot, _, _ in push.keys)
+        if push.server not in self.stores:
+            return wanted
+        mask = np.zeros(ALL_SLOTS, dtype=np.uint8)
+        for slot in push.covers:
+            mask[slot] = self.owner[slot] == push.server and self.since[slot] <= push.epoch
+        stats = self.stores[push.server].push_once(
+            np.zeros(len(push.keys), dtype=np.uint16),
+            np.array([KEYS[key] for key in push.keys], dtype=np.int64),
+            np.full(len(push.keys), -1.0, dtype=np.float32),
+            HYPER, [(0, run.shard, run.begin, run.end - run.begin)], mask, unique=True,
+        )  # fmt: skip
+        if stats.torn:
+            self.tears += 1
+            flow = self.book.flows()[0]
+            lease = flow.leases.get(LeaseKey(run.shard, run.first))
+            if lease is not None and lease.holder == run.holder and run.era == self.book.era:
+                self.torn.append(f"{run} is torn, though its lease is its owner's")
+            return None
+        return frozenset(stats.foreign)
+
+    def acknowledge(self, ack: Ack) -> None:
+        """A worker hears: what was refused goes to the slots' owners by its newest placement."""
+        worker, run = self.workers[ack.push.sender], ack.push.run
+        if not worker.alive or run not in worker.open:
+            return
+        left = worker.open[run]
+        left -= {slot for slot, _, _ in ack.push.keys} - ack.refused
+        if ack.refused & left:
+            worker.owner, worker.epoch = dict(self.owner), self.epoch
+            self.send_run(worker, run, again=True)
+        elif not left:
+            self.done(worker, run)
+
+    def done(self, worker: Worker, run: Run) -> None:
+        """Every server has the batch: its owner must know."""
+        del worker.open[run]
+        if self.workers[run.owner] is worker:
+            self.trained(worker, run)
+        else:
+            self.wire.append(Told(run))
+
+    def trained(self, worker: Worker, run: Run) -> None:
+        part = worker.parts.get(LeaseKey(run.shard, run.first))
+        if part is not None and (run.era == worker.era or self.dropped == "era") and run.holder == worker.holder:
+            part.acknowledge(run)
+
+    # ---- workers ----
+
+    def work(self) -> None:
+        """A worker leases, reports, looks, trains a batch or gives it to a peer, or sends again what has no answer."""
+        worker = self.chance.choice([worker for worker in self.workers if worker.alive])
+        act = self.chance.random()
+        if not worker.parts or act < 0.1:
+            self.lease(worker)
+        elif act < 0.35:
+            self.report(worker)
+        elif act < 0.5:
+            worker.heads = dict(self.ends)
+        elif act < 0.9:
+            self.train(worker, self.chance.choice(list(worker.parts.values())))
+        elif not self.wire or self.faulty:
+            self.send_again(worker)
+
+    def lease(self, worker: Worker) -> None:
+        """All that it can have; a fenced worker begins a new life."""
+        sealed = not self.faulty
+        seen = [Seen(partition, 0, end, sealed) for partition, end in self.ends.items()]
+        answer = self.book.lease(worker.holder, CARD, 99, 0.0, list(worker.parts), worker.era, seen)
+        if answer is Nothing.FENCED:
+            worker.holder = Holder(worker.holder.rank, worker.holder.incarnation + 1)
+            worker.parts, worker.open = {}, {}
+        elif not isinstance(answer, Nothing):
+            self.enter(worker)
+            cuts = self.book.cuts_of(answer) if self.dropped != "cuts" else ()
+            worker.owner, worker.epoch = dict(self.owner), self.epoch
+            for grant in answer:
+                key = LeaseKey(grant.shard, grant.first)
+                mine = {cut.at for cut in cuts if (cut.shard, cut.first) == key}
+                if self.dropped != "era" or key not in worker.parts:  # it has this one, and goes on where it was
+                    worker.parts[key] = Part(grant, grant.end, grant.first, grant.first, mine)
+
+    def enter(self, worker: Worker) -> None:
+        """It hears of the book's era."""
+        if worker.era < self.book.era:
+            worker.era = self.book.era
+            if self.dropped != "era":
+                worker.parts = {}
+
+    def train(self, worker: Worker, part: Part) -> None:
+        """The next batch of a lease: a full one, one that ends at a known cut, or one that is cut now."""
+        grant, begin = part.grant, part.claimed
+        if len(part.runs) >= WINDOW or begin >= part.end:
+            return
+        head = min(part.end, worker.heads.get(grant.nth, 0))
+        end = min([(begin // GRID + 1) * GRID, *(at for at in part.cuts if at > begin), part.end])
+        if end > head:
+            if head <= begin:
+                return
+            cut, end = Cut(grant.shard, grant.first, head), head
+            if self.dropped != "noted" and cut not in self.book.cut(worker.holder, [cut], worker.era):
+                return
+            part.cuts.add(head)
+        run = Run(self.workers.index(worker), worker.holder, grant.shard, grant.first, begin, end, worker.era)
+        part.claimed = end
+        part.runs.append(run)
+        peers = [other for other in self.workers if other.alive and other is not worker and other.owner]
+        if peers and self.chance.random() < 0.3:
+            self.send_run(self.chance.choice(peers), run)
+        else:
+            self.send_run(worker, run)
+
+    def send_again(self, worker: Worker) -> None:
+        """What has no answer goes out once more; what a peer does not answer for is trained here."""
+        worker.owner, worker.epoch = dict(self.owner), self.epoch
+        for run in list(worker.open):
+            self.send_run(worker, run, again=True)
+        for part in worker.parts.values():
+            for run in [run for run in part.runs if run not in worker.open]:
+                self.send_run(worker, run)
+
+    def report(self, worker: Worker) -> None:
+        """Only what is acknowledged. Leases may be gone; the worker may learn it late."""
+        words = [
+            Progress(part.grant.shard, part.grant.first, min(part.offset, part.end), part.end)
+            for part in worker.parts.values()
+        ]
+        verdict = self.book.report(worker.holder, words, 0.0, None if self.dropped == "era" else worker.era)
+        if (verdict.fenced or verdict.revoked) and self.chance.random() < 0.3:
+            for key in worker.parts if verdict.fenced else verdict.revoked:
+                worker.parts = {other: part for other, part in worker.parts.items() if other != key}
+            self.enter(worker)
+        for wish in verdict.wishes:
+            part = worker.parts.get(LeaseKey(wish.shard, wish.first))
+            if part is not None:
+                part.end = max(part.claimed, part.offset, min(part.end, wish.end))
+        for word in words:
+            if word.offset == word.end:
+                worker.parts.pop(LeaseKey(word.shard, word.first), None)
+
+    def spawn(self) -> None:
+        """One more rank."""
+        self.workers.append(Worker(Holder(len(self.workers))))
+
+    # ---- servers ----
+
+    def save(self) -> None:
+        """A checkpoint goes on by one slot; when it is complete, cuts before what it has are forgotten."""
+        before = self.saved
+        super().save()
+        if self.saved is not before:
+            self.book.keep(self.saved.note)
+        if self.dropped == "kept" and self.book.flows():
+            for partition in self.book.flows()[0].partitions.values():
+                if partition.waiting:
+                    partition.forget(partition.waiting[0].first)
+                for lease in self.book.flows()[0].leases.values():
+                    self.book.flows()[0].partitions[lease.running].forget(lease.offset)
+
+    def die(self) -> None:
+        """A server is lost."""
+        super().die()
+        if self.dropped == "back" and self.book.flows():
+            for partition in self.book.flows()[0].partitions.values():
+                partition.cuts.clear()

@@ -1,0 +1,25 @@
+"""Random histories of online jobs, on real stores, real slot images and the real book of partitions."""
+
+import pytest
+
+from tests.property.stream_world import RULES, StreamWorld
+
+SEEDS = range(25)
+MANY_SEEDS = range(25, 2000)
+
+
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(MANY_SEEDS, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def test_whatever_is_lost_forwarded_cut_or_late_every_record_is_applied_once(seeds):
+    for seed in seeds:
+        found = StreamWorld(seed).run()
+        assert not found, f"seed {seed}: {'; '.join(found)}"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_one_of_the_rules_records_are_lost_or_batches_torn(rule):
+    """So each rule is needed, and a broken one would be seen by the test above."""
+    for seed in range(100):
+        found = StreamWorld(seed, dropped=rule).run()
+        if found and "stuck" not in found[0]:
+            return
+    pytest.fail(f"nothing went wrong without {rule!r}: the world is too kind to test it")
