@@ -33,6 +33,7 @@ BENCHES = {
     "checkpoint": "springtide.bench.checkpoint",
     "plan": "springtide.bench.plan",
     "fit": "springtide.bench.fit",
+    "capacity": "springtide.bench.capacity",
     "autotune": "springtide.bench.autotune",
     "cache": "springtide.bench.cache",
     "auc": "springtide.bench.auc",

@@ -17,7 +17,7 @@ import msgspec
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.guarding import GuardRules
-from springtide.domain.job import JobSpec
+from springtide.domain.job import JobSpec, SyncMode
 from springtide.domain.plan_rules import PlanRules
 from springtide.domain.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.shape import Shape
@@ -104,7 +104,15 @@ def facts() -> ModelFacts:
 class QuotaJob:
     """One job of that kind; `with` starts and ends it. The folder is shared by jobs that follow each other."""
 
-    def __init__(self, folder: pathlib.Path, first: Shape, *, name: str, planning: PlanRules | None = None) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        first: Shape,
+        *,
+        name: str,
+        planning: PlanRules | None = None,
+        sync: SyncMode = "async",
+    ) -> None:
         self._told_in = folder / name
         self._told_in.mkdir()
         script = folder / "train.py"
@@ -113,7 +121,7 @@ class QuotaJob:
         spec = JobSpec(
             name=name, workers=first.workers, servers=first.servers, worker_cpu=1.0 if whole else first.worker_cpu,
             server_cpu=1.0 if whole else first.server_cpu, guards=GuardRules(memory=False, servers=False),
-            planning=planning or PlanRules(),
+            planning=planning or PlanRules(), sync=sync,
         )  # fmt: skip
         self.cluster = LocalCluster(
             script, [str(folder), str(self._told_in)], spec=spec, folder=folder / "runs", grace_s=5.0
@@ -147,6 +155,12 @@ class QuotaJob:
                 raise errors.BadInput(
                     "this benchmark needs CPU quotas: run it where control groups may be made, as root"
                 )
+
+    def let_go(self) -> None:
+        """A core for each: who comes, goes or moves slots does so at once."""
+        for kind in (RoleKind.WORKER, RoleKind.SERVER):
+            for rank in ranks(self.cluster.status, kind):
+                self.cluster.throttle(f"{kind}-{rank}", 1.0)
 
     def _all_train(self, status: JobStatus, since: float) -> bool:
         told = [self._told_in / f"told-{rank}" for rank in ranks(status, RoleKind.WORKER)]

@@ -1,0 +1,39 @@
+"""What `bench capacity` says of jobs whose truth is known."""
+
+import pytest
+
+from springtide.bench import capacity
+from springtide.planning.online.shapes import SeenShape, Surface
+
+TRUE = Surface(kind="async", coefficients=(3e-4, 1e-4, 0.0, 2e-5))
+
+
+def measured(numbers, truth=TRUE):
+    return [SeenShape(workers, servers, truth(workers, servers)) for workers, servers in numbers]
+
+
+def test_a_job_that_keeps_to_the_equations_is_foretold_exactly_by_ours_alone():
+    told = capacity.judge({"async": measured(capacity.FULL["async"]), "bsp": measured(capacity.FULL["bsp"])})
+    (goal,) = told.goals
+    assert goal.id == "capacity_mape" and goal.met and goal.value < 0.01
+    off = {(row[0], row[1]): row[2] for row in told.rows}
+    assert off["async, any servers", "Kale"] < 1e-6 < off["async, any servers", "Optimus"]
+    assert off["async, servers = workers", "Kale"] < off["async, servers = workers", "Ernest"]
+    assert len(told.details["async"]) == 8
+
+
+def test_too_few_shapes_are_no_figure():
+    (goal,) = capacity.judge({"async": measured(capacity.QUICK["async"])}).goals
+    assert goal.value is None and not goal.met and goal.why == "too few shapes"
+
+
+def test_a_shape_that_was_held_up_shows():
+    seen = measured(capacity.FULL["async"])
+    seen[1] = seen[1]._replace(throughput=seen[1].throughput / 2)
+    assert not capacity.judge({"async": seen}).goals[0].met
+
+
+@pytest.mark.parametrize("sync", ["async", "bsp"])
+def test_shapes_that_are_measured_have_room_on_two_cores(sync):
+    for workers, servers in capacity.FULL[sync]:
+        assert workers * capacity.WORKER_CPU + servers * capacity.SERVER_CPU <= 1.5
