@@ -25,8 +25,8 @@ WORKER_CPU, SERVER_CPU = 0.15, 0.05  # a worker needs about a fifth of its cores
 SETTLE_S, MEASURE_S = 1.5, 5.0
 Numbers = tuple[int, int]
 FULL: Mapping[SyncMode, Sequence[Numbers]] = {
-    "async": ((5, 5), (4, 4), (3, 3), (2, 2), (2, 1), (1, 1), (3, 1), (4, 1)),
-    "bsp": ((4, 4), (3, 3), (2, 2), (1, 1)),
+    "async": ((1, 1), (2, 1), (2, 2), (3, 3), (3, 1), (4, 1), (4, 4), (5, 5)),
+    "bsp": ((1, 1), (2, 2), (3, 3), (4, 4)),
 }
 QUICK: Mapping[SyncMode, Sequence[Numbers]] = {"async": ((2, 2), (2, 1), (1, 1)), "bsp": ()}
 KINDS: Mapping[SyncMode, Kind] = {"async": "async", "bsp": "sync"}

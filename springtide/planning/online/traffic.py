@@ -32,6 +32,14 @@ class History:
             raise errors.BadInput("traffic: wanted one number of samples a second for each step, 0 or more, or NaN")
         object.__setattr__(self, "values", values)
 
+    @classmethod
+    def of(cls, at_s: Array, rates: Array, step_s: float) -> "History":
+        """Of rates at rising moments: the mean of those in each step, NaN where there are none."""
+        place = ((at_s - at_s[0]) // step_s).astype(np.int64)
+        count = np.bincount(place)
+        sums = np.bincount(place, weights=rates)
+        return cls(step_s=step_s, values=np.where(count > 0, sums / np.maximum(count, 1), np.nan))
+
     @property
     def day(self) -> int:
         """Steps of a day."""

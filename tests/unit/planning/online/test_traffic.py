@@ -34,6 +34,12 @@ def test_larger_steps_are_means_and_the_newest_is_whole(values, times):
         assert whole.values[-1] == pytest.approx(np.mean(values[-times:]))
 
 
+def test_moments_of_any_distance_become_equal_steps_with_holes():
+    at = np.asarray([5.0, 65.0, 66.0, 300.0])
+    seen = History.of(at, np.asarray([1.0, 2.0, 4.0, 9.0]), 60)
+    assert seen.values == pytest.approx([1.0, 3.0, np.nan, np.nan, 9.0], nan_ok=True)
+
+
 def test_a_larger_step_is_known_when_half_of_it_is():
     seen = History(step_s=60, values=np.asarray([1.0, np.nan, 3.0, np.nan, np.nan, np.nan]))
     assert seen.coarser(180).values == pytest.approx([2.0, np.nan], nan_ok=True)
