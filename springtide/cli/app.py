@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 from springtide import errors
-from springtide.cli import brain, streams, trying
-from springtide.cli.options import RUNS, Debug, Job, Json, Runs
+from springtide.cli import brain, streams, trying, watching
+from springtide.cli.grouped import taking
+from springtide.cli.online import OnlineOptions
+from springtide.cli.options import RUNS, Debug, Job, Json, KeepingOptions, Runs
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
@@ -49,6 +51,7 @@ app = typer.Typer(
 app.add_typer(brain.app)
 app.add_typer(trying.app)
 app.add_typer(streams.app)
+app.add_typer(watching.app)
 
 Cpu = Annotated[
     float | None, typer.Option(help="Cores that each worker and server may use, such as 0.5.", metavar="CORES")
@@ -98,6 +101,7 @@ Example:
   springtide run train.py --servers 2 --workers 2 -- --epochs 3
 """,
 )
+@taking(keeping=KeepingOptions, following=OnlineOptions)
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")],
     arguments: ScriptArguments = None,
@@ -131,14 +135,11 @@ def run(
     straggler: Straggler = None,
     guards: Annotated[bool, typer.Option(help="Add, relieve and replace servers where they need it.")] = True,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that workers get to stop after Ctrl-C.")] = 30.0,
-    checkpoint_every: Annotated[float | None, typer.Option(min=0, help="Seconds; 0: never.  [default: 30]")] = None,
-    checkpoint_dir: Annotated[str, typer.Option(help="Folder for them.  [default: the run's]", metavar="DIR")] = "",
-    checkpoint_url: Annotated[str, typer.Option(help="Where they are copied to.", metavar="URL")] = "",
-    upload_every: Annotated[float, typer.Option(min=1, help="Seconds between two copies.")] = 600.0,
-    mirror: Annotated[bool, typer.Option("--mirror", help="Another server keeps a copy of each server's.")] = False,
-    resume: Annotated[str, typer.Option(help="Go on from a run's checkpoints.", metavar="RUN_OR_URL")] = "",
     as_json: Json = False,
     debug: Debug = False,
+    *,
+    keeping: KeepingOptions,
+    following: OnlineOptions,
 ) -> int:
     """Run a training script on this machine: one master, parameter servers, workers.
 
@@ -149,13 +150,14 @@ def run(
 
     options = verb.RunOptions(
         script=script, arguments=tuple(arguments or ()), servers=servers, workers=workers, cpu=cpu, memory=memory,
-        sync=sync, cache=cache, cache_staleness=cache_staleness, allocation=allocation,
-        name=name, logs=logs, seed=seed, slots=slots, port=port, timeout_s=timeout, silence_s=silence,
-        heartbeat_s=heartbeat, relaunches=relaunches, recovery=recovery, tries=tries, stragglers=tuple(straggler or ()),
-        plan=plan, quota=quota, planning=tuple(planning or ()), brain=brain, history=history,
-        data_workers=data_workers, data_worker_cpu=data_worker_cpu, poison=poison, guards=guards, grace_s=grace,
-        checkpoint_every_s=checkpoint_every, checkpoint_dir=checkpoint_dir, checkpoint_url=checkpoint_url,
-        upload_every_s=upload_every, mirror=mirror, resume=resume, as_json=as_json, debug=debug,
+        sync=sync, cache=cache, cache_staleness=cache_staleness, allocation=allocation, name=name, logs=logs, seed=seed,
+        slots=slots, port=port, timeout_s=timeout, silence_s=silence, heartbeat_s=heartbeat, relaunches=relaunches,
+        recovery=recovery, tries=tries, stragglers=tuple(straggler or ()), plan=plan, quota=quota,
+        planning=tuple(planning or ()), brain=brain, history=history, data_workers=data_workers,
+        data_worker_cpu=data_worker_cpu, poison=poison, guards=guards, grace_s=grace,
+        checkpoint_every_s=keeping.checkpoint_every, checkpoint_dir=keeping.checkpoint_dir,
+        checkpoint_url=keeping.checkpoint_url, upload_every_s=keeping.upload_every, mirror=keeping.mirror,
+        resume=keeping.resume, following=following, as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)
 

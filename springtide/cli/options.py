@@ -1,5 +1,6 @@
 """Options that many commands have. Next: `cli.app` and `cli.trying` declare the commands."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -9,3 +10,15 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last 
 RUNS = ".springtide/runs"
 Job = Annotated[str | None, typer.Argument(help="Which job; the newest if not given.", metavar="JOB")]
 Runs = Annotated[str, typer.Option("--logs", help="Where runs keep their logs.", metavar="DIR")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepingOptions:
+    """What a run is told about checkpoints: see `cli.keeping`."""
+
+    checkpoint_every: Annotated[float | None, typer.Option(min=0, help="Seconds; 0: never.  [default: 30]")] = None
+    checkpoint_dir: Annotated[str, typer.Option(help="Folder for them.  [default: the run's]", metavar="DIR")] = ""
+    checkpoint_url: Annotated[str, typer.Option(help="Where they are copied to.", metavar="URL")] = ""
+    upload_every: Annotated[float, typer.Option(min=1, help="Seconds between two copies.")] = 600.0
+    mirror: Annotated[bool, typer.Option("--mirror", help="Another server keeps a copy of each server's.")] = False
+    resume: Annotated[str, typer.Option(help="Go on from a run's checkpoints.", metavar="RUN_OR_URL")] = ""

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from springtide.cli import feeding
+from springtide.cli import feeding, online
 from springtide.domain.cluster import RoleKind
 from springtide.domain.job import Phase
 from springtide.rpc.messages import JobStatus
@@ -29,6 +29,7 @@ def line_of(status: JobStatus) -> str:
         "shards": f"shards {status.shards_done}/{status.shards_total}" if status.shards_total else "",
         "samples": f"{short(status.samples)} samples",
         "rate": f"{short(status.samples_per_s)}/s",
+        "lag": "" if status.online is None else online.brief(status.online),
         "loss": "" if status.loss is None else f"loss {status.loss:.4f}",
         **metrics,
         "ending": ending(status),
@@ -38,6 +39,7 @@ def line_of(status: JobStatus) -> str:
         "ending",
         "shards",
         "rate",
+        "lag",
         "loss",
         *(["metric auc"] if "auc" in status.metrics else []),
         "workers",
@@ -85,7 +87,10 @@ def picture(status: JobStatus) -> Group:
         notes.add_row("draining", ending(status))
     if (status.data_workers_wanted or status.data_workers_alive) and not status.phase.over:
         notes.add_row("fed", feeding.shown(status))
-    if status.stage and not status.phase.over:
+    if status.online is not None and not status.phase.over:
+        for line in online.shown(status.online)[:3]:
+            notes.add_row(line[:8].strip(), line[8:])
+    if status.stage and status.online is None and not status.phase.over:
         notes.add_row("plan", f"{status.stage}: {status.target or status.shape or 'not all of it is there'}")
     if status.decision:
         notes.add_row("decided", decision_of(status))

@@ -12,12 +12,13 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from springtide import errors
 from springtide.cli import feeding, keeping, outcome, sizing, view
+from springtide.cli import online as streams
 from springtide.domain import caching, job, own_machine, resources
 from springtide.domain.guarding import GuardRules
 from springtide.domain.straggling import StragglerRules
@@ -69,6 +70,7 @@ class RunOptions:
     upload_every_s: float = keeping.UPLOAD_EVERY_S
     mirror: bool = False
     resume: str = ""
+    following: streams.OnlineOptions = field(default_factory=streams.OnlineOptions)
     as_json: bool = False
     debug: bool = False
 
@@ -118,6 +120,9 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
         guards=guard_rules(options, sizes),
         feeding=feeding.rules(
             options.data_workers, cpu=options.data_worker_cpu, poison=options.poison, quota=options.quota, cores=cores()
+        ),
+        online=streams.job_of(
+            options.following, workers=options.workers, servers=options.servers, cores=cores(), resume=options.resume
         ),
         worker_cpu=sizes.worker_cpu, server_cpu=sizes.server_cpu,
         worker_memory=limits.memory, server_memory=limits.memory, planning=sizes.planning,

@@ -24,7 +24,7 @@ def planning_fields(*, policy: bool) -> tuple[str, ...]:
     return tuple(each.name for each in fields(PlanningConfig) if policy or each.name != POLICY)
 
 
-def changed(given: Sequence[str], *nouns: Noun) -> list[Any]:
+def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", example: str = "sample_s=20") -> list[Any]:
     """The nouns with what was given; one error for a name that is none of theirs, or a value that does not fit."""
     known = {name: place for which, noun in enumerate(nouns) for name, place in _places(which, *noun)}
     new: list[dict[str, Any]] = [{} for _ in nouns]
@@ -32,17 +32,17 @@ def changed(given: Sequence[str], *nouns: Noun) -> list[Any]:
         name, equals, value = text.partition("=")
         name = name if name in known else f"{name}_s" if f"{name}_s" in known else name
         if name not in known:
-            raise errors.UnknownName("planning setting", name, known)
+            raise errors.UnknownName(f"{option.removeprefix('--').removesuffix('-setting')} setting", name, known)
         which, field, part = known[name]
         owner = nouns[which][0]
         inner = new[which].get(field, getattr(owner, field)) if part else owner
         kind = typing.get_type_hints(type(inner))[part or field]
         if not equals:
-            raise errors.BadInput(f"--planning {text}: wanted NAME=VALUE, such as sample_s=20")
+            raise errors.BadInput(f"{option} {text}: wanted NAME=VALUE, such as {example}")
         try:
             fits = msgspec.convert(value, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise errors.BadInput(f"--planning {text}: {error}; wanted NAME=VALUE, such as sample_s=20") from error
+            raise errors.BadInput(f"{option} {text}: {error}; wanted NAME=VALUE, such as {example}") from error
         new[which][field] = replace(inner, **{part: fits}) if part else fits
     policy = next((some[POLICY] for some in new if POLICY in some), None)
     if policy is not None:

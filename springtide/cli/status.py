@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from springtide.cli import feeding, jobs, outcome
+from springtide.cli import feeding, jobs, online, outcome
 from springtide.cli.picture import WIDTH, alive_text, decision_of, wrap
 from springtide.domain.cluster import RoleKind
 from springtide.domain.job import Phase
@@ -60,6 +60,8 @@ def text(run: Run, job: JobStatus) -> str:
     )
     if fed := feeding.shown(job):
         lines += wrap(f"fed     {fed}")
+    if job.online is not None:
+        lines += [line for one in online.shown(job.online) for line in wrap(one)]
     if job.staleness is not None:
         lines += wrap(f"stale   {job.staleness_p50} pushes at the median, {job.staleness} at most")
     if job.cache is not None:

@@ -80,6 +80,10 @@ def sentence(event: Event) -> str:
             return f"data workers: {some or event['data_workers'] or 'none'}: {event['why']}"
         case "plan":
             return planned(event)
+        case "online":
+            return f"{event['workers']} workers are left as they are: {event['why']}"
+        case "alert":
+            return f"ALERT: {event['why']}"
         case "resumed":
             return f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']} samples trained"
         case "ready" if event.get("checkpoint"):

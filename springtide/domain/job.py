@@ -13,6 +13,7 @@ from springtide.domain.caching import CacheRules
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.feeding import FeedRules
 from springtide.domain.guarding import GuardRules
+from springtide.domain.online_job import OnlineJob
 from springtide.domain.plan_rules import PlanRules
 from springtide.domain.straggling import StragglerRules
 
@@ -93,6 +94,8 @@ class JobSpec:
     """Whether and how it finds its size by itself; numbers and limits here are what it begins with."""
     feeding: FeedRules = field(default_factory=lambda: FeedRules(workers=0))
     """Whether data workers read the data set and do the stateless part of the model, and how many."""
+    online: OnlineJob = field(default_factory=OnlineJob)
+    """Whether workers follow the traffic of a stream that the job reads."""
     worker_cpu: float | None = None
     """Cores of one worker; None leaves it unlimited."""
     worker_memory: int | None = None

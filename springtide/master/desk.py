@@ -14,12 +14,12 @@ from collections.abc import Callable
 from springtide import errors
 from springtide.domain.caching import decided
 from springtide.domain.checkpoints import CheckpointRules
-from springtide.domain.cluster import Role, RoleKind, RoleUsage
+from springtide.domain.cluster import Life, Role, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Holder
 from springtide.job import actions, events
 from springtide.job.state import JobState
-from springtide.master import balance, entries, forming, meetings, standing, tally, telling
+from springtide.master import balance, entries, forming, meetings, online, standing, tally, telling
 from springtide.master.agreeing import Agreeing
 from springtide.master.assigning import Assigning
 from springtide.master.autoscale import Advised, Autoscale, Hands
@@ -69,7 +69,7 @@ class Desk:
         """Set when the agent has said that the master may go, or has gone itself."""
         self._clock, self._journal = clock, journal
         pen = Pen(record, story, clock, journal, leave=self.over.set)
-        self._tell, self._kept, self._written = pen.tell, pen.kept, pen.written
+        self.tell, self._kept, self._written = pen.tell, pen.kept, pen.written
         self._changed = meetings.Turnstile()
         self._balance = balance.Balance(record.state.spec.stragglers)
         self._tally, self._gate = tally.Tally(), meetings.Doorway(self._changed)
@@ -83,11 +83,11 @@ class Desk:
         self.lag = Lag(time.monotonic)
         self._agreeing = Agreeing(record, self._changed, kept=self._kept)
         saving = saving or Saving(CheckpointRules(), pathlib.Path())
-        doors = Doors(record=record, changed=self._changed, happen=self._happen, kept=self._kept, tell=self._tell)
+        doors = Doors(record=record, changed=self._changed, happen=self._happen, kept=self._kept, tell=self.tell)
         self._doors, self.rounds = doors, Rounds(saving, doors, clock)
         self._stepping = Stepping(record, self.rounds, self._changed, clock)
         self._healing = Healing(
-            record, str(saving.folder.absolute()), kept=self._kept, tell=self._tell, happen=self._happen,
+            record, str(saving.folder.absolute()), kept=self._kept, tell=self.tell, happen=self._happen,
             went_back=self.rounds.went_back,
         )  # fmt: skip
         self._leasing = Leasing(doors, self._healing, clock, look=self.rounds.look)
@@ -96,10 +96,11 @@ class Desk:
         self._guards = Guards(record, self._rollout, self._happen)
         self.autoscale = Autoscale(
             record, self._guards, advised,
-            Hands(happen=self._happen, tell=self._tell, clock=clock, moving=lambda: self._rollout.moving),
+            Hands(happen=self._happen, tell=self.tell, clock=clock, moving=lambda: self._rollout.moving),
         )  # fmt: skip
         self._feeding = Feeding(doors, self._agreeing, clock, story.path.parent, self.autoscale)
         self._shufflers = ShufflerList(record.state)
+        self.online = online.opened(doors, clock=clock, folder=story.path.parent)
         self._joining = Joining(
             doors, rounds=self.rounds, healing=self._healing, rollout=self._rollout, feeding=self._feeding
         )
@@ -116,7 +117,7 @@ class Desk:
 
     def take_over(self) -> None:
         """A new master goes on with the record of the one before: everyone has time to call in again."""
-        self._tell("master", term=self.term)
+        self.tell("master", term=self.term)
         self._happen(events.Recovered(self.term))
         self.record.book.renew(self._clock())
         self.rounds.take_over()
@@ -159,7 +160,7 @@ class Desk:
                 role = Role(RoleKind.WORKER, request.rank)
                 if self.state.fenced(role, request.incarnation):
                     return messages.Ok()
-                self._tell("failed", role=str(role), error=request.error, trace=request.trace)
+                self.tell("failed", role=str(role), error=request.error, trace=request.trace)
                 self._happen(
                     events.Failed(role, request.error, request.trace, request.blame, request.incarnation)
                 )  # fmt: skip
@@ -204,7 +205,9 @@ class Desk:
         self.rounds.look()
         self._rollout.tick()
         self._guards.look(self._tally, self._usage, now)
-        self.autoscale.tick(self._usage)
+        self.online.tick(now, moving=self._rollout.moving)
+        if not self.online.on or self.state.phase.over:  # a stream asks for workers of its own
+            self.autoscale.tick(self._usage)
         self._feeding.tick(self._usage)
         journal = self._journal
         if journal is not None and journal.since_snapshot >= SNAPSHOT_ENTRIES and journal.idle:
@@ -216,6 +219,7 @@ class Desk:
         return standing.status_of(
             self.record, self._tally, self._usage, term=self.term, now=now, lag_s=self.lag.longest_s,
             rounds=self.rounds, moving=self._rollout.moving, autoscale=self.autoscale, feeding=self._feeding,
+            online=self.online.status(now),
         )  # fmt: skip
 
     # ---- members ----
@@ -228,7 +232,7 @@ class Desk:
                 return messages.Outlook(self.status(), self.state.wanted(), self.term)
             case messages.Exited():
                 ended = request.exit
-                self._tell("exited", role=str(ended.role), incarnation=ended.incarnation, how=str(ended))
+                self.tell("exited", role=str(ended.role), incarnation=ended.incarnation, how=str(ended))
                 self._happen(events.Gone(ended))
             case messages.Shutdown():
                 self.over.set()
@@ -302,12 +306,12 @@ class Desk:
         self._leasing.words(holder, request.progress, era=request.era)
         self._take_report(role, holder.incarnation, request.report)
         self._remember(holder.rank, request.objects)
-        self._tell("finished", role=str(role), incarnation=holder.incarnation)
+        self.tell("finished", role=str(role), incarnation=holder.incarnation)
         totals, poisoned = self.record.book.totals(), self.record.book.poisoned()
         untrained = totals.total - totals.done - totals.poisoned
         given_up = "; ".join(map(str, poisoned[:3]))
         if poisoned:
-            self._tell("poisoned", shards=[str(each) for each in poisoned])
+            self.tell("poisoned", shards=[str(each) for each in poisoned])
         self._happen(events.Finished(role, holder.incarnation, untrained, given_up))
         self.rounds.look()
 
@@ -340,6 +344,7 @@ class Desk:
             self.autoscale.watching.heard(role, incarnation, report, at=self._clock())
             self._feeding.heard(role, incarnation, report.feed)
             self._assigning.heard(report.stream)
+            self.online.heard(Life(role, incarnation), report, at=self._clock())
             if (news := decided(before, self._tally.cache)) is not None:
                 self._happen(events.Judged(*news))
             self._tally.note(book.samples_done if book.passes else self._tally.samples, at=self._clock())
@@ -358,7 +363,7 @@ class Desk:
         for action in done:
             told = telling.told(action)
             if told is not None:
-                self._tell(told.kind, **told.fields)
+                self.tell(told.kind, **told.fields)
             if isinstance(action, actions.Fence):
                 self._gate.leave(Holder(action.role.rank, action.incarnation))
                 self._forming.leave(Holder(action.role.rank, action.incarnation))
@@ -366,4 +371,4 @@ class Desk:
             self._changed.turn()
             self._forming.gather()
         if self.state.phase is not before:
-            self._tell("phase", phase=self.state.phase, why=self.state.why, samples=self._tally.samples)
+            self.tell("phase", phase=self.state.phase, why=self.state.why, samples=self._tally.samples)

@@ -19,10 +19,11 @@ import msgspec
 
 from springtide import config, errors
 from springtide.domain.job import JobSpec
-from springtide.master import advisers, entries
+from springtide.master import advisers, entries, gauges
 from springtide.master.aside import Aside
 from springtide.master.autoscale import Advised
 from springtide.master.desk import Desk
+from springtide.master.exposing import Exposing
 from springtide.master.journal import Journal
 from springtide.master.record import Record
 from springtide.master.saving import Saving
@@ -62,6 +63,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
         desk = open_desk(spec, story, journal, advised_by(spec, files))
         listener = Listener(secret, desk.handle, desk.lost, term=term)
         address = await listener.start(host, port)
+        exposing = await expose(desk, files.root.name, spec.online.metrics_port)
     except (errors.UserError, errors.JobFailed) as error:
         story.close()
         return say_error(files, term, error)
@@ -77,11 +79,24 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
     for task in beside:
         task.cancel()
     await asyncio.gather(*beside, return_exceptions=True)
-    await desk.autoscale.close()
+    await asyncio.gather(desk.autoscale.close(), desk.online.close(), exposing.close())
     await listener.close()
     journal.close()
     story.close()
     return 0
+
+
+async def expose(desk: Desk, run: str, port: int | None) -> Exposing:
+    """Serve the job's figures, if they are wanted. A port that is taken fails a job that begins, not one that runs."""
+    exposing = Exposing(lambda: gauges.text(desk.status(), run=run))
+    try:
+        if port is not None:
+            desk.tell("figures", why=f"for Prometheus at http://{await exposing.start(port)}/metrics")
+    except errors.BadInput as error:
+        if desk.term == 1:
+            raise
+        log.warning("%s", error)
+    return exposing
 
 
 async def tidy(journal: Journal) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from springtide.domain.cluster import RANKED, Role, RoleKind, RoleUsage
+from springtide.domain.online_job import OnlineState
 from springtide.job.nodes import ALIVE, NodeState
 from springtide.master.autoscale import Autoscale
 from springtide.master.feeding import Feeding
@@ -19,6 +20,7 @@ from springtide.rpc.messages import JobStatus, MemberView, Report
 def status_of(
     record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float, lag_s: float = 0.0,
     rounds: Rounds | None = None, moving: int = 0, autoscale: Autoscale | None = None, feeding: Feeding | None = None,
+    online: OnlineState | None = None,
 ) -> JobStatus:  # fmt: skip
     """The whole job at this moment; after its end, as it was then."""
     state, book = record.state, record.book
@@ -68,6 +70,7 @@ def status_of(
         target=state.planned.target,
         extra_workers=state.planned.extra,
         settled=autoscale.settled if autoscale else False,
+        online=online,
     )
 
 

@@ -10,6 +10,7 @@ from springtide.domain.cluster import Placement, Role, RoleUsage
 from springtide.domain.feeding import FeedState
 from springtide.domain.job import Blame, Phase
 from springtide.domain.leases import Poisoned
+from springtide.domain.online_job import OnlineState
 from springtide.domain.shape import Shape
 from springtide.domain.streams import StreamUse
 
@@ -127,6 +128,8 @@ class JobStatus(Message, frozen=True):
     """Of the workers, those of low priority beyond the quota; the shape does not count them."""
     settled: bool = False
     """It has reached its plan, and the last word on it was to leave it as it is."""
+    online: OnlineState | None = None
+    """Of a job that reads a stream: how it keeps up."""
 
 
 class Restore(Message, frozen=True):

@@ -54,6 +54,21 @@ class RunFiles:
         return self.root / "view.json"
 
     @property
+    def traffic(self) -> pathlib.Path:
+        """Traffic of the stream that it reads, by steps, for forecasts: `master.foresight`."""
+        return self.root / "traffic.jsonl"
+
+    @property
+    def online(self) -> pathlib.Path:
+        """What a job that reads a stream was like over time: `master.online`."""
+        return self.root / "online.jsonl"
+
+    @property
+    def forecast(self) -> pathlib.Path:
+        """What is expected to come, as it was forecast last: `master.foresight`."""
+        return self.root / "forecast.json"
+
+    @property
     def checkpoints(self) -> pathlib.Path:
         """Checkpoints of the job, unless it was told to put them elsewhere."""
         return self.root / "checkpoints"

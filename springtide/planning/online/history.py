@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from springtide import errors
-from springtide.planning.online.forecast import DAY_S, History
+from springtide.planning.online.traffic import DAY_S, History
 
 STEP_S = 600.0
 KEPT_S = 36 * DAY_S

@@ -60,10 +60,8 @@ def capacity(seen: Mapping[int, float], most: int) -> tuple[float, ...] | None:
     if not seen:
         return None
     largest = max(seen)
-    if len(seen) == 1:
-        return tuple(seen[largest] / largest * workers for workers in range(most + 1))
-    curve = curves.fit("async", [curves.Seen(workers, rate) for workers, rate in sorted(seen.items())])
+    curve = curves.learn("async", [curves.Seen(workers, rate) for workers, rate in sorted(seen.items())])
     known = [0.0, *(seen.get(workers, curve(workers)) for workers in range(1, most + 1))]
     for workers in range(largest + 1, most + 1):
-        known[workers] = min(known[workers], known[largest] / largest * workers)
+        known[workers] = min(known[workers], seen[largest] / largest * workers)
     return tuple(known)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.planning.online.forecast import DAY_S
 from springtide.planning.online.history import KEPT_S, Step, Traffic
+from springtide.planning.online.traffic import DAY_S
 
 HOUR_S = 3600.0
 

@@ -1,0 +1,63 @@
+"""Serves the page and its data over HTTP, in threads; only `GET`, only two paths.
+
+In: how to get the data, as bytes of JSON. Out: an address. The page draws by itself and asks for data every second, so
+nothing is kept here between requests. Next: page.html.
+"""
+
+import http.server
+import pathlib
+import urllib.parse
+from collections.abc import Callable
+
+from springtide import errors
+
+PAGE = pathlib.Path(__file__).with_name("page.html")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+"""The page has all it needs in it: nothing is loaded from anywhere else."""
+
+Data = Callable[[float], bytes]
+"""JSON of what is new since a moment, as time of day."""
+
+
+def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServer:
+    """A server that listens; `serve_forever()` answers."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urllib.parse.urlsplit(self.path)
+            if url.path == "/":
+                self._send(200, "text/html; charset=utf-8", PAGE.read_bytes())
+            elif url.path == "/data.json":
+                self._send_data(urllib.parse.parse_qs(url.query).get("since", ["0"])[0])
+            else:
+                self._send(404, "text/plain; charset=utf-8", b"there is one page: /\n")
+
+        def _send_data(self, since: str) -> None:
+            try:
+                found = data(float(since))
+            except (ValueError, errors.SpringtideError) as error:  # a job that is between two masters, for one
+                self._send(503, "text/plain; charset=utf-8", f"{error}\n".encode())
+                return
+            self._send(200, "application/json", found)
+
+        def _send(self, code: int, kind: str, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Content-Security-Policy", POLICY)
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Every second: not worth a line."""
+
+    try:
+        server = http.server.ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise errors.BadInput(
+            f"--port {port}: cannot listen on {host}: {error.strerror or error}; give another, or 0"
+        ) from None
+    server.daemon_threads = True
+    return server

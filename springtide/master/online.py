@@ -1,0 +1,340 @@
+"""The closed loop of a job that reads a stream: watch the traffic, forecast it, have as many workers as it will need.
+
+In: ticks of `master.desk`, reports by way of `master.streams`. Out: events for the state machine, lines of the story
+(every decision with its reason, also to do nothing, each reason once), files of the run for forecasts, the dashboard
+and plots. Decides nothing itself: `planning.online.deciding` and `job.backups` do. What it has learned is journaled, so
+that a master that takes over goes on with it. Inside, times and rates are the stream's, which may run faster.
+
+    look: what came, what waits, who is busy -> now and then: forecast -> decide -> Scaled, servers in proportion
+"""
+
+import asyncio
+import logging
+import math
+import pathlib
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+
+from springtide import errors
+from springtide.brain.forecasting.asking import Forecasting
+from springtide.domain.cluster import Life, RoleKind
+from springtide.domain.job import Phase
+from springtide.domain.online import OnlineRules, OnlineView, Scaling
+from springtide.domain.online_job import OnlinePoint, OnlineState
+from springtide.job import backups, events, planned
+from springtide.job.nodes import NodeState
+from springtide.master import entries
+from springtide.master.doors import Doors
+from springtide.master.foresight import Foresight
+from springtide.master.streams import Streams
+from springtide.planning.online import deciding, observed
+from springtide.planning.online.metrics import Kept
+from springtide.rpc.messages import Report
+from springtide.telemetry.logs import RunFiles
+from springtide.telemetry.series import Series
+
+log = logging.getLogger(__name__)
+
+NOTES_KEY = "online: notes"
+"""Under which the record keeps what was learned: a master that takes over does not begin anew."""
+LOOK_S = 0.25
+RATES_S, MEASURE_S = 120.0, 20.0
+"""Of the stream: what arrivals and paces are means of; `LEAST_S` of the clock at least, for a few heartbeats each."""
+LEAST_S = 4.0
+NOTE_S = 10.0  # between two notes in the journal
+COLD_S = 60.0  # of the stream, between two plans, where next to nothing is known of the past
+POINTS = 5760  # a day by 15 s
+BEATS = 3.0  # without a sample trained in so many heartbeats, a job that is being scaled stands still
+_NUMBERS = re.compile(r"\d[\d,.:]*")
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """What survives the master."""
+
+    seen: dict[int, float] = {}
+    """Samples a second of the clock, by number of workers."""
+    kept: Kept = Kept()
+    scalings: int = 0
+    slow: tuple[int, ...] = ()
+    backups: int = 0
+    """That are wanted for them; and those that the job's number of workers has in it."""
+    added: int = 0
+    start_s: float | None = None
+    """Seconds of the clock from asking for a worker to the first sample it trains; None: not seen yet."""
+
+
+class Looked(NamedTuple):
+    """What there was at one moment."""
+
+    at: float
+    came: int
+    trained: int
+
+
+def opened(doors: Doors, *, clock: Callable[[], float], folder: pathlib.Path) -> "Online":
+    """For a job whose run has this folder."""
+    job, files = doors.record.state.spec.online, RunFiles(folder)
+    wall, at = time.time(), clock()
+    foresight = Foresight(job, Forecasting(job.forecaster), files, wall=wall, at=at)
+    points = Series(files.online, OnlinePoint, most=POINTS)
+    return Online(doors, Streams(wall=wall, at=at), foresight, points)
+
+
+class Online:
+    """Of one job; it does nothing for one that reads no stream."""
+
+    def __init__(self, doors: Doors, streams: Streams, foresight: Foresight, points: Series[OnlinePoint]) -> None:
+        self._doors, self._streams, self._foresight, self._points = doors, streams, foresight, points
+        self._state, self._job = doors.record.state, doors.record.state.spec.online
+        self._notes = self._noted()
+        self._looks: deque[Looked] = deque(maxlen=4096)
+        self._grew_at = self._next_at = self._noted_at = self._measured_at = self._point_at = -math.inf
+        self._awaited: dict[Life, float] = {}
+        self._shape: tuple[Life, ...] = ()
+        self._shape_at = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._scaling = Scaling(workers=self._state.workers, why="")
+        self._said = self._why = ""
+        self._planned_at = -math.inf
+        """By the stream's time."""
+        self._servers: int | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether it sees to the number of workers: the job reads a stream, and is to follow it."""
+        return self._job.on and self.reads
+
+    @property
+    def reads(self) -> bool:
+        """Whether the job reads a stream."""
+        return any(one.card.stream is not None for one in self._doors.record.book.passes)
+
+    def heard(self, life: Life, report: Report, *, at: float) -> None:
+        """A worker's report."""
+        if report.stream is not None:
+            self._streams.heard(life.role, life.incarnation, report.stream, at=at)
+
+    def tick(self, now: float, *, moving: int) -> None:
+        """Look at the stream; decide, if it is time. `moving`: slots on their way."""
+        if not self.reads or (self._looks and now < self._looks[-1].at + LOOK_S) or self._state.phase.over:
+            return
+        alive = tuple(
+            Life(node.role, node.incarnation)
+            for node in self._state.of_kind(RoleKind.WORKER)
+            if node.state is NodeState.JOINED
+        )
+        if alive != self._shape:
+            self._shape, self._shape_at = alive, now
+        self._see_starts(now)
+        pausing = planned.unsettled(self._state, moving=moving)
+        self._look(now, pausing=bool(pausing))
+        self._measure(now)
+        if self._job.on and self._state.phase is Phase.RUNNING and now >= self._next_at and self._asking is None:
+            self._next_at = now + self._job.every_s / self._job.speedup
+            self._asking = asyncio.get_running_loop().create_task(self._decide(now, pausing))
+            self._asking.add_done_callback(self._asked)
+
+    async def close(self) -> None:
+        """Let the forecaster go; note what was learned last."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        await self._foresight.close()
+
+    # ---- looking ----
+
+    def _look(self, now: float, *, pausing: bool) -> None:
+        streams, job = self._streams, self._job
+        streams.look(self._shape, at=now)
+        before = self._looks[-1] if self._looks else Looked(now, streams.came, streams.trained)
+        looked = Looked(now, streams.came, streams.trained)
+        if looked.trained > before.trained or not streams.backlog:
+            self._grew_at = now
+        down = pausing and now - self._grew_at > BEATS * self._state.spec.heartbeat_s
+        if self._looks:
+            self._foresight.arrived(before.at, now, looked.came - before.came)
+            kept = self._notes.kept.then(
+                (now - before.at) * job.speedup, lag_s=streams.lag_s(now) * job.speedup, workers=len(self._shape),
+                down=down, slo_s=job.rules.slo_lag_s,
+            )  # fmt: skip
+            self._notes = msgspec.structs.replace(self._notes, kept=kept)
+        self._looks.append(looked)
+        if now >= self._point_at + job.every_s / job.speedup:
+            self._point_at = now
+            self._points.add(self._point(now, down=down))
+        if now >= self._noted_at + NOTE_S:
+            self._note(now)
+
+    def _see_starts(self, now: float) -> None:
+        """How long workers take to be at work."""
+        nodes = self._state.of_kind(RoleKind.WORKER)
+        here = {Life(node.role, node.incarnation): node for node in nodes if node.active}
+        self._awaited = {life: since for life, since in self._awaited.items() if life in here}
+        for life, node in here.items():
+            if node.state is NodeState.EXPECTED:
+                self._awaited.setdefault(life, now)
+            elif life in self._awaited and self._streams.at_work(life):
+                took, before = now - self._awaited.pop(life), self._notes.start_s
+                self._notes = msgspec.structs.replace(
+                    self._notes, start_s=took if before is None else (before + took) / 2
+                )
+
+    def _measure(self, now: float) -> None:
+        """What so many workers train, once they have been the same for long enough."""
+        seconds = max(LEAST_S, MEASURE_S / self._job.speedup)
+        if not self._shape or now < max(self._shape_at, self._measured_at) + seconds:
+            return
+        works = self._streams.works(seconds, self._shape, at=now)
+        rate = observed.together(works) if len(works) == len(self._shape) else None
+        if rate is None:
+            return
+        self._measured_at = now
+        seen = observed.noted(self._notes.seen, len(works), rate)
+        self._notes = msgspec.structs.replace(self._notes, seen=seen)
+        paces = {rank: pace for rank, work in works.items() if (pace := work.pace) is not None}
+        found = backups.wanted(paces, frozenset(self._notes.slow), self._state.spec.stragglers)
+        if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
+            self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
+            self._doors.tell("backup", why=found.why or "no worker is slow any more: no backups", workers=found.workers)
+
+    def _rates(self, now: float) -> tuple[float, float]:
+        """Samples a second of the clock that came, and that were trained, in the last minutes."""
+        seconds = max(LEAST_S, RATES_S / self._job.speedup)
+        first = next((one for one in self._looks if one.at >= now - seconds), None)
+        last = self._looks[-1] if self._looks else None
+        if first is None or last is None or last.at <= first.at:
+            return 0.0, 0.0
+        gone = last.at - first.at
+        return (last.came - first.came) / gone, max(0, last.trained - first.trained) / gone
+
+    # ---- deciding ----
+
+    async def _decide(self, now: float, pausing: str) -> None:
+        speedup, rules = self._job.speedup, self._rules()
+        arriving, _ = self._rates(now)
+        outlook = await self._foresight.outlook(now, arriving)
+        capacity = observed.capacity(self._notes.seen, rules.most)
+        if "workers" in self._state.planned.pinned:
+            return self._leave("the number of workers was set by hand: `springtide scale` changes it")
+        if capacity is None:
+            return self._leave("nobody has trained for long enough to say what a worker can do")
+        works = self._streams.works(max(LEAST_S, MEASURE_S / speedup), self._shape, at=now)
+        changed = self._state.planned.changed_at
+        view = OnlineView(
+            at=now * speedup, workers=max(rules.fewest, self._state.workers - self._notes.added),
+            backlog=float(self._streams.backlog), lag_s=self._streams.lag_s(now) * speedup, arrivals=arriving / speedup,
+            utilization=observed.utilization(works), outlook=outlook,
+            capacity=tuple(one / speedup for one in capacity), pausing=bool(pausing),
+            changed_at=-math.inf if changed is None else changed * speedup,
+        )  # fmt: skip
+        cold = self._foresight.cold and view.at >= self._planned_at + COLD_S
+        if cold or deciding.due(view, rules, planned_at=self._planned_at):
+            self._planned_at = view.at
+            self._act(deciding.decide(view, rules), pausing)
+        else:
+            self._act(self._scaling, pausing)
+
+    def _rules(self) -> OnlineRules:
+        """As given, with what is known of this job by now."""
+        rules, start_s = self._job.rules, self._notes.start_s
+        return rules if start_s is None else replace(rules, start_s=start_s * self._job.speedup)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled() and (error := task.exception()):
+            log.error("scaling failed", exc_info=error)
+            self._leave(f"it could not be decided: {type(error).__name__}: {error}")
+
+    def _act(self, scaling: Scaling, pausing: str) -> None:
+        """Have as many as it says, and the backups."""
+        rules, state, extra = self._job.rules, self._state, self._notes.backups
+        before, self._scaling = self._scaling, scaling
+        if scaling.alert and scaling.alert != before.alert:
+            self._doors.tell("alert", why=scaling.alert)
+        wanted = min(rules.most, max(rules.fewest, scaling.workers + extra))
+        if wanted == state.workers or pausing:
+            return self._leave(f"{scaling.why}{f'; for now {pausing}' if wanted != state.workers else ''}")
+        self._why = why = scaling.why + (f"; {extra} more for slow workers" if extra else "")
+        try:
+            self._doors.happen(events.Scaled(wanted, why))
+            added = max(0, wanted - scaling.workers)
+            self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1, added=added)
+            self._said = ""
+            self._have_servers(wanted)
+        except errors.BadInput as refused:
+            log.info("not now: %s", refused)
+        self._note(self._looks[-1].at)
+
+    def _have_servers(self, workers: int) -> None:
+        """As many as keep the ratio that the job began with, unless others see to servers."""
+        state, spec = self._state, self._state.spec
+        usual = max(1, math.ceil(workers * spec.servers / spec.workers))
+        others = "servers" in state.planned.pinned or self._servers not in (None, state.servers_wanted)
+        if not self._job.servers_follow or others or usual == state.servers_wanted:
+            return
+        self._servers = usual
+        ratio = f"{spec.workers} to {spec.servers}"
+        self._doors.happen(events.ServersScaled(usual, f"workers and servers stay as {ratio}, as the job began"))
+
+    def _leave(self, why: str) -> None:
+        """Nothing is changed: said once, numbers in it that move on are no news."""
+        self._why = why
+        kind = _NUMBERS.sub("#", why)
+        if kind != self._said:
+            self._said = kind
+            self._doors.tell("online", why=why, workers=self._state.workers)
+
+    # ---- telling ----
+
+    def _point(self, now: float, *, down: bool) -> OnlinePoint:
+        arriving, trained = self._rates(now)
+        mean, high = self._foresight.expected(now)
+        capacity = observed.capacity(self._notes.seen, self._job.rules.most)
+        workers = len(self._shape)
+        return OnlinePoint(
+            at=self._foresight.wall(now), arriving=arriving, trained=trained,
+            lag_s=self._streams.lag_s(now) * self._job.speedup, backlog=float(self._streams.backlog), workers=workers,
+            wanted=self._state.workers, forecast=mean, high=high, down=down,
+            capacity=capacity[workers] if capacity and workers < len(capacity) else None,
+        )  # fmt: skip
+
+    def status(self, now: float) -> OnlineState | None:
+        """For people and monitors; None: the job reads no stream."""
+        if not self.reads:
+            return None
+        point, kept, job = self._point(now, down=False), self._notes.kept, self._job
+        works = self._streams.works(max(LEAST_S, MEASURE_S / job.speedup), self._shape, at=now)
+        total = self._streams.total
+        why = self._why if job.on else "workers do not follow the traffic: --online auto lets them"
+        return OnlineState(
+            lag_s=point.lag_s, slo_lag_s=job.rules.slo_lag_s, backlog=self._streams.backlog, arriving=point.arriving,
+            trained=point.trained, utilization=observed.utilization(works), capacity=point.capacity,
+            forecast=point.forecast, high=point.high, forecast_why=self._foresight.why,
+            forecast_trouble=self._foresight.trouble, fewest=job.rules.fewest, most=job.rules.most,
+            backups=self._notes.backups, why=why, alert=self._scaling.alert, scalings=self._notes.scalings,
+            hours=kept.seconds / 3600, violation=kept.violation, lag_min=kept.lag_min, down_min=kept.down_min,
+            worker_hours=kept.worker_hours, records=total.records, late=total.late, corrupt=total.corrupt,
+            oversized=total.oversized, expired=total.expired, forwarded=total.forwarded,
+            lag_p50_s=total.lag_p50_s, lag_p99_s=total.lag_p99_s,
+        )  # fmt: skip
+
+    # ---- remembering ----
+
+    def _noted(self) -> Notes:
+        kept = self._doors.record.shared.get(NOTES_KEY)
+        try:
+            return msgspec.msgpack.decode(kept, type=Notes) if kept else Notes()
+        except msgspec.MsgspecError:  # another version's
+            return Notes()
+
+    def _note(self, now: float) -> None:
+        self._noted_at = now
+        kept = msgspec.msgpack.encode(self._notes)
+        with self._doors.kept(entries.Share(NOTES_KEY, kept)):
+            self._doors.record.share(NOTES_KEY, kept)

@@ -1,0 +1,75 @@
+"""What a job was like over time: one JSON object a line, the newest so many of them, in a file of its run.
+
+In: points, as a master makes them. Out: the file, which a later master, the dashboard and plots read. When it has twice
+as many lines as are kept it is written anew, whole or not at all; a line that a crash has cut off is left out.
+"""
+
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from springtide import errors
+from springtide.telemetry.events import as_disk_error
+
+T = TypeVar("T")
+
+
+class Series(Generic[T]):
+    """An open file of points of one kind."""
+
+    def __init__(self, path: pathlib.Path, kind: type[T], *, most: int) -> None:
+        self.path, self._kind, self._most = path, kind, most
+        self.points: list[T] = read(path, kind)[-most:]
+        """Those that are kept, the oldest first."""
+        self._lines = len(self.points)
+        if path.exists():  # without what a crash has cut off
+            self._write(self.points)
+
+    def add(self, *points: T) -> None:
+        """Append some."""
+        self.points = [*self.points, *points][-self._most :]
+        self._lines += len(points)
+        if self._lines > 2 * self._most:
+            self._write(self.points)
+            return
+        try:
+            with open(self.path, "ab") as file:
+                file.write(_encoded(points))
+        except OSError as error:
+            raise as_disk_error(error, self.path) from error
+
+    def _write(self, points: Iterable[T]) -> None:
+        fresh = self.path.with_name(self.path.name + ".new")
+        try:
+            fresh.write_bytes(_encoded(points))
+            os.replace(fresh, self.path)
+        except OSError as error:
+            raise as_disk_error(error, self.path) from error
+        self._lines = len(self.points)
+
+
+def read(path: pathlib.Path, kind: type[T], *, strict: bool = False) -> list[T]:
+    """All points of a file; none where there is no file. `strict`: a line that does not fit is an error that names it,
+    since somebody wrote it by hand; otherwise it is left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise errors.BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if line:
+                found.append(msgspec.json.decode(line, type=kind))
+        except msgspec.MsgspecError as error:
+            if strict:
+                raise errors.BadInput(f"{path}, line {number}: {error}; wanted a {kind.__name__} as JSON") from None
+    return found
+
+
+def _encoded(points: Iterable[object]) -> bytes:
+    return b"".join(msgspec.json.encode(point) + b"\n" for point in points)

@@ -1,0 +1,289 @@
+"""The closed loop of an online job, with a clock that stands still and a planner that says what it is told."""
+
+import asyncio
+import contextlib
+
+import msgspec
+import numpy as np
+import pytest
+
+from springtide.domain.cluster import Life, Role, RoleKind
+from springtide.domain.job import JobSpec
+from springtide.domain.online import OnlineRules, Scaling
+from springtide.domain.online_job import OnlineJob, OnlinePoint, TrafficStep
+from springtide.domain.streams import PartitionView, StreamUse
+from springtide.job import events
+from springtide.master import meetings
+from springtide.master.doors import Doors
+from springtide.master.foresight import Foresight
+from springtide.master.online import Online
+from springtide.master.record import Record
+from springtide.master.streams import Streams
+from springtide.planning.online import deciding
+from springtide.planning.online.traffic import Forecast
+from springtide.rpc.messages import Report
+from springtide.telemetry.logs import RunFiles
+from springtide.telemetry.series import Series, read
+
+WALL = 1_700_000_000.0
+ONLINE = OnlineJob(on=True, rules=OnlineRules(fewest=1, most=4), servers_follow=True)
+
+
+class Says:
+    """A forecaster in the hands of a test."""
+
+    trouble = ""
+    asked = 0
+
+    async def forecast(self, history, steps, *, at):
+        self.asked += 1
+        mean = np.full(steps, history.values[-1])
+        return Forecast(
+            step_s=history.step_s, mean=mean, low=mean, high=2 * mean, member="a test", why="as the last step"
+        )  # fmt: skip
+
+    async def close(self):
+        self.trouble = "closed"
+
+
+class World:
+    """A job whose workers tell what a test says of them."""
+
+    def __init__(self, tmp_path, monkeypatch, job=ONLINE, *, workers=1, record=None, at=0.0, **spec):
+        self.now, self.files, self.told, self.views = at, RunFiles(tmp_path), [], []
+        self.answer = lambda view: Scaling(workers=view.workers, why="all is well")
+        self.record = record or Record(JobSpec(name="clicks", workers=workers, online=job, **spec))
+        self.happen = lambda event: self.record.happen(event, self.now)
+        doors = Doors(
+            record=self.record, changed=meetings.Turnstile(), happen=self.happen,
+            kept=lambda entry: contextlib.nullcontext(), tell=lambda kind, **fields: self.told.append((kind, fields)),
+        )  # fmt: skip
+        self.forecasts = Says()
+        foresight = Foresight(job, self.forecasts, self.files, wall=WALL + at, at=at)
+        points = Series(self.files.online, OnlinePoint, most=100)
+        self.online = Online(doors, Streams(wall=WALL + at, at=at), foresight, points)
+        self.trained, self.end, self.came = {}, 0.0, []
+        monkeypatch.setattr(Online, "reads", True)
+        monkeypatch.setattr(deciding, "decide", self.decide)
+        monkeypatch.setattr(deciding, "due", lambda view, rules, planned_at: True)
+        for rank in range(self.record.state.servers_wanted):
+            self.join(Role(RoleKind.SERVER, rank), address=f"host:{rank}")
+        self.arrive()
+
+    def decide(self, view, rules):
+        self.views.append(view)
+        return self.answer(view)
+
+    def join(self, role, address=""):
+        life = self.record.state.node(role).incarnation
+        with contextlib.suppress(Exception):
+            self.happen(events.Joined(role, life, 1))
+        if address:
+            self.happen(events.Ready(role, address, life))
+
+    def arrive(self):
+        """All that are awaited come."""
+        for wanted in self.record.state.wanted():
+            self.join(wanted.role, f"host:{wanted.role.rank}" if wanted.role.kind is RoleKind.SERVER else "")
+
+    def go(self, seconds, *, traffic, pace=100.0, paces=None, step_s=1.0):
+        """Time passes: so much comes, and workers train what they can of it."""
+
+        async def run():
+            left = seconds
+            while left > 0:
+                self.now += step_s
+                left -= step_s
+                self.end += traffic * step_s
+                self.came.append((self.end, self.now))
+                self.work(step_s, pace, paces or {})
+                self.online.tick(self.now, moving=0)
+                while self.online._asking is not None:
+                    await asyncio.sleep(0)
+
+        asyncio.run(run())
+
+    def work(self, step_s, pace, paces):
+        alive = [node for node in self.record.state.of_kind(RoleKind.WORKER) if node.state == "joined"]
+        waiting = self.end - sum(done for done, _, _ in self.trained.values())
+        for place, node in enumerate(alive):
+            life = Life(node.role, node.incarnation)
+            done, busy, waited = self.trained.get(life, (0.0, 0.0, 0.0))
+            own = paces.get(node.role.rank, pace)
+            some = min(waiting / (len(alive) - place), own * step_s)
+            waiting -= some
+            self.trained[life] = (done + some, busy + some / own, waited + step_s - some / own)
+            total = sum(done for done, _, _ in self.trained.values())
+            oldest = next((at for end, at in self.came if end > total), 0.0)
+            view = PartitionView(0, int(total), int(self.end), WALL + oldest)
+            done, busy, waited = self.trained[life]
+            use = StreamUse(partitions=(view,), records=int(done), busy_s=busy, waited_s=waited)
+            self.online.heard(life, Report(stream=use), at=self.now)
+
+    @property
+    def kinds(self):
+        return [kind for kind, _ in self.told]
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return World(tmp_path, monkeypatch)
+
+
+def test_it_sees_what_comes_what_waits_and_what_a_worker_can_do(world):
+    world.go(200, traffic=80)
+    view = world.views[-1]
+    assert view.workers == 1 and view.arrivals == pytest.approx(80, rel=0.05)
+    assert view.utilization == pytest.approx(0.8, rel=0.05)
+    assert view.capacity == pytest.approx((0, 100, 200, 300, 400), rel=0.05)
+    state = world.online.status(world.now)
+    assert state.lag_s <= 2 and state.violation == 0 and state.worker_hours == pytest.approx(200 / 3600, rel=0.05)
+
+
+def test_more_workers_come_with_a_reason_and_servers_follow_in_proportion(world):
+    world.answer = lambda view: Scaling(workers=3, why="more is expected")
+    world.go(40, traffic=80)
+    assert (world.record.state.workers, world.record.state.servers_wanted) == (3, 3)
+    assert "more is expected" in world.online.status(world.now).why
+    assert world.online.status(world.now).scalings == 1
+    world.arrive()
+    world.go(20, traffic=80)
+    assert world.record.state.workers == 3 and world.views[-1].workers == 3
+
+
+def test_nothing_new_is_begun_while_a_change_is_under_way(world):
+    world.answer = lambda view: Scaling(workers=view.workers + 1, why="more")
+    world.go(60, traffic=80)
+    assert world.record.state.workers == 2  # worker-1 has not come yet
+    assert world.views[-1].pausing
+    world.arrive()
+    world.go(20, traffic=80)
+    assert world.record.state.workers == 3
+
+
+def test_how_long_a_worker_takes_to_start_is_learned(world):
+    world.answer = lambda view: Scaling(workers=2, why="more")
+    world.go(65, traffic=80)
+    world.arrive()
+    world.go(20, traffic=80)
+    rules = world.online._rules()
+    assert rules.start_s == pytest.approx(40, abs=15) and rules.most == 4
+
+
+def test_doing_nothing_has_its_reason_and_is_said_once(world):
+    world.answer = lambda view: Scaling(workers=1, why=f"{view.arrivals:.0f} samples/s come")
+    world.go(300, traffic=50)
+    said = [fields["why"] for kind, fields in world.told if kind == "online"]
+    assert said[0].startswith("nobody has trained for long enough") and len(said) == 2
+    assert "samples/s come" in said[1]
+
+
+def test_a_number_set_by_hand_stays(world):
+    world.answer = lambda view: Scaling(workers=4, why="more")
+    world.happen(events.Scaled(2, "by hand", pinned=True))
+    world.arrive()
+    world.go(100, traffic=80)
+    assert world.record.state.workers == 2 and "set by hand" in world.online.status(world.now).why
+
+
+def test_that_nobody_keeps_up_is_an_alert_told_once(world):
+    world.answer = lambda view: Scaling(workers=4, why="all there are", alert="cannot keep up: 900 samples/s come")
+    world.go(40, traffic=900)
+    world.arrive()
+    world.go(60, traffic=900)
+    assert world.kinds.count("alert") == 1
+    assert world.online.status(world.now).alert.startswith("cannot keep up")
+
+
+def test_what_waits_too_long_breaks_the_promise(tmp_path, monkeypatch):
+    job = OnlineJob(on=True, rules=OnlineRules(most=1, slo_lag_s=30.0))
+    world = World(tmp_path, monkeypatch, job)
+    world.go(400, traffic=200)
+    state = world.online.status(world.now)
+    assert state.lag_s > 100 and state.violation > 0.5 and state.backlog == pytest.approx(40_000, rel=0.1)
+    assert state.lag_min > 0 and state.down_min == 0
+
+
+def test_a_slow_worker_gets_a_backup_and_loses_it_when_it_is_fast_again(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, workers=3)
+    world.go(150, traffic=1000, paces={1: 30.0})
+    assert world.record.state.workers == 4 and world.online.status(world.now).backups == 1
+    why = next(fields["why"] for kind, fields in world.told if kind == "backup")
+    assert "worker-1 trains 30 samples/s" in why
+    world.arrive()
+    assert all(view.workers == 3 for view in world.views)
+    world.go(400, traffic=1000)
+    assert world.record.state.workers == 3 and world.online.status(world.now).backups == 0
+
+
+def test_a_master_that_takes_over_knows_what_was_learned_and_what_came(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    world.go(1900, traffic=80, step_s=5.0)
+    known = world.online.status(world.now)
+    snapshot = Record.from_bytes(world.record.to_bytes())
+    later = World(tmp_path, monkeypatch, record=snapshot, at=world.now + 3)
+    state = later.online.status(later.now)
+    assert state.hours == pytest.approx(known.hours, abs=0.01)
+    later.go(30, traffic=80)
+    assert later.views[0].capacity[1] == pytest.approx(100, rel=0.05)
+    assert "as the last step" in later.views[0].outlook.why and later.forecasts.asked == 1
+    assert later.views[0].outlook.mean[0] == pytest.approx(80, rel=0.05)
+
+
+def test_traffic_of_another_run_can_be_given(tmp_path, monkeypatch):
+    given = tmp_path / "before.jsonl"
+    steps = [TrafficStep(at=WALL - 600 * n, seconds=600, samples=600 * 42.0) for n in range(200, 0, -1)]
+    given.write_bytes(b"".join(msgspec.json.encode(step) + b"\n" for step in steps))
+    world = World(tmp_path, monkeypatch, OnlineJob(on=True, rules=OnlineRules(most=2), history=str(given)))
+    world.go(40, traffic=80)
+    assert world.views[0].outlook.mean[0] == pytest.approx(42)
+    assert len(read(world.files.traffic, TrafficStep)) == 200
+
+
+def test_without_a_past_the_last_minutes_are_taken_to_go_on_and_that_is_said(world):
+    world.go(40, traffic=80)
+    assert world.views[-1].outlook.mean[0] == pytest.approx(80, rel=0.1)
+    assert "nothing is known yet" in world.views[-1].outlook.why
+
+
+def test_a_day_in_minutes_looks_like_a_day(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, OnlineJob(on=True, rules=OnlineRules(most=2), speedup=288.0))
+    world.go(100, traffic=2880, pace=5760, step_s=0.25)
+    view = world.views[-1]
+    assert view.arrivals == pytest.approx(10, rel=0.05) and view.capacity[1] == pytest.approx(20, rel=0.05)
+    assert len(read(world.files.traffic, TrafficStep)) == pytest.approx(48, abs=2)
+    assert world.online.status(world.now).hours == pytest.approx(8, rel=0.05)
+
+
+def test_points_of_the_run_are_there_for_the_dashboard(world):
+    world.go(100, traffic=80)
+    points = read(world.files.online, OnlinePoint)
+    assert len(points) == pytest.approx(100 / 15, abs=2)
+    assert points[-1].arriving == pytest.approx(80, rel=0.05) and points[-1].workers == 1
+    assert points[-1].at == pytest.approx(WALL + world.now, abs=20)
+
+
+def test_a_planner_that_fails_changes_nothing_but_the_reason(world):
+    def broken(view):
+        raise ZeroDivisionError("no capacity")
+
+    world.answer = broken
+    world.go(40, traffic=80)
+    assert world.record.state.workers == 1
+    assert "could not be decided: ZeroDivisionError" in world.online.status(world.now).why
+
+
+def test_time_without_training_while_it_is_scaled_is_downtime(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch)
+    world.go(30, traffic=80)
+    world.happen(events.Scaled(2, "more", planned=True))
+    world.go(20, traffic=80, pace=1e-9)
+    assert world.online.status(world.now).down_min * 60 == pytest.approx(17, abs=3)
+    world.arrive()
+    world.go(20, traffic=80)
+    assert world.online.status(world.now).down_min * 60 < 21
+
+
+def test_the_forecaster_is_let_go(world):
+    asyncio.run(world.online.close())
+    assert world.forecasts.trouble == "closed"
