@@ -28,8 +28,10 @@ def test_too_few_shapes_are_no_figure():
 
 
 def test_a_shape_that_was_held_up_shows():
-    seen = measured(capacity.FULL["async"])
-    seen[1] = seen[1]._replace(throughput=seen[1].throughput / 2)
+    seen = [
+        one._replace(throughput=one.throughput / 2) if one[:2] == (4, 4) else one
+        for one in measured(capacity.FULL["async"])
+    ]
     assert not capacity.judge({"async": seen}).goals[0].met
 
 
