@@ -417,8 +417,10 @@ class Book(Passes):
         opened: Pass
         if card.in_step:
             opened = Lockstep(card, base, len(self.group) or self.workers)
+        elif card.stream is not None:
+            opened = Flow(card, base, self.max_failures, returns=self.saves)
         else:
-            opened = (Ledger if card.stream is None else Flow)(card, base, self.max_failures)
+            opened = Ledger(card, base, self.max_failures)
         self.passes.append(opened)
         if self.halted and isinstance(opened, Lockstep):
             opened.halt()

@@ -19,6 +19,7 @@ from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import FAR, MOST_PARTITIONS, Cut, Seen
 
 MOST_GRANTS = 256  # of one call: the rest comes with the next
+MOST_CUTS = 64  # of a partition: with more, a job without checkpoints looks which it needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class FlowState:
     samples_done: int
     poisoned: tuple[Poisoned, ...]
     floors: tuple[dict[int, int], ...] = ()
+    returns: bool = True
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class Flow:
     closed: bool = False
     floors: list[dict[int, int]] = field(default_factory=list)
     """By partition, what the last complete checkpoints have as trained: the oldest of them says which cuts can go."""
+    returns: bool = True
+    """Whether what is trained may have to be trained again: not in a job that has no checkpoint to go back to."""
     numbers: int = MOST_PARTITIONS
     """How many shard numbers the pass takes."""
 
@@ -151,6 +155,8 @@ class Flow:
         trained, freed = offset - lease.offset, offset == end or end < lease.end or answered
         lease.offset = offset
         self.samples_done += trained
+        if not self.returns and len(self.partitions[lease.running].cuts) > MOST_CUTS:
+            self._forget(lease.running)
         if end < lease.end or answered:
             lease.wish = None
         if end < lease.end:
@@ -307,6 +313,7 @@ class Flow:
             partitions={number: partition.copy() for number, partition in self.partitions.items()},
             leases=tuple(replace(lease) for lease in self.leases.values()), samples_done=self.samples_done,
             poisoned=tuple(self.poisoned), floors=tuple(dict(floors) for floors in self.floors),
+            returns=self.returns,
         )  # fmt: skip
 
     @staticmethod
@@ -320,7 +327,7 @@ class Flow:
             key = LeaseKey(state.base + lease.running, lease.first)
             flow.leases[key] = flow.held.setdefault(lease.holder.rank, {})[key] = lease
         flow.samples_done, flow.poisoned, flow.closed = state.samples_done, list(state.poisoned), state.closed
-        flow.floors = [dict(floors) for floors in state.floors]
+        flow.floors, flow.returns = [dict(floors) for floors in state.floors], state.returns
         return flow
 
     # ---- inside ----
@@ -338,6 +345,11 @@ class Flow:
                 lease.end = lease.wish = end
                 if lease.offset == end:
                     self._drop(key, lease)
+
+    def _forget(self, number: int) -> None:
+        """Cuts of a partition that lie before all that is not trained."""
+        spans = untrained(self.leases.values(), self.poisoned, self.base, number, self.partitions[number])
+        self.partitions[number].forget(min((first for first, _ in spans), default=0))
 
     def put_back(self, number: int, span: Span) -> None:
         """These offsets are to be handed out again."""

@@ -46,7 +46,7 @@ def anew(note: FlowState, max_failures: int) -> Flow:
         if partition.final:
             end, partition.end = partition.end, FAR
             flow.put_back(number, Span(end, FAR))
-    flow.poisoned, flow.closed, flow.floors = [], False, []
+    flow.poisoned, flow.closed, flow.floors, flow.returns = [], False, [], True
     return flow
 
 

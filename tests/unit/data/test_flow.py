@@ -6,6 +6,7 @@ import pytest
 
 from springtide import errors
 from springtide.data.book import Book
+from springtide.data.flow import MOST_CUTS
 from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import FAR, MOST_PARTITIONS, Cut, Seen, StreamCard
@@ -124,6 +125,17 @@ def test_cuts_are_forgotten_when_no_checkpoint_that_is_kept_could_bring_back_wha
     assert book.changes == changes
     book.keep(notes[2])
     assert flow.partitions[0].cuts == [34]
+
+
+def test_a_job_without_checkpoints_does_not_remember_cuts_for_ever():
+    book = Book(workers=1)
+    lease(book, A, TWO)
+    for at in range(11, 5001, 2):
+        book.cut(A, [Cut(0, 5, at)])
+        book.report(A, [Progress(0, 5, at - 2, FAR)], 0.0)
+    (flow,) = book.flows()
+    assert len(flow.partitions[0].cuts) <= MOST_CUTS + 2
+    assert lease(book, A, known=()) and book.cuts_of(lease(book, A, known=()))[-1] == Cut(0, 5, 4999)
 
 
 def test_a_pass_is_over_when_all_partitions_have_ended_and_are_trained_and_saved():
