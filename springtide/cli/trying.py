@@ -1,4 +1,4 @@
-"""Commands that try things out and change no job: `bench`, `plan`, `explain-split`, `simulate`, `reproduce`.
+"""Commands that try things out and change no job: `bench`, `plan`, `forecast`, `simulate`, `reproduce` and others.
 
 In: options. Out: each hands over to its own file, imported when it is called. Next: `cli.app` lists them beside others.
 """
@@ -37,6 +37,32 @@ def bench(
     from springtide.cli import bench as verb
 
     return verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or (), ids=ids)
+
+
+@app.command(
+    short_help="How well traffic is forecast, and what comes next.",
+    epilog="""\b
+Examples:
+  springtide forecast traffic.csv
+  springtide forecast traffic.csv --model default --model mstl --known 14 --json
+""",
+)
+def forecast(
+    trace: Annotated[str, typer.Argument(help="Traffic: moments and counts.", metavar="FILE.csv")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model to try; may be repeated.  [default: those that need no extra]", metavar="NAME"),
+    ] = None,
+    known: Annotated[int, typer.Option(min=1, help="Days that each forecast is made from.")] = 28,
+    step: Annotated[float | None, typer.Option(help="Seconds of a step.  [default: 600, or the file's]")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Days to forecast, the last ones.  [default: all]")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Let models forecast the days of a trace, each from the days before, and then the day after it."""
+    from springtide.cli import forecasting as verb
+
+    return verb.forecast(trace, names=model or (), known_days=known, step_s=step, last=last, as_json=as_json)
 
 
 @app.command(

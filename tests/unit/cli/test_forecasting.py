@@ -1,0 +1,42 @@
+"""`springtide forecast` says how well each model would have done on a trace, and what comes next."""
+
+import json
+
+import pytest
+
+from springtide.cli.app import main
+from tests.unit.planning.online import traffic_made
+
+
+@pytest.fixture
+def trace(tmp_path):
+    values = traffic_made.days(12).values * 1800
+    path = tmp_path / "traffic.csv"
+    lines = [f"{place * 1800},{value:.0f}" for place, value in enumerate(values)]
+    path.write_text("\n".join(["when,count", *lines]) + "\n")
+    return path
+
+
+def test_models_are_compared_and_the_next_day_is_told(trace, capsys):
+    assert main(["forecast", str(trace), "--known", "8", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    said = json.loads(last)
+    assert said["days"] == 12 and said["step_s"] == 1800 and set(said["models"]) == {"default", "last-day", "last-week"}
+    assert said["models"]["default"]["tried"] == 4 and said["models"][said["best"]]["wape"] < 0.2
+    assert len(said["next"]["mean"]) == 48
+    assert max(map(len, lines[3:])) <= 120 and any("the next day by" in line for line in lines)
+
+
+def test_a_model_may_be_named_and_mistakes_are_told(trace, tmp_path, capsys):
+    assert main(["forecast", str(trace), "--model", "last-day", "--known", "8", "--last", "2"]) == 0
+    assert "2 days forecast, each from the 8 before" in " ".join(capsys.readouterr().out.split())
+    for wrong, told in (
+        (["--model", "lastday"], "Did you mean 'last-day'"),
+        (["--model", "auto"], "name the ones to try"),
+        (["--known", "40"], "12 days of traffic: wanted 40"),
+        (["--step", "7"], "a step that a day is a multiple of"),
+    ):
+        assert main(["forecast", str(trace), *wrong]) == 2
+        assert told in " ".join(capsys.readouterr().err.split())
+    assert main(["forecast", str(tmp_path / "none.csv")]) == 2
+    assert "none.csv: No such file" in " ".join(capsys.readouterr().err.split())
