@@ -48,6 +48,9 @@ FEATURES: Mapping[Kind, tuple[Feature, ...]] = {
 LEARNED: Mapping[Kind, tuple[int, ...]] = {"sync": (1, 0, 3, 2), "async": (0, 2, 1)}
 """Which of these a live job finds out first: what one worker does alone, what no number of workers makes faster, then
 what grows with them or falls faster than they grow."""
+DOUBT = 0.1
+"""How much a live job doubts that more workers do not train in proportion: measurements are off by some 5%, and a share
+of half of the time is nothing unusual. Without doubt 400/s by 4 and 440 by 5 would mean 550 by 10."""
 
 
 class Seen(NamedTuple):
@@ -84,12 +87,13 @@ def fit(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
     """The curve with the least relative error of the time a step takes, of all coefficients that its kind has."""
     if kind not in FEATURES:
         raise errors.UnknownName("model of throughput", kind, FEATURES)
-    return _fit(kind, seen, range(len(FEATURES[kind])), batch)
+    return _fit(kind, seen, range(len(FEATURES[kind])), batch, 0.0)
 
 
 def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
     """A curve for a job that goes on: no more coefficients than it has had numbers of workers, so that one number
-    seen means that twice as many train twice as much, and nothing is made up; of each number the median counts.
+    seen means that twice as many train twice as much; what is not in proportion has to show clearly (`DOUBT`). Of each
+    number the median counts.
     """
     if kind not in LEARNED:
         raise errors.UnknownName("way of training", kind, LEARNED)
@@ -97,7 +101,7 @@ def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
     for one in seen:
         by_number.setdefault(one.workers, []).append(one.throughput)
     typical = [Seen(workers, median(rates)) for workers, rates in sorted(by_number.items())]
-    return _fit(kind, typical, LEARNED[kind][: len(typical)], batch)
+    return _fit(kind, typical, LEARNED[kind][: len(typical)], batch, DOUBT)
 
 
 def mape(curve: Curve, seen: Sequence[Seen]) -> float:
@@ -105,25 +109,30 @@ def mape(curve: Curve, seen: Sequence[Seen]) -> float:
     return float(np.mean([abs(curve(one.workers) - one.throughput) / one.throughput for one in seen]))
 
 
-def _fit(kind: Kind, seen: Sequence[Seen], used: Sequence[int], batch: float) -> Curve:
+def _fit(kind: Kind, seen: Sequence[Seen], used: Sequence[int], batch: float, doubt: float) -> Curve:
     workers = np.asarray([one.workers for one in seen], dtype=float)
     rates = np.asarray([one.throughput for one in seen], dtype=float)
     if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
         raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
     columns = np.stack([FEATURES[kind][each](workers) for each in used], axis=-1)
-    found = relative(columns, rates / batch)
+    found = relative(columns, rates / batch, doubt)
     coefficients = [0.0] * len(FEATURES[kind])
     for each, by in zip(used, found, strict=True):
         coefficients[each] = by
     return Curve(kind=kind, coefficients=tuple(coefficients), batch=batch, most_seen=int(workers.max()))
 
 
-def relative(columns: NDArray[np.float64], rates: NDArray[np.float64]) -> tuple[float, ...]:
+def relative(columns: NDArray[np.float64], rates: NDArray[np.float64], doubt: float = 0.0) -> tuple[float, ...]:
     """Coefficients, none below zero, of the times 1 / rate, with the least squares of relative errors.
 
-    Columns are brought to one size first: those of 1 / w² and of w differ by a million.
+    Columns are brought to one size first: those of 1 / w² and of w differ by a million. `doubt` of all but the first:
+    their largest share of a time counts as an error, as much as that.
     """
     share = columns * rates[:, None]  # of the time that was seen
     size = np.maximum(np.linalg.norm(share, axis=0), 1e-300)
-    found, _ = nnls(share / size, np.ones(len(rates)))
+    wanted = np.ones(len(rates))
+    if doubt and columns.shape[1] > 1:
+        share = np.concatenate([share, np.diag(doubt * share.max(axis=0))[1:]])
+        wanted = np.concatenate([wanted, np.zeros(columns.shape[1] - 1)])
+    found, _ = nnls(share / size, wanted)
     return tuple(map(float, found / size))

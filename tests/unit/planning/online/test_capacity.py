@@ -73,15 +73,22 @@ def test_a_live_job_that_has_had_one_number_of_workers_believes_that_twice_as_ma
 
 def test_with_two_numbers_it_knows_what_more_workers_do_not_make_faster():
     curve = learn("async", [Seen(1, 100.0), Seen(4, 200.0)])
-    assert curve(1) == pytest.approx(100) and curve(4) == pytest.approx(200)
+    assert curve(1) == pytest.approx(100, rel=0.02) and curve(4) == pytest.approx(200, rel=0.02)
     assert 200 < curve(16) < 300
 
 
+def test_what_is_not_in_proportion_has_to_show_clearly():
+    noise = learn("async", [Seen(4, 400.0), Seen(5, 440.0)])
+    assert noise(10) > 600  # exactly through both: 550
+    clear = learn("async", [Seen(2, 200.0), Seen(10, 520.0)])
+    assert clear(10) == pytest.approx(520, rel=0.02) and clear(20) < 750
+
+
 @given(st.sampled_from(["sync", "async"]), st.lists(st.floats(0.01, 10), min_size=4, max_size=4))
-def test_what_is_learned_from_enough_numbers_is_what_is_fitted(kind, coefficients):
+def test_what_is_learned_from_enough_numbers_is_close_to_the_truth(kind, coefficients):
     truth = Curve(kind=kind, coefficients=tuple(coefficients[: 4 if kind == "sync" else 3]))
     seen = [Seen(workers, truth(workers)) for workers in (1, 2, 4, 8, 16)]
-    assert mape(learn(kind, seen), seen) < 1e-6
+    assert mape(learn(kind, seen), seen) < 0.03
 
 
 def test_only_ways_of_training_are_learned():
