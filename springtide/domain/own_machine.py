@@ -77,7 +77,8 @@ def bounds(cores: int, memory: float, fixed: Fixed, *, resize: bool) -> Bounds:
 def first_shape(limits: Bounds) -> Shape:
     """The least workers and servers, with as many cores as the quota has for them."""
     least, most, quota = limits.least, limits.most, limits.quota.cpu
-    worker = max(least.worker_cpu, min(most.worker_cpu, _tenths(WORKERS_SHARE * quota / least.workers)))
+    for_workers = min(WORKERS_SHARE * quota, quota - least.servers * least.server_cpu)
+    worker = max(least.worker_cpu, min(most.worker_cpu, _tenths(for_workers / least.workers)))
     server = max(least.server_cpu, min(most.server_cpu, _tenths((quota - least.workers * worker) / least.servers)))
     return Shape(
         workers=least.workers, servers=least.servers, worker_cpu=worker, server_cpu=server,

@@ -40,6 +40,11 @@ def test_two_cores_begin_with_a_core_each_and_may_have_three_workers():
     assert limits.worker_cpus == (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
+def test_servers_that_were_asked_for_leave_a_worker_less_than_its_usual_share():
+    limits = bounds(1, 8 * GIB, Fixed(servers=2), resize=True)
+    assert first_shape(limits) == Shape(workers=1, servers=2, worker_cpu=0.6, server_cpu=0.2)
+
+
 def test_without_limits_only_numbers_are_open():
     limits = bounds(2, 8 * GIB, Fixed(), resize=False)
     assert limits.least.worker_cpu == limits.most.worker_cpu and limits.most.workers == 2
