@@ -24,3 +24,4 @@ void bind_schedule(nb::module_& m);    // schedule.cpp: Scheduler, Scheduled, Ca
 void bind_cache(nb::module_& m);       // cache.cpp: CachedBackend, VersionedBackend
 void bind_fused(nb::module_& m);       // fused.cpp: pieces of a batch, copied or sent
 void bind_distinct(nb::module_& m);    // distinct.cpp: distinct integers, as torch.unique gives them
+void bind_messages(nb::module_& m);    // messages.cpp: messages of a Kafka consumer, as columns

@@ -12,4 +12,5 @@ NB_MODULE(_native, m) {
   bind_cache(m);
   bind_fused(m);
   bind_distinct(m);
+  bind_messages(m);
 }

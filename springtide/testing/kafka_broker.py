@@ -27,7 +27,7 @@ from springtide import errors
 
 OLD_BROKER = {"api.version.request": "false", "broker.version.fallback": "0.9.0.1"}
 """What a client must be told to speak with it."""
-UP_S = 30.0
+UP_S = 60.0
 SESSION_MS = 3000  # ZooKeeper forgets a killed broker after this: before, a new one would not start
 TICK_MS = 200  # ZooKeeper's clock; sessions are from 2 to 20 of them
 _NEW_JAVA = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
@@ -143,7 +143,7 @@ class KafkaBroker:
 
     def _topics(self, what: str, topic: str, *arguments: str) -> None:
         where = ("--zookeeper", f"127.0.0.1:{self._keeper_port}", "--topic", topic)
-        command = self._command("kafka.admin.TopicCommand", "64m", what, *where, *arguments)
+        command = self._command("kafka.admin.TopicCommand", "128m", what, *where, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=UP_S, check=False)
         if done.returncode or "Error" in done.stdout:
             raise errors.BadInput(f"the broker would not {what[2:]} the topic {topic!r}: {done.stdout}{done.stderr}")

@@ -6,7 +6,7 @@ Next: stream.py, reader.py, writer.py.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -55,11 +55,15 @@ def is_old(address: Address) -> bool:
     return address.options.get("api.version.request") == "false"
 
 
-def consumer(address: Address, tell: Tell) -> Consumer:
-    """A consumer with nothing assigned. With `group.id` in the URL it commits what was read, for lag monitors."""
+def consuming(address: Address) -> dict[str, Any]:
+    """Settings of a consumer. With `group.id` in the URL it commits what was read, for lag monitors."""
     commits = "group.id" in address.options
-    settings = address.settings({**CONSUMING, "group.id": GROUP, "enable.auto.commit": commits})
-    made: Consumer = _made(Consumer, settings, tell)
+    return address.settings({**CONSUMING, "group.id": GROUP, "enable.auto.commit": commits})
+
+
+def consumer(address: Address, tell: Tell) -> Consumer:
+    """A consumer that asks, and reads nothing."""
+    made: Consumer = _made(Consumer, {**consuming(address), "enable.auto.commit": False}, tell)
     return made
 
 
@@ -78,12 +82,17 @@ def _made(kind: type[Any], settings: dict[str, Any], tell: Tell) -> Any:
     except KafkaException as error:
         told = error.args[0]
         text = told.str() if isinstance(told, KafkaError) else str(told)
-        for name, value in settings.items():  # librdkafka repeats a value that it does not like
-            if isinstance(value, str) and len(value) > 2 and name not in ("bootstrap.servers", "client.id"):
-                text = text.replace(value, "...")
-        raise errors.BadInput(
-            f"the Kafka client takes no such option: {text}; options are those of librdkafka's CONFIGURATION page"
-        ) from None
+        raise unfit(text, settings) from None
+
+
+def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
+    """An option that librdkafka does not take. It repeats a value that it does not like: that is not told."""
+    for name, value in settings.items():
+        if isinstance(value, str) and len(value) > 2 and name not in ("bootstrap.servers", "client.id"):
+            text = text.replace(value, "...")
+    return errors.BadInput(
+        f"the Kafka client takes no such option: {text}; options are those of librdkafka's CONFIGURATION page"
+    )
 
 
 def unreachable(address: Address, waited_s: float, why: str) -> errors.StreamUnreachable:

@@ -2,25 +2,24 @@
 
 In: `assign({partition: offset})` by the worker. Out: chunks (base.Chunk), each from where the reader stood to where it
 stands: gaps of compaction and transactions are inside, what retention has deleted is counted as expired. A broker that
-is away is nothing to read. Next: train/online/ makes batches of it. Messages become records in columns.py.
+is away is nothing to read. Next: train/online/ makes batches of it. Messages become records in librdkafka.py.
 """
 
 import logging
 import time
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError
 
 from springtide import errors
-from springtide.data.stream import records
 from springtide.data.stream.base import Chunk
-from springtide.data.stream.kafka import client, columns
+from springtide.data.stream.kafka import client
 from springtide.data.stream.kafka.address import Address
+from springtide.data.stream.kafka.librdkafka import Handle, News, NoAnswer
 from springtide.data.stream.records import Records
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 500  # messages made and read together: more fall out of the processor's cache before they are read
 AWAY_S = 60.0  # a broker that is away for longer is an error, told again every so often
 LOOK_S = 5.0  # one question to the broker
 AGAIN_S = 0.5  # between two questions about a partition that is out of range
@@ -42,13 +41,13 @@ class KafkaReader:
         self._shrunk: dict[int, float] = {}
         """Of those, the ones that end before where we stand, and since when."""
         self._ends: dict[int, int] = {}
-        self._consumer: Consumer | None = client.consumer(address, self._note)
+        self._handle: Handle | None = Handle(address.topic, client.consuming(address), self._note)
 
     def assign(self, positions: Mapping[int, int]) -> None:
         """Read these from now on. Partitions that stand where they should are not disturbed."""
         wrong = [each for each, offset in self._next.items() if positions.get(each) != offset]
         if wrong:
-            self._it.incremental_unassign([self._place(each) for each in wrong])
+            self._it.unassign(wrong)
             for each in wrong:
                 del self._next[each]
                 self._astray.pop(each, None)
@@ -56,7 +55,7 @@ class KafkaReader:
                 self._ends.pop(each, None)
         new = {each: offset for each, offset in positions.items() if each not in self._next}
         if new:
-            self._it.incremental_assign([self._place(each, offset) for each, offset in new.items()])
+            self._it.assign(new)
             self._next |= new
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
@@ -75,80 +74,60 @@ class KafkaReader:
             if time.monotonic() >= until:
                 return found
 
-    def _read(self, wait_s: float, most: int) -> list[Chunk]:
-        pieces: dict[int, list[Records]] = {}
-        stood = dict(self._next)
-        messages = self._it.consume(min(most, AT_ONCE), 0.0) or self._it.consume(1, wait_s)
-        left = most
-        while messages:
-            left -= len(messages)
-            self._take(messages, pieces)
-            messages = self._it.consume(min(left, AT_ONCE), 0.0) if left > 0 else []
-        return [
-            Chunk(partition=each, first=first, next=self._next[each], records=records.concat(pieces.get(each, [])))
-            for each, first in stood.items()
-            if self._next[each] > first
-        ]
-
     def ends(self) -> Mapping[int, int]:
-        """Ends as fetched or told with the last messages."""
+        """Ends as told with the last fetch."""
         for partition in self._next:
-            told = self._it.get_watermark_offsets(self._place(partition), cached=True)
-            if told is not None and told[1] >= 0:
-                self._ends[partition] = told[1]
+            if (end := self._it.known_end(partition)) is not None:
+                self._ends[partition] = end
         return {each: max(end, self._next[each]) for each, end in self._ends.items() if each in self._next}
 
     def close(self) -> None:
         """Let go of the connection."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
 
     @property
-    def _it(self) -> Consumer:
-        if self._consumer is None:
+    def _it(self) -> Handle:
+        if self._handle is None:
             raise errors.BadInput("this reader is closed; open another one of the stream")
-        return self._consumer
+        return self._handle
 
-    def _place(self, partition: int, offset: int = -1001) -> TopicPartition:
-        return TopicPartition(self._address.topic, partition, offset)
-
-    def _take(self, messages: list[Message], pieces: dict[int, list[Records]]) -> None:
-        """Go on by these messages; those of partitions that are not ours any more, or that came before, are dropped."""
-        told: list[Message] = []
-        if any(map(Message.error, messages)):
-            told = [message for message in messages if message.error() is not None]
-            messages = [message for message in messages if message.error() is None]
-        for partition, read in columns.by_partition(messages, now=time.time()).items():
+    def _read(self, wait_s: float, most: int) -> list[Chunk]:
+        """Go on by what there is; records of partitions that are not ours any more, or came before, are dropped."""
+        stood = dict(self._next)
+        found, news = self._it.consume(most, wait_s)
+        for partition, read in list(found.items()):
             at = self._next.get(partition)
             if at is None:
                 continue
             if read.offsets[0] < at:
-                read = read.between(at, int(read.offsets[-1]) + 1)
+                read = found[partition] = read.between(at, int(read.offsets[-1]) + 1)
             if len(read):
                 self._next[partition] = int(read.offsets[-1]) + 1
-                pieces.setdefault(partition, []).append(read)
-        for message in told:
-            self._hear(message)
+        for one in news:
+            self._hear(one)
+        return [
+            Chunk(partition=each, first=first, next=self._next[each], records=found.get(each, Records.none()))
+            for each, first in stood.items()
+            if self._next[each] > first
+        ]
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, news: News) -> None:
         """What comes in place of a record: the end of a partition, or trouble with it."""
-        error, partition, offset = message.error(), message.partition(), message.offset()
-        assert error is not None
-        code = error.code()
+        partition, code, offset = news
         if code in client.REFUSED:
-            raise client.refused(self._address, error.str())
-        if partition is None or partition not in self._next:
+            raise client.refused(self._address, self._it.text(code))
+        if partition not in self._next:
             if code != KafkaError.GROUP_AUTHORIZATION_FAILED:  # a group is a name only, unless the user wants commits
-                self._note(error)
+                self._note(code, self._it.text(code))
         elif code == KafkaError._PARTITION_EOF:
-            if offset is not None and offset > self._next[partition]:
-                self._next[partition] = offset
+            self._next[partition] = max(self._next[partition], offset)
             self._ends[partition] = self._next[partition]
         elif code in OUT_OF_RANGE:
             self._astray.setdefault(partition, 0.0)
         else:
-            self._note(error)
+            self._note(code, self._it.text(code))
 
     def _astray_ones(self) -> list[Chunk]:
         """Find the way back for partitions whose offset is not there: on to the oldest record that is."""
@@ -157,10 +136,10 @@ class KafkaReader:
             if time.monotonic() < when:
                 continue
             try:
-                low, high = self._it.get_watermark_offsets(self._place(partition), LOOK_S)
-            except KafkaException as error:
+                low, high = self._it.bounds(partition, LOOK_S)
+            except NoAnswer as error:
                 self._astray[partition] = time.monotonic() + AGAIN_S
-                self._note(error.args[0])
+                self._note(error.code, str(error))
                 continue
             at = self._next[partition]
             if at > high:
@@ -174,8 +153,8 @@ class KafkaReader:
             del self._astray[partition]
             self._shrunk.pop(partition, None)
             on = max(at, low)
-            self._it.incremental_unassign([self._place(partition)])
-            self._it.incremental_assign([self._place(partition, on)])
+            self._it.unassign([partition])
+            self._it.assign({partition: on})
             if on > at:
                 log.warning("partition %d: %d records were deleted before they were read", partition, on - at)
                 self._next[partition] = on
@@ -184,22 +163,22 @@ class KafkaReader:
                 )  # fmt: skip
         return found
 
-    def _note(self, error: KafkaError) -> None:
+    def _note(self, _: int, why: str) -> None:
         """Trouble that may pass. When it began counts."""
         if self._away is None:
-            log.warning("reading topic %r: %s", self._address.topic, error.str())
-        self._away = (time.monotonic() if self._away is None else self._away[0], error.str())
+            log.warning("reading topic %r: %s", self._address.topic, why)
+        self._away = (time.monotonic() if self._away is None else self._away[0], why)
 
     def _look(self) -> None:
         """Whether a broker that was away for long still is. TemporaryError then."""
         assert self._away is not None
         since, why = self._away
         away_s = time.monotonic() - since
-        if away_s < self._away_s:
+        if away_s < self._away_s or not self._next:
             return
         try:
-            self._it.list_topics(self._address.topic, min(LOOK_S, self._away_s))
-        except KafkaException:
+            self._it.bounds(min(self._next), min(LOOK_S, self._away_s))
+        except NoAnswer:
             self._away = (time.monotonic(), why)
             raise client.unreachable(self._address, away_s, why) from None
         self._away = None

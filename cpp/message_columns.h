@@ -1,0 +1,57 @@
+// Messages of a Kafka consumer as columns, a run a partition: no object a record, and no Python while they
+// are read. In: a queue of librdkafka, and where three of its functions are (that library is loaded by
+// another: confluent-kafka). Out: payload, ends, offsets and times a partition, and what came in place of
+// records. Next: bindings/messages.cpp.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace springtide {
+
+// rd_kafka_message_t, which is part of librdkafka's public interface and has not changed since 0.9.
+struct KafkaMessage {
+  int error;
+  void* topic;
+  int32_t partition;
+  const void* payload;
+  size_t size;
+  const void* key;
+  size_t key_size;
+  int64_t offset;
+  void* hidden;
+};
+
+struct KafkaCalls {
+  ssize_t (*consume_batch_queue)(void* queue, int timeout_ms, KafkaMessage** messages, size_t room);
+  int64_t (*message_timestamp)(const KafkaMessage* message, int* kind);
+  void (*message_destroy)(KafkaMessage* message);
+};
+
+struct MessageRun {
+  int32_t partition;
+  std::vector<uint8_t> payload;
+  std::vector<int64_t> ends;
+  std::vector<int64_t> offsets;
+  std::vector<double> times;  // seconds; of a message without one: when it came
+};
+
+struct MessageNews {
+  int32_t partition;
+  int error;
+  int64_t offset;
+};
+
+struct Consumed {
+  std::vector<std::unique_ptr<MessageRun>> runs;
+  std::vector<MessageNews> news;
+};
+
+// What the queue has, about `most` messages; waits up to `timeout_ms` while it has none. A message without a
+// value is a record of no bytes.
+Consumed consume(const KafkaCalls& calls, void* queue, size_t most, int timeout_ms);
+
+}  // namespace springtide

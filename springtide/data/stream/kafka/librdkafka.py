@@ -1,0 +1,194 @@
+"""librdkafka itself, as confluent-kafka brings it, for the one thing that its Python face is too slow for: reading.
+
+In: settings, partitions with offsets. Out: columns of records, made by the native core (cpp/message_columns.h) without
+a Python object a record and without the interpreter's lock, which the training loop needs meanwhile. Only functions of
+librdkafka's public interface are called. Next: reader.py.
+"""
+
+import ctypes
+import functools
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import confluent_kafka
+import numpy as np
+
+from springtide import _native, errors
+from springtide.data.stream.kafka.client import unfit
+from springtide.data.stream.records import Records
+
+CONSUMER = 1
+ROOM = 512  # for the text of an error
+OUTDATED = -1001  # an offset that says nothing
+Tell = Callable[[int, str], None]
+_Told = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_Long = ctypes.POINTER(ctypes.c_int64)
+_POINTER, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+_CALLS: dict[str, tuple[Any, list[Any]]] = {
+    "conf_new": (_POINTER, []),
+    "conf_destroy": (None, [_POINTER]),
+    "conf_set": (_INT, [_POINTER, _TEXT, _TEXT, _TEXT, ctypes.c_size_t]),
+    "conf_set_error_cb": (None, [_POINTER, _Told]),
+    "new": (_POINTER, [_INT, _POINTER, _TEXT, ctypes.c_size_t]),
+    "poll_set_consumer": (_INT, [_POINTER]),
+    "queue_get_consumer": (_POINTER, [_POINTER]),
+    "queue_destroy": (None, [_POINTER]),
+    "consumer_close": (_INT, [_POINTER]),
+    "destroy": (None, [_POINTER]),
+    "topic_partition_list_new": (_POINTER, [_INT]),
+    "topic_partition_list_add": (_POINTER, [_POINTER, _TEXT, ctypes.c_int32]),
+    "topic_partition_list_set_offset": (_INT, [_POINTER, _TEXT, ctypes.c_int32, ctypes.c_int64]),
+    "topic_partition_list_destroy": (None, [_POINTER]),
+    "incremental_assign": (_POINTER, [_POINTER, _POINTER]),
+    "incremental_unassign": (_POINTER, [_POINTER, _POINTER]),
+    "error_string": (_TEXT, [_POINTER]),
+    "error_destroy": (None, [_POINTER]),
+    "get_watermark_offsets": (_INT, [_POINTER, _TEXT, ctypes.c_int32, _Long, _Long]),
+    "query_watermark_offsets": (_INT, [_POINTER, _TEXT, ctypes.c_int32, _Long, _Long, _INT]),
+    "err2str": (_TEXT, [_INT]),
+}
+
+
+class News(NamedTuple):
+    """What came in place of a record: the end of a partition, or an error."""
+
+    partition: int
+    code: int
+    offset: int
+
+
+class NoAnswer(Exception):
+    """A question that was not answered: `code` says why."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Library:
+    """Functions of librdkafka by their names, and addresses of those that the native core calls."""
+
+    def __init__(self, file: str) -> None:
+        loaded = ctypes.CDLL(file)
+        for name, (result, arguments) in _CALLS.items():
+            call = getattr(loaded, f"rd_kafka_{name}")
+            call.restype, call.argtypes = result, arguments
+            setattr(self, name, call)
+        native = ("consume_batch_queue", "message_timestamp", "message_destroy")
+        self.places = [_address(getattr(loaded, f"rd_kafka_{name}")) for name in native]
+
+    def __getattr__(self, name: str) -> Any:  # for the type checker: all are set above
+        raise AttributeError(name)
+
+    def text(self, code: int) -> str:
+        """An error in words."""
+        told: bytes = self.err2str(code)
+        return told.decode(errors="replace")
+
+
+@functools.cache
+def library() -> Library:
+    """The library that confluent-kafka has loaded."""
+    package = pathlib.Path(confluent_kafka.__file__).parent
+    found = [*package.parent.glob("confluent_kafka.libs/librdkafka[-.]*"), *package.glob(".dylibs/librdkafka[-.]*")]
+    name = str(found[0]) if found else _installed()
+    if not name:
+        raise errors.MissingExtra("reading kafka:// streams: no librdkafka beside confluent-kafka, so it", "kafka")
+    return Library(name)
+
+
+class Handle:
+    """A consumer of one topic without a group. Used by one thread."""
+
+    def __init__(self, topic: str, settings: Mapping[str, Any], tell: Tell) -> None:
+        """BadInput names a setting that librdkafka does not take, and never its value."""
+        self._lib = library()
+        self._topic = topic.encode()
+        self._tell = _Told(lambda _, code, reason, __: tell(code, (reason or b"").decode(errors="replace")))
+        self._it = self._new(settings)
+        self._lib.poll_set_consumer(self._it)
+        self._queue = self._lib.queue_get_consumer(self._it)
+
+    def assign(self, offsets: Mapping[int, int]) -> None:
+        """Read these too, each from its offset on."""
+        self._change(self._lib.incremental_assign, offsets)
+
+    def unassign(self, partitions: Iterable[int]) -> None:
+        """Read these no more. What was fetched of them is dropped."""
+        self._change(self._lib.incremental_unassign, dict.fromkeys(partitions, OUTDATED))
+
+    def consume(self, most: int, timeout_s: float) -> tuple[dict[int, Records], list[News]]:
+        """What there is, about `most`; waits while there is nothing."""
+        runs, news = _native.consume_messages(self._lib.places, self._queue, most, round(1000 * timeout_s))
+        return {run[0]: _records(*run[1:]) for run in runs}, [News(*each) for each in news]
+
+    def known_end(self, partition: int) -> int | None:
+        """One more than the newest offset, as the last fetch told."""
+        low, high = ctypes.c_int64(), ctypes.c_int64()
+        code = self._lib.get_watermark_offsets(self._it, self._topic, partition, low, high)
+        return None if code or high.value < 0 else high.value
+
+    def bounds(self, partition: int, timeout_s: float) -> tuple[int, int]:
+        """The oldest offset and one more than the newest, asked of the broker. NoAnswer when it does not."""
+        low, high = ctypes.c_int64(), ctypes.c_int64()
+        code = self._lib.query_watermark_offsets(self._it, self._topic, partition, low, high, round(1000 * timeout_s))
+        if code:
+            raise NoAnswer(code, self._lib.text(code))
+        return low.value, high.value
+
+    def text(self, code: int) -> str:
+        """An error in words."""
+        return self._lib.text(code)
+
+    def close(self) -> None:
+        """Let go of connections and threads."""
+        self._lib.queue_destroy(self._queue)
+        self._lib.consumer_close(self._it)
+        self._lib.destroy(self._it)
+
+    def _new(self, settings: Mapping[str, Any]) -> int:
+        lib, why = self._lib, ctypes.create_string_buffer(ROOM)
+        conf = lib.conf_new()
+        for name, value in settings.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if lib.conf_set(conf, name.encode(), text.encode(), why, ROOM):
+                lib.conf_destroy(conf)
+                raise unfit(why.value.decode(errors="replace"), settings)
+        lib.conf_set_error_cb(conf, self._tell)
+        made: int | None = lib.new(CONSUMER, conf, why, ROOM)
+        if not made:
+            lib.conf_destroy(conf)
+            raise unfit(why.value.decode(errors="replace"), settings)
+        return made
+
+    def _change(self, call: Any, offsets: Mapping[int, int]) -> None:
+        lib = self._lib
+        places = lib.topic_partition_list_new(len(offsets))
+        for partition, offset in offsets.items():
+            lib.topic_partition_list_add(places, self._topic, partition)
+            lib.topic_partition_list_set_offset(places, self._topic, partition, offset)
+        failed = call(self._it, places)
+        lib.topic_partition_list_destroy(places)
+        if failed:
+            text = lib.error_string(failed).decode(errors="replace")
+            lib.error_destroy(failed)
+            raise errors.SpringtideError(f"librdkafka refuses partitions {sorted(offsets)}: {text}")
+
+
+def _records(payload: Any, ends: Any, offsets: Any, times: Any) -> Records:
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1]
+    return Records(payload, starts, ends, offsets, times)
+
+
+def _address(call: Any) -> int:
+    return ctypes.cast(call, ctypes.c_void_p).value or 0
+
+
+def _installed() -> str:
+    """The one that the system has, for a confluent-kafka that was built here."""
+    from ctypes import util
+
+    return util.find_library("rdkafka") or ""
