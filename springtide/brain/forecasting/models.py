@@ -6,6 +6,7 @@ imported before a forecast is made. Next: `brain.forecasting.answering` calls it
 
 import importlib
 import importlib.util
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from springtide.planning.online.forecasters import Forecaster
 from springtide.planning.online.traffic import Forecast, History
 
 AUTO = "auto"
+BUDGET_S = 400.0
+"""For each model, when one is chosen: one that would take longer to be tried is left out, and that is said."""
 
 
 class Extra(NamedTuple):
@@ -66,8 +69,27 @@ def _sound(name: str, ours: Forecaster, history: History, steps: int) -> Forecas
     return forecasters.sound(name, ours(history, steps), history, steps)
 
 
-def choose(history: History) -> backtest.Choice:
+def choose(history: History, clock: Callable[[], float] = time.monotonic) -> backtest.Choice:
     """The best of all that are installed, by how they would have done on this history's own last days."""
     offered = plugins.offered(forecasters.GROUP)
     ours = [name for name in installed() if name not in offered]
-    return backtest.choose(history, {name: load(name) for name in (*ours, *offered)})
+    tried = {name: Hurried(load(name), BUDGET_S, clock) for name in (*ours, *offered)}
+    return backtest.choose(history, tried)
+
+
+class Hurried:
+    """A forecaster that raises when the next forecast would take it beyond its time."""
+
+    def __init__(self, forecaster: Forecaster, budget_s: float, clock: Callable[[], float]) -> None:
+        self._forecaster, self._clock = forecaster, clock
+        self._left_s, self._took_s = budget_s, 0.0
+
+    def __call__(self, history: History, steps: int) -> Forecast:
+        """The same, if there is time."""
+        if self._took_s > self._left_s:
+            raise TimeoutError(f"it takes {self._took_s:.0f} s a forecast")
+        began = self._clock()
+        said = self._forecaster(history, steps)
+        self._took_s = self._clock() - began
+        self._left_s -= self._took_s
+        return said

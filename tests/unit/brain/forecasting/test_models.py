@@ -36,6 +36,13 @@ def test_an_answer_is_a_forecast_again_and_a_wrong_one_is_no_answer():
     assert answer(question("nobody", past, 5, "")).failed.startswith("UnknownName: no forecaster named 'nobody'")
 
 
+def test_a_model_that_takes_too_long_is_left_out_of_the_choice_and_that_is_said(monkeypatch):
+    times = iter(range(0, 10_000, 300))
+    monkeypatch.setattr(models, "installed", lambda: ("default",))
+    choice = models.choose(traffic_made.days(9), clock=lambda: float(next(times)))
+    assert choice.name == "default" and "default could not answer: it takes 300 s a forecast" in choice.why
+
+
 @pytest.mark.extra("statsforecast")
 def test_mstl_finds_days_and_weeks():
     past = traffic_made.days(22, levels=0, noise=0.01)
