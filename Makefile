@@ -8,7 +8,7 @@ EXTRAS := dev parquet export bench sim kafka
 COMPILE := cmake ninja nanobind
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests demo test check format docs bench soak setup-extra sanitize clean
+.PHONY: help env native native-tests demo test check format docs bench soak setup-extra setup-forecast sanitize clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench        all benchmarks, or NAME=store"
 	@echo "make soak         the long tests"
 	@echo "make setup-extra  what the tests marked 'extra' need"
+	@echo "make setup-forecast  statsforecast and neuralforecast, about 900 MB"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan"
 
 env: $(STAMPS)/deps native
@@ -79,6 +80,9 @@ soak: env native-tests
 
 setup-extra: $(STAMPS)/deps
 	@tools/setup_extra $(VENV) $(STAMPS)/extra.txt
+
+setup-forecast: $(STAMPS)/deps
+	@$(BIN)/pip install -qq -c constraints.txt "statsforecast>=2.0" "neuralforecast>=3.0"
 
 sanitize: $(STAMPS)/compile
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/sanitize
