@@ -17,9 +17,10 @@ _HOME = {
     "EmbeddingBags": "springtide.embedding.modules",
     "SpringtideError": "springtide.errors",
     "stateless": "springtide.prep.stateless",
+    "stream": "springtide.data.stream.dataset",
 }
 
-__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBags", "Job", "SpringtideError", "join", "stateless"]
+__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBags", "Job", "SpringtideError", "join", "stateless", "stream"]
 
 
 def __getattr__(name: str) -> Any:

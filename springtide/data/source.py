@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch.utils import data
 
 from springtide import errors
+from springtide.data.stream.dataset import StreamDataset
 from springtide.domain.samples import Batch
 
 Indices = NDArray[np.int64]
@@ -46,6 +47,8 @@ class Source:
     stream: Callable[[], Iterable[Any]]
     """A fresh run over the mini-batches of an IterableDataset."""
     loader_options: dict[str, Any]
+    online: StreamDataset | None = None
+    """The stream that it is, where it is one: then nothing else here but the batch size means anything."""
     rowwise: bool = True
     """Whether no `collate_fn` of the user's makes batches: then tensors as long as the batch have a row a sample."""
 
@@ -99,6 +102,8 @@ def open_source(
     size = batch_size if batch_size is not None else DEFAULT_BATCH_SIZE
     if size < 1:
         raise errors.BadInput(f"batch_size={size}: wanted 1 or more")
+    if isinstance(dataset, StreamDataset):
+        return _of_stream(dataset, size, shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn)
     iterable = isinstance(dataset, data.IterableDataset)
     if iterable and shuffle:
         raise errors.BadInput("shuffle=True needs a data set with indices; an IterableDataset has its own order")
@@ -125,6 +130,23 @@ def open_source(
         loader_options=options,
         rowwise=collate_fn is None,
     )
+
+
+def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> Source:
+    for name, value in given.items():
+        if value:
+            raise errors.BadInput(
+                f"{name}= means nothing for a stream: its records come in the order of their offsets, and "
+                "springtide.stream(decode=...) makes batches of them"
+            )
+
+    def none(*_: Any) -> Any:
+        raise errors.BadInput("a stream has no samples with indices")
+
+    return Source(
+        samples=None, batch_size=batch_size, shuffle=False, drop_last=False, num_workers=0, fetch=none, stream=none,
+        loader_options={}, online=dataset,
+    )  # fmt: skip
 
 
 def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> Fetch:

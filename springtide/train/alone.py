@@ -11,6 +11,7 @@ from springtide.domain.cluster import Placement
 from springtide.domain.job import Blame
 from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
+from springtide.domain.streams import Cut, Seen
 from springtide.rpc.messages import AtStep, End, Feeders, Form, Formed, Leased, Report, Servers, Wait, Welcome
 from springtide.rpc.shuffling import Shufflers
 from springtide.train.hands import Hands
@@ -46,18 +47,22 @@ class AloneLink:
             heartbeat_s=1.0,
         )
 
-    def lease(self, card: DatasetCard, most: int) -> Leased | Wait | End:
-        """The next shard."""
+    def lease(self, card: DatasetCard, most: int, seen: tuple[Seen, ...] = ()) -> Leased | Wait | End:
+        """The next shard, or all partitions of a stream."""
         words = self.hands.words()
         self._book.report(ALONE, words.progress, at=0.0)
         if self.hands.ends is not None:
             self._book.end(ALONE, card, self.hands.ends)
         self.hands.told(words)
-        answer = self._book.lease(ALONE, card, most, at=0.0)
+        answer = self._book.lease(ALONE, card, most, at=0.0, seen=seen)
         if isinstance(answer, Nothing):
-            return End()
+            return Wait() if answer is Nothing.WAIT and card.stream is not None else End()
         self.hands.take(card, answer)
         return Leased(answer)
+
+    def cut(self, cuts: tuple[Cut, ...]) -> None:
+        """All of them."""
+        self.hands.note_cuts(self._book.cut(ALONE, cuts), self.hands.era)
 
     def report(self, report: Report) -> None:
         """Keep the newest."""

@@ -65,6 +65,10 @@ class Follower(Protocol):
         """There is no batch to be had just now."""
         ...
 
+    def rest(self) -> None:
+        """There is none just now, but more will come."""
+        ...
+
     def regroup(self, generation: int) -> None:
         """The bsp group of this generation is formed anew before the next batch."""
         ...
@@ -128,11 +132,13 @@ class Batches:
                 following = next(feed, None) if self._ahead else None
                 if now is PAUSED:
                     self._follower.pause()
+                elif now is RESTING:
+                    self._follower.rest()
                 elif now.order.regroups is not None:
                     self._follower.regroup(now.order.regroups)
                 else:
                     self.epoch = now.order.epoch
-                    self._follower.hand_out(now, None if following is PAUSED else following)
+                    self._follower.hand_out(now, None if following is PAUSED or following is RESTING else following)
                     yield now.batch if self._splitting is None else self._splitting.hand_out(now)
                     self._follower.taken_back()
                     self._end_batch()
@@ -171,6 +177,9 @@ class Batches:
 
 
 PAUSED = Handed(PAUSE, None)
+"""Nothing more may ever come: whatever was handed out is pushed, stepped on or not, and its end waited for."""
+RESTING = Handed(PAUSE, None)
+"""More will come: a loop that adds up gradients of several batches goes on adding."""
 
 
 def read(

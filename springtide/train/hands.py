@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
+from springtide.domain.streams import Cut
 
 
 class Claim(NamedTuple):
@@ -35,6 +36,8 @@ class Held:
     offset: int
     trained: dict[int, int] = field(default_factory=dict)
     """Batches that are acknowledged while one before them is not: where they begin and end."""
+    cuts: set[int] = field(default_factory=set)
+    """Of a partition of a stream: where batches end that are not full, as the master has noted it."""
 
     @property
     def word(self) -> Progress:
@@ -45,6 +48,17 @@ class Held:
     def through(self) -> bool:
         """Whether nothing is left to do."""
         return self.offset == self.end
+
+
+class Tail(NamedTuple):
+    """What of a partition's lease nobody has claimed: from `begin` on, with the cuts that are known beyond it."""
+
+    grant: Grant
+    begin: int
+    end: int
+    offset: int
+    """Trained up to here."""
+    cuts: tuple[int, ...] = ()
 
 
 class Words(NamedTuple):
@@ -107,6 +121,33 @@ class Hands:
                 return held.grant, Claim(held.grant.shard, held.grant.first, begin, end, self.era)
             return None
 
+    def tails(self) -> list[Tail]:
+        """Leases of partitions, and how far each was claimed: what a reader of a stream reads on from."""
+        with self._lock:
+            if self._card is None or self._card.stream is None:
+                return []
+            return [
+                Tail(held.grant, held.claimed, held.end, held.offset, tuple(sorted(held.cuts)))
+                for held in self._held.values()
+            ]
+
+    def claim_run(self, tail: Tail, end: int) -> Claim | None:
+        """The batch of a partition from `tail.begin` to `end`. None: it is not ours, the lease has ended before it."""
+        with self._lock:
+            held = self._held.get(LeaseKey(tail.grant.shard, tail.grant.first))
+            if held is None or held.claimed != tail.begin or not held.claimed < end <= held.end:
+                return None
+            held.claimed = end
+            held.cuts = {at for at in held.cuts if at > end}
+            return Claim(held.grant.shard, held.grant.first, tail.begin, end, self.era)
+
+    def end_run(self, partition: int, end: int) -> None:
+        """Nothing will ever come behind this offset of a partition: leases of it end there."""
+        with self._lock:
+            for held in self._held.values():
+                if held.grant.nth == partition:
+                    held.end = min(held.end, max(held.claimed, held.offset, end))
+
     def wanted(self, claim: Claim) -> bool:
         """Whether the batch is still ours to train: its lease was neither revoked nor cut off before it."""
         with self._lock:
@@ -163,7 +204,7 @@ class Hands:
 
     # ---- the master ----
 
-    def take(self, card: DatasetCard, grants: Iterable[Grant], era: int = 0) -> None:
+    def take(self, card: DatasetCard, grants: Iterable[Grant], era: int = 0, cuts: Iterable[Cut] = ()) -> None:
         """Leases have come; those that nobody wants any more go straight back, those of the past nowhere."""
         with self._lock:
             self._enter(era)
@@ -178,13 +219,20 @@ class Hands:
                 first = min(grant.end, self._first_of(grant))
                 held = Held(grant, grant.end if wanted else first, first, first)
                 self._held[key] = held
-                if wanted:
+                if wanted and card.stream is None:
                     new.append(held)
+            self._note(cuts)
             if self.first:
                 self._unclaimed.extendleft(reversed(new))
             else:
                 self._unclaimed.extend(new)
             self.first = False
+
+    def note_cuts(self, cuts: Iterable[Cut], era: int) -> None:
+        """The master has noted that batches end here; of leases of another era, or that are gone, nothing is kept."""
+        with self._lock:
+            if era == self.era:
+                self._note(cuts)
 
     def words(self) -> Words:
         """A word on every lease, and what could not be read."""
@@ -235,6 +283,12 @@ class Hands:
         if grant.shard < self._begin.shard:
             return grant.end
         return max(grant.first, self._begin.first if grant.shard == self._begin.shard else 0)
+
+    def _note(self, cuts: Iterable[Cut]) -> None:
+        for cut in cuts:
+            held = self._held.get(LeaseKey(cut.shard, cut.first))
+            if held is not None and cut.at > held.claimed:
+                held.cuts.add(cut.at)
 
     def _of(self, claim: Claim) -> Held | None:
         """The lease that a batch was claimed of, if it is still ours."""

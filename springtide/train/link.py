@@ -15,6 +15,7 @@ from springtide import config, errors
 from springtide.domain.cluster import Placement
 from springtide.domain.job import Blame
 from springtide.domain.samples import DatasetCard
+from springtide.domain.streams import Cut, Seen
 from springtide.rpc import channel, messages
 from springtide.rpc.messages import AtStep, End, Form, Formed, Leased, Regroup, Report, Servers, Wait, Welcome
 from springtide.rpc.messages import Feeders as Feeders
@@ -71,11 +72,15 @@ class Link(Protocol):
     hands: Hands
     """The leases that this worker has: the master is told of them with every heartbeat."""
 
-    def lease(self, card: DatasetCard, most: int) -> Leased | Regroup | Wait | End:
+    def lease(self, card: DatasetCard, most: int, seen: tuple[Seen, ...] = ()) -> Leased | Regroup | Wait | End:
         """Put up to `most` more leases into `hands`. `Wait`: ask again (the call itself has waited a while).
 
-        `End`: nothing of this pass is left but what this worker holds itself.
+        `End`: nothing of this pass is left but what this worker holds itself. `seen`: the partitions of a stream.
         """
+        ...
+
+    def cut(self, cuts: tuple[Cut, ...]) -> None:
+        """Have these ends of batches noted, and put into `hands` those that are; others are not ours to cut."""
         ...
 
     def report(self, report: Report) -> None:
@@ -210,19 +215,25 @@ class MasterLink:
             self._welcome = whereabouts_now(self._welcome, self._servers)
         return self._welcome
 
-    def lease(self, card: DatasetCard, most: int) -> Leased | Regroup | Wait | End:
+    def lease(self, card: DatasetCard, most: int, seen: tuple[Seen, ...] = ()) -> Leased | Regroup | Wait | End:
         """Leases to train; see `Link.lease`."""
         if self.draining:
             return End()
         words = self.hands.words()
-        asked = messages.LeaseRequest(card, words.progress, words.failures, most, self.hands.ends, words.era)
+        asked = messages.LeaseRequest(card, words.progress, words.failures, most, self.hands.ends, words.era, seen)
         reply = self._channel.ask(asked)
         assert isinstance(reply, Leased | Regroup | Wait | End)
         self.hands.told(words)
         if isinstance(reply, Leased):
             self._reach(reply.servers)
-            self.hands.take(card, reply.grants, reply.era)
+            self.hands.take(card, reply.grants, reply.era, reply.cuts)
         return reply
+
+    def cut(self, cuts: tuple[Cut, ...]) -> None:
+        """Ends of batches; see `Link.cut`."""
+        reply = self._channel.ask(messages.CutRequest(cuts, self.hands.era))
+        assert isinstance(reply, messages.CutsNoted)
+        self.hands.note_cuts(reply.cuts, reply.era)
 
     def report(self, report: Report) -> None:
         """How far this worker is; only the newest is sent."""

@@ -12,6 +12,7 @@ from springtide import errors
 from springtide.domain import profile
 from springtide.domain.caching import CacheUse
 from springtide.domain.feeding import FeedState
+from springtide.domain.streams import StreamUse
 from springtide.rpc.messages import Report
 from springtide.train import link
 from springtide.train.meter import Meter
@@ -34,6 +35,8 @@ class Reports:
         """What this worker's cache has done; set where there may be one."""
         self.feed: Callable[[], FeedState | None] = lambda: None
         """How this worker is fed; set where it may be."""
+        self.stream: Callable[[], StreamUse | None] = lambda: None
+        """What it has done with a stream; set where it trains from one."""
         self._metrics: dict[str, float] = {}
         self._loss_sum = 0.0
         self._losses = 0
@@ -72,6 +75,7 @@ class Reports:
                 metrics=dict(self._metrics),
                 cache=self.cache(),
                 feed=self.feed(),
+                stream=self.stream(),
                 seconds={name.removesuffix("_s"): getattr(total, name) for name in SECONDS},
             )
         )

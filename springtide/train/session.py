@@ -19,6 +19,7 @@ from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
 from springtide.train import batches, feeding, leases, link, orders, registry, reports, streams, wiring
 from springtide.train.meter import Meter
+from springtide.train.online import opening as online
 from springtide.train.reading_ahead import ReadingAhead
 from springtide.train.splitting import Splitting
 
@@ -104,8 +105,8 @@ class Job:
         model: embeddings in it (nn.Embedding, nn.EmbeddingBag, TorchRec collections, st.EmbeddingBag) become served;
             nothing else is changed. Wrap it in DistributedDataParallel neither before nor after.
         optimizer: one torch.optim optimizer, or a list of them: the same comes back.
-        dataset: a Dataset, a DataLoader (its data set, batch size, shuffle, collate and readers are taken), or an
-            IterableDataset (every worker reads all of it and trains its share of the batches).
+        dataset: a Dataset, a DataLoader (its data set, batch size, shuffle, collate and readers are taken), an
+            IterableDataset (every worker reads all of it and trains its share), or an st.stream(...).
         batch_size: samples a step; None takes the DataLoader's, else 512. `scaling` says of whom.
         epochs: epochs one loop over the batches covers. Iterating again trains further epochs.
         shuffle: a new order every epoch; None means yes, or what the DataLoader does.
@@ -209,6 +210,8 @@ class Job:
     ) -> DatasetCard:
         if epochs < 1:
             raise errors.BadInput(f"epochs={epochs}: wanted 1 or more")
+        if opened.online is not None:
+            return online.card_of(opened.online, opened.batch_size, mode, epochs=epochs, scaling=scaling)
         batch_size = opened.batch_size
         scaling = scaling or ("global_batch" if mode == "bsp" else "worker_batch")
         if scaling not in SCALINGS:
@@ -233,6 +236,12 @@ class Job:
     def _batches(
         self, opened: sources.Source, card: DatasetCard, mode: wiring.Mode, wired: wiring.Wired
     ) -> batches.Batches:
+        if opened.online is not None:
+            if not self.alone:
+                feeding.refuse(self._link, online.NO_DATA_WORKERS)
+            return online.batches_of(
+                opened.online, card, self._link, wired, self._reports, self.meter, at_rest=self._registry.rest
+            )
         in_step = mode == "bsp"
         group = self.workers if in_step else 1
         together = wired.step.group

@@ -127,6 +127,12 @@ class Step:
         """bsp: what is left to do for the step in hand once it is complete on all servers."""
         self._spot = Spot()
         self._counted: set[int] = set()
+        self.on_trained: Callable[[Sequence[Claim]], None] = lambda claims: None
+        """Called with batches that every server has; set where others than `hands` want to know."""
+        self.on_torn: Callable[[Sequence[Claim]], bool] = lambda claims: False
+        """Called with batches that a server has in part; whether they are none of our business any more."""
+        self.age: Callable[[], int] | None = None
+        """What ages of rows are counted in, where that is not steps."""
 
     # ---- what batches.py tells ----
 
@@ -168,6 +174,10 @@ class Step:
         """
         if not self._bsp:
             self._finish_batches()
+
+    def rest(self) -> None:
+        """What was pushed is waited for and reported done; batches that were not stepped on stay in hand."""
+        self._await_push()
 
     def close_pass(self, *, early: bool) -> None:
         """Everything is applied before this returns, batches that were not stepped on being named in an empty push.
@@ -255,7 +265,7 @@ class Step:
             hyper=hyper,
             bsp=self._bsp,
             batches=trained.ranges if self.named else (),
-            clock=self.count + 1,
+            clock=self.count + 1 if self.age is None else self.age(),
         )
 
     # ---- bsp ----
@@ -395,10 +405,23 @@ class Step:
     def _await_push(self) -> None:
         """Wait until the last push is applied; then its batches are done."""
         if self._pending is not None:
-            self._pending.wait()
+            torn = self._torn(self._pending)
             self._pending = None
-            self._link.hands.acknowledge(self._under_way)
-            self._under_way = []
+            claims, self._under_way = self._under_way, []
+            if not torn:
+                self._link.hands.acknowledge(claims)
+                self.on_trained(claims)
+
+    def _torn(self, pending: _native.Pending) -> bool:
+        """Wait for a push. Whether it was refused, and rightly so: its batches are with another by now."""
+        try:
+            pending.wait()
+        except errors.PartlyApplied as error:
+            if not self.on_torn(self._under_way):
+                raise
+            log.info("a batch that is with another by now was not applied: %s", error)
+            return True
+        return False
 
 
 def unscale(optimizer: JobOptimizer) -> bool:

@@ -1,0 +1,96 @@
+"""What a worker says to the master about a stream, in threads of its own: which partitions there are, where it cuts.
+
+In: the stream's bounds, cuts that reading.py wishes for. Out: leases and noted cuts, which the link puts into hands.py;
+whether the pass is over. A master that is away is waited for here, while reading and training go on.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from springtide import errors
+from springtide.data.stream.base import Stream
+from springtide.domain.samples import DatasetCard
+from springtide.domain.streams import Cut, Seen
+from springtide.rpc import messages
+from springtide.train.link import Link
+
+log = logging.getLogger(__name__)
+EVERY_S = 1.0  # between two looks at which partitions there are
+SOON_S = 0.05  # while there is nothing to do, or only the end is waited for; a master holds such a call for a while
+
+
+class Asking:
+    """One a pass. `failure` is what a thread has died of: the loop raises it."""
+
+    def __init__(self, to_master: Link, card: DatasetCard, stream: Stream, *, every_s: float = EVERY_S) -> None:
+        assert card.stream is not None
+        self._link, self._card, self._stream, self._every_s = to_master, card, stream, every_s
+        self._start, self._now = card.stream.start, card.stream.until == "now"
+        self._ended = threading.Event()
+        self._wake = threading.Event()
+        self.over = False
+        """The master has nothing left for us: once what is in hand is trained, the pass is over."""
+        self.failure: BaseException | None = None
+        self._trouble = ""
+        self._cutting = ThreadPoolExecutor(1, thread_name_prefix="springtide-cuts")
+        self._asked: Future[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="springtide-partitions", daemon=True)
+
+    def begin(self) -> None:
+        """Ask from now on."""
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """Ask now: something has changed."""
+        self._wake.set()
+
+    def cut(self, cuts: tuple[Cut, ...]) -> None:
+        """Ask for these cuts, unless some were asked for just now and are not answered."""
+        if self._asked is not None and not self._asked.done():
+            return
+        self._asked = self._cutting.submit(self._carefully, lambda: self._link.cut(cuts))
+
+    def close(self) -> None:
+        """No more are wanted. A request that is under way ends by itself; what it gets goes back."""
+        self._ended.set()
+        self._wake.set()
+        self._cutting.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        self._carefully(self._ask_on)
+
+    def _ask_on(self) -> None:
+        hands = self._link.hands
+        while not self._ended.is_set():
+            seen, busy = self._seen(), hands.busy
+            answer = self._link.lease(self._card, max(1, len(seen)), seen)
+            for one in () if self._now else seen:
+                if one.final:
+                    hands.end_run(one.partition, one.end)
+            self.over = isinstance(answer, messages.End) and not busy
+            if not isinstance(answer, messages.Leased):  # else there may be more
+                self._wake.wait(self._every_s if hands.busy and not isinstance(answer, messages.End) else SOON_S)
+                self._wake.clear()
+
+    def _seen(self) -> tuple[Seen, ...]:
+        try:
+            seen = self._stream.bounds(self._start)
+        except errors.TemporaryError as error:
+            self._say(str(error))
+            return ()
+        self._say("")
+        return tuple(one._replace(final=True) for one in seen) if self._now else tuple(seen)
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("%s", trouble or "the stream is there again")
+
+    def _carefully(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except BaseException as error:  # whatever it is, the loop must hear of it
+            if not self._ended.is_set():
+                self.failure = error

@@ -1,0 +1,51 @@
+"""From `springtide.stream(...)` to the batches of a loop: the stream is opened, its card made, reports and steps told.
+
+In: session.py. Out: a train/batches.py `Batches`. Next: feed.py.
+"""
+
+from collections.abc import Callable, Iterator
+
+from springtide import errors
+from springtide.data.stream.dataset import StreamDataset
+from springtide.data.stream.open import open_stream
+from springtide.domain.samples import DatasetCard
+from springtide.train import shuffling
+from springtide.train.batches import Batches, Handed
+from springtide.train.link import Link
+from springtide.train.meter import Meter
+from springtide.train.online.feed import Feed
+from springtide.train.reports import Reports
+from springtide.train.wiring import Mode, Wired
+
+NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions are leased to them"
+
+
+def card_of(dataset: StreamDataset, batch_size: int, mode: Mode, *, epochs: int, scaling: str | None) -> DatasetCard:
+    """What the master must know of it."""
+    if mode == "bsp":
+        raise errors.BadInput('a stream cannot be trained in step: sync="bsp" was asked for, use sync="async"')
+    if epochs != 1:
+        raise errors.BadInput(f"epochs={epochs}: a stream is trained once; leave epochs out")
+    if scaling == "global_batch":
+        raise errors.BadInput('scaling="global_batch": batches of a stream do not depend on how many workers there are')
+    return DatasetCard(samples=0, batch_size=batch_size, shuffle=False, shard_batches=1, stream=dataset.card)
+
+
+def batches_of(
+    dataset: StreamDataset, card: DatasetCard, to_master: Link, wired: Wired, reports: Reports, meter: Meter,
+    *, at_rest: Callable[[], None],
+) -> Batches:  # fmt: skip
+    """The loop's batches."""
+    welcome = to_master.join()
+    stream = open_stream(dataset.url)
+    unit = shuffling.open_unit(to_master, welcome, strategy=dataset.shuffle, queue=dataset.queue)
+    feed = Feed(dataset, stream, card, to_master, unit, idle=reports.step)
+    wired.step.on_trained, wired.step.on_torn = feed.trained, feed.torn
+    wired.step.age = feed.age
+    reports.stream = feed.report
+    to_master.before_finish(feed.close)
+
+    def one_pass(_: int) -> Iterator[Handed]:
+        return feed.batches()
+
+    return Batches(one_pass, wired.step, meter, ahead=wired.ahead, length=None, at_rest=at_rest)

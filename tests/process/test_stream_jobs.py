@@ -1,0 +1,102 @@
+"""Training from a stream: whatever dies, comes or goes, every record is trained exactly once."""
+
+import contextlib
+import threading
+
+import pytest
+
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from springtide.testing.faults import WITH_SERVERS, FaultPlan, Faults
+from tests.process import stream_counting
+
+pytestmark = pytest.mark.process
+
+BATCH = 32
+SILENCE_S = 2.0
+
+
+def spec(**more):
+    """A job that notices quickly, and never gives up."""
+    given = dict(
+        workers=2, servers=2, heartbeat_s=0.2, silence_s=SILENCE_S, server_silence_s=SILENCE_S, relaunches=1000,
+        backoff_s=0.0, drain_s=10, slots=128, checkpoints=CheckpointRules(every_s=0.5),
+    )  # fmt: skip
+    return JobSpec(name="stream", **(given | more))
+
+
+def job_of(folder, *, pause_s=0.005, linger_s=0.2, **more):
+    """A job that counts what is appended to the log of this folder."""
+    (folder / "count.py").write_text(stream_counting.SCRIPT)
+    arguments = [folder, BATCH, pause_s, {"linger_s": linger_s}]
+    return LocalCluster(folder / "count.py", arguments, spec=spec(**more), folder=folder / "runs")
+
+
+def check(folder, status, producer):
+    """Nothing is missing, nothing is twice."""
+    assert status.phase is Phase.FINISHED, status
+    assert status.samples == len(producer.records), status
+    assert not (wrong := stream_counting.differences(folder, producer.records)), wrong
+
+
+@contextlib.contextmanager
+def appending(producer, count, *, every_s=0.05):
+    """Records come all the while, unevenly."""
+    ended = threading.Event()
+
+    def append():
+        turn = 0
+        while not ended.wait(every_s):
+            turn += 1
+            producer.append(count, partition=turn % 3 if turn % 5 == 0 else None)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.timeout(240)
+def test_every_record_is_trained_once_though_each_kind_of_role_is_killed_and_the_job_and_the_stream_grow(tmp_path):
+    producer = stream_counting.Producer(tmp_path, partitions=3)
+    producer.append(500)
+    with job_of(tmp_path) as job:
+        with appending(producer, 40):
+            job.until(lambda status: status.samples > 500 and "worker-1" in job.pids())
+            assert job.kill("worker-1")
+            producer.grow(5)
+            before = len(producer.records)
+            job.until(lambda status: status.samples > before)
+            assert job.kill("master")
+            before = len(producer.records)
+            job.until(lambda status: status.term == 2 and status.samples > before and status.checkpoint)
+            assert job.kill("server-0")
+            job.scale(3)
+            before = len(producer.records)
+            job.until(lambda status: status.samples > before and status.workers_alive == 3)
+            job.scale(1)
+            producer.append(2000)  # a burst
+            job.until(lambda status: status.workers_alive == 1)
+        producer.append(7)
+        producer.seal()
+        status = job.wait()
+    check(tmp_path, status, producer)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(10))
+def test_random_faults_lose_and_repeat_no_record(tmp_path, seed):
+    plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 2.5), kinds=WITH_SERVERS)
+    producer = stream_counting.Producer(tmp_path, partitions=4, seed=seed)
+    with job_of(tmp_path) as job:
+        with appending(producer, 30):
+            done = Faults(plan, job).run(at_most=15)
+        producer.seal()
+        status = job.wait()
+    print(f"seed {seed}: {done}")
+    check(tmp_path, status, producer)
