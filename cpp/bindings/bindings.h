@@ -25,3 +25,4 @@ void bind_cache(nb::module_& m);       // cache.cpp: CachedBackend, VersionedBac
 void bind_fused(nb::module_& m);       // fused.cpp: pieces of a batch, copied or sent
 void bind_distinct(nb::module_& m);    // distinct.cpp: distinct integers, as torch.unique gives them
 void bind_messages(nb::module_& m);    // messages.cpp: messages of a Kafka consumer, as columns
+void bind_envelope(nb::module_& m);    // envelope.cpp: envelopes of a stream's records

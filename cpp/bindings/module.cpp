@@ -13,4 +13,5 @@ NB_MODULE(_native, m) {
   bind_fused(m);
   bind_distinct(m);
   bind_messages(m);
+  bind_envelope(m);
 }

@@ -85,10 +85,11 @@ class Fixed:
 
     def parse(self, bodies: Records) -> "_Rows":
         """Those of another width are bad."""
+        rows = bodies.structs(self.dtype)
+        if rows is not None:
+            return _Rows(self, rows, np.zeros(len(bodies), np.bool_))
         bad = bodies.sizes != self.dtype.itemsize
-        good = bodies[~bad] if bad.any() else bodies
-        rows = good.structs(self.dtype)
-        return _Rows(self, np.frombuffer(good.joined(), self.dtype) if rows is None else rows, bad)
+        return _Rows(self, np.frombuffer(bodies[~bad].joined(), self.dtype), bad)
 
 
 class _Rows:
@@ -104,9 +105,9 @@ class _Rows:
         return times
 
     def batch(self, keep: Mask) -> Any:
-        rows, kept = self._rows, keep[~self.bad]
-        if not kept.all():
-            rows = rows[kept]
+        rows = self._rows
+        if not keep.all():
+            rows = rows[keep[~self.bad]]
         tensors = {name: torch.from_numpy(_native(rows[name])) for name in self._how.dtype.names or ()}
         return tensors if self._how.to is None else self._how.to(tensors)
 

@@ -1,4 +1,4 @@
-"""Pure. What our own producers put around a record: 16 bytes that tell when it happened and whether it is whole.
+"""What our own producers put around a record: 16 bytes that tell when it happened and whether it is whole.
 
     f5 'S' 'T' version | CRC-32 of the rest | event time in microseconds, 8 bytes | body      (little-endian)
 
@@ -11,13 +11,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from springtide.data.stream.records import Bytes, Floats, Ints, Mask, Records, view_of
+from springtide import _native
+from springtide.data.stream import envelope_reference
+from springtide.data.stream.records import Bytes, Floats, Ints, Mask, Records
 
 MARK = b"\xf5ST\x01"
 HEAD = np.dtype([("mark", "S4"), ("crc", "<u4"), ("event_us", "<i8")])
 SIZE = HEAD.itemsize
 CRC_FROM = 8  # bytes before what the CRC covers
+BARE, WHOLE, DAMAGED = 0, 1, 2
+"""Of a record: no envelope, one that fits, one that does not (cpp/envelope.h)."""
+_core = _native if hasattr(_native, "open_envelopes") else envelope_reference
 
 
 class Opened(NamedTuple):
@@ -28,6 +34,9 @@ class Opened(NamedTuple):
     """When each happened, time of day in seconds; NaN where there was no envelope."""
     damaged: Mask
     """Those whose bytes are not what was sealed."""
+    bare: int
+    """How many had none."""
+    any_damaged: bool
 
 
 def seal(bodies: Sequence[bytes], event_at: Sequence[float]) -> list[bytes]:
@@ -57,38 +66,21 @@ def seal_rows(rows: Bytes, event_us: Ints) -> tuple[Bytes, Ints]:
 def unseal(records: Records) -> Opened:
     """Take envelopes off, where there are any."""
     count = len(records)
-    wrapped, heads = _heads(records)
-    event_at = np.full(count, np.nan)
-    damaged = np.zeros(count, np.bool_)
-    if not wrapped.any():
-        return Opened(records, event_at, damaged)
-    crcs = crc_each(records.payload, records.starts[wrapped] + CRC_FROM, records.ends[wrapped])
-    event_at[wrapped] = heads["event_us"] / 1e6
-    damaged[wrapped] = crcs != heads["crc"]
-    starts = records.starts + np.where(wrapped, SIZE, 0)
-    bodies = Records(records.payload, starts, records.ends, records.offsets, records.appended_at)
-    return Opened(bodies, event_at, damaged)
+    states, event_us = np.empty(count, np.uint8), np.empty(count, np.int64)
+    starts, ends = np.ascontiguousarray(records.starts), np.ascontiguousarray(records.ends)
+    bare, damaged = _core.open_envelopes(records.payload, starts, ends, states, event_us)
+    if bare == count:
+        return Opened(records, np.full(count, np.nan), np.zeros(count, np.bool_), bare, False)
+    event_at = event_us / 1e6
+    if bare:
+        event_at[states == BARE] = np.nan
+    inside = starts + (SIZE if not bare else np.where(states == BARE, 0, SIZE))
+    bodies = Records(records.payload, inside, ends, records.offsets, records.appended_at)
+    return Opened(bodies, event_at, states == DAMAGED, bare, damaged > 0)
 
 
-def crc_each(payload: Bytes, starts: Ints, ends: Ints) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+def crc_each(payload: Bytes, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
     """CRC-32 (as zlib has it) of each run of bytes."""
-    view, crc = view_of(payload), zlib.crc32
-    places = zip(starts.tolist(), ends.tolist(), strict=True)
-    return np.fromiter((crc(view[a:b]) for a, b in places), np.uint32, len(starts))
-
-
-def _heads(records: Records) -> tuple[Mask, np.ndarray[tuple[int], np.dtype[np.void]]]:
-    """Which records have an envelope, and what is on those."""
-    rows = records.rows()
-    if rows is not None and rows.shape[1] >= SIZE:
-        raw = np.ascontiguousarray(rows[:, :SIZE])
-        wrapped = np.all(raw[:, :4] == np.frombuffer(MARK, np.uint8), axis=1)
-    else:
-        large = np.flatnonzero(records.sizes >= SIZE)
-        raw = records.payload[records.starts[large][:, None] + np.arange(SIZE)]
-        marked = np.all(raw[:, :4] == np.frombuffer(MARK, np.uint8), axis=1)
-        wrapped = np.zeros(len(records), np.bool_)
-        wrapped[large[marked]] = True
-        raw = raw[marked]
-        return wrapped, np.ascontiguousarray(raw).view(HEAD).reshape(-1)
-    return wrapped, raw[wrapped].view(HEAD).reshape(-1)
+    out = np.empty(len(starts), np.uint32)
+    _core.crc32_each(payload, np.ascontiguousarray(starts), np.ascontiguousarray(ends), out)
+    return out

@@ -138,11 +138,13 @@ class Records:
             return None
         begin, size = int(self.starts[0]), int(self.ends[0] - self.starts[0])
         step = int(self.starts[1]) - begin if len(self) > 1 else size
-        even = step >= size and np.all(self.ends - self.starts == size) and np.all(np.diff(self.starts) == step)
-        return (begin, step, size) if even and size else None
+        if step < size or size == 0:
+            return None
+        even = (self.sizes == size).all() and (self.starts[1:] - self.starts[:-1] == step).all()
+        return (begin, step, size) if even else None
 
     def _adjacent(self) -> bool:
-        return bool(np.all(self.starts[1:] == self.ends[:-1]))
+        return bool((self.starts[1:] == self.ends[:-1]).all())
 
     @staticmethod
     def none() -> "Records":

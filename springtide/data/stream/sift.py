@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.data.stream import envelope
 from springtide.data.stream.decode import Decoder, Parsed, Unreadable
-from springtide.data.stream.records import Floats, Mask, Records
+from springtide.data.stream.records import Floats, Ints, Mask, Records
 
 OVERSIZED, CORRUPT, LATE = "oversized", "corrupt", "late"
+_FINE, _OVERSIZED, _CORRUPT, _LATE = range(4)
+_REASONS = ("", OVERSIZED, CORRUPT, LATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,56 +72,64 @@ KEPT_BYTES = 64 * 1024  # of the bytes of a dead letter
 def batch_of(partition: int, records: Records, rules: Rules, decoder: Decoder) -> Made:
     """A batch of the records that can be trained, letters for the others."""
     opened = envelope.unseal(records)
-    why = np.full(len(records), "", dtype="U9")
-    details: dict[int, str] = {}
+    why = np.zeros(len(records), np.uint8)
     if rules.max_record_bytes is not None:
-        why[records.sizes > rules.max_record_bytes] = OVERSIZED
-    why[opened.damaged & (why == "")] = CORRUPT
-    whole = why == ""
-    parsed = decoder.parse(opened.bodies[whole] if not whole.all() else opened.bodies)
-    places = np.flatnonzero(whole)
-    why[places[parsed.bad]] = CORRUPT
-    event_at = _happened(opened.event_at, parsed, places)
-    if rules.max_lateness_s is not None:
-        with np.errstate(invalid="ignore"):
-            why[(records.appended_at - event_at > rules.max_lateness_s) & (why == "")] = LATE
+        _note(why, records.sizes > rules.max_record_bytes, _OVERSIZED)
+    if opened.any_damaged:
+        _note(why, opened.damaged, _CORRUPT)
+    places = None if not why.any() else np.flatnonzero(why == _FINE)  # of those that are parsed; None: all are
+    parsed = decoder.parse(opened.bodies if places is None else opened.bodies[places])
+    _note(why, parsed.bad, _CORRUPT, places)
+    event_at = opened.event_at if parsed.event_at is None else _happened(opened.event_at, parsed.event_at, places)
+    if rules.max_lateness_s is not None:  # of a record that does not tell, the difference is NaN: never late
+        _note(why, records.appended_at - event_at > rules.max_lateness_s, _LATE)
+    details: dict[int, str] = {}
     batch = _decoded(parsed, why, places, details)
-    keep = why == ""
-    happened = np.where(np.isnan(event_at), records.appended_at, event_at)[keep]
-    letters = [] if keep.all() else _letters(partition, records, event_at, why, opened.damaged, details)
-    return Made(batch, int(keep.sum()), happened, letters)
+    happened = np.where(np.isnan(event_at), records.appended_at, event_at) if opened.bare else event_at
+    if not why.any():
+        return Made(batch, len(records), happened, [])
+    letters = _letters(partition, records, event_at, why, opened.damaged, details)
+    return Made(batch, len(records) - len(letters), happened[why == _FINE], letters)
 
 
-def _decoded(parsed: Parsed, why: Any, places: Any, details: dict[int, str]) -> Any:
+def _note(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None = None) -> None:
+    """These (of those at `places`) are left out, for this reason, unless they are already for another."""
+    if which.any():
+        found = np.flatnonzero(which) if places is None else places[which]
+        why[found[why[found] == _FINE]] = reason
+
+
+def _decoded(parsed: Parsed, why: NDArray[np.uint8], places: Ints | None, details: dict[int, str]) -> Any:
     """The batch; records that only decoding shows to be bad are noted on the way."""
     while True:
-        keep: Mask = why[places] == ""
+        keep: Mask = (why if places is None else why[places]) == _FINE
         if not keep.any():
             return None
         try:
             return parsed.batch(keep)
         except Unreadable as found:
-            bad = places[found.bad & keep]
-            why[bad] = CORRUPT
-            details.update(dict.fromkeys(bad.tolist(), str(found)))
+            bad = found.bad & keep
+            details.update(
+                dict.fromkeys(np.flatnonzero(bad).tolist() if places is None else places[bad].tolist(), str(found))
+            )
+            _note(why, bad, _CORRUPT, places)
 
 
-def _happened(told: Floats, parsed: Parsed, places: Any) -> Floats:
+def _happened(told: Floats, own: Floats, places: Ints | None) -> Floats:
     """What the envelope says, else what the record says."""
-    own = parsed.event_at
-    if own is None:
-        return told
+    if places is None:
+        return np.where(np.isnan(told), own, told)
     event_at = told.copy()
     event_at[places] = np.where(np.isnan(told[places]), own, told[places])
     return event_at
 
 
 def _letters(
-    partition: int, records: Records, event_at: Floats, why: Any, damaged: Mask, details: dict[int, str]
+    partition: int, records: Records, event_at: Floats, why: NDArray[np.uint8], damaged: Mask, details: dict[int, str]
 ) -> list[Letter]:
     letters = []
-    for i in np.flatnonzero(why != "").tolist():
-        size, reason = int(records.ends[i] - records.starts[i]), str(why[i])
+    for i in np.flatnonzero(why).tolist():
+        size, reason = int(records.ends[i] - records.starts[i]), _REASONS[why[i]]
         detail = details.get(i, "")
         if reason == CORRUPT and not detail:
             detail = "its checksum does not fit" if damaged[i] else "it cannot be decoded"

@@ -1,0 +1,27 @@
+// Envelopes of a stream's records (springtide/data/stream/envelope.py has their layout): which of many
+// records have one, whether its checksum fits, when the record happened. One pass, whole batches. Next:
+// bindings/envelope.cpp.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace springtide {
+
+enum EnvelopeState : uint8_t { kBare = 0, kWhole = 1, kDamaged = 2 };
+
+struct Envelopes {
+  uint64_t bare = 0;     // records without one
+  uint64_t damaged = 0;  // records whose checksum does not fit
+};
+
+// Record i is payload[starts[i], ends[i]). `states` and `event_us` have room for all; the time of a bare one
+// is 0. Throws BadInput when a record is not within the payload.
+Envelopes open_envelopes(std::span<const uint8_t> payload, std::span<const int64_t> starts,
+                         std::span<const int64_t> ends, uint8_t* states, int64_t* event_us);
+
+// CRC-32 of each run of bytes; the same refusal.
+void crc32_each(std::span<const uint8_t> payload, std::span<const int64_t> starts,
+                std::span<const int64_t> ends, uint32_t* out);
+
+}  // namespace springtide
