@@ -5,6 +5,7 @@ mapping each. The mapping goes when nothing refers to its array any more. In: re
 """
 
 import ctypes
+import mmap
 import os
 import weakref
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from springtide.data.stream.records import Bytes
 
-PROT_READ, PROT_WRITE, MAP_SHARED = 1, 2, 1
+PROT_READ, PROT_WRITE, MAP_SHARED, MADV_DONTNEED = 1, 2, 1, 4
 FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -21,6 +22,7 @@ _libc.mmap.argtypes = [
     ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
 ]  # fmt: skip
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
@@ -34,3 +36,14 @@ def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
     array: Bytes = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
     array.flags.writeable = to_write
     return array
+
+
+def let_go(array: Bytes, first: int, end: int) -> None:
+    """These bytes of a mapping for reading were read: they count no longer as this process's memory.
+
+    Whoever still has a view of them finds them again, in the page cache or on disk.
+    """
+    page = mmap.PAGESIZE
+    first, end = -(-first // page) * page, end // page * page
+    if end > first:
+        _libc.madvise(array.ctypes.data + first, end - first, MADV_DONTNEED)

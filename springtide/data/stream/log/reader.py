@@ -19,6 +19,7 @@ from springtide.data.stream.log.heads import Heads
 from springtide.data.stream.records import Bytes, Ints, Records
 
 NAP_S = 0.002  # a look costs about 10 us: 0.5% of a core while nothing comes
+KEPT_BYTES = 4 * 2**20  # of what was read stay mapped a partition: else a reader of many seems to grow without end
 SPARE_BYTES = 2**20  # mapped beyond what a segment should have: it is mapped anew when one large append takes more
 
 
@@ -103,6 +104,7 @@ class _Place:
         self._bases: list[int] = []
         self._base = -1
         self._data: Bytes = np.empty(0, np.uint8)
+        self._gone = 0  # bytes of it that were let go of
 
     def read(self, partition: int, first: int, most: int) -> Chunk | None:
         """The next records from `first` on, of one segment at most; None when nothing is told of any offset."""
@@ -145,6 +147,9 @@ class _Place:
         ends = ends[skip:]
         if base != self._base or int(ends[-1]) > len(self._data):
             self._map(base, int(ends[-1]))
+        if int(starts[0]) - self._gone >= 2 * KEPT_BYTES:
+            mapped.let_go(self._data, self._gone, int(starts[0]) - KEPT_BYTES)
+            self._gone = int(starts[0]) - KEPT_BYTES
         times = found["at_us"][skip:] / 1e6
         return Records(self._data, starts, ends, np.arange(first, first + len(ends)), times)
 
@@ -155,4 +160,4 @@ class _Place:
             self._data = mapped.map_file(handle, max(self._room, size))
         finally:
             os.close(handle)
-        self._base = base
+        self._base, self._gone = base, 0

@@ -12,6 +12,7 @@ from springtide import errors
 from springtide.data.stream import open as opening
 from springtide.data.stream.base import Stream
 from springtide.data.stream.log import heads, keeping, layout, stream, tail, writer
+from springtide.data.stream.log import reader as reading
 from springtide.data.stream.log.layout import Settings
 from springtide.domain.streams import Seen
 
@@ -191,6 +192,35 @@ def test_what_is_mapped_goes_when_nobody_refers_to_it(tmp_path: Path) -> None:
     del body
     gc.collect()
     assert data not in Path("/proc/self/maps").read_text()
+
+
+def test_what_was_read_does_not_count_as_memory_and_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "KEPT_BYTES", 2**20)
+    log = make(tmp_path / "log")
+    producer = log.writer()
+    for i in range(24):
+        producer.put(0, [bytes([i]) * 2**20])
+    reader = log.open()
+    reader.assign({0: 0})
+    chunks = []
+    while found := reader.poll(0, most=1):
+        chunks += found
+        np.sum(found[0].records.joined())
+    assert _resident(str(tmp_path / "log" / "p00000")) <= 4 * 2**20
+    assert [chunk.records.payload[chunk.records.starts[0]] for chunk in chunks] == list(range(24))
+
+
+def _resident(path: str) -> int:
+    """Bytes of this process's memory that are pages of files whose names begin so."""
+    total, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line[0] in "0123456789abcdef" and "-" in line.split()[0]:
+            ours = path in line
+        elif ours and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
 
 
 def test_a_large_append_is_mapped_anew(tmp_path: Path) -> None:
