@@ -1,8 +1,8 @@
 """What traffic will come to an online job: its past, kept in the folder of the run, and a forecast made of it.
 
-In: arrivals, from `master.online`, by the master's clock. Out: an `Outlook` from now on, in the stream's time. The past
-outlives the master, and the run: `traffic.jsonl` of an earlier one can be given. Forecasts are made elsewhere: one that
-fails or hangs changes nothing but the reason.
+In: arrivals, from `master.online`, by the master's clock. Out: an `Outlook` from now on, in steps of the stream's time.
+The past outlives the master, and the run: `traffic.jsonl` of an earlier one can be given. Forecasts are made elsewhere:
+one that fails or hangs changes nothing but the reason.
 """
 
 import math
@@ -54,7 +54,7 @@ class Foresight:
         first = self._file.points[0].at if self._file.points else math.inf
         for step in [*(one for one in given if one.at < first), *self._file.points]:
             began = step.at * self._speedup
-            self._traffic.arrive(began, began + step.seconds * self._speedup, step.samples)
+            self._traffic.arrive(began, began + step.seconds * self._speedup, step.samples * self._speedup)
         if given and not self._file.points:  # the next run finds it here
             self._file.add(*given)
         self._made: Outlook | None = None
@@ -82,9 +82,9 @@ class Foresight:
 
     def arrived(self, since: float, until: float, samples: float) -> None:
         """So many came between two moments of the clock."""
-        for step in self._traffic.arrive(self._stream(since), self._stream(until), samples):
-            at = step.number * STEP_S / self._speedup
-            self._file.add(TrafficStep(at=at, seconds=step.seconds / self._speedup, samples=step.samples))
+        for step in self._traffic.arrive(self._stream(since), self._stream(until), samples * self._speedup):
+            at, seconds = step.number * STEP_S / self._speedup, step.seconds / self._speedup
+            self._file.add(TrafficStep(at=at, seconds=seconds, samples=step.samples / self._speedup))
 
     async def outlook(self, now: float, arriving: float) -> Outlook:
         """From now on; `arriving`: samples a second of the clock in the last minutes."""
@@ -92,7 +92,7 @@ class Foresight:
         step = math.floor(at / STEP_S)
         history = self._traffic.history(at)
         if history is None:
-            mean = arriving / self._speedup
+            mean = arriving
             why = "nothing is known yet but the last minutes: taken to go on like that"
             return Outlook(
                 step_s=STEP_S, mean=(mean,) * COLD_STEPS, high=(mean * COLD_HIGH,) * COLD_STEPS, why=why
@@ -112,13 +112,13 @@ class Foresight:
         place = 0 if made is None else int((self._stream(now) - self._begins * STEP_S) // made.step_s)
         if made is None or not 0 <= place < len(made.mean):
             return None, None
-        return made.mean[place] * self._speedup, made.high[place] * self._speedup
+        return made.mean[place], made.high[place]
 
     def _show(self, made: Outlook) -> None:
-        """For the dashboard: as rates and times of the clock."""
+        """For the dashboard: by times of the clock."""
         shown = {
             "at": self._begins * STEP_S / self._speedup, "step_s": made.step_s / self._speedup, "why": made.why,
-            "mean": [one * self._speedup for one in made.mean], "high": [one * self._speedup for one in made.high],
+            "mean": made.mean, "high": made.high,
         }  # fmt: skip
         fresh = self._path.with_name(self._path.name + ".new")
         try:

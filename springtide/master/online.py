@@ -3,7 +3,8 @@
 In: ticks of `master.desk`, reports by way of `master.streams`. Out: events for the state machine, lines of the story
 (every decision with its reason, also to do nothing, each reason once), files of the run for forecasts, the dashboard
 and plots. Decides nothing itself: `planning.online.deciding` and `job.backups` do. What it has learned is journaled, so
-that a master that takes over goes on with it. Inside, times and rates are the stream's, which may run faster.
+that a master that takes over goes on with it. Decisions are made in the stream's time, which may run faster: then a
+second of the clock is many of it, and a sample stands for as many, so that rates are the same in both.
 
     look: what came, what waits, who is busy -> now and then: forecast -> decide -> Scaled, servers in proportion
 """
@@ -228,9 +229,9 @@ class Online:
         changed = self._state.planned.changed_at
         view = OnlineView(
             at=now * speedup, workers=max(rules.fewest, self._state.workers - self._notes.added),
-            backlog=float(self._streams.backlog), lag_s=self._streams.lag_s(now) * speedup, arrivals=arriving / speedup,
+            backlog=float(self._streams.backlog) * speedup, lag_s=self._streams.lag_s(now) * speedup, arrivals=arriving,
             utilization=observed.utilization(works), outlook=outlook,
-            capacity=tuple(one / speedup for one in capacity), pausing=bool(pausing),
+            capacity=capacity, pausing=bool(pausing),
             changed_at=-math.inf if changed is None else changed * speedup,
         )  # fmt: skip
         cold = self._foresight.cold and view.at >= self._planned_at + COLD_S

@@ -250,7 +250,10 @@ def test_a_day_in_minutes_looks_like_a_day(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, OnlineJob(on=True, rules=OnlineRules(most=2), speedup=288.0))
     world.go(100, traffic=2880, pace=5760, step_s=0.25)
     view = world.views[-1]
-    assert view.arrivals == pytest.approx(10, rel=0.05) and view.capacity[1] == pytest.approx(20, rel=0.05)
+    assert view.arrivals == pytest.approx(2880, rel=0.05) and view.capacity[1] == pytest.approx(5760, rel=0.05)
+    assert view.outlook.mean[0] == pytest.approx(2880, rel=0.05) and view.backlog < 288 * 2880
+    kept = read(world.files.traffic, TrafficStep)[-1]
+    assert kept.samples / kept.seconds == pytest.approx(2880, rel=0.05)
     assert len(read(world.files.traffic, TrafficStep)) == pytest.approx(48, abs=2)
     assert world.online.status(world.now).hours == pytest.approx(8, rel=0.05)
 
