@@ -220,7 +220,7 @@ class Online:
         speedup, rules = self._job.speedup, self._rules()
         arriving, _ = self._rates(now)
         outlook = await self._foresight.outlook(now, arriving)
-        capacity = observed.capacity(self._notes.seen, rules.most)
+        capacity = observed.capacity(self._notes.seen, rules.most, now=len(self._shape))
         if "workers" in self._state.planned.pinned:
             return self._leave("the number of workers was set by hand: `springtide scale` changes it")
         if capacity is None:
@@ -296,8 +296,8 @@ class Online:
     def _point(self, now: float, *, down: bool) -> OnlinePoint:
         arriving, trained = self._rates(now)
         mean, high = self._foresight.expected(now)
-        capacity = observed.capacity(self._notes.seen, self._job.rules.most)
         workers = len(self._shape)
+        capacity = observed.capacity(self._notes.seen, self._job.rules.most, now=workers)
         return OnlinePoint(
             at=self._foresight.wall(now), arriving=arriving, trained=trained,
             lag_s=self._streams.lag_s(now) * self._job.speedup, backlog=float(self._streams.backlog), workers=workers,

@@ -51,17 +51,19 @@ def noted(seen: Mapping[int, float], workers: int, rate: float) -> dict[int, flo
     return {**seen, workers: rate if before is None else before + FRESH * (rate - before)}
 
 
-def capacity(seen: Mapping[int, float], most: int) -> tuple[float, ...] | None:
+def capacity(seen: Mapping[int, float], most: int, *, now: int = 0) -> tuple[float, ...] | None:
     """Samples a second by number of workers, from none to `most`; None: nothing was measured.
 
-    With one number measured all others are taken in proportion, and beyond the largest nobody is believed to gain more
-    than in proportion.
+    All of them are read off one curve, since numbers were measured at other times, when the machines may have been
+    busier or less. It is raised or lowered to what the `now` workers that there are were seen to train last. Beyond the
+    largest number seen nobody is believed to gain more than in proportion.
     """
     if not seen:
         return None
     largest = max(seen)
     curve = curves.learn("async", [curves.Seen(workers, rate) for workers, rate in sorted(seen.items())])
-    known = [0.0, *(seen.get(workers, curve(workers)) for workers in range(1, most + 1))]
+    level = seen[now] / curve(now) if now in seen else 1.0
+    known = [0.0, *(level * curve(workers) for workers in range(1, most + 1))]
     for workers in range(largest + 1, most + 1):
-        known[workers] = min(known[workers], seen[largest] / largest * workers)
+        known[workers] = min(known[workers], level * curve(largest) / largest * workers)
     return tuple(known)

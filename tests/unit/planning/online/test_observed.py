@@ -27,16 +27,23 @@ def test_with_one_number_of_workers_seen_others_are_taken_in_proportion():
     assert capacity({}, 4) is None
 
 
-def test_with_more_the_curve_bends_and_what_was_measured_stays_as_it_was():
-    known = capacity({1: 100.0, 2: 180.0, 4: 300.0}, 8)
-    assert known[1:3] == (100, 180) and known[4] == 300
-    assert 180 < known[3] < 300 < known[8] < 600
+def test_with_more_the_curve_bends_and_is_what_the_workers_that_there_are_train_now():
+    seen = {1: 100.0, 2: 180.0, 4: 300.0}
+    known = capacity(seen, 8)
+    assert known[1] < known[2] < known[4] < known[8] < 600
+    slower = capacity({**seen, 2: 90.0}, 8, now=2)  # everything is slower than it was: so are other numbers
+    assert slower[2] == pytest.approx(90.0) and slower[4] < known[4]
+
+
+def test_a_number_that_was_measured_while_the_machine_was_busy_does_not_make_fewer_workers_the_better():
+    known = capacity({1: 379.0, 2: 300.0, 4: 290.0}, 4, now=1)
+    assert known[1] == pytest.approx(379.0) and known[1] <= known[2] <= known[4]
 
 
 @given(st.dictionaries(st.integers(1, 6), st.floats(1, 1e4), min_size=1), st.integers(1, 12))
 def test_beyond_the_largest_seen_nobody_gains_more_than_in_proportion(seen, most):
-    known, largest = capacity(seen, most), max(seen)
-    assert len(known) == most + 1 and known[0] == 0
+    known, largest = capacity(seen, max(most, max(seen))), max(seen)
+    assert known[0] == 0 and all(rate > 0 for rate in known[1:])
     for workers in range(largest + 1, most + 1):
         assert known[workers] <= known[largest] / largest * workers * (1 + 1e-9)
 
