@@ -43,6 +43,7 @@ BENCHES = {
     "dataworkers-walk": "springtide.bench.dataworkers_walk",
     "transfer": "springtide.bench.transfer",
     "dataworkers": "springtide.bench.dataworkers",
+    "online": "springtide.bench.online.closed_loop",
 }
 
 

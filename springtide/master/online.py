@@ -256,7 +256,7 @@ class Online:
         """Have as many as it says, and the backups."""
         rules, state, extra = self._job.rules, self._state, self._notes.backups
         before, self._scaling = self._scaling, scaling
-        if scaling.alert and scaling.alert != before.alert:
+        if scaling.alert and _kind(scaling.alert) != _kind(before.alert):
             self._doors.tell("alert", why=scaling.alert)
         wanted = min(rules.most, max(rules.fewest, scaling.workers + extra))
         if wanted == state.workers or pausing:
@@ -286,9 +286,8 @@ class Online:
     def _leave(self, why: str) -> None:
         """Nothing is changed: said once, numbers in it that move on are no news."""
         self._why = why
-        kind = _NUMBERS.sub("#", why)
-        if kind != self._said:
-            self._said = kind
+        if _kind(why) != self._said:
+            self._said = _kind(why)
             self._doors.tell("online", why=why, workers=self._state.workers)
 
     # ---- telling ----
@@ -339,3 +338,8 @@ class Online:
         kept = msgspec.msgpack.encode(self._notes)
         with self._doors.kept(entries.Share(NOTES_KEY, kept)):
             self._doors.record.share(NOTES_KEY, kept)
+
+
+def _kind(said: str) -> str:
+    """Without its numbers: when only they move on, it is no news."""
+    return _NUMBERS.sub("#", said)

@@ -187,7 +187,8 @@ def test_a_number_set_by_hand_stays(world):
 
 
 def test_that_nobody_keeps_up_is_an_alert_told_once(world):
-    world.answer = lambda view: Scaling(workers=4, why="all there are", alert="cannot keep up: 900 samples/s come")
+    alert = "cannot keep up: {:.0f} samples/s come"
+    world.answer = lambda view: Scaling(workers=4, why="all there are", alert=alert.format(view.at))
     world.go(40, traffic=900)
     world.arrive()
     world.go(60, traffic=900)

@@ -1,0 +1,126 @@
+"""The closed loop of an online job with real processes: workers follow the traffic, whatever dies meanwhile."""
+
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+
+from springtide.bench.online import running
+from springtide.domain.job import Phase
+from springtide.domain.online import OnlineRules
+from springtide.domain.online_job import OnlineJob
+from springtide.telemetry import events
+
+pytestmark = pytest.mark.process
+
+PAUSE_S = 0.05
+ONE = running.BATCH / PAUSE_S  # records a second of one worker, at most
+QUICK = OnlineJob(on=True, rules=OnlineRules(most=2, start_s=600.0), speedup=300.0, every_s=60.0)
+"""Five minutes of the stream pass in a second: it is planned every two."""
+
+
+def job_of(folder, producer, online=QUICK):
+    return running.job_of(folder, producer, online, pause_s=PAUSE_S, cpu=None, checkpoint_s=0.5)
+
+
+def scaled(job, workers):
+    """Whether it was decided to have so many."""
+    return any(
+        event["event"] == "decision" and f"to {workers} workers" in str(event["what"]) for event in job.story
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(240)
+def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of_a_scaling(tmp_path):
+    producer = running.Producer(tmp_path, lambda _: 1.2 * ONE, partitions=4)
+    with job_of(tmp_path, producer) as job:
+        job.until(lambda status: status.online is not None)
+        producer.start()
+        job.until(lambda status: scaled(job, 2))
+        assert job.kill("master")
+        status = job.until(lambda now: now.term == 2 and now.workers_alive == 2)
+        job.until(lambda now: now.online is not None and now.online.capacity is not None)
+        assert "worker-1" in job.pids() and status.workers_wanted == 2
+        producer.seal()
+        ended = job.wait()
+    assert ended.phase is Phase.FINISHED and ended.online.scalings >= 1 and ended.online.worker_hours > 0
+    assert running.miscounted(tmp_path, producer.appended) == 0
+    why = next(str(event["why"]) for event in job.story if "to 2 workers" in str(event.get("what", "")))
+    assert "samples/s come" in why
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_traffic_that_ebbs_lets_workers_go(tmp_path):
+    began = time.time()
+    producer = running.Producer(tmp_path, lambda now: 1.5 * ONE if now < began + 25 else 0.2 * ONE, partitions=4)
+    with job_of(tmp_path, producer) as job:
+        producer.start()
+        job.until(lambda status: status.workers_alive == 2)
+        job.until(lambda status: status.workers_wanted == 1 and status.workers_alive == 1)
+        producer.seal()
+        ended = job.wait()
+    assert ended.phase is Phase.FINISHED and running.miscounted(tmp_path, producer.appended) == 0
+
+
+SLOW = """
+import time
+def forecast(history, steps):
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_forecaster_that_hangs_or_is_killed_costs_nothing_but_its_forecast(tmp_path, monkeypatch):
+    (tmp_path / "slow_forecaster.py").write_text(SLOW)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    online = OnlineJob(on=True, rules=QUICK.rules, speedup=300.0, every_s=60.0, forecaster="slow_forecaster:forecast")
+    producer = running.Producer(tmp_path, lambda _: 1.5 * ONE, partitions=4)
+    with job_of(tmp_path, producer, online) as job:
+        producer.start()
+        job.until(lambda status: status.workers_wanted == 2)
+        found = wait_for_forecaster(job)
+        os.kill(found, signal.SIGKILL)
+        job.until(lambda status: status.online is not None and "failed" in status.online.forecast_trouble)
+        producer.seal()
+        ended = job.wait()
+    assert ended.phase is Phase.FINISHED and running.miscounted(tmp_path, producer.appended) == 0
+
+
+def wait_for_forecaster(job):
+    """The process of the master's forecaster."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                command, status = path.read_bytes(), (path.parent / "status").read_text()
+            except OSError:
+                continue
+            if b"forecasting.answering" in command and f"PPid:\t{job.pids().get('master')}" in status:
+                return int(path.parent.name)
+        time.sleep(0.05)
+    raise AssertionError("no forecaster was started")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_time_of_day_that_jumps_scales_nobody(tmp_path, monkeypatch):
+    jumped = [0.0]
+    producer = running.Producer(tmp_path, lambda _: 0.4 * ONE, partitions=4, clock=lambda: time.time() + jumped[0])
+    with job_of(tmp_path, producer) as job:
+        job.until(lambda status: status.online is not None)
+        producer.start()
+        job.until(lambda status: status.online.capacity is not None)
+        for jump in (7200.0, -86_400.0, 0.0):
+            jumped[0] = jump
+            before = job.status.samples
+            job.until(lambda status, before=before: status.samples > before + 5 * ONE * 0.4)
+            assert job.status.online.lag_s / QUICK.speedup < 30.0
+        producer.seal()
+        ended = job.wait()
+    assert ended.phase is Phase.FINISHED and ended.workers_wanted == 1
+    assert not [event for event in events.read(job.files.events) if event["event"] == "alert"]
+    assert running.miscounted(tmp_path, producer.appended) == 0
