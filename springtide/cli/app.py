@@ -13,6 +13,7 @@ import typer
 
 from springtide import errors
 from springtide.cli import brain, streams, trying, watching
+from springtide.cli.exporting import ExportOptions
 from springtide.cli.grouped import taking
 from springtide.cli.online import OnlineOptions
 from springtide.cli.options import RUNS, Debug, Job, Json, KeepingOptions, Runs
@@ -101,7 +102,7 @@ Example:
   springtide run train.py --servers 2 --workers 2 -- --epochs 3
 """,
 )
-@taking(keeping=KeepingOptions, following=OnlineOptions)
+@taking(keeping=KeepingOptions, following=OnlineOptions, exporting=ExportOptions)
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")],
     arguments: ScriptArguments = None,
@@ -140,6 +141,7 @@ def run(
     *,
     keeping: KeepingOptions,
     following: OnlineOptions,
+    exporting: ExportOptions,
 ) -> int:
     """Run a training script on this machine: one master, parameter servers, workers.
 
@@ -157,7 +159,7 @@ def run(
         data_worker_cpu=data_worker_cpu, poison=poison, guards=guards, grace_s=grace,
         checkpoint_every_s=keeping.checkpoint_every, checkpoint_dir=keeping.checkpoint_dir,
         checkpoint_url=keeping.checkpoint_url, upload_every_s=keeping.upload_every, mirror=keeping.mirror,
-        resume=keeping.resume, following=following, as_json=as_json, debug=debug,
+        resume=keeping.resume, following=following, exporting=exporting, as_json=as_json, debug=debug,
     )  # fmt: skip
     return verb.run(options)
 

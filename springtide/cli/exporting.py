@@ -1,27 +1,34 @@
-"""`springtide export --every`: exports of a job again and again.
+"""Exports of a job again and again: `springtide export --every`, and the process that does it for `springtide run`.
 
-In: a job's checkpoints. Out: exports at a URL (export/following.py), a line for each on standard output. What goes
-wrong here is no trouble for the job.
+In: a job's checkpoints. Out: exports at a URL (export/following.py), a line for each on standard output. In a process
+of its own: collecting a model takes memory and time, and what goes wrong there is no trouble for the job.
 """
 
-import re
+import asyncio
 import signal
 import sys
 import threading
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
 
 from springtide import errors
 from springtide.checkpoint.places import place_of
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.telemetry import logs
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 AGAIN_S = 5.0  # after one that failed
+LAST_S = 120.0  # for the last export, after the job has ended
 
 
-def seconds(text: str) -> float:
-    """A duration such as 90, 30s, 5m or 1h."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
-    if found is None or float(found[1]) <= 0:
-        raise errors.BadInput(f"{text!r} is no duration: wanted seconds, or a number with s, m, h or d, such as 5m")
-    return float(found[1]) * UNITS[found[2]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """Of `springtide run`."""
+
+    export_to: Annotated[str, typer.Option(help="Export the model there while it trains.", metavar="URL")] = ""
+    export_every: Annotated[str, typer.Option(help="How often, such as 5m.", metavar="TIME")] = "5m"
 
 
 def follow(
@@ -50,3 +57,62 @@ def follow(
             print(f"export {card.number} ({what}): {card.rows:,} rows, {card.samples:,} samples trained", flush=True)
         if last:
             return 1 if said else 0
+
+
+class Exporter:
+    """The process that exports while a job runs. One that dies is started again; its words are in the job's logs."""
+
+    def __init__(self, files: logs.RunFiles, rules: CheckpointRules, url: str, *, every_s: float) -> None:
+        if not rules.on:
+            raise errors.BadInput(
+                "--export-to needs checkpoints, which exports are made of; leave out --checkpoint-every 0"
+            )
+        self._log, self._stopping = files.logs / "exports.log", False
+        where = f"{rules.folder}/{files.root.name}" if rules.folder else str(files.checkpoints)
+        self._command = [sys.executable, "-m", "springtide.cli.exporting", where, url, f"{every_s:g}"]
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """From now on, in the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def end(self) -> None:
+        """The job has ended: have its last checkpoint exported, unless that takes too long."""
+        self._stopping = True
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        if self._task is not None:
+            try:
+                await asyncio.wait_for(self._task, LAST_S)
+            except TimeoutError:
+                if self._process is not None and self._process.returncode is None:
+                    self._process.kill()
+                    await self._process.wait()
+
+    async def _keep(self) -> None:
+        while not self._stopping:
+            with self._log.open("ab") as out:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
+                )
+            await self._process.wait()
+            if not self._stopping:
+                await asyncio.sleep(AGAIN_S)
+
+
+def main() -> int:
+    """The process: WHERE URL SECONDS. Standard input is a pipe that `springtide run` holds: it ends when that does."""
+    where, url, every = sys.argv[1:]
+    ended = threading.Event()
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        ended.set()
+
+    threading.Thread(target=watch, name="springtide-exporter", daemon=True).start()
+    return follow(where, url, every_s=float(every), ended=ended)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

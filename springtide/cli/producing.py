@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from springtide import errors
-from springtide.cli import exporting
+from springtide.cli import online
 from springtide.data.stream import makers, traffic
 from springtide.data.stream import produce as producing
 from springtide.data.stream.base import Stream
@@ -96,7 +96,7 @@ def open_or_make(url: str, into: "Into") -> Stream:
     """The stream; a log that is not there is made, one with fewer partitions than asked for grows."""
     given = {
         "retain_bytes": None if into.retain is None else parse_memory(into.retain),
-        "retain_s": None if into.retain_age is None else exporting.seconds(into.retain_age),
+        "retain_s": None if into.retain_age is None else online.seconds("--retain-age", into.retain_age),
         "segment_bytes": None if into.segment is None else parse_memory(into.segment),
     }
     given = {name: value for name, value in given.items() if value is not None}

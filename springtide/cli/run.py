@@ -19,6 +19,7 @@ import msgspec
 from springtide import errors
 from springtide.cli import feeding, keeping, outcome, sizing, view
 from springtide.cli import online as streams
+from springtide.cli.exporting import Exporter, ExportOptions
 from springtide.domain import caching, job, own_machine, resources
 from springtide.domain.guarding import GuardRules
 from springtide.domain.straggling import StragglerRules
@@ -71,6 +72,7 @@ class RunOptions:
     mirror: bool = False
     resume: str = ""
     following: streams.OnlineOptions = field(default_factory=streams.OnlineOptions)
+    exporting: ExportOptions = field(default_factory=ExportOptions)
     as_json: bool = False
     debug: bool = False
 
@@ -133,10 +135,13 @@ def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messag
         arguments=options.arguments, threads_per_worker=sizes.threads, port=options.port,
         grace_s=options.grace_s, debug=options.debug,
     )  # fmt: skip
-    return asyncio.run(_run(plan, files, witness)), files
+    exporter = exporter_of(options, spec, files)
+    return asyncio.run(_run(plan, files, witness, exporter)), files
 
 
-async def _run(plan: RunPlan, files: logs.RunFiles, witness: Witness | None) -> messages.JobStatus:
+async def _run(
+    plan: RunPlan, files: logs.RunFiles, witness: Witness | None, exporter: Exporter | None
+) -> messages.JobStatus:
     shown = view.open_view(plan, files)
     platform = LocalPlatform(files, shown.say)
     agent = Agent(plan, files, platform, shown.say)
@@ -162,7 +167,22 @@ async def _run(plan: RunPlan, files: logs.RunFiles, witness: Witness | None) -> 
             witness(status, files, shown.say)
 
     with shown:
-        return await agent.run(seen)
+        if exporter is not None:
+            exporter.begin()
+        try:
+            return await agent.run(seen)
+        finally:
+            if exporter is not None:
+                await exporter.end()
+
+
+def exporter_of(options: RunOptions, spec: job.JobSpec, files: logs.RunFiles) -> Exporter | None:
+    """Who exports the model while it trains, if that is wished."""
+    asked = options.exporting
+    if not asked.export_to:
+        return None
+    every_s = streams.seconds("--export-every", asked.export_every)
+    return Exporter(files, spec.checkpoints, asked.export_to, every_s=every_s)
 
 
 def size_of(options: RunOptions, script: pathlib.Path, name: str, limits: resources.Limits) -> sizing.Start:

@@ -1,20 +1,10 @@
 import threading
 
-import pytest
-
-from springtide import errors
 from springtide.cli import exporting
 from springtide.export import files
 from tests.unit.checkpoint import stores
 from tests.unit.export.test_collect import outlined
 from tests.unit.export.test_following import OUTLINE
-
-
-def test_durations_have_units():
-    assert [exporting.seconds(text) for text in ("90", "30s", "5m", "1.5h")] == [90.0, 30.0, 300.0, 5400.0]
-    for text in ("", "5 minutes", "-3", "0", "m"):
-        with pytest.raises(errors.BadInput, match="no duration"):
-            exporting.seconds(text)
 
 
 def test_what_is_newest_is_exported_until_told_to_end_and_then_once_more(tmp_path, monkeypatch, capsys):
