@@ -44,6 +44,7 @@ BENCHES = {
     "transfer": "springtide.bench.transfer",
     "dataworkers": "springtide.bench.dataworkers",
     "online": "springtide.bench.online.closed_loop",
+    "stream": "springtide.bench.stream",
 }
 
 

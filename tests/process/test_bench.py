@@ -27,6 +27,7 @@ GOALS = {
     "migrate": {"bandwidth_vs_loopback": 0.5},
     "rescale": {"p99_vs_before": 2, "longest_gap_vs_p99_step": 3, "vs_stop_restart": 20},
     "hot-server": {"degraded_vs_stop_restart": 0.2},
+    "stream": {"kafka_vs_bare": 0.7},
     "plan": {"seconds_2000_jobs": 2, "quality_vs_exact": 0.99},
     "fit": {"mape": 0.1},
     "autotune": {"vs_best": 0.9},

@@ -48,6 +48,7 @@ class Reading:
         raise AssertionError(f"only {sum(map(len, self.bodies.values()))} of {count} records came in a minute")
 
 
+@pytest.mark.soak  # test_kafka_jobs.py kills the broker of a whole job
 def test_a_reader_goes_on_where_it_stood_when_the_broker_is_killed_and_starts_again_and_finds_new_partitions(broker):
     from springtide.data.stream.kafka.stream import open_url
 

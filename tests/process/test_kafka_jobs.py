@@ -1,0 +1,91 @@
+"""Training from a real Kafka broker: it is killed, hangs, and each record is trained exactly once all the same."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing import kafka_broker
+from springtide.testing.cluster import LocalCluster
+from tests.process import stream_counting
+
+pytestmark = [
+    pytest.mark.extra("confluent_kafka"),
+    pytest.mark.process,
+    pytest.mark.skipif(bool(kafka_broker.missing()), reason=kafka_broker.missing()),
+]
+
+BATCH = 32
+
+
+def fill(url, count, *, partitions):
+    """Numbered records, to all partitions in turn: what stream_counting's script counts."""
+    from springtide.data.stream.open import open_stream
+
+    rows = np.random.default_rng(8).zipf(1.3, size=(count, 3)).astype(np.int64) % 1000
+    rows[:, 0] = np.arange(count)
+    stream = open_stream(url)
+    assert stream.partitions() == partitions
+    writer = stream.writer()
+    for number in range(partitions):
+        mine = rows[number::partitions]
+        writer.append(number, mine.tobytes(), 24 * np.arange(1, len(mine) + 1, dtype=np.int64))
+    writer.close()
+    stream.close()
+    return rows
+
+
+def job_of(folder, url, *, pause_s, servers=1):
+    """Two workers, until where the topic ends now."""
+    spec = JobSpec(
+        name="kafka", workers=2, servers=servers, heartbeat_s=0.2, silence_s=2.0, server_silence_s=2.0, relaunches=1000,
+        backoff_s=0.0, drain_s=10, slots=128, checkpoints=CheckpointRules(every_s=0.5),
+    )  # fmt: skip
+    (folder / "count.py").write_text(stream_counting.SCRIPT)
+    arguments = [folder, BATCH, pause_s, {"linger_s": 0.2, "until": "now", "url": url}]
+    return LocalCluster(folder / "count.py", arguments, spec=spec, folder=folder / "runs")
+
+
+def check(folder, status, rows):
+    """Nothing is missing, nothing is twice."""
+    assert status.phase is Phase.FINISHED, status
+    assert status.samples == len(rows), status
+    assert not (wrong := stream_counting.differences(folder, rows)), wrong
+
+
+@pytest.mark.timeout(240)
+def test_each_record_is_trained_once_though_broker_and_worker_are_killed(tmp_path):
+    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3) as broker:
+        url = broker.url("counts", queued_min_messages="1", fetch_message_max_bytes="2000")  # so that much is to come
+        rows = fill(url, 3000, partitions=3)
+        with job_of(tmp_path, url, pause_s=0.02) as job:
+            job.until(lambda status: status.samples > 300)
+            broker.kill()
+            assert job.kill("worker-1")
+            broker.start()
+            check(tmp_path, job.wait(), rows)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_each_record_is_trained_once_though_the_broker_hangs_for_half_a_minute_and_everyone_is_killed(tmp_path):
+    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3) as broker:
+        url = broker.url("counts", queued_min_messages="1", fetch_message_max_bytes="2000")
+        rows = fill(url, 30_000, partitions=3)
+        with job_of(tmp_path, url, pause_s=0.05, servers=2) as job:
+            job.until(lambda status: status.samples > 300)
+            broker.stop()
+            waker = threading.Timer(30.0, broker.wake)
+            waker.start()
+            assert job.kill("worker-0")
+            assert job.kill("master")
+            waker.join()
+            before = job.status.samples
+            job.until(lambda status: status.samples > before + 600)
+            assert job.kill("server-0")
+            broker.kill()
+            job.scale(3)
+            broker.start()
+            check(tmp_path, job.wait(), rows)
