@@ -46,8 +46,7 @@ class LogReader:
         old = self._places
         self._places = {}
         for partition in sorted(positions):
-            folder = layout.partition_folder(self._folder, partition)
-            self._places[partition] = old.get(partition) or _Place(folder, self._heads.rows[partition], self._room)
+            self._places[partition] = old.get(partition) or self._place(partition)
         self._order = np.fromiter(self._places, np.int64, len(self._places))
         self._at = np.fromiter((positions[partition] for partition in self._places), np.int64, len(self._places))
 
@@ -70,6 +69,10 @@ class LogReader:
         """Let go of the files."""
         self._places = {}
         self._order = np.empty(0, np.int64)
+
+    def _place(self, partition: int) -> "_Place":
+        folder = layout.partition_folder(self._folder, partition)
+        return _Place(folder, self._heads.rows[partition], self._room)
 
     def _sweep(self, most: int) -> list[Chunk]:
         """Once around the partitions that have something, beginning after the one that was last served."""
