@@ -45,6 +45,7 @@ BENCHES = {
     "dataworkers": "springtide.bench.dataworkers",
     "online": "springtide.bench.online.closed_loop",
     "stream": "springtide.bench.stream",
+    "shuffle": "springtide.bench.shuffle",
 }
 
 

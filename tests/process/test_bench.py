@@ -36,6 +36,7 @@ GOALS = {
     "auc-xdeepfm": {"auc_difference": 0.0006, "lost_or_repeated": 0},
     "exactly-once": {"cost_vs_identity_off": 1.03},
     "checkpoint": {"cost_share": 0.03, "stall_vs_p99_step": 1.5, "blocking_vs_memcpy": 1.15},
+    "shuffle": {"drain_vs_none": 5, "extra_traffic": 0.1},
     "train": {"vs_pytorch_widedeep": 1, "vs_pytorch_dlrm": 1, "vs_torchrec": 1, "wait_share": 0.15},
 }
 
