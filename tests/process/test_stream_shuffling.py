@@ -1,0 +1,95 @@
+"""Workers give each other batches of a stream: whether owner or receiver is killed, each record is trained once."""
+
+import signal
+
+import pytest
+
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing.cluster import LocalCluster
+from tests.process import stream_counting
+
+pytestmark = pytest.mark.process
+
+BATCH = 16
+NOTING = """
+import os as _os
+import pathlib as _pathlib
+import sys as _sys
+import springtide.train.shuffling.unit as _unit
+
+_took = _unit.Unit.peer_sent
+
+
+def _noted(self, peer, run):
+    (_pathlib.Path(_sys.argv[1]) / f"{_os.environ['SPRINGTIDE_MEMBER']} took from {peer}").touch()
+    _took(self, peer, run)
+
+
+_unit.Unit.peer_sent = _noted
+"""
+
+
+def job_of(folder, *, workers=3, pause_s=0.05, shuffle="advanced"):
+    """One that notes which worker has taken a batch from which."""
+    (folder / "count.py").write_text(NOTING + stream_counting.SCRIPT)
+    spec = JobSpec(
+        name="shuffled", workers=workers, servers=1, heartbeat_s=0.2, silence_s=2.0, server_silence_s=2.0,
+        relaunches=1000, backoff_s=0.0, drain_s=10, slots=64, checkpoints=CheckpointRules(every_s=0.5),
+    )  # fmt: skip
+    arguments = [folder, BATCH, pause_s, {"linger_s": 0.2, "shuffle": shuffle}]
+    return LocalCluster(folder / "count.py", arguments, spec=spec, folder=folder / "runs")
+
+
+def given(folder):
+    """Who has taken from whom: (receiver, owner with its life)."""
+    notes = [path.name.split(" took from ") for path in folder.glob("worker-* took from *")]
+    return {(receiver, owner) for receiver, owner in notes}
+
+
+def until_given(folder, job, producer, *, but=()):
+    """Go on producing more than one worker can train, until a batch is taken from an owner other than these."""
+
+    def found(_=None):
+        producer.append(12)
+        return sorted(pair for pair in given(folder) if pair[1] not in but)
+
+    job.until(found)
+    return found()[0]
+
+
+def check(folder, status, producer):
+    assert status.phase is Phase.FINISHED, status
+    assert not (wrong := stream_counting.differences(folder, producer.records)), wrong
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.soak)])
+def test_one_partition_is_trained_by_all_and_exactly_once_though_its_owner_and_a_receiver_are_killed(tmp_path, workers):
+    producer = stream_counting.Producer(tmp_path, partitions=1)
+    with job_of(tmp_path, workers=workers) as job:
+        _, owner = until_given(tmp_path, job, producer)
+        assert job.kill(owner.partition(".")[0])
+        receiver, _ = until_given(tmp_path, job, producer, but={owner})
+        assert job.kill(receiver)
+        producer.append(300)
+        producer.seal()
+        status = job.wait()
+    check(tmp_path, status, producer)
+    assert len({owner for _, owner in given(tmp_path)}) >= 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("shuffle", ["basic", "advanced"])
+def test_a_receiver_that_is_stopped_holds_nothing_up(tmp_path, shuffle):
+    producer = stream_counting.Producer(tmp_path, partitions=1)
+    producer.append(4000)
+    with job_of(tmp_path, shuffle=shuffle) as job:
+        receiver, _ = until_given(tmp_path, job, producer)
+        assert job.signal(receiver, signal.SIGSTOP)
+        before = job.status.samples
+        job.until(lambda status: status.samples > before + 1000)
+        producer.seal()
+        status = job.wait()
+    check(tmp_path, status, producer)
