@@ -89,7 +89,8 @@ def lags(times: Floats, offsets: Ints, appended: Floats) -> Floats:
 def waiting(times: Floats, offsets: Ints, appended: Floats) -> Ints:
     """At each time, how many records of a partition have come and are not trained."""
     there: Ints = np.searchsorted(appended, times, side="right").astype(np.int64)
-    return np.maximum(there - offsets, np.int64(0))
+    waits: Ints = np.maximum(there - offsets, np.int64(0))
+    return waits
 
 
 def drained_at(times: Floats, amount: Floats, *, since: float, calm: float) -> float | None:

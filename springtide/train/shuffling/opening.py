@@ -10,7 +10,6 @@ from springtide import errors
 from springtide.domain.leases import Holder
 from springtide.rpc.messages import Welcome
 from springtide.rpc.shuffling import Shufflers
-from springtide.train import connect
 from springtide.train.link import Link
 from springtide.train.shuffling.peers import Peers
 from springtide.train.shuffling.unit import Unit, strategy_named
@@ -26,6 +25,8 @@ def open_unit(
     unit = Unit(to_master.hands, strategy=chosen, queue=queue, seed=welcome.seed * 65537 + welcome.rank)
     if chosen == "none":
         return unit
+    from springtide.train import connect  # brings torch, which units by themselves do without
+
     name = str(Holder(welcome.rank, welcome.incarnation))
     try:
         peers = Peers(unit, welcome.secret, name, host=connect.own_host(welcome))
