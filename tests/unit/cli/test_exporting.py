@@ -1,7 +1,14 @@
+import asyncio
+import sys
 import threading
 
+import pytest
+
+from springtide import errors
 from springtide.cli import exporting
+from springtide.domain.checkpoints import CheckpointRules
 from springtide.export import files
+from springtide.telemetry import logs
 from tests.unit.checkpoint import stores
 from tests.unit.export.test_collect import outlined
 from tests.unit.export.test_following import OUTLINE
@@ -26,3 +33,41 @@ def test_what_is_newest_is_exported_until_told_to_end_and_then_once_more(tmp_pat
     assert files.numbers(url) == [4, 3, 1]
     said = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in said] == ["export 1 (whole)", "export 3 (since 1)", "export 4 (since 3)"]
+
+
+def test_an_exporter_that_dies_is_started_again_and_ends_with_the_job(tmp_path, monkeypatch):
+    """The process is a stand-in that notes its starts, dies the first time, and then waits for its input to end."""
+    note = tmp_path / "starts"
+    script = (
+        "import pathlib, sys\n"
+        f"note = pathlib.Path({str(note)!r})\n"
+        "note.write_text((note.read_text() if note.exists() else '') + 'x')\n"
+        "if note.read_text() == 'x': sys.exit(3)\n"
+        "print('waits', flush=True)\n"
+        "sys.stdin.read()\n"
+        "print('the last export')\n"
+    )
+    run = files_of_run(tmp_path)
+    monkeypatch.setattr(exporting, "AGAIN_S", 0.01)
+    exporter = exporting.Exporter(run, CheckpointRules(every_s=30), "exports", every_s=300)
+    assert exporter._command[-3:] == [str(run.checkpoints), "exports", "300"]
+    exporter._command = [sys.executable, "-S", "-c", script]
+
+    async def job():
+        exporter.begin()
+        while "waits" not in (run.logs / "exports.log").read_text():
+            await asyncio.sleep(0.01)
+        await exporter.end()
+
+    (run.logs / "exports.log").touch()
+    asyncio.run(job())
+    assert note.read_text() == "xx" and (run.logs / "exports.log").read_text().splitlines()[-1] == "the last export"
+
+
+def test_exports_need_checkpoints(tmp_path):
+    with pytest.raises(errors.BadInput, match="--export-to needs checkpoints"):
+        exporting.Exporter(files_of_run(tmp_path), CheckpointRules(every_s=0), "exports", every_s=300)
+
+
+def files_of_run(folder):
+    return logs.make_run(folder, "demo")
