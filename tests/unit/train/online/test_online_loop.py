@@ -32,14 +32,14 @@ def decode(bodies):
 class Log:
     """A log with numbered records."""
 
-    def __init__(self, folder, partitions=2):
-        self.stream = create(folder / "log", Settings(partitions=partitions))
+    def __init__(self, folder, **settings):
+        self.stream = create(folder / "log", Settings(**{"partitions": 2} | settings))
         self.writer, self.count, self.url = self.stream.writer(), 0, f"log://{folder}/log"
 
-    def append(self, count, partition=0):
+    def append(self, count, partition=0, at=None):
         numbers = np.arange(self.count, self.count + count, dtype="<u8")
         self.count += count
-        self.writer.append(partition, numbers.tobytes(), 8 * np.arange(1, count + 1, dtype=np.int64))
+        self.writer.append(partition, numbers.tobytes(), 8 * np.arange(1, count + 1, dtype=np.int64), at=at)
         self.writer.flush()
 
     def seal(self):
@@ -193,6 +193,38 @@ def test_rows_of_ids_that_never_come_back_go_by_the_streams_own_time(log):
         most = max(most, len(counts()))
     assert most <= 12 * B, "ids of the last hundred seconds, ten of which are a batch"
     assert counts().keys() <= set(range(log.count - 12 * B, log.count)) and len(counts()) >= 10 * B
+
+
+def test_what_retention_deletes_before_it_was_read_is_counted_and_the_rest_is_trained(tmp_path, caplog):
+    log = Log(tmp_path, partitions=1, segment_bytes=8 * 50, retain_bytes=8 * 200)
+    log.append(60)
+    job, model, optimizer, batches, counts = prepared(log)
+    for batch in batches:
+        step(model, optimizer, batch)
+        break
+    for _ in range(20):
+        log.append(50)  # the loop does not look: most of it is gone when it does
+    kept = log.stream.bounds()[0].start
+    assert kept > 500
+    log.seal()
+    for batch in batches:
+        step(model, optimizer, batch)
+    job.finish()
+    assert counts() == dict.fromkeys([*range(B), *range(kept, log.count)], 1.0)
+    assert job._link.latest.stream.expired == kept - B
+    assert "deleted by the stream's retention" in caplog.text
+
+
+def test_a_clock_that_jumps_changes_nothing_but_the_lag_that_is_shown(log):
+    for number in range(12):
+        log.append(B, partition=number % 2, at=[1e9, 4e9, 2e9][number % 3])
+    log.seal()
+    job, model, optimizer, batches, counts = prepared(log)
+    for batch in batches:
+        step(model, optimizer, batch)
+    job.finish()
+    assert counts() == dict.fromkeys(range(log.count), 1.0)
+    assert job._link.latest.stream.records == log.count and job._link.latest.stream.lag_p50_s >= 0.0
 
 
 def test_a_batch_that_another_has_cut_elsewhere_is_dropped_unless_it_is_ours(log):
