@@ -6,7 +6,7 @@ time by shuffling; a backup is there so that these others have room for it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from springtide.domain.straggling import StragglerRules
@@ -24,8 +24,13 @@ class Backups(NamedTuple):
     slow: tuple[int, ...] = ()
 
 
-def wanted(paces: Mapping[int, float], before: frozenset[int], rules: StragglerRules) -> Backups:
-    """One backup for every whole worker that the slow ones lack together; `before`: who counted as slow until now."""
+def wanted(
+    paces: Mapping[int, float], before: frozenset[int], rules: StragglerRules, sure: Collection[int] | None = None
+) -> Backups:
+    """One backup for every whole worker that the slow ones lack together; `before`: who counted as slow until now.
+
+    `sure`: whose pace is what they can do; others may be faster than that, and are not called slow. None: all.
+    """
     if len(paces) < 2:
         return Backups(0, "")
     slow, said, lacking = [], [], 0.0
@@ -33,7 +38,8 @@ def wanted(paces: Mapping[int, float], before: frozenset[int], rules: StragglerR
         peers = [other for peer, other in paces.items() if peer != rank]
         standard = stragglers.standard_of(peers, rules)
         verdict = stragglers.compare(pace, standard, rules)
-        if verdict.slow or (rank in before and not verdict.recovered):
+        known = sure is None or rank in sure
+        if (verdict.slow and known) or (rank in before and not (verdict.recovered and known)):
             slow.append(rank)
             said.append(f"worker-{rank} trains {verdict.why}")
             lacking += max(0.0, 1 - pace / standard.middle) if standard.middle else 0.0

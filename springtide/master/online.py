@@ -59,7 +59,8 @@ class Notes(msgspec.Struct, frozen=True):
     """What survives the master."""
 
     seen: dict[int, float] = {}
-    """Samples a second of the clock, by number of workers."""
+    """Samples a second of the clock, by number of workers; of which numbers surely so, not only at least."""
+    sure: tuple[int, ...] = ()
     kept: Kept = Kept()
     scalings: int = 0
     slow: tuple[int, ...] = ()
@@ -116,10 +117,15 @@ class Online:
         """Whether the job reads a stream."""
         return any(one.card.stream is not None for one in self._doors.record.book.passes)
 
+    @property
+    def _batch(self) -> int:
+        """Samples of a batch that is not cut short."""
+        return self._doors.record.book.passes[-1].card.batch_size
+
     def heard(self, life: Life, report: Report, *, at: float) -> None:
         """A worker's report."""
         if report.stream is not None:
-            self._streams.heard(life.role, life.incarnation, report.stream, at=at)
+            self._streams.heard(life.role, life.incarnation, report.stream, at=at, batches=report.step)
 
     def tick(self, now: float, *, moving: int) -> None:
         """Look at the stream; decide, if it is time. `moving`: slots on their way."""
@@ -192,17 +198,31 @@ class Online:
         if not self._shape or now < max(self._shape_at, self._measured_at) + seconds:
             return
         works = self._streams.works(seconds, self._shape, at=now)
-        rate = observed.together(works) if len(works) == len(self._shape) else None
+        if len(works) < len(self._shape):
+            return
+        full = observed.full(works, self._batch)
+        rate = observed.together(full or works)
         if rate is None:
             return
         self._measured_at = now
-        seen = observed.noted(self._notes.seen, len(works), rate)
-        self._notes = msgspec.structs.replace(self._notes, seen=seen)
+        self._learn(len(works), rate * len(works) / len(full or works), sure=bool(full))
         paces = {rank: pace for rank, work in works.items() if (pace := work.pace) is not None}
-        found = backups.wanted(paces, frozenset(self._notes.slow), self._state.spec.stragglers)
+        found = backups.wanted(paces, frozenset(self._notes.slow), self._state.spec.stragglers, sure=full)
         if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
             self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
             self._doors.tell("backup", why=found.why or "no worker is slow any more: no backups", workers=found.workers)
+
+    def _learn(self, workers: int, rate: float, *, sure: bool) -> None:
+        """What so many train. Of batches that were cut short it is only known that it is as much at least."""
+        notes, known = self._notes, workers in self._notes.sure
+        if sure and not known:
+            seen = {**notes.seen, workers: rate}
+        elif sure or (not known and rate > notes.seen.get(workers, 0.0)):
+            seen = observed.noted(notes.seen, workers, rate)
+        else:
+            return
+        surely = tuple(sorted({*notes.sure, *([workers] if sure else [])}))
+        self._notes = msgspec.structs.replace(notes, seen=seen, sure=surely)
 
     def _rates(self, now: float) -> tuple[float, float]:
         """Samples a second of the clock that came, and that were trained, in the last minutes."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from springtide.planning.online import capacity as curves
 
 FRESH = 0.3  # of a new measurement beside what was known of that number of workers
+FULL = 0.8  # of a batch's room: fuller ones say what a worker can do, others what it can at least
 LEAST_BUSY_S = 1.0  # of a worker: less says nothing of its speed
 
 
@@ -20,6 +21,7 @@ class Work(NamedTuple):
     samples: float
     busy_s: float
     waited_s: float
+    batches: float = 0.0
 
     def since(self, before: "Work") -> "Work":
         """What it did after that."""
@@ -29,6 +31,10 @@ class Work(NamedTuple):
     def pace(self) -> float | None:
         """Samples a second while it had something to do; None: it had too little."""
         return self.samples / self.busy_s if self.busy_s >= LEAST_BUSY_S and self.samples > 0 else None
+
+    def fills(self, batch: int) -> float:
+        """Part of its batches' room that was filled: near the live head they are cut short, and cost more a sample."""
+        return self.samples / (self.batches * batch) if self.batches else 0.0
 
 
 def utilization(works: Mapping[int, Work]) -> float:
@@ -43,6 +49,11 @@ def together(works: Mapping[int, Work]) -> float | None:
     None: nobody was at work."""
     paces = [pace for work in works.values() if (pace := work.pace) is not None]
     return sum(paces) / len(paces) * len(works) if paces else None
+
+
+def full(works: Mapping[int, Work], batch: int) -> dict[int, Work]:
+    """Those whose batches were about full: what they train is what they can."""
+    return {rank: work for rank, work in works.items() if work.fills(batch) >= FULL}
 
 
 def noted(seen: Mapping[int, float], workers: int, rate: float) -> dict[int, float]:

@@ -28,5 +28,12 @@ def test_a_backup_stays_until_the_slow_one_is_near_its_peers_again():
     assert wanted({**nearly, 2: 90.0}, frozenset({2}), RULES).workers == 0
 
 
+def test_one_whose_batches_were_cut_short_is_not_called_slow_and_stays_so_until_it_is_known():
+    paces = {0: 100.0, 1: 100.0, 2: 40.0}
+    assert wanted(paces, frozenset(), RULES, sure={0, 1}).workers == 0
+    assert wanted(paces, frozenset(), RULES, sure={2}).slow == (2,)
+    assert wanted({**paces, 2: 99.0}, frozenset({2}), RULES, sure={0}).slow == (2,)
+
+
 def test_where_most_are_slow_it_is_not_them():
     assert wanted({0: 10.0, 1: 10.0, 2: 100.0}, frozenset({0, 1}), RULES).workers == 0

@@ -25,7 +25,7 @@ from springtide.rpc.messages import Report
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.series import Series, read
 
-WALL = 1_700_000_000.0
+WALL, BATCH = 1_700_000_000.0, 10
 ONLINE = OnlineJob(on=True, rules=OnlineRules(fewest=1, most=4), servers_follow=True)
 
 
@@ -64,6 +64,7 @@ class World:
         self.online = Online(doors, Streams(wall=WALL + at, at=at), foresight, points)
         self.trained, self.end, self.came = {}, 0.0, []
         monkeypatch.setattr(Online, "reads", True)
+        monkeypatch.setattr(Online, "_batch", BATCH)
         monkeypatch.setattr(deciding, "decide", self.decide)
         monkeypatch.setattr(deciding, "due", lambda view, rules, planned_at: True)
         for rank in range(self.record.state.servers_wanted):
@@ -86,8 +87,9 @@ class World:
         for wanted in self.record.state.wanted():
             self.join(wanted.role, f"host:{wanted.role.rank}" if wanted.role.kind is RoleKind.SERVER else "")
 
-    def go(self, seconds, *, traffic, pace=100.0, paces=None, step_s=1.0):
-        """Time passes: so much comes, and workers train what they can of it."""
+    def go(self, seconds, *, traffic, pace=100.0, paces=None, step_s=1.0, filled=1.0):
+        """Time passes: so much comes, and workers train what they can of it, in batches so full."""
+        self.filled = filled
 
         async def run():
             left = seconds
@@ -118,7 +120,7 @@ class World:
             view = PartitionView(0, int(total), int(self.end), WALL + oldest)
             done, busy, waited = self.trained[life]
             use = StreamUse(partitions=(view,), records=int(done), busy_s=busy, waited_s=waited)
-            self.online.heard(life, Report(stream=use), at=self.now)
+            self.online.heard(life, Report(step=int(done / (self.filled * BATCH)), stream=use), at=self.now)
 
     @property
     def kinds(self):
@@ -215,6 +217,15 @@ def test_a_slow_worker_gets_a_backup_and_loses_it_when_it_is_fast_again(tmp_path
     assert all(view.workers == 3 for view in world.views)
     world.go(400, traffic=1000)
     assert world.record.state.workers == 3 and world.online.status(world.now).backups == 0
+
+
+def test_batches_that_were_cut_short_only_say_what_a_worker_can_do_at_least(world):
+    world.go(40, traffic=30, pace=40.0, filled=0.2)
+    assert world.views[-1].capacity[1] == pytest.approx(40, rel=0.1)  # nothing better is known
+    world.go(60, traffic=200, pace=100.0)
+    assert world.views[-1].capacity[1] == pytest.approx(100, rel=0.1)
+    world.go(100, traffic=30, pace=40.0, filled=0.2)
+    assert world.views[-1].capacity[1] == pytest.approx(100, rel=0.1)
 
 
 def test_a_master_that_takes_over_knows_what_was_learned_and_what_came(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.planning.online.observed import Work, capacity, noted, together, utilization
+from springtide.planning.online.observed import Work, capacity, full, noted, together, utilization
 
 
 def test_a_worker_that_waits_half_of_the_time_is_as_fast_as_it_is_at_work():
@@ -16,6 +16,11 @@ def test_a_worker_that_waits_half_of_the_time_is_as_fast_as_it_is_at_work():
 def test_one_that_had_nothing_to_do_counts_as_the_others_and_nobody_at_work_is_no_measurement():
     assert together({0: Work(100, 1, 0), 1: Work(0, 0, 5)}) == 200
     assert together({0: Work(0, 0, 5)}) is None and utilization({}) == 0
+
+
+def test_workers_whose_batches_were_cut_short_say_little_of_what_they_can_do():
+    works = {0: Work(960, 10, 0, 100), 1: Work(300, 10, 0, 100), 2: Work(0, 0, 10, 0)}
+    assert set(full(works, batch=10)) == {0}
 
 
 def test_a_worker_that_began_anew_has_done_nothing_rather_than_less_than_nothing():
