@@ -97,6 +97,7 @@ class LogHistories(RuleBasedStateMachine):
     def the_machine_dies(self, data: st.DataObject) -> None:
         """Of the newest segments' files any part may be lost; closed segments were forced to disk."""
         self.died = True
+        told = data.draw(st.booleans(), label="where partitions ended is still known")
         for writer in self.writers:
             writer.close()
         for partition, kept in enumerate(self.kept):
@@ -120,10 +121,15 @@ class LogHistories(RuleBasedStateMachine):
             good = sound[-1] if sound else 0
             for lost in range(base + good, self.ends[partition]):
                 kept.pop(lost, None)
-            self.ends[partition] = base + (closed[-1] if closed else 0)
-            self.read_to[partition] = min(self.read_to[partition], self.ends[partition])
-        with (self.folder / "heads").open("r+b") as file:
-            file.write(b"another boot")
+            if not told:
+                self.ends[partition] = base + (closed[-1] if closed else 0)
+                self.read_to[partition] = min(self.read_to[partition], self.ends[partition])
+        if told:
+            with (self.folder / "heads").open("r+b") as file:
+                file.seek(len(heads.MAGIC))
+                file.write(b"another boot")
+        else:
+            (self.folder / "heads").unlink()
         self._open()
 
     @precondition(lambda self: not self.sealed and len(self.kept) < 5)

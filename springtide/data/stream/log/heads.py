@@ -2,7 +2,7 @@
 
 A reader of 800 partitions sees what is new by looking at memory: no file is opened, no call made. A producer stores the
 new end last, when bytes and index are written: that is when records exist. After a boot the file counts for nothing and
-is made anew from the segments. In: writer.py stores. Out: reader.py, stream.py look.
+is made anew from the segments; only that ends went so far is believed. In: tail.py stores. Out: reader.py, stream.py.
 """
 
 import os
@@ -63,6 +63,13 @@ class Heads:
     def of_this_boot(self) -> bool:
         """Whether what is stored here was stored since the machine started."""
         return self._name.tobytes() == _name()
+
+    def forget(self, partitions: int) -> None:
+        """Of the boot before, count nothing but the ends that readers were told; of no boot, nothing."""
+        rows = self.rows[:partitions]
+        ends = rows[:, END].copy() if self._name.tobytes().startswith(MAGIC) else 0
+        rows[:] = 0
+        rows[:, END] = ends
 
     def begin(self, partitions: int) -> None:
         """All rows are right now."""

@@ -178,7 +178,7 @@ def _look_again(folder: Path, told: Heads) -> None:
         if told.of_this_boot:
             return
         settings = layout.load(folder)
-        told.rows[: settings.partitions] = 0
+        told.forget(settings.partitions)
         for partition in range(settings.partitions):
             _mend(folder, partition, settings, told)
         told.sealing = heads.SEALED if settings.sealed else heads.OPEN

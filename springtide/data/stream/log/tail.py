@@ -22,6 +22,8 @@ from springtide.data.stream.log import heads, keeping, layout, segment
 from springtide.data.stream.log.layout import ENTRY, WIDTH, Settings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
+MOST_LOST = 2**40  # records; more were never told in the time that a disk may lag behind
+
 
 class Tail:
     """One partition, open for appending."""
@@ -127,13 +129,18 @@ class Tail:
         else:
             self._open_segment(known[-1])
         there = segment.whole(self._index)
-        good = there if self._row[heads.CHECKED] else segment.sound(self._index, self._data, there)
+        good, seen = there, self._base + there
+        if not self._row[heads.CHECKED]:
+            good = segment.sound(self._index, self._data, there)
+            seen = max(
+                seen, min(int(self._row[heads.END]), seen + MOST_LOST)
+            )  # told to readers before the machine died
         if segment.length(self._index) != good or os.fstat(self._index).st_size != WIDTH * (1 + good):
             os.ftruncate(self._index, WIDTH * (1 + good))
         self._count = good
         self._position = int(segment.entries(self._index, good - 1, 1)["end"][0]) if good else 0
-        if good < there:  # a reader may have seen them: their offsets are not used again
-            self._next_segment(self._base + there)
+        if self._base + good < seen:  # a reader may have seen them: their offsets are not used again
+            self._next_segment(seen)
         self._tell()
 
     def _tell(self) -> None:
