@@ -33,7 +33,7 @@ Lags = Mapping[str, tuple[float, float, int]]
 
 def bench(options: Options) -> report.Result:
     """Everything in turn; without a broker the log alone, and the goal is not measured."""
-    counts = {"click": 20_000, "small": 20_000} if options.quick else {"click": 300_000, "small": 500_000}
+    counts = {"click": 20_000, "small": 20_000} if options.quick else {"click": 200_000, "small": 300_000}
     rounds = 2 if options.quick else 5
     lack = kafka_broker.missing()
     measured: dict[str, harness.Rounds] = {}
