@@ -46,6 +46,9 @@ BENCHES = {
     "online": "springtide.bench.online.closed_loop",
     "stream": "springtide.bench.stream",
     "shuffle": "springtide.bench.shuffle",
+    "shuffle-backlog": "springtide.bench.shuffle_backlog",
+    "shuffle-burst": "springtide.bench.shuffle_burst",
+    "shuffle-800": "springtide.bench.shuffle_800",
 }
 
 

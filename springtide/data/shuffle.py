@@ -239,6 +239,12 @@ class Shuffle(Generic[K]):
             self._come_home(list(other.away), at)
         return self._settle(at)
 
+    def forgive(self, away_s: float) -> None:
+        """This process did not run for so long: nobody is to blame for that time, here or elsewhere."""
+        self._took_at += away_s
+        for other in self.peers.values():
+            other.away = {key: since + away_s for key, since in other.away.items()}
+
     def tick(self, at: float) -> list[Action[K]]:
         """Time passes: peers that keep a batch too long lose it."""
         patience = max(PATIENCE_S, PATIENCE_TIMES * self._turn_s)

@@ -30,6 +30,7 @@ TICK_S = 0.25
 ALIVE_S = 1.0  # after so long without another word, one to say that we are there
 SILENT_S = 4.0  # a peer that should have said so by now: what it has of ours comes home
 DEAD_S = 30.0  # one that is not waited for
+AWAY_S = 1.0  # a tick that comes so late: this process was stopped or starved, and could hear nobody
 RETRY_S, RETRY_MOST_S = 0.05, 2.0
 GOODBYE_S = 2.0  # for last words to go out
 BUFFER = 2**20
@@ -242,10 +243,14 @@ class Peers:
             self.sent_bytes += len(frame)
 
     async def _tick(self) -> None:
+        last = self._loop.time()
         while True:
             await asyncio.sleep(TICK_S)
             now = self._loop.time()
+            last, away_s = now, now - last - TICK_S
+            away_s = away_s if away_s > AWAY_S else 0.0
             for line in [*self._lines.values(), *self._callers.values()]:
+                line.heard_at += away_s
                 if now - line.said_at >= ALIVE_S:
                     self._write(line, frames.pack(wire.Alive()))
                 if now - line.heard_at > DEAD_S:
@@ -255,7 +260,7 @@ class Peers:
                     line.silent = True
                     log.warning("nothing is heard of %s: what it was sent is trained by others", line.name)
                     self._unit.peer_silent(line.name)
-            self._unit.tick()
+            self._unit.tick(away_s)
 
     async def _goodbye(self) -> None:
         self._server.close()

@@ -244,9 +244,10 @@ class Unit:
         with self._changed:
             self._act(self._shuffle.lost(peer, self._clock()))
 
-    def tick(self) -> None:
-        """Let time pass: a few times a second."""
+    def tick(self, away_s: float = 0.0) -> None:
+        """Let time pass: a few times a second. `away_s`: for so long this process did not run."""
         with self._changed:
+            self._shuffle.forgive(away_s)
             self._admit()
             self._forget()
             self._act(self._shuffle.tick(self._clock()))

@@ -103,6 +103,15 @@ def test_what_a_peer_keeps_too_long_comes_home_and_it_gets_no_more_until_it_is_h
     assert not one.queue and not one.peers["a"].slow
 
 
+def test_a_worker_that_did_not_run_blames_nobody_for_that_time():
+    one = shuffle()
+    one.heard("a", True, 0.0)
+    for key in range(3):
+        one.offer(key, 0.0)
+    one.forgive(60.0)
+    assert one.tick(60.0) == [] and list(one.queue) == [0, 1] and list(one.peers["a"].away) == [2]
+
+
 def test_bounds_follow_what_a_step_takes():
     assert bounds_for(0.0) == Bounds(lower=2, upper=4)
     assert bounds_for(0.05) == Bounds(lower=10, upper=20)

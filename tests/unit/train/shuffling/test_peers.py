@@ -127,6 +127,23 @@ def test_a_peer_that_is_silent_is_not_waited_for(monkeypatch):
         until(lambda: not one._shuffle.peers["worker-1.0"].slow)
 
 
+def test_a_worker_that_was_starved_itself_does_not_take_others_for_silent(monkeypatch):
+    monkeypatch.setattr(peers, "SILENT_S", 0.6)
+    monkeypatch.setattr(peers, "ALIVE_S", 0.2)
+    monkeypatch.setattr(peers, "AWAY_S", 0.1)
+    with worker("worker-0.0") as one, worker("worker-1.0") as two:
+        meet(one, two)
+        offer(one, 5, 4)
+        until(lambda: two.use.queue == 2)
+        held = threading.Event()
+        for each in (two, one):  # as on a machine where nobody gets to run
+            each.way._soon(held.wait, 1.0)
+        ticked = threading.Event()
+        one.way._soon(one.way._loop.call_later, 2 * peers.TICK_S, ticked.set)
+        assert ticked.wait(20)
+        assert one.use.came_home == 0
+
+
 def test_a_worker_that_lives_again_at_another_place_is_called_there():
     with worker("worker-0.0") as one:
         with worker("worker-1.0") as two:
