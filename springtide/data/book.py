@@ -12,11 +12,11 @@ begins a new *era*: leases of the one before are over, and words on them change 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from springtide import errors
 from springtide.data import flow, returning
+from springtide.data.convoy import Convoy, lockstep_from
 from springtide.data.flow import Flow
 from springtide.data.ledger import STRANGER, Ledger
-from springtide.data.lockstep import Lockstep
+from springtide.data.lockstep import Lockstep, Stretch
 from springtide.data.notes import BookNote, BookState
 from springtide.data.passes import Pass, Passes
 from springtide.domain.leases import (
@@ -33,7 +33,7 @@ from springtide.domain.samples import DatasetCard, check_same
 from springtide.domain.streams import Cut, Seen
 
 CALLS = (
-    "lease", "report", "end", "cut", "fail", "fence", "take_back", "resize", "wish", "assign", "expect", "halt",
+    "lease", "report", "end", "cut", "plan", "fail", "fence", "take_back", "resize", "wish", "assign", "expect", "halt",
     "regroup", "close", "restore", "keep", "resume",
 )  # fmt: skip
 MOST_GRANTS = 16  # of one call: a reply stays small, and no caller runs away with the data
@@ -97,11 +97,12 @@ class Book(Passes):
         if not self._speaks(holder):
             return Nothing.FENCED
         ledger = self.passes[self._pass_of(holder.rank, card)]
-        if isinstance(ledger, Lockstep):
-            self.changes += 1
-            return ledger.lease(self._seat(holder.rank), holder.rank)
-        if isinstance(ledger, Flow):
+        if isinstance(ledger, Flow | Convoy):
             self.changes += ledger.see(seen)
+        if isinstance(ledger, Lockstep):
+            turn = ledger.lease(self._seat(holder.rank), holder.rank)
+            self.changes += not isinstance(turn, Nothing)
+            return turn
         if known is not None and era not in (None, self.era):
             known = ()
         if known is not None and (again := ledger.again(holder, known)):
@@ -168,6 +169,13 @@ class Book(Passes):
             if news is not None:
                 counted.append(cut)
         return tuple(counted)
+
+    def plan(self, rank: int, shard: int, stretch: Stretch) -> bool:
+        """The bsp group trains this of a stream next, in the pass that has this shard; `rank` has had all before it."""
+        convoy = self.of_shard(shard)
+        planned = isinstance(convoy, Convoy) and convoy.plan(self._seat(rank), stretch)
+        self.changes += planned
+        return planned
 
     def fail(self, holder: Holder, failure: Failure) -> bool:
         """A holder cannot read part of its lease. False: it is not its lease, so nothing has changed."""
@@ -316,7 +324,7 @@ class Book(Passes):
 
     def news(self, card: DatasetCard, seen: Sequence[Seen]) -> tuple[Seen, ...]:
         """What of these partitions is not known yet. Changes nothing."""
-        known = [one for one in self.flows() if one.card == card]
+        known = [one for one in self.passes if one.card == card and isinstance(one, Flow | Convoy)]
         return known[-1].news(seen) if known else tuple(seen)
 
     def check(self) -> None:
@@ -357,7 +365,7 @@ class Book(Passes):
         """A book that goes on where that one was."""
         passes: list[Pass] = [Ledger.from_state(one, state.max_failures) for one in state.ledgers]
         passes += [Flow.from_state(one, state.max_failures) for one in state.flows]
-        passes += [Lockstep.from_state(one) for one in state.locksteps]
+        passes += [lockstep_from(one) for one in state.locksteps]
         passes.sort(key=lambda ledger: ledger.base)
         return Book(
             state.workers, state.lease_s, state.max_failures, passes, dict(state.shown), dict(state.living),
@@ -412,11 +420,9 @@ class Book(Passes):
             check_same(rank, card, self.passes[turn].card)
             return
         base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
-        if card.stream is not None and card.in_step:
-            raise errors.BadInput("a stream cannot be trained in step (sync='bsp'); use sync='async'")
         opened: Pass
         if card.in_step:
-            opened = Lockstep(card, base, len(self.group) or self.workers)
+            opened = (Lockstep if card.stream is None else Convoy)(card, base, len(self.group) or self.workers)
         elif card.stream is not None:
             opened = Flow(card, base, self.max_failures, returns=self.saves)
         else:

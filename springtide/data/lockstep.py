@@ -7,11 +7,31 @@ A checkpoint notes a pass at one step (`note`); the whole group goes back to it,
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from springtide import errors
 from springtide.data import shards
 from springtide.domain.leases import Grant, Nothing, Progress, Totals
 from springtide.domain.samples import DatasetCard
+
+
+class Stretch(NamedTuple):
+    """Offsets `first` to `end` of a partition: what is a shard in a group's pass over a stream."""
+
+    partition: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StretchesState:
+    """What a group's pass over a stream has besides; see data/convoy.py."""
+
+    starts: dict[int, int]
+    ends: dict[int, int]
+    places: dict[int, int]
+    stretches: dict[int, Stretch]
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +46,7 @@ class LockstepState:
     done_by: tuple[int, ...]
     boundary: int | None = None
     first: int = 0
+    stream: StretchesState | None = None
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ pace), a `Flow` (the partitions of a stream) or a `Lockstep` (a bsp group).
 
 from collections.abc import Sequence
 
+from springtide.data.convoy import Convoy
 from springtide.data.flow import Flow
 from springtide.data.ledger import Lease, Ledger
 from springtide.data.lockstep import Lockstep
@@ -48,10 +49,19 @@ class Passes:
         """Passes over streams."""
         return [one for one in self.passes if isinstance(one, Flow)]
 
+    def convoy(self, card: DatasetCard) -> Convoy | None:
+        """The bsp group's pass over the stream of this card."""
+        return next((one for one in reversed(self.passes) if isinstance(one, Convoy) and one.card == card), None)
+
     def cuts_of(self, grants: Sequence[Grant]) -> tuple[Cut, ...]:
         """What the holder of these leases must know of them, where they are of a stream."""
         ledger = self.of_shard(grants[0].shard) if grants else None
         return ledger.cuts_of(grants) if isinstance(ledger, Flow) else ()
+
+    @property
+    def on_stream(self) -> bool:
+        """Whether a pass is over a stream."""
+        return any(one.card.stream is not None for one in self.passes)
 
     @property
     def in_step(self) -> bool:

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from springtide.data import flow_back
+from springtide.data.convoy import Convoy, lockstep_at
 from springtide.data.flow import Flow
 from springtide.data.ledger import Ledger, LedgerState
-from springtide.data.lockstep import Lockstep
 from springtide.data.notes import BookNote
 from springtide.data.passes import Pass
 from springtide.data.todo import Piece, Todo
@@ -30,7 +30,7 @@ def passes_back_to(passes: Iterable[Pass], note: BookNote) -> list[Pass]:
         elif isinstance(one, Flow):
             back.append(flow_back.back_to(one, flows.get(one.base)))
         else:
-            back.append(Lockstep.at(in_step.get(one.base) or one.note(0, 0), one.workers))
+            back.append(lockstep_at(in_step.get(one.base) or one.note(0, 0), one.workers))
     return back
 
 
@@ -38,7 +38,10 @@ def passes_anew(note: BookNote, max_failures: int, workers: int) -> list[Pass]:
     """The passes with which another run of so many workers goes on."""
     passes: list[Pass] = [anew(state, max_failures) for state in note.ledgers]
     passes += [flow_back.anew(state, max_failures) for state in note.flows]
-    passes += [Lockstep.at(state, workers) for state in note.locksteps]
+    for state in note.locksteps:
+        passes.append(going_on := lockstep_at(state, workers))
+        if isinstance(going_on, Convoy):
+            going_on.reopen()
     return sorted(passes, key=lambda one: one.base)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from springtide.data.lockstep import Stretch
 from springtide.data.notes import BookNote
 from springtide.domain import streams
 from springtide.domain.leases import Failure, Holder, LeaseKey, Progress, Wish
@@ -64,6 +65,14 @@ class Cut(Entry, frozen=True):
     holder: Holder
     cuts: tuple[streams.Cut, ...]
     era: int = 0
+
+
+class Plan(Entry, frozen=True):
+    """A bsp group trains this of a stream next, in the pass that has this shard."""
+
+    rank: int
+    shard: int
+    stretch: Stretch
 
 
 class Assign(Entry, frozen=True):
@@ -165,7 +174,7 @@ class Open(Entry, frozen=True):
 
 
 AnyEntry = (
-    Happened | Lease | Report | End | Cut | Assign | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize
+    Happened | Lease | Report | End | Cut | Plan | Assign | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize
     | Shorten | Share | Claim | Settle | Open | Moved | Remember
 )  # fmt: skip
 

@@ -18,6 +18,8 @@ from springtide.master.doors import Doors
 from springtide.master.healing import Healing
 from springtide.rpc import messages
 
+HOLD_GROUP_S = 0.1  # of a group that waits for records: what it asks with is where partitions ended then
+LINGER_S = 1.0  # a bsp group's batch that is not full is trained after so long
 HOLD_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
 
 
@@ -28,6 +30,8 @@ class Leasing:
         self._doors, self._healing, self._clock, self._look = doors, healing, clock, look
         self.asked_at: dict[int, float] = {}
         """When each rank last asked for partitions of a stream."""
+        self._short_since: dict[int, float] = {}
+        """Since when a bsp group's pass over a stream has had less than a batch."""
 
     async def lease(
         self, holder: Holder, request: messages.LeaseRequest
@@ -47,7 +51,7 @@ class Leasing:
             self.asked_at[holder.rank] = self._clock()
         answer: Any = Nothing.WAIT
 
-        def answered() -> bool:
+        def lease() -> bool:
             nonlocal answer, seen
             entry = entries.Lease(holder, card, request.most, self._clock(), known, request.era, seen)
             with doors.kept(entry):
@@ -55,9 +59,12 @@ class Leasing:
             seen = ()
             return answer is not Nothing.WAIT
 
+        def answered() -> bool:
+            return lease() or (self._plan(holder, request) and lease())
+
         self._look()  # it may be that only a checkpoint is missing for the end
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
+            async with asyncio.timeout(HOLD_S if not (card.in_step and card.stream) else HOLD_GROUP_S):
                 await doors.changed.until(answered)
         if answer is Nothing.WAIT:
             return messages.Wait()
@@ -66,6 +73,23 @@ class Leasing:
         if answer is Nothing.REGROUP:
             return messages.Regroup()
         return messages.End() if isinstance(answer, Nothing) else self._healing.leased(answer)
+
+    def _plan(self, holder: Holder, request: messages.LeaseRequest) -> bool:
+        """A bsp group needs more of its stream, and this rank is the first to ask: what, as far as it sees."""
+        book, now = self._doors.record.book, self._clock()
+        convoy = book.convoy(request.card)
+        if convoy is None or not request.seen:
+            return False
+        lingered = now - self._short_since.get(convoy.base, now) >= LINGER_S
+        stretch, short = convoy.choose(request.seen, lingered=lingered)
+        if stretch is None:
+            if not short:
+                self._short_since.pop(convoy.base, None)
+            self._short_since.setdefault(convoy.base, now)
+            return False
+        self._short_since.pop(convoy.base, None)
+        with self._doors.kept(entries.Plan(holder.rank, convoy.base, stretch)):
+            return book.plan(holder.rank, convoy.base, stretch)
 
     def cut(self, holder: Holder, request: messages.CutRequest) -> messages.CutsNoted:
         """Batches of a stream that did not fill up end there, for whoever reads them."""

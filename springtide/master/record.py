@@ -226,6 +226,8 @@ class Record:
                 self.book.end(entry.holder, entry.card, entry.samples)
             case entries.Cut():
                 self.book.cut(entry.holder, entry.cuts, entry.era)
+            case entries.Plan():
+                self.book.plan(entry.rank, entry.shard, entry.stretch)
             case entries.Assign():
                 self.book.assign(entry.owners)
             case entries.Fail():

@@ -219,7 +219,7 @@ class Hands:
                 first = min(grant.end, self._first_of(grant))
                 held = Held(grant, grant.end if wanted else first, first, first)
                 self._held[key] = held
-                if wanted and card.stream is None:
+                if wanted and (card.stream is None or card.in_step):
                     new.append(held)
             self._note(cuts)
             if self.first:

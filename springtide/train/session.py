@@ -211,7 +211,9 @@ class Job:
         if epochs < 1:
             raise errors.BadInput(f"epochs={epochs}: wanted 1 or more")
         if opened.online is not None:
-            return online.card_of(opened.online, opened.batch_size, mode, epochs=epochs, scaling=scaling)
+            return online.card_of(
+                opened.online, opened.batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers
+            )
         batch_size = opened.batch_size
         scaling = scaling or ("global_batch" if mode == "bsp" else "worker_batch")
         if scaling not in SCALINGS:

@@ -338,6 +338,7 @@ class Step:
         if trained.claims:
             self._spot = Spot(trained.claims[-1].shard, trained.claims[-1].end)
         self._link.hands.acknowledge(trained.claims)
+        self.on_trained(trained.claims)
         if not skip:
             self._dense.update(stepped, self._weights)
 

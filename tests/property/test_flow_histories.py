@@ -282,5 +282,5 @@ class FlowHistory(stateful.RuleBasedStateMachine):
         assert self.trained.isdisjoint(given_up) and self.trained | given_up == everything
 
 
-FlowHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+FlowHistory.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestFlowHistory = FlowHistory.TestCase

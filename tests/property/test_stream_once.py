@@ -4,8 +4,8 @@ import pytest
 
 from tests.property.stream_world import RULES, StreamWorld
 
-SEEDS = range(25)
-MANY_SEEDS = range(25, 2000)
+SEEDS = range(15)
+MANY_SEEDS = range(15, 2000)
 
 
 @pytest.mark.parametrize("seeds", [SEEDS, pytest.param(MANY_SEEDS, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])

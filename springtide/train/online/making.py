@@ -6,10 +6,11 @@ stream's own time is. Which records are left out depends on them alone (data/str
 
 import logging
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from springtide.data import shards
 from springtide.data.stream import sift
 from springtide.data.stream.dataset import StreamDataset
 from springtide.data.stream.dead_letters import open_dead_letters
@@ -19,6 +20,15 @@ from springtide.data.stream.sift import Letter
 from springtide.train.online.use import Use
 
 log = logging.getLogger(__name__)
+
+
+class Part(NamedTuple):
+    """A rank's part of a group's batch."""
+
+    batch: Any
+    records: Records
+    share: float
+    """Of the batch, by which its gradient counts."""
 
 
 class Making:
@@ -37,18 +47,37 @@ class Making:
 
     def batch(self, partition: int, records: Records) -> Any:
         """What the loop gets; None: nothing."""
+        return self._made(partition, records, tell=True).batch
+
+    def part(self, partition: int, records: Records, *, rank: int, workers: int) -> Part | None:
+        """What one rank of a bsp group trains of a batch that all of them read; None: nothing can be trained.
+
+        What can is shared evenly. Of fewer records than ranks each rank trains all, and counts for less.
+        """
+        made = self._made(partition, records, tell=rank == 0)
+        if not made.records:
+            return None
+        bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
+        kept = records[~np.isin(records.offsets, bad)] if made.letters else records
+        if made.records < workers:
+            return Part(made.batch, kept, 1.0 / workers)
+        mine = kept[shards.rank_part(len(kept), rank=rank, workers=workers)]
+        batch = made.batch if workers == 1 else sift.batch_of(partition, mine, self._rules, self._decoder).batch
+        return Part(batch, mine, len(mine) / len(kept))
+
+    def close(self) -> None:
+        """No more come."""
+        self._letters.close()
+
+    def _made(self, partition: int, records: Records, *, tell: bool) -> sift.Made:
         made = sift.batch_of(partition, records, self._rules, self._decoder)
-        if made.letters:
+        if made.letters and tell:
             self._put_aside(made.letters)
         if made.records:
             # neither a record from the future nor one clock that is wrong makes rows old
             happened = np.minimum(made.event_at, records.appended_at.max())
             self.event_s = max(self.event_s, int(np.median(happened)))
-        return made.batch
-
-    def close(self) -> None:
-        """No more come."""
-        self._letters.close()
+        return made
 
     def _put_aside(self, letters: list[Letter]) -> None:
         self._letters.add(letters)

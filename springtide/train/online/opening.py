@@ -14,18 +14,29 @@ from springtide.train.batches import Batches, Handed
 from springtide.train.link import Link
 from springtide.train.meter import Meter
 from springtide.train.online.feed import Feed
+from springtide.train.online.in_step import InStep
 from springtide.train.reports import Reports
 from springtide.train.wiring import Mode, Wired
 
 NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions are leased to them"
 
 
-def card_of(dataset: StreamDataset, batch_size: int, mode: Mode, *, epochs: int, scaling: str | None) -> DatasetCard:
-    """What the master must know of it."""
-    if mode == "bsp":
-        raise errors.BadInput('a stream cannot be trained in step: sync="bsp" was asked for, use sync="async"')
+IN_STEP_BATCHES = 4  # of a stretch of a bsp group: few, since the next one should be of the fullest partition then
+
+
+def card_of(
+    dataset: StreamDataset, batch_size: int, mode: Mode, *, epochs: int, scaling: str | None, workers: int
+) -> DatasetCard:
+    """What the master must know of it. A bsp group shares a batch; `workers` it has at first."""
     if epochs != 1:
         raise errors.BadInput(f"epochs={epochs}: a stream is trained once; leave epochs out")
+    if mode == "bsp":
+        size = batch_size * workers if scaling == "worker_batch" else batch_size
+        if size < workers:
+            raise errors.BadInput(f"batch_size={size} cannot be shared by {workers} workers; raise it")
+        return DatasetCard(
+            samples=0, batch_size=size, shuffle=False, in_step=True, shard_batches=IN_STEP_BATCHES, stream=dataset.card
+        )
     if scaling == "global_batch":
         raise errors.BadInput('scaling="global_batch": batches of a stream do not depend on how many workers there are')
     return DatasetCard(samples=0, batch_size=batch_size, shuffle=False, shard_batches=1, stream=dataset.card)
@@ -38,6 +49,8 @@ def batches_of(
     """The loop's batches."""
     welcome = to_master.join()
     stream = open_stream(dataset.url)
+    if (group := wired.step.group) is not None:
+        return _in_step(InStep(dataset, stream, card, to_master, lambda: group.place), wired, reports, meter, at_rest)
     unit = shuffling.open_unit(to_master, welcome, strategy=dataset.shuffle, queue=dataset.queue)
     feed = Feed(dataset, stream, card, to_master, unit, idle=reports.step)
     wired.step.on_trained, wired.step.on_torn = feed.trained, feed.torn
@@ -49,3 +62,14 @@ def batches_of(
         return feed.batches()
 
     return Batches(one_pass, wired.step, meter, ahead=wired.ahead, length=None, at_rest=at_rest)
+
+
+def _in_step(
+    feed: InStep, wired: Wired, reports: Reports, meter: Meter, at_rest: Callable[[], None]
+) -> Batches:  # fmt: skip
+    """Those of a bsp group."""
+    feed.idle = reports.step
+    wired.step.on_trained, wired.step.age = feed.use.trained, lambda: feed.making.event_s
+    reports.stream = feed.report
+    feed.link.before_finish(feed.close)
+    return Batches(lambda _: feed.batches(), wired.step, meter, ahead=wired.ahead, length=None, at_rest=at_rest)

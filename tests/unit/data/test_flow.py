@@ -2,9 +2,6 @@
 
 import dataclasses
 
-import pytest
-
-from springtide import errors
 from springtide.data.book import Book
 from springtide.data.flow import MOST_CUTS
 from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
@@ -221,8 +218,3 @@ def test_a_job_that_is_to_stop_hands_out_nothing_more():
     book.close()
     book.report(A, [Progress(0, 5, 20, 20), Progress(1, 0, 0, 0)], 0.0)
     assert lease(book, A) is Nothing.END and not book.came_back(0)
-
-
-def test_a_stream_cannot_be_trained_in_step():
-    with pytest.raises(errors.BadInput, match="in step"):
-        lease(Book(workers=1), A, TWO, dataclasses.replace(CARD, in_step=True))

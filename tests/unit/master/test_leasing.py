@@ -1,6 +1,7 @@
 """Partitions of a stream, as the master hands them out, takes them from the lost and the many, and notes their cuts."""
 
 import asyncio
+import dataclasses
 
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import JobSpec
@@ -149,3 +150,21 @@ def test_busy_partitions_are_spread_over_workers_once_their_traffic_is_known(tmp
         assert "exchanged" in master.status().decision_why
 
     with_desk(test, tmp_path, workers=2, heartbeat_s=600)
+
+
+def test_ranks_of_a_group_are_given_the_same_of_a_stream_and_a_batch_that_is_not_full_when_it_has_waited(tmp_path):
+    card = dataclasses.replace(CARD, in_step=True, shard_batches=2)
+
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        zero, one = peers["worker-0"], peers["worker-1"]
+        request = messages.LeaseRequest(card, seen=(Seen(0, 0, 35), Seen(1, 0, 4)))
+        first = await master.handle(zero, request)
+        assert first.grants == (Grant(0, 0, 0, 0, 20),)
+        assert await master.handle(one, request) == first
+        assert (await master.handle(zero, request)).grants == (Grant(1, 0, 0, 20, 30),)
+        assert await master.handle(zero, request) == messages.Wait()
+        clock.now += leasing.LINGER_S
+        assert (await master.handle(zero, request)).grants == (Grant(2, 0, 0, 30, 35),)
+
+    with_desk(test, tmp_path, workers=2, heartbeat_s=60, sync="bsp")

@@ -255,7 +255,7 @@ def test_what_raises_while_reading_ends_the_loop_with_that_error(log, monkeypatc
 
 @pytest.mark.parametrize(
     "given, said",
-    [({"epochs": 2}, "epochs=2"), ({"scaling": "global_batch"}, "global_batch"), ({"sync": "bsp"}, "bsp")],
+    [({"epochs": 2}, "epochs=2"), ({"scaling": "global_batch"}, "global_batch")],
 )
 def test_what_a_stream_cannot_do_is_refused(log, given, said, served_job):
     job, model = served_job(), Counter()

@@ -1,0 +1,65 @@
+"""A bsp group trains from a stream: each record counts once in its group's batch, whoever is lost meanwhile."""
+
+import numpy as np
+import pytest
+
+from springtide.domain.job import Phase
+from springtide.testing.cluster import LocalCluster
+from tests.process import stream_counting
+from tests.process.test_stream_jobs import spec
+
+pytestmark = pytest.mark.process
+
+BATCH = 32
+SCRIPT = stream_counting.SCRIPT.replace("(-model(x)).backward()", "(-model(x) / len(x)).backward()")
+"""In a group gradients are means: each occurrence counts 1 / BATCH, and the dense parameters one a step."""
+
+
+def count(folder, hurt, **more):
+    """A group counts full batches, some of them come while it trains; what the counts are off by."""
+    assert SCRIPT != stream_counting.SCRIPT
+    producer = stream_counting.Producer(folder, partitions=3)
+    producer.append(3 * BATCH * 10)
+    (folder / "count.py").write_text(SCRIPT)
+    arguments = [folder, BATCH, 0.01, {}]
+    with LocalCluster(
+        folder / "count.py", arguments, spec=spec(sync="bsp", silence_s=5.0, **more), folder=folder / "runs"
+    ) as job:
+        job.until(lambda status: status.samples > 0)
+        hurt(job)
+        producer.append(3 * BATCH * 5)
+        producer.seal()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert status.samples == len(producer.records)
+    counts = dict(np.load(folder / "counts.npz"))
+    times = {name: counts[name] * BATCH for name in ("each", "often", "seen")}
+    np.savez(folder / "counts.npz", **{**counts, **times})
+    return stream_counting.differences(folder, producer.records)
+
+
+@pytest.mark.timeout(240)
+def test_a_group_that_loses_a_member_trains_each_record_of_a_stream_once(tmp_path):
+    assert not count(tmp_path, lambda job: job.kill("worker-1"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("role", ["worker-0", "server-1", "master"])
+def test_whoever_is_lost_each_record_is_trained_once(tmp_path, role):
+    def hurt(job):
+        job.until(lambda status: status.checkpoint)
+        assert job.kill(role)
+
+    assert not count(tmp_path, hurt)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_a_group_that_grows_and_shrinks_trains_each_record_once(tmp_path):
+    def hurt(job):
+        job.scale(3)
+        job.until(lambda status: status.workers_alive == 3)
+        job.scale(1)
+
+    assert not count(tmp_path, hurt)
