@@ -14,6 +14,7 @@ from springtide.sim import plots, rows
 from springtide.sim.rows import Row
 
 QUICK_JOBS = 30
+TRACED = ("goldminer", "kale")
 Write = Callable[[pathlib.Path], list[pathlib.Path]]
 
 
@@ -44,9 +45,10 @@ def reproduce(name: str, wish: Wish, *, out: str | None, as_json: bool) -> int:
         raise errors.BadInput(
             f"--ids {wish.ids}: {name} trains on no ids; it is an option of `springtide reproduce herald`"
         )
-    if (wish.trace is not None or wish.metrics) and name != "goldminer":
-        given = f"--trace {wish.trace}" if wish.trace is not None else f"--metric {wish.metrics[0]}"
-        raise errors.BadInput(f"{given}: {name} has no use for it; it is an option of `springtide reproduce goldminer`")
+    if (wish.trace is not None and name not in TRACED) or (wish.metrics and name != "goldminer"):
+        given = f"--metric {wish.metrics[0]}" if wish.metrics else f"--trace {wish.trace}"
+        others = "goldminer" if wish.metrics else " and ".join(TRACED)
+        raise errors.BadInput(f"{given}: {name} has no use for it; it is an option of `springtide reproduce {others}`")
     if out is not None:
         plots.pyplot()
     chosen = range(1 if wish.quick else wish.seeds or PAPERS[name].seeds)
@@ -101,8 +103,21 @@ def _goldminer(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Wri
     return found, said, lambda folder: reproduction.write(folder, found, preset, seeds[0])
 
 
+def _kale(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
+    from springtide.sim.kale import auc, reproduction
+
+    traces = reproduction.found_traces(wish.trace)
+    preset = reproduction.Preset(traces=traces)
+    if wish.quick:
+        preset = reproduction.Preset(traces=traces, tuned_on=1, most_settings=4, hours=6, stream=auc.QUICK, processes=1)
+    found = reproduction.reproduce(seeds, preset, say=_say)
+    said: dict[str, Any] = {"traces": [path.name for path in traces]} if traces else {}
+    return found.rows, said, lambda folder: reproduction.write(folder, found)
+
+
 PAPERS: dict[str, Paper] = {
     "dlrover-rm": Paper(_dlrover_rm),
     "herald": Paper(_herald),
     "goldminer": Paper(_goldminer, seeds=10),
+    "kale": Paper(_kale, seeds=20),
 }

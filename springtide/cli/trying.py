@@ -161,12 +161,13 @@ Examples:
   springtide reproduce dlrover-rm --out figures --json
   springtide reproduce herald --ids clicks.npy
   springtide reproduce goldminer --trace jobs.csv
+  springtide reproduce kale --trace traffic.csv
 """,
 )
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Which paper: dlrover-rm, herald or goldminer.")],
+    name: Annotated[str, typer.Argument(help="Which paper: dlrover-rm, herald, goldminer or kale.")],
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="How often everything is done, with other luck.", show_default="3; 10")
+        int | None, typer.Option(min=1, help="How often everything is done, with other luck.", show_default="3; 10; 20")
     ] = None,
     jobs: Annotated[
         int | None,
@@ -178,7 +179,11 @@ def reproduce(
         str | None, typer.Option(help="herald: ids of real data, samples by tables.", metavar="FILE.npy|FILE.parquet")
     ] = None,
     trace: Annotated[
-        str | None, typer.Option(help="goldminer: jobs with timestamp, duration (s), num_gpus.", metavar="FILE.csv")
+        str | None,
+        typer.Option(
+            help="goldminer: jobs with timestamp, duration (s), num_gpus; kale: traffic, time and number; or a folder.",
+            metavar="FILE.csv",
+        ),
     ] = None,
     metric: Annotated[
         list[str] | None,

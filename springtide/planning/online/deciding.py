@@ -6,6 +6,7 @@ first step of the plan says, and ask again. Kale plans the fewest workers that k
 stabilize.py); here a change pays its pause, so that few changes, made early, come out by themselves (horizon.py).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,34 @@ def due(view: OnlineView, rules: OnlineRules, *, planned_at: float) -> bool:
 
 def decide(view: OnlineView, rules: OnlineRules) -> Scaling:
     """The number of workers to have from now on."""
+    return decide_all([view], rules)[0]
+
+
+def decide_all(views: Sequence[OnlineView], rules: OnlineRules) -> list[Scaling]:
+    """The same of many jobs, which is faster than one by one."""
+    said = [_at_once(view, rules) for view in views]
+    believed = [_as_it_is(view) if _surprised(view, rules) else view.outlook for view in views]
+    for place, (view, outlook) in enumerate(zip(views, believed, strict=True)):
+        if said[place] is None and (alert := _alert(view, outlook, rules)):
+            most = max(rules.fewest, int(np.asarray(view.capacity[: rules.most + 1]).argmax()))
+            said[place] = Scaling(workers=most, why=alert, plan=(most,), alert=alert)
+    alike: dict[tuple[float, int], list[int]] = {}
+    for place, one in enumerate(said):
+        if one is None:
+            outlook = believed[place]
+            steps = max(1, min(len(outlook.mean), round(rules.horizon_s / outlook.step_s)))
+            alike.setdefault((outlook.step_s, steps), []).append(place)
+    for (step_s, steps), places in alike.items():
+        found = _best([views[place] for place in places], [believed[place] for place in places], step_s, steps, rules)
+        for place, best in zip(places, found, strict=True):
+            plan = tuple(map(int, best.workers))
+            why = _why(views[place], believed[place], plan, believed[place] is not views[place].outlook)
+            said[place] = Scaling(workers=plan[0], why=why, plan=plan)
+    return [one for one in said if one is not None]
+
+
+def _at_once(view: OnlineView, rules: OnlineRules) -> Scaling | None:
+    """Where nothing is to be planned."""
     if len(view.capacity) <= rules.most:
         raise errors.BadInput(
             f"capacity is known for 0 to {len(view.capacity) - 1} workers: wanted it up to the most, {rules.most}"
@@ -39,14 +68,7 @@ def decide(view: OnlineView, rules: OnlineRules) -> Scaling:
     bounded = min(max(view.workers, rules.fewest), rules.most)
     if bounded != view.workers:
         return Scaling(workers=bounded, why=f"{view.workers} workers are not {rules.fewest} to {rules.most}")
-    fallback = _surprised(view, rules)
-    outlook = _as_it_is(view) if fallback else view.outlook
-    if alert := _alert(view, outlook, rules):
-        most = int(np.asarray(view.capacity[: rules.most + 1]).argmax())
-        return Scaling(workers=max(most, rules.fewest), why=alert, plan=(max(most, rules.fewest),), alert=alert)
-    best = _best(view, outlook, rules)
-    plan = tuple(map(int, best.workers))
-    return Scaling(workers=plan[0], why=_why(view, outlook, plan, fallback), plan=plan)
+    return None
 
 
 def _surprised(view: OnlineView, rules: OnlineRules) -> bool:
@@ -68,20 +90,22 @@ def needs(capacity: NDArray[np.float64], traffic: float) -> int:
     return int(enough[0]) if len(enough) else int(capacity.argmax())
 
 
-def _best(view: OnlineView, outlook: Outlook, rules: OnlineRules) -> horizon.Plan:
-    steps = max(1, min(len(outlook.mean), round(rules.horizon_s / outlook.step_s)))
-    capacity = np.asarray(view.capacity[: rules.most + 1])
-    peak = max(rules.fewest, needs(capacity, max(outlook.mean)))
-    hour = 3600.0 / outlook.step_s
+def _best(
+    views: Sequence[OnlineView], outlooks: Sequence[Outlook], step_s: float, steps: int, rules: OnlineRules
+) -> list[horizon.Plan]:
+    capacity = np.asarray([view.capacity[: rules.most + 1] for view in views])
+    peaks = [needs(here, max(outlook.mean)) for here, outlook in zip(capacity, outlooks, strict=True)]
+    peak = np.maximum(np.asarray(peaks, dtype=float), rules.fewest)
     prices = horizon.Prices(
         slo_s=rules.slo_lag_s, lag=rules.lag_price * peak, late=rules.late_price * peak,
-        change=rules.change_price * peak * hour,
+        change=rules.change_price * peak * (3600.0 / step_s),
     )  # fmt: skip
-    return horizon.plan(
-        horizon.Traffic(np.asarray([outlook.mean[:steps], outlook.high[:steps]]), np.asarray(BELIEVED)),
-        step_s=outlook.step_s, workers=view.workers, backlog=view.backlog, capacity=capacity, fewest=rules.fewest,
-        prices=prices, doing=horizon.Doing(rules.pause_s, rules.start_s),
+    jobs = horizon.Jobs(
+        step_s=step_s, traffic=np.asarray([(outlook.mean[:steps], outlook.high[:steps]) for outlook in outlooks]),
+        shares=np.asarray(BELIEVED), workers=np.asarray([view.workers for view in views]),
+        backlog=np.asarray([view.backlog for view in views]), capacity=capacity,
     )  # fmt: skip
+    return horizon.plan(jobs, fewest=rules.fewest, prices=prices, doing=horizon.Doing(rules.pause_s, rules.start_s))
 
 
 def _alert(view: OnlineView, outlook: Outlook, rules: OnlineRules) -> str:

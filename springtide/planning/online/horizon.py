@@ -1,12 +1,13 @@
 """Pure. How many workers to have at each step to come, when changing them stops or slows the job.
 
-In: traffic to come in one or more versions (`Traffic`), how much waits now, what so many workers train, and prices.
+In: traffic to come in one or more versions , how much waits now, what so many workers train, and prices.
 Out: workers by step, the cheapest by workers + lag + changes. Next: deciding.py does the first step, and plans again.
 
 What waits is a fluid: it grows by traffic and shrinks by capacity, and stands still while a change pauses the job. A
 plan is a chain of stretches with one number of workers each. Step by step, a stretch is begun with every number from
 the cheapest chain so far; those begun of late are kept apart, as they still catch up; older ones with the same number
-differ in nothing but their cost, so the cheapest of them is kept.
+differ in nothing but their cost, so the cheapest of them is kept. Many jobs are planned at once as fast as a few: the
+first axis of everything is jobs.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
 YOUNG = 8  # stretches that are kept apart: those begun in so many steps. With 16 plans are the same
 DRAINS = 0.3  # spare part of capacity by which what waits is taken to be worked off, where its cost is looked at ahead
 NEARLY = 0.9  # of the lag that was promised: seen at the end of a step, it was above for part of the next
@@ -23,24 +25,15 @@ NEARLY = 0.9  # of the lag that was promised: seen at the end of a step, it was 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """All in workers, so that a cost is worker-steps."""
+    """All in workers, so that a cost is worker-steps; by job."""
 
     slo_s: float
-    lag: float
+    lag: Array
     """While the lag is `slo_s`, and in proportion."""
-    late: float
+    late: Array
     """While it is longer."""
-    change: float
+    change: Array
     """Of one change, in worker-steps."""
-
-
-class Traffic(NamedTuple):
-    """What may come."""
-
-    versions: Array
-    """[versions, steps], samples a second."""
-    shares: Array
-    """[versions], how much each is believed; together 1."""
 
 
 class Doing(NamedTuple):
@@ -52,58 +45,84 @@ class Doing(NamedTuple):
     """Where nothing pauses: new workers train after so long."""
 
 
-class Plan(NamedTuple):
-    """What to do."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """What is planned for: so many jobs, by equal steps."""
 
-    workers: NDArray[np.int64]
+    step_s: float
+    traffic: Array
+    """[jobs, versions, steps], samples a second that may come."""
+    shares: Array
+    """[versions], how much each is believed; together 1."""
+    workers: Counts
+    """[jobs], that there are."""
+    backlog: Array
+    """[jobs], samples that wait."""
+    capacity: Array
+    """[jobs, most + 1], samples a second by number of workers."""
+
+
+class Plan(NamedTuple):
+    """What to do with one job."""
+
+    workers: Counts
     """By step."""
     cost: float
     """Expected, in worker-steps."""
 
 
-def plan(
-    traffic: Traffic, *, step_s: float, workers: int, backlog: float, capacity: Array, fewest: int, prices: Prices,
-    doing: Doing,
-) -> Plan:  # fmt: skip
-    """The cheapest chain of stretches from `workers` with `backlog` on; `capacity[w]` up to the most workers."""
-    counts, rates = np.arange(fewest, len(capacity)), capacity[fewest:]
-    usable = _usable(doing, step_s)
-    young = len(usable)
-    seconds = 1 / np.maximum(traffic.versions, 1e-9)  # of lag, by a sample that waits
-    arrive = traffic.versions * step_s
-    share = traffic.shares[:, None, None]
-    by_lag, late = share * (prices.lag / (2 * prices.slo_s)), share * prices.late
-    ahead = share * (prices.lag / (2 * DRAINS * prices.slo_s * step_s))
+def plan(jobs: Jobs, *, fewest: int, prices: Prices, doing: Doing) -> list[Plan]:
+    """Of each job the cheapest chain of stretches from its workers and its backlog on."""
+    each = np.arange(len(jobs.workers))
+    counts, rates = np.arange(fewest, jobs.capacity.shape[1]), jobs.capacity[:, None, fewest:]
+    usable = _usable(doing, jobs.step_s)
+    young, numbers = len(usable), len(counts)
+    seconds = (1 / np.maximum(jobs.traffic, 1e-9))[..., None, None]  # of lag, by a sample that waits
+    arrive = (jobs.traffic * jobs.step_s)[..., None, None]
+    share = jobs.shares[None, :, None, None]
+    by_lag, late = ((share * one[:, None, None, None]) for one in (prices.lag / (2 * prices.slo_s), prices.late))
+    ahead = by_lag / (DRAINS * jobs.step_s)
 
     # Row 0 holds the cheapest settled stretch of each number of workers, the others those begun in the last steps.
-    waits = np.zeros((len(arrive), young + 1, len(counts)))
-    cost = np.full((young + 1, len(counts)), np.inf)
-    begun = np.full((young + 1, len(counts)), -1)
-    waits[:, 0, workers - fewest], cost[0, workers - fewest] = backlog, 0.0
-    takes = np.tile(rates * step_s, (young + 1, 1))
-    came_from: list[tuple[int, int]] = []  # of the stretches begun at each step: when the one before was, and its place
-    for step in range(arrive.shape[1]):
-        lag = seconds[:, step, None, None]
-        seen = cost + ((waits * lag) ** 2 * ahead).sum(0)
-        row, place = divmod(int(seen.argmin()), len(counts))
-        came_from.append((int(begun[row, place]), place))
-        so_far, waiting = cost[row, place], waits[:, row, place].copy()
+    waits = np.zeros((len(each), jobs.traffic.shape[1], young + 1, numbers))
+    cost = np.full((len(each), young + 1, numbers), np.inf)
+    begun = np.full(cost.shape, -1)
+    waits[each, :, 0, jobs.workers - fewest] = jobs.backlog[:, None]
+    cost[each, 0, jobs.workers - fewest] = 0.0
+    takes = np.repeat(rates * jobs.step_s, young + 1, axis=1)
+    came_from: list[
+        tuple[Counts, Counts]
+    ] = []  # of the stretches begun at each step: when those before were, and where
+    lag = waits * seconds[:, :, 0]
+    for step in range(arrive.shape[2]):
+        seen = cost + (lag**2 * ahead).sum(axis=1)
+        row, place = np.divmod(seen.reshape(len(each), -1).argmin(axis=1), numbers)
+        came_from.append((begun[each, row, place], place))
+        so_far, waiting = cost[each, row, place], waits[each, :, row, place]
         newest = step % young + 1  # where the oldest of the young was, which settles
-        settled = seen[newest] < seen[0]
-        cost[0, settled], begun[0, settled] = cost[newest, settled], begun[newest, settled]
-        waits[:, 0, settled] = waits[:, newest, settled]
-        cost[newest], begun[newest], waits[:, newest] = so_far + prices.change, step, waiting[:, None]
-        cost[newest, place] = np.inf
-        ages = (step - np.arange(young)) % young
-        takes[1:] = rates * usable[ages, None]
+        settled = seen[:, newest] < seen[:, 0]
+        for one in (cost, begun):
+            one[:, 0] = np.where(settled, one[:, newest], one[:, 0])
+        waits[:, :, 0] = np.where(settled[:, None], waits[:, :, newest], waits[:, :, 0])
+        waits[:, :, newest] = waiting[..., None]
+        cost[:, newest], begun[:, newest] = (so_far + prices.change)[:, None], step
+        cost[each, newest, place] = np.inf
+        takes[:, 1:] = rates * usable[(step - np.arange(young)) % young, None]
         if doing.pause_s == 0:
-            takes[newest] += np.minimum(rates, rates[place]) * (step_s - usable[0])
-        left = np.maximum(waits + arrive[:, step, None, None] - takes, 0)
-        lag_after = left * lag
-        cost += counts + ((waits * lag + lag_after) * by_lag + (lag_after > NEARLY * prices.slo_s) * late).sum(0)
-        waits = left
-    seen = cost + ((waits * seconds[:, -1, None, None]) ** 2 * ahead).sum(0)
-    return Plan(_chain(begun, came_from, counts, int(seen.argmin())), float(seen.min()))
+            slower = np.minimum(rates[:, 0], rates[each, 0, place][:, None])
+            takes[:, newest] += slower * (jobs.step_s - usable[0])
+        lag = waits * seconds[:, :, step]
+        waits = np.maximum(waits + arrive[:, :, step] - takes[:, None], 0)
+        lag_after = waits * seconds[:, :, step]
+        cost += counts + ((lag + lag_after) * by_lag + (lag_after > NEARLY * prices.slo_s) * late).sum(axis=1)
+        lag = waits * seconds[:, :, min(step + 1, arrive.shape[2] - 1)]
+    seen = (cost + (lag**2 * ahead).sum(axis=1)).reshape(len(each), -1)
+    last = seen.argmin(axis=1)
+    return [
+        Plan(_chain(job, int(begun[job].ravel()[last[job]]), int(last[job]) % numbers, came_from, counts),
+             float(seen[job, last[job]]))
+        for job in range(len(each))
+    ]  # fmt: skip
 
 
 def _usable(doing: Doing, step_s: float) -> Array:
@@ -113,16 +132,14 @@ def _usable(doing: Doing, step_s: float) -> Array:
     return np.clip((np.arange(young) + 1) * step_s - lost, 0, step_s)
 
 
-def _chain(
-    begun: NDArray[np.int64], came_from: list[tuple[int, int]], counts: NDArray[np.int64], last: int
-) -> NDArray[np.int64]:
+def _chain(job: int, start: int, place: int, came_from: list[tuple[Counts, Counts]], counts: Counts) -> Counts:
     """Workers by step, from the last stretch back."""
     end = len(came_from)
     workers = np.zeros(end, dtype=np.int64)
-    start, place = int(begun.ravel()[last]), last % len(counts)
     while True:
         workers[max(start, 0) : end] = counts[place]
         if start < 0:
             return workers
         end = start
-        start, place = came_from[start]
+        starts, places = came_from[start]
+        start, place = int(starts[job]), int(places[job])
