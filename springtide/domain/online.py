@@ -72,11 +72,11 @@ class OnlineRules:
     """Seconds between two plans; sooner when lag says that the last one was wrong."""
     horizon_s: float = 28_800.0
     """How far a plan looks ahead: 8 hours, beyond which the outlook changes the next step no more."""
-    lag_price: float = 0.8
-    """What a lag as long as `slo_lag_s` costs while it lasts, in times the workers that the outlook's peak needs."""
-    late_price: float = 3.0
+    lag_price: float = 1.75
+    """What a lag as long as `slo_lag_s` costs while it lasts, in times the workers that are needed on average."""
+    late_price: float = 6.0
     """What being later than that costs besides, in the same unit."""
-    change_price: float = 0.05
+    change_price: float = 0.1
     """What a change costs besides its pause, in hours of as many workers."""
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from springtide import errors
 from springtide.domain.online import OnlineRules, OnlineView, Outlook, Scaling
 from springtide.planning.online import horizon
 
-BELIEVED = (0.6, 0.4)  # shares of the mean and of the high end of an outlook: their cost is weighed so
+BELIEVED = (0.85, 0.15)  # shares of the mean and of the high end of an outlook: their cost is weighed so
 SATURATED = 0.95  # of the time: workers have no more to give
 WRONG = 1.2  # times what was said for now: when more than that comes, and samples wait, the outlook is not believed
 WAITS = 0.5  # of the promised lag: from here on it is looked whether the outlook was wrong
@@ -84,21 +84,21 @@ def _as_it_is(view: OnlineView) -> Outlook:
     return replace(view.outlook, mean=mean, high=high, why="what comes now is taken to go on")
 
 
-def needs(capacity: NDArray[np.float64], traffic: float) -> int:
-    """The fewest workers that train more than comes in (Eqn 10), or those that train most."""
-    enough = np.flatnonzero(capacity > traffic)
-    return int(enough[0]) if len(enough) else int(capacity.argmax())
+def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np.int64]:
+    """The fewest workers that train more than comes in (Eqn 10), or those that train most; of each traffic."""
+    most = int(capacity.argmax())
+    return np.minimum(np.searchsorted(np.maximum.accumulate(capacity[: most + 1]), traffic, side="right"), most)
 
 
 def _best(
     views: Sequence[OnlineView], outlooks: Sequence[Outlook], step_s: float, steps: int, rules: OnlineRules
 ) -> list[horizon.Plan]:
     capacity = np.asarray([view.capacity[: rules.most + 1] for view in views])
-    peaks = [needs(here, max(outlook.mean)) for here, outlook in zip(capacity, outlooks, strict=True)]
-    peak = np.maximum(np.asarray(peaks, dtype=float), rules.fewest)
+    means = [needs(here, outlook.mean).mean() for here, outlook in zip(capacity, outlooks, strict=True)]
+    usual = np.maximum(np.asarray(means, dtype=float), rules.fewest)
     prices = horizon.Prices(
-        slo_s=rules.slo_lag_s, lag=rules.lag_price * peak, late=rules.late_price * peak,
-        change=rules.change_price * peak * (3600.0 / step_s),
+        slo_s=rules.slo_lag_s, lag=rules.lag_price * usual, late=rules.late_price * usual,
+        change=rules.change_price * usual * (3600.0 / step_s),
     )  # fmt: skip
     jobs = horizon.Jobs(
         step_s=step_s, traffic=np.asarray([(outlook.mean[:steps], outlook.high[:steps]) for outlook in outlooks]),

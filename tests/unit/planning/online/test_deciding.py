@@ -10,7 +10,7 @@ from springtide import errors
 from springtide.domain.online import OnlineRules, OnlineView, Outlook
 from springtide.planning.online.deciding import decide, due
 
-RULES = OnlineRules(most=8, pause_s=600.0, lag_price=2.0)
+RULES = OnlineRules(most=8, pause_s=600.0, lag_price=6.0)
 CAPACITY = tuple(100.0 * workers for workers in range(9))
 
 
