@@ -106,7 +106,7 @@ def _goldminer(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Wri
 def _kale(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide.sim.kale import auc, reproduction
 
-    traces = reproduction.found_traces(wish.trace)
+    traces = () if wish.quick and wish.trace is None else reproduction.found_traces(wish.trace)
     preset = reproduction.Preset(traces=traces)
     if wish.quick:
         preset = reproduction.Preset(traces=traces, tuned_on=1, most_settings=4, hours=6, stream=auc.QUICK, processes=1)

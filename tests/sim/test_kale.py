@@ -91,6 +91,15 @@ def test_files_that_are_no_traces_are_told_apart(tmp_path):
     assert [path.name for path in reproduction.found_traces(str(tmp_path))] == ["few.csv", "odd.csv", "words.csv"]
 
 
+def test_traces_are_found_by_themselves_in_a_folder_beside_this_one(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert reproduction.found_traces(None) == ()
+    (tmp_path / "beside/data/traces").mkdir(parents=True)
+    (tmp_path / "beside/data/traces/one.csv").touch()
+    assert [path.name for path in reproduction.found_traces(None)] == ["one.csv"]
+
+
 def test_the_best_setting_is_the_cheapest_that_keeps_the_promise_or_breaks_it_least():
     figures = np.array([[0.05, 9, 9, 300.0], [0.02, 9, 9, 420.0], [0.0, 1, 1, 600.0], [0.026, 9, 9, 400.0]])
     assert tuning.best(figures) == 3

@@ -13,7 +13,7 @@ import numpy as np
 
 from springtide.domain.online import OnlineRules
 from springtide.planning.online.horizon import Doing
-from springtide.sim.kale import traffic, tuning, world
+from springtide.sim.kale import auc, traffic, tuning, world
 from springtide.sim.kale.ours import Clairvoyant, Ours, Outlooks
 from springtide.sim.kale.schemes import GRIDS
 from springtide.sim.kale.traffic import CAPACITY, MOST, Day
@@ -67,8 +67,6 @@ class Kind:
 
 def compare(kind: Kind, curve: Sequence[float], *, most_settings: int | None = None) -> Compared:
     """Everything on one kind of traffic; `curve` is AUC by lag; of each grid at most so many settings."""
-    from springtide.sim.kale import auc
-
     outlooks = [Outlooks(day) for day in kind.measured]
     before = [Outlooks(day) for day in kind.tuned_on]
     found = Compared(name=kind.name, days=len(kind.measured))

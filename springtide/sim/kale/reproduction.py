@@ -52,9 +52,11 @@ class Found:
 
 
 def found_traces(given: str | None) -> tuple[pathlib.Path, ...]:
-    """CSV files: one, or all of a folder."""
+    """CSV files: one, or all of a folder; by themselves those in data/traces, here or in a folder beside this one."""
     if given is None:
-        return ()
+        here = pathlib.Path.cwd()
+        known = [one for one in (here / "data/traces", *sorted(here.parent.glob("*/data/traces"))) if one.is_dir()]
+        return tuple(sorted(known[0].glob("*.csv"))) if known else ()
     path = pathlib.Path(given)
     if not path.is_dir():
         return (path,)
@@ -115,9 +117,9 @@ def _of(trace: Trace, days: int, preset: Preset) -> Kind:
 
 def _work(jobs: Sequence[tuple[Kind, Sequence[float], int | None]], processes: int) -> Sequence[Compared]:
     processes = min(processes or os.cpu_count() or 1, len(jobs))
-    if processes == 1:
+    if processes == 1 or "fork" not in multiprocessing.get_all_start_methods():
         return [_one(job) for job in jobs]
-    with concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    with concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
         return list(pool.map(_one, jobs))
 
 
