@@ -80,6 +80,11 @@ clairvoyant is our own planner with our prices, told the traffic itself: it show
 could be. The paper's load and cluster are not described in its text: its column is for the order of magnitude. All
 schemes that look ahead use our forecasts. Traces: taxi rides in New York and messages about a company
 (Numenta's NAB), requests to the World Cup's web site in 1998.
+
+Two things to know. Our prices (`OnlineRules`) are one set for all traffic, but they were chosen with figures of these
+kinds of days in sight: by earlier runs, a price of lag nearly twice as high meets the goal on lag on taxis, and misses
+the one on worker-hours on the paper's shape (about 94%). And Autopilot and KEDA have no good setting where a change
+stops the job: working off what has waited looks to them like more traffic.
 """
 INTRODUCTIONS = {"dlrover-rm": DLROVER_RM, "herald": HERALD, "goldminer": GOLDMINER, "kale": KALE}
 PICTURES = {"dlrover-rm": "fig", "herald": "herald-fig", "goldminer": "goldminer-fig", "kale": "kale-fig"}

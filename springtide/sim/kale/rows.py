@@ -42,7 +42,7 @@ def mean_row(
     """A mean with its 95% interval; a goal is the most that it may be."""
     found = np.asarray(values, dtype=float)
     middle = float(found.mean())
-    half = 1.96 * float(found.std(ddof=1)) / np.sqrt(len(found)) if len(found) > 1 else 0.0
+    half = 1.96 * float(found.std(ddof=1)) / len(found) ** 0.5 if len(found) > 1 else 0.0
     return Row(
         figure=figure, what=what, paper=paper, ours=round(middle, 4), seeds=len(found), why=why,
         spread=(round(middle - half, 4), round(middle + half, 4)), goal="" if goal is None else f"≤ {goal:g}",
