@@ -64,7 +64,7 @@ def appending(producer, count, *, every_s=0.05):
 def test_every_record_is_trained_once_though_each_kind_of_role_is_killed_and_the_job_and_the_stream_grow(tmp_path):
     producer = stream_counting.Producer(tmp_path, partitions=3)
     producer.append(500)
-    with job_of(tmp_path) as job:
+    with job_of(tmp_path, silence_s=30.0, server_silence_s=30.0) as job:
         with appending(producer, 40):
             job.until(lambda status: status.samples > 500 and "worker-1" in job.pids())
             assert job.kill("worker-1")
@@ -99,4 +99,22 @@ def test_random_faults_lose_and_repeat_no_record(tmp_path, seed):
         producer.seal()
         status = job.wait()
     print(f"seed {seed}: {done}")
+    check(tmp_path, status, producer)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_a_job_that_was_stopped_is_resumed_at_the_very_record(tmp_path):
+    producer = stream_counting.Producer(tmp_path, partitions=3)
+    with job_of(tmp_path, silence_s=30.0) as job, appending(producer, 40):
+        job.until(lambda status: status.samples > 1000)
+        job.stop()
+        stopped = job.wait()
+    assert stopped.phase is Phase.STOPPED and 0 < stopped.samples <= len(producer.records)
+    producer.append(500)
+    producer.seal()
+    number, where = stopped.checkpoint, str(job.files.checkpoints)
+    rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, numbers_after=number)
+    with job_of(tmp_path, workers=1, servers=1, silence_s=30.0, checkpoints=rules) as job:
+        status = job.wait()
     check(tmp_path, status, producer)
