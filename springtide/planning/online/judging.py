@@ -5,14 +5,13 @@ sim/kale/throughput.py on made truth, bench/capacity.py on real runs.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from springtide.planning.online import capacity
 from springtide.planning.online.capacity import Kind, Seen
-
-OURS: tuple[Kind, ...] = ("sync", "async")
 
 
 class Judged(NamedTuple):
@@ -50,11 +49,19 @@ def judge(kind: Kind, seen: Sequence[Seen], held: Sequence[Seen], *, batch: floa
     return found
 
 
-def left_out(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> dict[Kind, Judged]:
-    """The same, each measurement foretold from all others: where there are few."""
-    said: dict[Kind, list[float]] = {each: [] for each in peers(kind)}
+def left_out(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> dict[str, Judged]:
+    """The same, each measurement foretold from all others: where there are few. Also as a live job learns it."""
+    models: dict[str, Callable[[Sequence[Seen]], Callable[[float], float]]] = {
+        "learned": lambda some: capacity.learn(kind, some, batch=batch),
+        **{each: partial(_fitted, each, batch) for each in peers(kind)},
+    }
+    said: dict[str, list[float]] = {each: [] for each in models}
     for place, one in enumerate(seen):
         others = [*seen[:place], *seen[place + 1 :]]
-        for each, so_far in said.items():
-            so_far.append(capacity.fit(each, others, batch=batch)(one.workers))
+        for each, model in models.items():
+            said[each].append(model(others)(one.workers))
     return {each: judged(so_far, [one.throughput for one in seen]) for each, so_far in said.items()}
+
+
+def _fitted(kind: Kind, batch: float, seen: Sequence[Seen]) -> Callable[[float], float]:
+    return capacity.fit(kind, seen, batch=batch)

@@ -1,7 +1,8 @@
 """Pure. Samples a second by workers and servers: Kale's Eqn 5 (in step) and Eqn 8 (at one's own pace).
 
 In: measurements of numbers of workers and servers. Out: a `Surface`, and at a fixed ratio the `Curve` of capacity.py.
-Compared with Optimus' two, which have no part that servers share (1 / p). Next: least.py.
+Compared with Optimus' two. Eqn 8 has no part for servers that are too few, w / p, which Optimus has and real jobs show
+(`springtide bench capacity`): "shared" is Eqn 8 with it. Next: least.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from springtide import errors
 from springtide.planning.online.capacity import Curve, relative
 
-Kind = Literal["sync", "async", "optimus", "optimus-async"]
+Kind = Literal["sync", "async", "shared", "optimus", "optimus-async"]
 Array = NDArray[np.float64]
 GOOD = 0.99  # of the best: fewer servers that are as good as that are better
 
@@ -27,6 +28,10 @@ def _async(w: Array, p: Array) -> list[Array]:
     return [1 / w, 1 / (w * p), p / w, np.ones_like(w)]
 
 
+def _shared(w: Array, p: Array) -> list[Array]:
+    return [*_async(w, p), 1 / p]
+
+
 def _optimus(w: Array, p: Array) -> list[Array]:
     return [np.ones_like(w), 1 / w, w / p, w, p]
 
@@ -36,7 +41,7 @@ def _optimus_async(w: Array, p: Array) -> list[Array]:
 
 
 FEATURES: Mapping[Kind, Callable[[Array, Array], list[Array]]] = {
-    "sync": _sync, "async": _async, "optimus": _optimus, "optimus-async": _optimus_async,
+    "sync": _sync, "async": _async, "shared": _shared, "optimus": _optimus, "optimus-async": _optimus_async,
 }  # fmt: skip
 """What each coefficient is of, in seconds a batch of all workers (sync, optimus) or a sample (the others)."""
 
@@ -79,9 +84,10 @@ class Surface:
                 of[5] / ratio + of[6],
             )
             return Curve(kind="sync", coefficients=(one, each, squared, grows), batch=self.batch)
-        if self.kind == "async":
-            return Curve(kind="async", coefficients=(of[0], of[1] * ratio, of[2] / ratio + of[3]), batch=self.batch)
-        raise errors.BadInput(f"a surface of kind {self.kind!r} is only to compare with; wanted sync or async")
+        if self.kind in ("async", "shared"):
+            alone = of[0] + (of[4] * ratio if self.kind == "shared" else 0.0)
+            return Curve(kind="async", coefficients=(alone, of[1] * ratio, of[2] / ratio + of[3]), batch=self.batch)
+        raise errors.BadInput(f"a surface of kind {self.kind!r} is only to compare with; wanted sync, async or shared")
 
 
 def fit_surface(kind: Kind, seen: Sequence[SeenShape], *, batch: float = 1.0) -> Surface:

@@ -5,7 +5,7 @@ import pytest
 from springtide.bench import capacity
 from springtide.planning.online.shapes import SeenShape, Surface
 
-TRUE = Surface(kind="async", coefficients=(3e-4, 1e-4, 0.0, 2e-5))
+TRUE = Surface(kind="async", coefficients=(3e-4, 2e-5, 0.0, 2e-5))
 
 
 def measured(numbers, truth=TRUE):
@@ -14,10 +14,12 @@ def measured(numbers, truth=TRUE):
 
 def test_a_job_that_keeps_to_the_equations_is_foretold_exactly_by_ours_alone():
     told = capacity.judge({"async": measured(capacity.FULL["async"]), "bsp": measured(capacity.FULL["bsp"])})
-    (goal,) = told.goals
-    assert goal.id == "capacity_mape" and goal.met and goal.value < 0.01
+    pace, step = told.goals
+    assert (pace.id, step.id) == ("capacity_mape_async", "capacity_mape_bsp")
+    assert pace.met and pace.value < 0.02
     off = {(row[0], row[1]): row[2] for row in told.rows}
     assert off["async, any servers", "Kale"] < 1e-6 < off["async, any servers", "Optimus"]
+    assert off["async, any servers", "ours"] < 0.2
     assert off["async, servers = workers", "Kale"] < off["async, servers = workers", "Ernest"]
     assert len(told.details["async"]) == 8
 

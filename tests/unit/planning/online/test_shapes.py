@@ -11,7 +11,7 @@ SHAPES = [(w, p) for w in (1, 2, 3, 4, 6, 8) for p in (1, 2, 3, 4)]
 SOME = st.floats(0.01, 10)
 
 
-@given(st.sampled_from([("sync", 7), ("async", 4)]), st.data())
+@given(st.sampled_from([("sync", 7), ("async", 4), ("shared", 5)]), st.data())
 def test_a_surface_is_found_again_from_what_it_gives(kind, data):
     name, many = kind
     truth = Surface(kind=name, coefficients=tuple(data.draw(st.lists(SOME, min_size=many, max_size=many))), batch=64)
@@ -22,9 +22,11 @@ def test_a_surface_is_found_again_from_what_it_gives(kind, data):
 
 
 @given(
-    st.sampled_from([("sync", 7), ("async", 4)]), st.lists(SOME, min_size=7, max_size=7), st.integers(1, 8),
+    st.sampled_from([("sync", 7), ("async", 4), ("shared", 5)]),
+    st.lists(SOME, min_size=7, max_size=7),
+    st.integers(1, 8),
     st.floats(0.25, 4),
-)  # fmt: skip
+)
 def test_at_a_fixed_ratio_it_is_the_curve_by_workers_alone(kind, coefficients, workers, ratio):
     surface = Surface(kind=kind[0], coefficients=tuple(coefficients[: kind[1]]), batch=8)
     assert surface.at_ratio(ratio)(workers) == pytest.approx(surface(workers, workers / ratio))
@@ -42,6 +44,13 @@ def test_what_servers_share_out_is_seen_by_ours_and_not_by_optimus():
     seen = [SeenShape(w, p, truth(w, p)) for w, p in SHAPES]
     assert mape(fit_surface("async", seen), seen) < 0.001
     assert mape(fit_surface("optimus-async", seen), seen) > 0.1
+
+
+def test_servers_that_are_too_few_are_seen_by_ours_and_not_by_eqn_8():
+    truth = Surface(kind="shared", coefficients=(1.0, 0.1, 0.0, 0.0, 2.0))
+    seen = [SeenShape(w, p, truth(w, p)) for w, p in SHAPES]
+    assert mape(fit_surface("shared", seen), seen) < 0.001
+    assert mape(fit_surface("async", seen), seen) > 0.1
 
 
 def test_measurements_that_say_nothing_are_refused():
