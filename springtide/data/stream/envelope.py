@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import _native
-from springtide.data.stream import envelope_reference
 from springtide.data.stream.records import Bytes, Floats, Ints, Mask, Records
 
 MARK = b"\xf5ST\x01"
@@ -23,7 +22,6 @@ SIZE = HEAD.itemsize
 CRC_FROM = 8  # bytes before what the CRC covers
 BARE, WHOLE, DAMAGED = 0, 1, 2
 """Of a record: no envelope, one that fits, one that does not (cpp/envelope.h)."""
-_core = _native if hasattr(_native, "open_envelopes") else envelope_reference
 
 
 class Opened(NamedTuple):
@@ -68,7 +66,7 @@ def unseal(records: Records) -> Opened:
     count = len(records)
     states, event_us = np.empty(count, np.uint8), np.empty(count, np.int64)
     starts, ends = np.ascontiguousarray(records.starts), np.ascontiguousarray(records.ends)
-    bare, damaged = _core.open_envelopes(records.payload, starts, ends, states, event_us)
+    bare, damaged = _native.open_envelopes(records.payload, starts, ends, states, event_us)
     if bare == count:
         return Opened(records, np.full(count, np.nan), np.zeros(count, np.bool_), bare, False)
     event_at = event_us / 1e6
@@ -82,5 +80,5 @@ def unseal(records: Records) -> Opened:
 def crc_each(payload: Bytes, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
     """CRC-32 (as zlib has it) of each run of bytes."""
     out = np.empty(len(starts), np.uint32)
-    _core.crc32_each(payload, np.ascontiguousarray(starts), np.ascontiguousarray(ends), out)
+    _native.crc32_each(payload, np.ascontiguousarray(starts), np.ascontiguousarray(ends), out)
     return out

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import _native, errors
-from springtide.data.stream import envelope, envelope_reference
+from springtide.data.stream import envelope
 from springtide.data.stream.records import Records
+from tests.unit.native import envelope_reference
 
 PAYLOAD = np.frombuffer(b"0123456789", np.uint8)
 

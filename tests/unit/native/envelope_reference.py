@@ -1,7 +1,4 @@
-"""Pure. What cpp/envelope.cpp does, in Python: the oracle of its tests, and what a core is replaced by that has it not.
-
-In: envelope.py, when the native core was built before it knew envelopes; a tenth as fast.
-"""
+"""What cpp/envelope.cpp does, in Python: the oracle of its tests."""
 
 import zlib
 
