@@ -33,8 +33,8 @@ Lags = Mapping[str, tuple[float, float, int]]
 
 def bench(options: Options) -> report.Result:
     """Everything in turn; without a broker the log alone, and the goal is not measured."""
-    counts = {"click": 20_000, "small": 20_000} if options.quick else {"click": 200_000, "small": 300_000}
-    rounds = 2 if options.quick else 5
+    counts = {"click": 20_000, "small": 20_000} if options.quick else {"click": 150_000, "small": 250_000}
+    rounds = 2 if options.quick else 4
     lack = kafka_broker.missing()
     measured: dict[str, harness.Rounds] = {}
     with contextlib.ExitStack() as stack:
@@ -45,7 +45,7 @@ def bench(options: Options) -> report.Result:
             broker = stack.enter_context(kafka_broker.KafkaBroker(folder / "kafka", partitions=PARTITIONS, fast=True))
         for kind, count in counts.items():
             measured[kind] = compare(kind, count, folder, broker, rounds)
-        lags = latencies(folder, broker, 1.0 if options.quick else 8.0)
+        lags = latencies(folder, broker, 1.0 if options.quick else 5.0)
     return judge(measured, counts, lags, lack)
 
 
