@@ -51,6 +51,8 @@ def numbers(status: JobStatus) -> str:
     """Samples, of how many shards, and the rate over the whole training."""
     rate = status.samples / status.trained_s if status.trained_s else 0.0
     shards = f" ({status.shards_done:,} of {status.shards_total:,} shards)" if status.shards_total else ""
+    if status.online is not None and status.shards_total:
+        shards = f" of {status.shards_total:,} partition{'' if status.shards_total == 1 else 's'}"
     return f"{status.samples:,} samples{shards}, {rate:,.0f} samples/s"
 
 

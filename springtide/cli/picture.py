@@ -26,7 +26,7 @@ def line_of(status: JobStatus) -> str:
     metrics = {f"metric {name}": f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())}
     workers = alive(status, RoleKind.WORKER)
     shown = {
-        "shards": f"shards {status.shards_done}/{status.shards_total}" if status.shards_total else "",
+        "shards": progress(status),
         "samples": f"{short(status.samples)} samples",
         "rate": f"{short(status.samples_per_s)}/s",
         "lag": "" if status.online is None else online.brief(status.online),
@@ -55,6 +55,15 @@ def line_of(status: JobStatus) -> str:
     return "  ".join([head, *(text for name, text in shown.items() if name in chosen)])
 
 
+def progress(status: JobStatus) -> str:
+    """How far it is; on a stream there is no end to reckon by."""
+    if not status.shards_total:
+        return ""
+    if status.online is not None:
+        return f"{status.shards_total} partition{'' if status.shards_total == 1 else 's'}"
+    return f"shards {status.shards_done}/{status.shards_total}"
+
+
 def picture(status: JobStatus) -> Group:
     """A status as a small table with a bar; below it the last decision and its reason."""
     facts = Table.grid(padding=(0, 2))
@@ -72,14 +81,16 @@ def picture(status: JobStatus) -> Group:
     facts.add_row("loss", loss, *next(iter(metric_cells(status)), ("", "")))
     for cells in metric_cells(status)[1:]:
         facts.add_row("", "", *cells)
-    total = max(1, status.shards_total)
     bar = Table.grid(padding=(0, 2))
     bar.add_column(style="dim", min_width=8)
-    bar.add_row(
-        "shards",
-        ProgressBar(total=total, completed=status.shards_done, width=40),
-        f"{status.shards_done}/{status.shards_total}",
-    )
+    if status.online is None:
+        bar.add_row(
+            "shards",
+            ProgressBar(total=max(1, status.shards_total), completed=status.shards_done, width=40),
+            f"{status.shards_done}/{status.shards_total}",
+        )
+    else:
+        bar.add_row("stream", progress(status))
     notes = Table.grid(padding=(0, 2))
     notes.add_column(style="dim", min_width=8)
     notes.add_column(max_width=WIDTH - 12)

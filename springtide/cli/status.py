@@ -52,7 +52,7 @@ def text(run: Run, job: JobStatus) -> str:
         lines += outcome.measures(job)
         if job.why:
             lines += wrap(f"why     {job.why}")
-    if job.shards_leased or job.epochs > 1:
+    if (job.shards_leased or job.epochs > 1) and job.online is None:
         lines += wrap(f"shards  {shards(job)}")
     lines += wrap(
         f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "

@@ -138,6 +138,7 @@ class Online:
         )
         if alive != self._shape:
             self._shape, self._shape_at = alive, now
+        self._let_cores_go()
         self._see_starts(now)
         pausing = planned.unsettled(self._state, moving=moving)
         self._look(now, pausing=bool(pausing))
@@ -177,6 +178,17 @@ class Online:
             self._points.add(self._point(now, down=down))
         if now >= self._noted_at + NOTE_S:
             self._note(now)
+
+    def _let_cores_go(self) -> None:
+        """Planning, which stands aside, began with small roles to be measured: here only their number is decided."""
+        rules, state = self._state.spec.planning, self._state
+        if not self._job.on or rules.bounds is None or state.phase is not Phase.RUNNING:
+            return
+        for kind in (RoleKind.WORKER, RoleKind.SERVER):
+            size = state.planned.sizes[kind]
+            if size.cpu is not None and size.cpu < rules.bounds.quota.cpu:
+                why = "on a stream the number of workers follows the traffic; their cores are not held"
+                self._doors.happen(events.Resized(kind, rules.bounds.quota.cpu, size.memory, why))
 
     def _see_starts(self, now: float) -> None:
         """How long workers take to be at work."""

@@ -101,7 +101,8 @@ def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F
 
 
 def test_a_line_and_the_picture_have_the_lag():
-    running = msgspec.structs.replace(ENDED, phase=Phase.RUNNING, samples=10)
+    running = msgspec.structs.replace(ENDED, phase=Phase.RUNNING, samples=10, shards_total=4)
+    assert "4 partitions" in line_of(running) and "shards" not in line_of(running)
     assert "lag 75 s ALERT" in line_of(running) and len(line_of(running)) <= 80
     assert picture(running) is not None
 

@@ -24,6 +24,7 @@ from springtide.planning.online.traffic import Forecast
 from springtide.rpc.messages import Report
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.series import Series, read
+from tests.unit.master.test_autoscale import RULES
 
 WALL, BATCH = 1_700_000_000.0, 10
 ONLINE = OnlineJob(on=True, rules=OnlineRules(fewest=1, most=4), servers_follow=True)
@@ -170,6 +171,15 @@ def test_how_long_a_worker_takes_to_start_is_learned(world):
     world.go(20, traffic=80)
     rules = world.online._rules()
     assert rules.start_s == pytest.approx(40, abs=15) and rules.most == 4
+
+
+def test_cores_that_planning_began_with_are_let_go(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, planning=RULES, worker_cpu=0.5, server_cpu=0.5)
+    world.go(3, traffic=80)
+    assert {size.cpu for size in world.record.state.planned.sizes.values()} == {2.0}
+    changed = world.record.state.planned.epoch
+    world.go(3, traffic=80)
+    assert world.record.state.planned.epoch == changed
 
 
 def test_doing_nothing_has_its_reason_and_is_said_once(world):
