@@ -68,7 +68,7 @@ def text(run: Run, job: JobStatus) -> str:
         lines += wrap(f"cache   {job.cache}")
     if job.checkpoint or job.checkpoint_trouble:
         lines += wrap(f"saved   {saved(job)}")
-    if job.stage:
+    if job.stage and job.online is None:
         lines += wrap(f"plan    {plan_of(job)}")
     if job.decision:
         lines += wrap(f"decided {decision_of(job)}")
