@@ -61,6 +61,8 @@ class Notes(msgspec.Struct, frozen=True):
     seen: dict[int, float] = {}
     """Samples a second of the clock, by number of workers; of which numbers surely so, not only at least."""
     sure: tuple[int, ...] = ()
+    seen_at: dict[int, float] = {}
+    """By the stream's time."""
     kept: Kept = Kept()
     scalings: int = 0
     slow: tuple[int, ...] = ()
@@ -217,14 +219,14 @@ class Online:
         if rate is None:
             return
         self._measured_at = now
-        self._learn(len(works), rate * len(works) / len(full or works), sure=bool(full))
+        self._learn(len(works), rate * len(works) / len(full or works), sure=bool(full), at=now * self._job.speedup)
         paces = {rank: pace for rank, work in works.items() if (pace := work.pace) is not None}
         found = backups.wanted(paces, frozenset(self._notes.slow), self._state.spec.stragglers, sure=full)
         if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
             self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
             self._doors.tell("backup", why=found.why or "no worker is slow any more: no backups", workers=found.workers)
 
-    def _learn(self, workers: int, rate: float, *, sure: bool) -> None:
+    def _learn(self, workers: int, rate: float, *, sure: bool, at: float) -> None:
         """What so many train. Of batches that were cut short it is only known that it is as much at least."""
         notes, known = self._notes, workers in self._notes.sure
         if sure and not known:
@@ -234,7 +236,12 @@ class Online:
         else:
             return
         surely = tuple(sorted({*notes.sure, *([workers] if sure else [])}))
-        self._notes = msgspec.structs.replace(notes, seen=seen, sure=surely)
+        self._notes = msgspec.structs.replace(notes, seen=seen, sure=surely, seen_at={**notes.seen_at, workers: at})
+
+    def _capacity(self, now: float) -> tuple[float, ...] | None:
+        notes, workers = self._notes, len(self._shape)
+        seen = observed.believed(notes.seen, notes.seen_at, workers, at=now * self._job.speedup)
+        return observed.capacity(seen, self._job.rules.most, now=workers)
 
     def _rates(self, now: float) -> tuple[float, float]:
         """Samples a second of the clock that came, and that were trained, in the last minutes."""
@@ -252,7 +259,7 @@ class Online:
         speedup, rules = self._job.speedup, self._rules()
         arriving, _ = self._rates(now)
         outlook = await self._foresight.outlook(now, arriving)
-        capacity = observed.capacity(self._notes.seen, rules.most, now=len(self._shape))
+        capacity = self._capacity(now)
         if "workers" in self._state.planned.pinned:
             return self._leave("the number of workers was set by hand: `springtide scale` changes it")
         if capacity is None:
@@ -328,7 +335,7 @@ class Online:
         arriving, trained = self._rates(now)
         mean, high = self._foresight.expected(now)
         workers = len(self._shape)
-        capacity = observed.capacity(self._notes.seen, self._job.rules.most, now=workers)
+        capacity = self._capacity(now)
         return OnlinePoint(
             at=self._foresight.wall(now), arriving=arriving, trained=trained,
             lag_s=self._streams.lag_s(now) * self._job.speedup, backlog=float(self._streams.backlog), workers=workers,

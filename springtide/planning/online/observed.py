@@ -12,6 +12,7 @@ from springtide.planning.online import capacity as curves
 
 FRESH = 0.3  # of a new measurement beside what was known of that number of workers
 FULL = 0.8  # of a batch's room: fuller ones say what a worker can do, others what it can at least
+POOR, AGAIN_S = 0.6, 3600.0  # a number whose workers train less than this part of what they do now is tried again
 LEAST_BUSY_S = 1.0  # of a worker: less says nothing of its speed
 
 
@@ -60,6 +61,17 @@ def noted(seen: Mapping[int, float], workers: int, rate: float) -> dict[int, flo
     """What was seen of numbers of workers, with one more measurement."""
     before = seen.get(workers)
     return {**seen, workers: rate if before is None else before + FRESH * (rate - before)}
+
+
+def believed(seen: Mapping[int, float], since: Mapping[int, float], now: int, *, at: float) -> dict[int, float]:
+    """What was seen, without numbers that came out badly long ago beside the `now` workers that there are: machines may
+    have been busy then, and a number that is not tried again would stay bad for ever. `since`: when each was seen."""
+    here = seen.get(now, 0.0) / max(1, now)
+    return {
+        workers: rate
+        for workers, rate in seen.items()
+        if workers == now or rate / workers >= POOR * here or at - since.get(workers, at) < AGAIN_S
+    }
 
 
 def capacity(seen: Mapping[int, float], most: int, *, now: int = 0) -> tuple[float, ...] | None:

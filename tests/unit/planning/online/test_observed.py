@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.planning.online.observed import Work, capacity, full, noted, together, utilization
+from springtide.planning.online.observed import Work, believed, capacity, full, noted, together, utilization
 
 
 def test_a_worker_that_waits_half_of_the_time_is_as_fast_as_it_is_at_work():
@@ -51,6 +51,13 @@ def test_beyond_the_largest_seen_nobody_gains_more_than_in_proportion(seen, most
     assert known[0] == 0 and all(rate > 0 for rate in known[1:])
     for workers in range(largest + 1, most + 1):
         assert known[workers] <= known[largest] / largest * workers * (1 + 1e-9)
+
+
+def test_a_number_that_came_out_badly_is_tried_again_after_a_while_and_good_ones_are_kept():
+    seen, since = {1: 100.0, 2: 90.0, 3: 270.0}, {1: 0.0, 2: 0.0, 3: 0.0}
+    assert believed(seen, since, 1, at=600.0) == seen
+    assert believed(seen, since, 1, at=4000.0) == {1: 100.0, 3: 270.0}
+    assert believed(seen, since, 2, at=4000.0) == seen
 
 
 def test_a_new_measurement_moves_what_was_known_by_a_part():
