@@ -82,7 +82,7 @@ class Producer:
         self.url = self._stream.url
         self._traffic, self._partitions, self._clock = traffic, partitions, clock
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="producer")
+        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)  # Ctrl-C ends it too
         self.appended = 0
 
     def start(self) -> None:
