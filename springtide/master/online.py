@@ -207,9 +207,11 @@ class Online:
                 )
 
     def _measure(self, now: float) -> None:
-        """What so many workers train, once they have been the same for long enough."""
+        """What so many workers train, once they have been the same for long enough: first steps are slow ones, and do
+        not count where anything better is known."""
         seconds = max(LEAST_S, MEASURE_S / self._job.speedup)
-        if not self._shape or now < max(self._shape_at, self._measured_at) + seconds:
+        settled_at = self._shape_at + (seconds if self._notes.seen else 0.0)
+        if not self._shape or now < max(settled_at, self._measured_at) + seconds:
             return
         works = self._streams.works(seconds, self._shape, at=now)
         if len(works) < len(self._shape):
