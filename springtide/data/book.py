@@ -286,7 +286,7 @@ class Book(Passes):
 
     def resume(self, note: BookNote) -> None:
         """Another run's checkpoint began with this note: what it has trained stays trained, nobody holds the rest."""
-        self.passes = returning.passes_anew(note, self.max_failures, self.workers)
+        self.passes = returning.passes_anew(note, self.max_failures, self.workers, saves=self.saves)
         self.kept = {one.base for one in self.shared() if one.over}
         self.changes += 1
 

@@ -45,6 +45,10 @@ class Convoy(Lockstep):
     def close(self) -> None:
         """Nothing new; ranks that are behind still get what another has begun."""
         self.total, self.closed = max(self.leased_to), True
+        for running in sorted(self.stretches, reverse=True):
+            if running >= self.total:  # nobody has begun it: another run plans it anew
+                stretch = self.stretches.pop(running)
+                self.places[stretch.partition] = stretch.first
 
     # ---- what there is of the stream ----
 

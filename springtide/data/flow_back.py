@@ -6,6 +6,7 @@ reads the same offsets again must find the same batches.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from springtide.data.flow import Flow, FlowState, untrained
 from springtide.data.partition import Partition, Span, joined
@@ -35,7 +36,7 @@ def back_to(now: Flow, note: FlowState | None) -> Flow:
     return back
 
 
-def anew(note: FlowState, max_failures: int) -> Flow:
+def anew(note: FlowState, max_failures: int, *, returns: bool) -> Flow:
     """The pass with which another run goes on: nobody holds anything, and where the stream ends is found out again."""
     flow = Flow.from_state(note, max_failures)
     flow.take_back(list(flow.leases))
@@ -46,8 +47,30 @@ def anew(note: FlowState, max_failures: int) -> Flow:
         if partition.final:
             end, partition.end = partition.end, FAR
             flow.put_back(number, Span(end, FAR))
-    flow.poisoned, flow.closed, flow.floors, flow.returns = [], False, [], True
+            if end % flow.card.batch_size:
+                partition.cut(end)  # the last batch before it may be in some slots: it stays as it was
+    flow.poisoned, flow.closed, flow.floors, flow.returns = [], False, [], returns
     return flow
+
+
+def caught_up(note: FlowState | None, now: Flow) -> FlowState:
+    """A note with all cuts and partitions that are known by now; None: the pass was opened after the note.
+
+    What servers copy for a checkpoint after it was noted may have batches in it that were cut since, or are of
+    partitions that were added: another run must find the same ones.
+    """
+    if note is None:
+        note = FlowState(
+            card=now.card, base=now.base, closed=False, partitions={}, leases=(), samples_done=0, poisoned=()
+        )  # fmt: skip
+    partitions: dict[int, Partition] = {}
+    for number, known in now.partitions.items():
+        then = note.partitions.get(number)
+        kept = then.copy() if then is not None else Partition(known.start, waiting=[Span(known.start, FAR)])
+        ended = {known.end} if known.final and known.end % now.card.batch_size else set()
+        kept.cuts = sorted({*kept.cuts, *known.cuts, *ended})
+        partitions[number] = kept
+    return replace(note, partitions=partitions)
 
 
 def _lost(poisoned: Sequence[Poisoned], back: Flow) -> list[Poisoned]:

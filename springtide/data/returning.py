@@ -8,6 +8,7 @@ of a bsp group go exactly to where the note has them: all its slots come from th
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from springtide.data import flow_back
 from springtide.data.convoy import Convoy, lockstep_at
@@ -34,15 +35,27 @@ def passes_back_to(passes: Iterable[Pass], note: BookNote) -> list[Pass]:
     return back
 
 
-def passes_anew(note: BookNote, max_failures: int, workers: int) -> list[Pass]:
-    """The passes with which another run of so many workers goes on."""
+def passes_anew(note: BookNote, max_failures: int, workers: int, *, saves: bool) -> list[Pass]:
+    """The passes with which another run of so many workers goes on, with checkpoints of its own or without."""
     passes: list[Pass] = [anew(state, max_failures) for state in note.ledgers]
-    passes += [flow_back.anew(state, max_failures) for state in note.flows]
+    passes += [flow_back.anew(state, max_failures, returns=saves) for state in note.flows]
     for state in note.locksteps:
         passes.append(going_on := lockstep_at(state, workers))
         if isinstance(going_on, Convoy):
             going_on.reopen()
     return sorted(passes, key=lambda one: one.base)
+
+
+def caught_up(note: BookNote, passes: Iterable[Pass]) -> BookNote:
+    """The note of a checkpoint whose slots are copied: what is known of streams by now belongs to it."""
+    flows = {state.base: state for state in note.flows}
+    noted = {state.base for state in note.ledgers} | {state.base for state in note.locksteps}
+    for one in passes:
+        if isinstance(one, Flow):
+            flows[one.base] = flow_back.caught_up(flows.get(one.base), one)
+        elif one.base not in noted:
+            break  # passes of another run come in the same order: none can be left out
+    return replace(note, flows=tuple(flows.values()))
 
 
 def back_to(now: Ledger, note: LedgerState | None) -> Ledger:

@@ -17,6 +17,7 @@ from springtide import errors
 from springtide.checkpoint import cover, reader, writer
 from springtide.checkpoint.manifest import Manifest, name_of, number_in
 from springtide.checkpoint.places import Folder, place_of
+from springtide.data import returning
 from springtide.data.notes import BookNote
 from springtide.domain.checkpoints import CheckpointRules, ShardRange, Written
 from springtide.domain.outline import SHARED_KEY
@@ -59,11 +60,11 @@ class Round:
 
     def manifest(self, record: Record, covered: cover.Covered) -> Manifest:
         """Of what servers have written."""
-        spec = record.state.spec
+        spec, note = record.state.spec, returning.caught_up(self.note, record.book.passes)
         return Manifest(
             job=spec.name, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
-            slots=spec.slots, seed=spec.seed, samples=self.note.samples, step=self.step,
-            ledger=msgspec.msgpack.encode(self.note), claims=self.claims, objects=self.objects,
+            slots=spec.slots, seed=spec.seed, samples=note.samples, step=self.step,
+            ledger=msgspec.msgpack.encode(note), claims=self.claims, objects=self.objects,
             tables=tuple(spec for _, spec in sorted(self.tables.items())),
             outline=record.shared.get(SHARED_KEY, b""), files=covered.files, chains=covered.chains,
         )  # fmt: skip

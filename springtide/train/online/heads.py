@@ -19,6 +19,8 @@ from springtide.domain.leases import LeaseKey
 from springtide.domain.streams import Cut
 from springtide.train.hands import Tail
 
+MOST_AHEAD = 8  # batches that are read of a partition while a cut of it is waited for
+
 
 class Whole(NamedTuple):
     """A batch that can be claimed: the records with offsets from `tail.begin` to `end`. None at all: a gap."""
@@ -88,7 +90,11 @@ class Heads:
 
     def positions(self) -> dict[int, int]:
         """What to read: partitions, and from which offset on."""
-        return {number: head.position for number, head in self._heads.items() if head.position < head.tail.end}
+        return {
+            number: head.position
+            for number, head in self._heads.items()
+            if head.position < head.tail.end and not self._stuck(head)
+        }
 
     def take_in(self, chunk: Chunk, at: float) -> int:
         """A chunk was read; how many of its records retention has deleted. One from elsewhere than asked is dropped."""
@@ -142,6 +148,10 @@ class Heads:
         return {
             number: float(head.pieces[0].records.appended_at[0]) for number, head in self._heads.items() if head.pieces
         }
+
+    def _stuck(self, head: Head) -> bool:
+        """It waits for a cut, perhaps of a master that is away, and has read enough to go on with for then."""
+        return head.asked is not None and head.position >= head.tail.begin + MOST_AHEAD * self._batch_size
 
     def _waits(self, head: Head, end: int, before: float) -> bool:
         return bool(head.pieces) and head.pieces[0].read_at <= before and head.position >= end and not self._full(head)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from springtide import errors
 from springtide.data.source import as_batch
 from springtide.data.stream import records as columns
-from springtide.data.stream.base import Stream, StreamReader
+from springtide.data.stream.base import Chunk, Stream, StreamReader
 from springtide.data.stream.dataset import StreamDataset
 from springtide.data.stream.records import Records
 from springtide.domain.leases import Grant
@@ -115,7 +115,7 @@ class InStep:
             reader.assign({partition: claim.begin})
         at, parts = claim.begin, [Records.none()]
         while at < claim.end:
-            for chunk in reader.poll(POLL_S, self.card.batch_size):
+            for chunk in self._poll(reader):
                 if chunk.partition == partition and chunk.next > at:
                     parts.append(chunk.records.between(at, claim.end))
                     self.use.read(parts[-1], chunk.expired)
@@ -124,6 +124,15 @@ class InStep:
                 return None
         self._stands = {partition: at}
         return columns.concat(parts)
+
+    def _poll(self, reader: StreamReader) -> list[Chunk]:
+        """What there is. A stream that cannot be reached is waited for."""
+        try:
+            chunks = reader.poll(POLL_S, self.card.batch_size)
+        except errors.TemporaryError as error:
+            log.warning("%s", error)
+            return []
+        return chunks
 
     def _part(self, grant: Grant, claim: Claim, records: Records, place: Place) -> Handed | None:
         """This rank's part. Of fewer records than ranks each trains all, and counts for its part of the group."""

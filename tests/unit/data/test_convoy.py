@@ -119,6 +119,21 @@ def test_another_run_goes_on_and_finds_out_again_where_the_stream_ends():
     assert ask(later, A, (Seen(0, 0, 40),)) == (Grant(1, 0, 0, 20, 40),)
 
 
+def test_what_a_group_that_went_back_had_not_begun_again_when_the_job_stopped_is_left_to_another_run():
+    book = Book(workers=2)
+    for holder in (A, A, B, B):
+        ask(book, holder)  # 5 to 35 and 35 to 65 of partition 0
+    book.restore(book.note(0, 15))
+    book.close()
+    book.check()
+    assert book.samples_done == 10
+    later = Book(workers=2)
+    later.resume(book.note(0, 15))
+    assert later.samples_done == 10
+    assert ask(later, A) == (Grant(0, 0, 0, 15, 45),)
+    later.check()
+
+
 def test_more_ranks_than_records_of_a_batch_are_refused():
     book = Book(workers=1)
     ask(book, A)

@@ -4,6 +4,7 @@ import dataclasses
 
 from springtide.data.book import Book
 from springtide.data.flow import MOST_CUTS
+from springtide.data.returning import caught_up
 from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import FAR, MOST_PARTITIONS, Cut, Seen, StreamCard
@@ -133,6 +134,9 @@ def test_a_job_without_checkpoints_does_not_remember_cuts_for_ever():
     (flow,) = book.flows()
     assert len(flow.partitions[0].cuts) <= MOST_CUTS + 2
     assert lease(book, A, known=()) and book.cuts_of(lease(book, A, known=()))[-1] == Cut(0, 5, 4999)
+    later = Book(workers=1)
+    later.resume(book.note())
+    assert not later.flows()[0].returns, "one that goes on from another's checkpoint forgets them too"
 
 
 def test_a_pass_is_over_when_all_partitions_have_ended_and_are_trained_and_saved():
@@ -218,3 +222,45 @@ def test_a_job_that_is_to_stop_hands_out_nothing_more():
     book.close()
     book.report(A, [Progress(0, 5, 20, 20), Progress(1, 0, 0, 0)], 0.0)
     assert lease(book, A) is Nothing.END and not book.came_back(0)
+
+
+def test_batches_that_were_cut_while_a_checkpoint_was_copied_are_the_same_in_another_run():
+    book = Book(workers=1)
+    lease(book, A, TWO)
+    book.report(A, [Progress(0, 5, 20, FAR)], 0.0)
+    note = book.note()  # slots that are copied after it may have all that follows
+    book.cut(A, [Cut(0, 5, 27)])
+    lease(book, A, (*TWO, Seen(2, 0, 9), Seen(3, 0, 14, final=True)))
+    book.cut(A, [Cut(2, 0, 4)])
+    book.report(A, [Progress(0, 5, 27, FAR), Progress(2, 0, 4, FAR)], 0.0)
+    later = Book(workers=1)
+    later.resume(caught_up(note, book.passes))
+    later.check()
+    assert later.samples_done == note.samples == 15
+    grants = lease(later, A)
+    assert grants == (*(Grant(one, 0, one, first, FAR) for one, first in ((0, 20), (1, 0), (2, 0), (3, 0))),)
+    assert later.cuts_of(grants) == (Cut(0, 20, 27), Cut(2, 0, 4), Cut(3, 0, 14))
+
+
+def test_a_pass_that_was_opened_while_a_checkpoint_was_copied_begins_where_it_began():
+    book = Book(workers=1)
+    note = book.note()
+    lease(book, A, (Seen(0, 90, 90),), LATEST)
+    book.cut(A, [Cut(0, 90, 93)])
+    later = Book(workers=1)
+    later.resume(caught_up(note, book.passes))
+    grants = lease(later, A, (Seen(0, 200, 200),), LATEST)
+    assert grants == (Grant(0, 0, 0, 90, FAR),)
+    assert later.cuts_of(grants) == (Cut(0, 90, 93),)
+
+
+def test_the_last_batch_before_an_end_that_was_told_stays_a_batch_in_a_run_for_which_it_is_no_end():
+    book = Book(workers=1)
+    lease(book, A, (Seen(0, 0, 15, final=True),))
+    book.report(A, [Progress(0, 0, 10, 15)], 0.0)  # of the last batch some slots may know
+    later = Book(workers=1)
+    later.resume(book.note())
+    grants = lease(later, A, (Seen(0, 0, 50),))
+    assert grants == (Grant(0, 0, 0, 10, FAR),)
+    assert later.cuts_of(grants) == (Cut(0, 10, 15),)
+    later.check()

@@ -1,9 +1,19 @@
 """A checkpoint while slots move and servers leave: what was under way is saved by its new owner, in another part."""
 
+import msgspec
+
+from springtide.checkpoint.cover import Covered
+from springtide.data.notes import BookNote
+from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.job import JobSpec
+from springtide.domain.leases import Holder
+from springtide.domain.samples import DatasetCard
+from springtide.domain.streams import Cut, Seen, StreamCard
 from springtide.embedding import restoring
 from springtide.job import events
-from springtide.master.saving import MOST_PARTS
+from springtide.master.record import Record
+from springtide.master.saving import MOST_PARTS, Saving
 from springtide.rpc import messages
 from tests.unit.checkpoint import stores
 from tests.unit.master.test_rounds import with_job
@@ -24,6 +34,18 @@ def holds_what_server_0_has(job, number):
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
     restoring.restore(again, str(job.folder), number, range(stores.SLOTS))
     return stores.contents(again) == stores.contents(job.servers[0].store)
+
+
+def test_cuts_of_a_stream_that_were_made_while_slots_were_copied_are_in_the_manifest(tmp_path):
+    """Slots may have batches that end there, and another run must read the same ones."""
+    record, saving = Record(JobSpec(name="job", slots=stores.SLOTS)), Saving(CheckpointRules(every_s=1.0), tmp_path)
+    card = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/x"))
+    record.book.lease(Holder(0), card, 1, 0.0, seen=(Seen(0, 0, 4),))
+    saving.begin(record, {}, hurry=False, at=0.0)
+    record.book.cut(Holder(0), [Cut(0, 0, 4)])
+    manifest = saving.round.manifest(record, Covered((), (), ()))
+    (state,) = msgspec.msgpack.decode(manifest.ledger, type=BookNote).flows
+    assert state.partitions[0].cuts == [4] and manifest.samples == 0
 
 
 def test_slots_that_move_while_a_checkpoint_is_written_are_saved_by_their_new_owner(tmp_path):

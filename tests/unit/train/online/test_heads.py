@@ -10,7 +10,7 @@ from springtide.domain.leases import Grant, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import FAR, Cut, StreamCard
 from springtide.train.hands import Hands
-from springtide.train.online.heads import Heads, batch_end
+from springtide.train.online.heads import MOST_AHEAD, Heads, batch_end
 
 B = 8
 CARD = DatasetCard(samples=0, batch_size=B, stream=StreamCard(url="log:///x"))
@@ -155,3 +155,18 @@ def test_two_who_read_the_same_partition_claim_the_same_batches(data, gaps, note
         for begin, end, offsets in runs[-1]:
             assert end == batch_end(begin, B, noted, 80) and all(begin <= at < end for at in offsets)
     assert runs[0] == runs[1]
+
+
+def test_while_a_cut_is_not_answered_only_so_much_is_read_of_its_partition():
+    hands, heads = holding()
+    heads.take_in(chunk(0, 5), at=0.0)
+    (cut,) = heads.lingering({0: 5}, before=1.0)
+    at = 5
+    while heads.positions():  # a burst, and the master is away
+        heads.take_in(chunk(at, at + B), at=2.0)
+        at += B
+        assert claimed(hands, heads) == [] and at <= (MOST_AHEAD + 2) * B
+    hands.note_cuts([cut], 0)
+    heads.follow(hands.tails())
+    assert [end for _, end, _ in claimed(hands, heads)] == [5, *range(B, at - at % B + 1, B)]
+    assert heads.positions() == {0: at}

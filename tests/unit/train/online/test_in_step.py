@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from springtide import errors
 from springtide.data.book import Book
 from springtide.data.stream.dataset import stream
 from springtide.data.stream.log.layout import Settings
@@ -124,3 +125,21 @@ def test_a_loop_pauses_while_no_records_come(log):
     assert handed.batch.tolist() == list(range(BATCH)) and handed.order.share == 1.0
     assert [(view.partition, view.trained, view.end) for view in feed.report().partitions] == [(0, 0, 0), (1, 0, 8)]
     batches.close()
+
+
+def test_a_stream_that_cannot_be_reached_for_a_while_is_waited_for(log, monkeypatch):
+    append(log, 0, range(BATCH))
+    log.seal()
+    (feed,) = ranks(log, 1)
+    reader, away = log.open(), ["one", "two"]
+    poll = reader.poll
+
+    def polled(timeout_s, most):
+        if away:
+            raise errors.StreamUnreachable(f"no broker answers: {away.pop()}")
+        return poll(timeout_s, most)
+
+    monkeypatch.setattr(log, "open", lambda: reader)
+    monkeypatch.setattr(reader, "poll", polled)
+    ((handed,),) = everything([feed])
+    assert handed.batch.tolist() == list(range(BATCH)) and not away
