@@ -7,7 +7,6 @@ whether the pass is over. A master that is away is waited for here, while readin
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 
 from springtide import errors
 from springtide.data.stream.base import Stream
@@ -34,8 +33,7 @@ class Asking:
         """The master has nothing left for us: once what is in hand is trained, the pass is over."""
         self.failure: BaseException | None = None
         self._trouble = ""
-        self._cutting = ThreadPoolExecutor(1, thread_name_prefix="springtide-cuts")
-        self._asked: Future[None] | None = None
+        self._cutting: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="springtide-partitions", daemon=True)
 
     def begin(self) -> None:
@@ -48,15 +46,17 @@ class Asking:
 
     def cut(self, cuts: tuple[Cut, ...]) -> None:
         """Ask for these cuts, unless some were asked for just now and are not answered."""
-        if self._asked is not None and not self._asked.done():
+        if self._ended.is_set() or (self._cutting is not None and self._cutting.is_alive()):
             return
-        self._asked = self._cutting.submit(self._carefully, lambda: self._link.cut(cuts))
+        self._cutting = threading.Thread(  # which a script that ends does not wait for: the master may be away
+            target=self._carefully, args=(lambda: self._link.cut(cuts),), name="springtide-cuts", daemon=True
+        )
+        self._cutting.start()
 
     def close(self) -> None:
         """No more are wanted. A request that is under way ends by itself; what it gets goes back."""
         self._ended.set()
         self._wake.set()
-        self._cutting.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
         self._carefully(self._ask_on)

@@ -221,9 +221,10 @@ class Unit:
                 self._take_in(run)
 
     def peer_done(self, peer: str, claims: Sequence[Claim]) -> None:
-        """A peer has trained batches of ours."""
-        self._hands.acknowledge(claims)
+        """A peer has trained batches of ours. What is not here, nor with a peer, was trained before, or is none."""
         with self._changed:
+            claims = [claim for claim in claims if claim in self._runs and not self._runs[claim].owner]
+            self._hands.acknowledge(claims)
             for claim in claims:
                 self._act(self._shuffle.done(peer, claim, self._clock()))
             self._prune(claims)

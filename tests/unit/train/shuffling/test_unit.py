@@ -118,6 +118,15 @@ def test_overflow_goes_to_a_peer_and_counts_when_the_peer_has_trained_it():
     assert hands.words().progress[0].offset == 30 and unit.idle
 
 
+def test_words_of_a_peer_on_batches_that_it_was_never_given_change_nothing():
+    hands = holding()
+    unit, _ = shuffling(hands)
+    unit.peer_ready("worker-1.0", True)
+    unit.offer(run(hands))
+    unit.peer_done("worker-1.0", [Claim(0, 0, 0, 2**39), Claim(7, 0, 0, 10)])
+    assert hands.words().progress[0].offset == 0 and unit.use.queue == 1
+
+
 def test_what_a_lost_peer_had_is_trained_here_first():
     hands = holding()
     unit, _ = shuffling(hands)
