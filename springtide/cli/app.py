@@ -300,7 +300,7 @@ def logs(
 Example:
   springtide export train exports                  tables and dense tensors
   springtide export train exports --since 7        what changed since export 7
-  springtide export train exports --every 5m       again and again, each what changed since the one before
+  springtide export train exports --every 5m   what changed, again and again
 """,
 )
 def export(

@@ -75,7 +75,7 @@ def maker_of(which: "Records") -> Maker:
 def pace_of(flow: "Flow") -> traffic.Pace:
     """When records are due."""
     if flow.trace is None:
-        if flow.rate is not None and flow.rate <= 0:
+        if flow.rate is not None and not flow.rate > 0:
             raise errors.BadInput(f"--rate {flow.rate}: give more than 0 records a second")
         return traffic.Steady(float("inf") if flow.rate is None else flow.rate)
     if flow.rate is not None:

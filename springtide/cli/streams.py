@@ -15,6 +15,11 @@ app = typer.Typer(rich_markup_mode=None)
 stream = typer.Typer(
     name="stream", rich_markup_mode=None, no_args_is_help=True,
     help="Look at a stream, and look after a log on disk.", short_help="Look at a stream; grow, seal or trim a log.",
+    epilog="""\b
+Examples:
+  springtide stream info log:///tmp/clicks
+  springtide stream grow log:///tmp/clicks 8
+""",
 )  # fmt: skip
 app.add_typer(stream)
 
@@ -67,10 +72,11 @@ class Into:
     short_help="Append records to a stream: a file, a generator, at a rate.",
     epilog="""\b
 Examples:
-  springtide produce log:///tmp/clicks --generator clicks --partitions 4 --rate 20000
+  springtide produce log:///tmp/clicks --generator clicks --rate 20000
   springtide produce log:///tmp/clicks --from clicks.jsonl --seal
-  springtide produce log:///tmp/clicks --generator clicks --trace taxi.csv --day 7 --speedup 288 --peak 30000
-  springtide produce kafka://localhost:9092/clicks --generator counter --records 100000
+  springtide produce log:///tmp/clicks --generator clicks --trace taxi.csv \\
+    --day 7 --speedup 288 --peak 30000
+  springtide produce kafka://localhost:9092/clicks --from clicks.jsonl
 """,
 )
 @taking(which=Records, flow=Flow, into=Into)

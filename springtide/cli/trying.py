@@ -44,7 +44,7 @@ def bench(
     epilog="""\b
 Examples:
   springtide forecast traffic.csv
-  springtide forecast traffic.csv --model default --model mstl --known 14 --json
+  springtide forecast traffic.csv --model mstl --known 14 --json
 """,
 )
 def forecast(
@@ -54,7 +54,7 @@ def forecast(
         typer.Option(help="A model to try; may be repeated.  [default: those that need no extra]", metavar="NAME"),
     ] = None,
     known: Annotated[int, typer.Option(min=1, help="Days that each forecast is made from.")] = 28,
-    step: Annotated[float | None, typer.Option(help="Seconds of a step.  [default: 600, or the file's]")] = None,
+    step: Annotated[float | None, typer.Option(min=1, help="Seconds of a step.  [default: 600, or the file's]")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Days to forecast, the last ones.  [default: all]")] = None,
     as_json: Json = False,
     debug: Debug = False,

@@ -36,7 +36,7 @@ def top(
     epilog="""\b
 Examples:
   springtide metrics train
-  springtide run train.py --metrics-port 9464    a running job serves them itself
+  springtide run train.py --metrics-port 9464    served by the job
 """,
 )
 def metrics(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:

@@ -6,7 +6,7 @@ Next: produce.py, which sends what is due.
 
 import csv
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,7 +67,7 @@ class Along:
 
     def __init__(self, trace: Trace, *, speedup: float = 1.0, peak: float | None = None) -> None:
         highest = float(trace.rate.max())
-        if speedup <= 0 or (peak is not None and peak <= 0):
+        if not speedup > 0 or (peak is not None and not peak > 0):
             raise errors.BadInput(f"speedup {speedup} and peak {peak} must be more than 0")
         if highest <= 0:
             raise errors.BadInput("this trace has no traffic at all: nothing would be sent")
@@ -100,7 +100,7 @@ def read_trace(lines: Iterable[str], name: str) -> Trace:
     """
     at: list[float] = []
     counts: list[float] = []
-    for number, row in enumerate(csv.reader(lines), 1):
+    for number, row in _rows(lines, name):
         if not row or (number == 1 and not _is_number(row[-1])):
             continue
         try:
@@ -117,6 +117,14 @@ def read_trace(lines: Iterable[str], name: str) -> Trace:
     moments = np.array(at) - at[0]
     steps = np.diff(moments)
     return Trace(moments, np.array(counts) / np.append(steps, steps[-1]))
+
+
+def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Lines with their numbers, from 1; BadInput where the file is no text."""
+    try:
+        yield from enumerate(csv.reader(lines), 1)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise errors.BadInput(f"{name} is no CSV file of moments and counts: {error}") from None
 
 
 def _moment(text: str) -> float:

@@ -46,18 +46,28 @@ def test_a_log_is_grown_trimmed_and_sealed_by_hand(tmp_path: Path, capsys: pytes
 
 def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"log://{tmp_path}/log"
+    (tmp_path / "binary").write_bytes(b"0,1\n\xb7\xff,2\n")
+    (tmp_path / "traffic").write_text("0,1\n1,2\n")
     for arguments, told in (
         ((), "one of them says where"),
         (("--generator", "cliks"), "Did you mean 'clicks'"),
         (("--generator", "counter", "--rate", "0"), "more than 0"),
         (("--generator", "counter", "--rate", "1", "--trace", "x"), "the trace tells the rate"),
         (("--generator", "counter", "--trace", f"{tmp_path}/none.csv"), "there is no trace"),
+        (("--generator", "counter", "--rate", "nan"), "more than 0"),
+        (("--generator", "counter", "--trace", f"{tmp_path}/binary"), "no CSV file"),
+        (("--generator", "counter", "--trace", f"{tmp_path}/traffic", "--speedup", "nan"), "more than 0"),
         (("--from", f"{tmp_path}/none", "--record-bytes", "4"), "there is no file"),
     ):
         _, wrong = said(capsys, "produce", url, *arguments, code=2)
         assert told in wrong and wrong.count("\n") == 1
     assert not (tmp_path / "log").exists()
     assert "there is no log" in said(capsys, "stream", "info", url, code=2)[1]
+    assert "there is no log" in said(capsys, "stream", "info", f"log://{tmp_path}/binary", code=2)[1]
+    _, wrong = said(
+        capsys, "produce", f"log://{tmp_path}/binary/log", "--generator", "counter", "--records", "1", code=2
+    )
+    assert "cannot be made" in wrong and wrong.count("\n") == 1
 
 
 def test_ctrl_c_ends_it_with_exact_totals(

@@ -73,7 +73,7 @@ def load(folder: Path) -> Settings:
     path = folder / "log.json"
     try:
         raw = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise errors.MissingFile(
             f"there is no log at {folder}; make one with `springtide produce log://{folder}`"
         ) from None

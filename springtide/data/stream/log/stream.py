@@ -125,7 +125,13 @@ class LogStream:
 def create(folder: Path, settings: Settings) -> LogStream:
     """A new log in a folder, which may be there but must not be a log."""
     layout.check(settings)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "heads").touch()
+    except OSError as error:
+        raise errors.BadInput(
+            f"a log cannot be made at {folder}: {error.strerror}; give a folder to write in"
+        ) from None
     with layout.locked(folder):
         if (folder / "log.json").exists():
             raise errors.BadInput(f"there is a log at {folder} already; append to it, or delete the folder")
