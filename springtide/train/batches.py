@@ -43,6 +43,8 @@ class Handed:
     """What a schedule has said about it, where there is one."""
     crossing: tuple[Any, ...] | None = None
     """What data workers have made of it besides: the results of the moved part of forward()."""
+    empty: bool = False
+    """None of its samples can be trained: the loop does not get it, servers are told its name only."""
     following: "Callable[[], Handed | None]" = lambda: None
     """What comes after it, where that is read ahead; waits for it. None: nothing, or no batch."""
 
@@ -67,6 +69,10 @@ class Follower(Protocol):
 
     def rest(self) -> None:
         """There is none just now, but more will come."""
+        ...
+
+    def skip(self, now: Handed) -> None:
+        """Nothing of `now` can be trained, and the loop does not get it."""
         ...
 
     def regroup(self, generation: int) -> None:
@@ -136,9 +142,11 @@ class Batches:
                     self._follower.rest()
                 elif now.order.regroups is not None:
                     self._follower.regroup(now.order.regroups)
+                elif now.empty:
+                    self._follower.skip(now)
                 else:
                     self.epoch = now.order.epoch
-                    self._follower.hand_out(now, None if following is PAUSED or following is RESTING else following)
+                    self._follower.hand_out(now, None if following is None or following.batch is None else following)
                     yield now.batch if self._splitting is None else self._splitting.hand_out(now)
                     self._follower.taken_back()
                     self._end_batch()

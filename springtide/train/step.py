@@ -179,6 +179,15 @@ class Step:
         """What was pushed is waited for and reported done; batches that were not stepped on stay in hand."""
         self._await_push()
 
+    def skip(self, now: Handed) -> None:
+        """Named in a push of its own, so that slots have no gaps to remember; gradients in hand stay there."""
+        empty = Trained()
+        empty.add(now)
+        self._await_push()
+        self._push([], empty, [], [], True)
+        self._under_way = empty.claims
+        self.count += 1
+
     def close_pass(self, *, early: bool) -> None:
         """Everything is applied before this returns, batches that were not stepped on being named in an empty push.
 

@@ -55,10 +55,10 @@ class Feed:
             patience_s = PATIENCE_S
             while not self._link.draining:
                 run = self._unit.take(patience_s)
-                if run is not None and (handed := self._handed(run)) is not None:
+                if run is not None:
                     patience_s = 0.0  # the batch before it must not wait for one that is not there
-                    yield handed
-                elif run is None:
+                    yield self._handed(run)
+                else:
                     _raise(reading.failure or asking.failure)
                     if asking.over and not hands.busy and self._unit.idle:
                         return
@@ -112,19 +112,16 @@ class Feed:
         tails = self._link.hands.tails()
         return bool(tails) and all(tail.begin >= tail.end for tail in tails)
 
-    def _handed(self, run: Run) -> Handed | None:
+    def _handed(self, run: Run) -> Handed:
         claim = run.claim
         self._use.waits(False)
         batch = self._making.batch(run.partition, run.records)
-        if batch is None:  # none of its records can be trained: everyone who reads them finds that
-            self._unit.trained([claim])
-            return None
-        self._use.handed(claim, run.records)
         identity = SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=claim.end - claim.begin)
-        return Handed(
-            Order(indices=PAUSE.indices, ranges=(identity,), claim=claim),
-            as_batch(batch) if isinstance(batch, tuple) else batch,
-        )
+        order = Order(indices=PAUSE.indices, ranges=(identity,), claim=claim)
+        if batch is None:  # none of its records can be trained: everyone who reads them finds that
+            return Handed(order, None, empty=True)
+        self._use.handed(claim, run.records)
+        return Handed(order, as_batch(batch) if isinstance(batch, tuple) else batch)
 
     def _end(self, asking: Asking, reading: Reading) -> None:
         asking.close()

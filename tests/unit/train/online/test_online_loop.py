@@ -169,6 +169,7 @@ def test_records_that_cannot_be_trained_are_put_aside_and_the_rest_is_trained(lo
     for batch in batches:
         step(model, optimizer, batch)
     job.finish()
+    assert job._wired.step.count == 2, "the batch of which nothing is left is named to the servers too"
     assert counts() == dict.fromkeys([*range(B - 4), 7001, 7002], 1.0)
     use = job._link.latest.stream
     assert (use.corrupt, use.oversized, use.late, use.records) == (1 + B, 1, 0, B)
