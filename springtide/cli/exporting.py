@@ -18,7 +18,6 @@ from springtide.checkpoint.places import place_of
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.telemetry import logs
 
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 AGAIN_S = 5.0  # after one that failed
 LAST_S = 120.0  # for the last export, after the job has ended
 

@@ -151,7 +151,7 @@ class Online:
             self._asking.add_done_callback(self._asked)
 
     async def close(self) -> None:
-        """Let the forecaster go; note what was learned last."""
+        """Let the forecaster go."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
