@@ -242,8 +242,10 @@ class Online:
 
     def _capacity(self, now: float) -> tuple[float, ...] | None:
         notes, workers = self._notes, len(self._shape)
-        seen = observed.believed(notes.seen, notes.seen_at, workers, at=now * self._job.speedup)
-        return observed.capacity(seen, self._job.rules.most, now=workers)
+        at, sure = now * self._job.speedup, observed.surely(notes.seen, notes.sure)
+        seen = observed.believed(sure, notes.seen_at, workers, at=at)
+        known = observed.capacity(seen, self._job.rules.most, now=workers)
+        return known and observed.held_to(known, seen, notes.seen_at, workers, at=at)
 
     def _rates(self, now: float) -> tuple[float, float]:
         """Samples a second of the clock that came, and that were trained, in the last minutes."""

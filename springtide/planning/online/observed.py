@@ -5,7 +5,7 @@ of workers (`capacity`), for deciding.py. What was measured once is believed les
 the job never had are read off a curve through those that it had (capacity.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from springtide.planning.online import capacity as curves
@@ -72,6 +72,22 @@ def believed(seen: Mapping[int, float], since: Mapping[int, float], now: int, *,
         for workers, rate in seen.items()
         if workers == now or rate / workers >= POOR * here or at - since.get(workers, at) < AGAIN_S
     }
+
+
+def surely(seen: Mapping[int, float], sure: Collection[int]) -> dict[int, float]:
+    """What was measured on full batches; where nothing was, what workers can train at least."""
+    return {workers: rate for workers, rate in seen.items() if workers in sure} or dict(seen)
+
+
+def held_to(
+    known: Sequence[float], seen: Mapping[int, float], since: Mapping[int, float], now: int, *, at: float
+) -> tuple[float, ...]:
+    """The same, but fewer workers than there are `now` can train no more than they were seen to lately: else a job
+    leaves a number that is not enough, and soon comes back to it."""
+    lately = {
+        workers: rate for workers, rate in seen.items() if workers < now and at - since.get(workers, -AGAIN_S) < AGAIN_S
+    }
+    return tuple(min(rate, lately.get(workers, rate)) for workers, rate in enumerate(known))
 
 
 def capacity(seen: Mapping[int, float], most: int, *, now: int = 0) -> tuple[float, ...] | None:

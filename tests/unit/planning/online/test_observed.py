@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.planning.online.observed import Work, believed, capacity, full, noted, together, utilization
+from springtide.planning.online.observed import (
+    Work,
+    believed,
+    capacity,
+    full,
+    held_to,
+    noted,
+    surely,
+    together,
+    utilization,
+)
 
 
 def test_a_worker_that_waits_half_of_the_time_is_as_fast_as_it_is_at_work():
@@ -63,3 +73,15 @@ def test_a_number_that_came_out_badly_is_tried_again_after_a_while_and_good_ones
 def test_a_new_measurement_moves_what_was_known_by_a_part():
     assert noted({}, 2, 100.0) == {2: 100.0}
     assert noted({2: 100.0}, 2, 200.0)[2] == pytest.approx(130.0)
+
+
+def test_what_workers_can_train_at_least_says_nothing_beside_a_measurement_on_full_batches():
+    assert surely({2: 640.0, 4: 2600.0}, (4,)) == {4: 2600.0}
+    assert surely({2: 640.0}, ()) == {2: 640.0}
+
+
+def test_a_smaller_number_that_was_not_enough_lately_is_not_gone_back_to():
+    known = (0.0, 1200.0, 2400.0, 3600.0, 4800.0)
+    assert held_to(known, {2: 1200.0, 4: 4800.0}, {2: 1000.0, 4: 1500.0}, 4, at=2000.0) == (0, 1200, 1200, 3600, 4800)
+    assert held_to(known, {2: 1200.0, 4: 4800.0}, {2: 1000.0, 4: 1500.0}, 4, at=9000.0) == known, "long ago: try again"
+    assert held_to(known, {4: 300.0}, {4: 1500.0}, 2, at=2000.0) == known, "more workers than there are"
