@@ -22,6 +22,8 @@ class Settings:
     """host:port of the job's master. Empty: the script trains alone, on tables in its own process."""
     master_file: str = ""
     """The run's `master.json`, which says where the master is now: members that lose their master look here again."""
+    host: str = ""
+    """Address by which the others reach this process. Empty: that of the interface which faces the master."""
     member: str = ""
     """Name of this process in its job, such as worker-0. Empty: made from the process id."""
     incarnation: int = 0

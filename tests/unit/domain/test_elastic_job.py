@@ -1,0 +1,27 @@
+import pytest
+
+from springtide import errors
+from springtide.domain.elastic_job import ElasticJob, RoleWish
+
+
+def test_a_job_needs_nothing_but_a_script():
+    job = ElasticJob(script="train.py")
+    assert job.workers == RoleWish() and job.quota.cpu is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"count": 0}, "count 0"),
+        ({"count": 2, "max": 3}, "beside min or max"),
+        ({"min": 3, "max": 2}, "min 3, max 2"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(wish, said):
+    with pytest.raises(errors.BadInput, match=said):
+        RoleWish(**wish)
+
+
+def test_a_job_without_a_script_is_refused():
+    with pytest.raises(errors.BadInput, match="script"):
+        ElasticJob(script="")
