@@ -64,7 +64,7 @@ def bench(options: Options) -> report.Result:
             stopped = float(time.time())
             again = restarting.stop(job)
         with started(folder, sizes, spec(3, again)) as job:
-            job.until(lambda _: len(times := stepping.merged(folder)) > 20 and times[-1] > stopped + 0.5)
+            job.until(lambda _: job.story and stepping.merged(folder)[-1] > max(stopped + 0.5, resumed_at(job)))
             first = next(at for at in stepping.merged(folder) if at > resumed_at(job))
             step()
         restart_s = first - max(at for at in stepping.merged(folder) if at < first)
