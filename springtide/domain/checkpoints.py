@@ -10,6 +10,11 @@ from typing import NamedTuple
 
 from springtide import errors
 
+EVERY_S = 30.0
+"""Seconds between two checkpoints, unless a job is told otherwise."""
+UPLOAD_EVERY_S = 600.0
+"""Seconds between two copies to a URL."""
+
 
 class Piece(NamedTuple):
     """Where a server has put the image of one slot."""

@@ -1,16 +1,20 @@
 """Pure. A job as its user writes it down, the same for every platform: what to run, and whatever else they care to say.
 
 In: `launch.reading` reads it from YAML, line by line; a program makes it in Python; a cluster has it as the spec of an
-`ElasticJob`, whose schema is made from these classes. Only `script` is asked for. Out: `launch.resolving` fills in what
-is open, by what the platform has to give. In YAML names are written `likeThis`.
+`ElasticJob`, whose schema is made from these classes by `domain.spelling`. Only `script` is asked for. Out:
+`launch.resolving` fills in what is open, by what the platform has to give. In YAML names are written `likeThis`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from springtide import errors
-from springtide.domain.job import DEFAULT_SLOTS, Recovery, SyncMode
+from springtide.domain import feeding, resources, tables, times
+from springtide.domain.checkpoints import UPLOAD_EVERY_S
+from springtide.domain.feeding import Poison
+from springtide.domain.job import DEFAULT_SLOTS, RECOVERIES, SYNC_MODES, Recovery, SyncMode, check_name
+from springtide.domain.platform_wishes import KubernetesWish, RayWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +22,15 @@ class RoleWish:
     """How many of a role, and of what size; what is left open is planned."""
 
     count: int | None = None
-    """So many, and no others; leaves nothing to be planned."""
+    """So many, and no others: leaves no number to be planned."""
     min: int | None = None
+    """Never fewer than that, where the number is planned."""
     max: int | None = None
+    """Never more."""
     cpu: float | None = None
-    """Cores of each."""
+    """Cores of each, such as 0.5; open: planned."""
     memory: str | None = None
-    """Of each, such as 4G."""
+    """Memory of each, such as 4G; open: no limit, or what was found to be needed."""
 
     def __post_init__(self) -> None:
         low, high = self.min, self.max
@@ -35,14 +41,33 @@ class RoleWish:
                 raise errors.BadInput(f"{name} {value}: wanted 1 or more")
         if low is not None and high is not None and low > high:
             raise errors.BadInput(f"min {low}, max {high}: wanted no more at least than at most")
+        resources.Limits(cpu=self.cpu, memory=self.memory_bytes)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory of each, in bytes."""
+        return None if self.memory is None else resources.parse_memory(self.memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What the whole job may take at most; open: what the platform has."""
+    """What workers and servers of the whole job may take at most; open: what the platform has."""
 
     cpu: float | None = None
+    """Cores of all of them together."""
     memory: str | None = None
+    """Memory of all of them together, such as 64G."""
+
+    def __post_init__(self) -> None:
+        if self.cpu is not None and not 0 < self.cpu < math.inf:
+            raise errors.BadInput(f"cpu {self.cpu:g}: wanted cores of the whole job, above 0")
+        if self.memory is not None and self.memory_bytes == 0:
+            raise errors.BadInput(f"memory {self.memory}: wanted memory of the whole job, such as 64G")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory of all, in bytes."""
+        return None if self.memory is None else resources.parse_memory(self.memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,26 +75,42 @@ class TableWish:
     """What one embedding table is to be, over what the script says."""
 
     dtype: str | None = None
+    """How a number of a row is kept: float32, float16 or bfloat16."""
     min_count: int | None = None
     """A row exists after so many gradients."""
     ttl: int | None = None
-    """A row that is untouched for longer, in pushes, or seconds on a stream, goes."""
+    """A row that is untouched for longer, in pushes, or seconds on a stream, goes; 0: never."""
     capacity_rows: int | None = None
+    """Rows of the whole job at most; 0: no bound."""
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in tables.DTYPES:
+            raise errors.UnknownName("dtype", self.dtype, tables.DTYPES)
+        for name in ("min_count", "ttl", "capacity_rows"):
+            if (getattr(self, name) or 0) < 0:
+                raise errors.BadInput(f"{name} {getattr(self, name)}: wanted 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """Checkpoints."""
+    """Checkpoints: how often, and where they go."""
 
     every_s: float | None = None
-    """Seconds; 0: never; open: 30."""
+    """Seconds between two; 0: never; open: 30."""
     folder: str = ""
     """A folder that all hosts of the job see; open: the run's own."""
     url: str = ""
     """Where they are copied to: any URL that fsspec knows."""
-    upload_every_s: float = 600.0
+    upload_every_s: float = UPLOAD_EVERY_S
+    """Seconds between two copies."""
     mirror: bool = False
-    """Another server keeps a copy of each server's."""
+    """Whether another server keeps a copy of each server's."""
+
+    def __post_init__(self) -> None:
+        if self.every_s is not None and not 0 <= self.every_s < math.inf:
+            raise errors.BadInput(f"{self.every_s:g} seconds between checkpoints: wanted 0 (never) or more")
+        if not 0 < self.upload_every_s < math.inf:
+            raise errors.BadInput(f"{self.upload_every_s:g} seconds between uploads: wanted more than 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,112 +118,146 @@ class Following:
     """A job that reads a stream: whether and how its workers follow the traffic."""
 
     on: bool = True
+    """Whether workers come and go with the traffic; within `workers.min` and `workers.max`."""
     slo_lag: str = "20m"
-    """A sample may wait so long."""
+    """A sample may wait so long before it is trained, such as 90s or 20m."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    """How traffic is followed, such as `forecaster: mstl`."""
     metrics_port: int | None = None
+    """Where figures for Prometheus are served; 0: a free port; open: nowhere."""
     export_to: str = ""
-    export_every: str = "5m"
+    """Where the model is exported to while it trains: a folder or URL; open: nowhere."""
+    export_every: str = ""
+    """How often it is exported, such as 90s; open: every 5 minutes."""
+
+    def __post_init__(self) -> None:
+        times.seconds("slo_lag", self.slo_lag)
+        if self.export_every:
+            times.seconds("export_every", self.export_every)
+            if not self.export_to:
+                raise errors.BadInput(
+                    f"export_every {self.export_every}: no place for exports is given; give export_to too"
+                )
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
+            raise errors.BadInput(f"metrics_port {self.metrics_port}: wanted 0 to 65535")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunVolume:
-    """Where a Kubernetes job keeps its journal and its checkpoints."""
+class Patience:
+    """How long others are waited for, and how often things are tried."""
 
-    claim: str = ""
-    """A PersistentVolumeClaim that is there already."""
-    size: str = ""
-    """Or one is made for the job, of this size, such as 20Gi; neither: it lasts as long as the pod."""
-    storage_class: str = ""
-    shared: bool = False
-    """Whether all pods of the job mount it (ReadWriteMany), servers for their checkpoints too."""
+    join_s: float = 300.0
+    """Seconds until every first role must have joined."""
+    silence_s: float = 30.0
+    """Seconds after which a silent role counts as lost."""
+    heartbeat_s: float = 1.0
+    """Seconds between two heartbeats of a role."""
+    grace_s: float = 30.0
+    """Seconds that workers get to finish the batch in hand when the job is stopped."""
+    tries: int = 3
+    """How often data that cannot be read is tried before the job fails."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesWish:
-    """What only a Kubernetes cluster needs to know. Fields without a word of ours are passed through to pods."""
-
-    service_account: str = ""
-    """Of workers, servers and data workers, which need no rights; open: the namespace's default one, without token."""
-    priority_class: str = ""
-    low_priority_class: str = ""
-    """Of workers beyond the quota."""
-    scheduler_name: str = ""
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Mapping[str, Any], ...] = ()
-    affinity: Mapping[str, Any] = field(default_factory=dict)
-    volumes: tuple[Mapping[str, Any], ...] = ()
-    volume_mounts: tuple[Mapping[str, Any], ...] = ()
-    image_pull_secrets: tuple[str, ...] = ()
-    image_pull_policy: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    run_volume: RunVolume = field(default_factory=RunVolume)
-    start: str = "one-by-one"
-    """gang: nobody trains before all first pods are there; one-by-one: whoever is there begins."""
-    pending_s: float = 300.0
-    """A pod that no node takes for so long is given up: the job goes on smaller, and says so."""
-    grace_s: int = 30
-    """What an evicted pod gets to end by itself: workers finish a batch, servers hand slots over."""
-    tls: bool = True
-    """Mutual TLS between all roles, by certificates of the job's own authority."""
-    keep_s: int | None = None
-    """Seconds after its end until the job is deleted; open: never."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayWish:
-    """What only a Ray cluster needs to know."""
-
-    resources: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By role (worker, server, data-worker, master): custom resources that a node must have for it."""
-    runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    """pip, env_vars, ... over what Springtide ships by itself."""
-    run_folder: str = ""
-    """Journal, story and checkpoints: a folder that all nodes see outlives the node where the job is kept."""
+    def __post_init__(self) -> None:
+        for name in ("join_s", "silence_s", "heartbeat_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise errors.BadInput(f"{name} {getattr(self, name):g}: wanted seconds, more than 0")
+        if not 0 <= self.grace_s < math.inf:
+            raise errors.BadInput(f"grace_s {self.grace_s:g}: wanted seconds, 0 or more")
+        if self.tries < 1:
+            raise errors.BadInput(f"tries {self.tries}: wanted 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticJob:
-    """One job. `name` is `metadata.name` in YAML; all others are fields of `spec`."""
+    """One job. `name` is `metadata.name` in YAML; all others are fields of `spec`. Only `script` must be given."""
 
     name: str = ""
-    """Open: made from the script's name."""
+    """What it is called; open: made from the script's name."""
     script: str
+    """The training script, within the working folder."""
     arguments: tuple[str, ...] = ()
+    """Arguments of the script."""
     working_dir: str = ""
     """Local folder with the code, to be shipped; open: that of the spec's file, unless an image has the code."""
     image: str = ""
     """On Kubernetes: what pods run; open: Springtide's own."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the script's processes."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Names to paths or URLs: `job.data["train"]` in the script."""
     tables: Mapping[str, TableWish] = field(default_factory=dict)
+    """Embedding tables by name, where they are to be other than the script says."""
     workers: RoleWish = field(default_factory=RoleWish)
+    """Processes that run the script."""
     servers: RoleWish = field(default_factory=RoleWish)
+    """Parameter servers."""
     data_workers: str = "auto"
-    """auto, off or a number."""
+    """Processes that make batches for workers: auto, off or a number."""
+    data_worker_cpu: float | None = None
+    """Cores of each of them; open: found out."""
+    poison: Poison = "fail"
+    """A sample cannot be made: fail, or skip it and report it."""
     quota: Quota = field(default_factory=Quota)
+    """What the whole job may take at most."""
     priority: int = 0
     """Among the jobs of one brain: higher is served first."""
     sync: SyncMode = "async"
+    """async: each worker at its own pace; bsp: in step."""
     cache: str = "auto"
+    """Rows that a worker keeps: a size, a share such as 10%, auto or off."""
+    cache_staleness: int | None = None
+    """async: trainings by others that a kept row may lack; open: 10."""
+    allocation: str = ""
+    """bsp: who trains which sample; open: where its rows are."""
     seed: int = 0
+    """Seed of shuffles and of untrained rows."""
     slots: int = DEFAULT_SLOTS
+    """Parts of the key space, a power of two."""
     recovery: Recovery = "exact"
+    """A server is lost: train its part again (exact), or not (partial)."""
     relaunches: int = 5
+    """How often a role that fails is started again."""
+    patience: Patience = field(default_factory=Patience)
+    """How long others are waited for."""
+    guards: bool = True
+    """Whether servers are added, relieved and replaced where they need it."""
+    stragglers: Mapping[str, float] = field(default_factory=dict)
+    """When a worker counts as slow, such as `window: 20`."""
     checkpoints: Keeping = field(default_factory=Keeping)
+    """How often checkpoints are made, and where they go."""
     resume: str = ""
     """A run's folder or URL of checkpoints to go on from."""
     following: Following = field(default_factory=Following)
+    """On a stream: how workers follow its traffic."""
+    plan: bool | None = None
+    """Whether the job finds its size by itself; open: if a number of workers or servers is."""
+    planning: Mapping[str, str] = field(default_factory=dict)
+    """How it is planned, such as `sample_s: 10`."""
     brain: str = ""
     """host:port of a brain that plans for many jobs; open: this job's master plans by itself."""
-    planning: Mapping[str, str] = field(default_factory=dict)
+    history: str | None = None
+    """File or SQL URL of past jobs, by which similar ones begin; empty: none; open: the one beside the runs."""
     stopped: bool = False
     """Drain the job and leave it; `springtide stop` sets it where a cluster keeps the spec."""
     kubernetes: KubernetesWish = field(default_factory=KubernetesWish)
+    """What only a Kubernetes cluster needs to know."""
     ray: RayWish = field(default_factory=RayWish)
+    """What only a Ray cluster needs to know."""
 
     def __post_init__(self) -> None:
-        if not self.script:
+        if not self.script.strip():
             raise errors.BadInput("script: wanted the training script, such as train.py")
+        if self.name:
+            check_name(self.name)
+        if self.sync not in SYNC_MODES:
+            raise errors.UnknownName("sync mode", self.sync, SYNC_MODES)
+        if self.recovery not in RECOVERIES:
+            raise errors.UnknownName("recovery", self.recovery, RECOVERIES)
+        if self.slots < 64 or self.slots & (self.slots - 1):
+            raise errors.BadInput(f"slots {self.slots}: wanted a power of two, 64 or more")
+        if self.relaunches < 0:
+            raise errors.BadInput(f"relaunches {self.relaunches}: wanted 0 or more")
+        if self.data_worker_cpu is not None and not 0 < self.data_worker_cpu < math.inf:
+            raise errors.BadInput(f"data_worker_cpu {self.data_worker_cpu:g}: wanted cores, more than 0")
+        feeding.number_of(self.data_workers)
+        feeding.poison_of(self.poison)

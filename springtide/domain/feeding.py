@@ -10,6 +10,24 @@ from typing import Literal, NamedTuple
 from springtide import errors
 
 Poison = Literal["fail", "skip"]
+POISONS: tuple[Poison, ...] = ("fail", "skip")
+
+
+def number_of(text: str) -> int | None:
+    """How many data workers a word means; None: found out."""
+    if text in ("auto", "off"):
+        return None if text == "auto" else 0
+    if not text.isdecimal():
+        raise errors.BadInput(f"data workers {text!r}: wanted a number, auto or off, such as 2")
+    return int(text)
+
+
+def poison_of(text: str) -> Poison:
+    """What becomes of a sample that cannot be made."""
+    for known in POISONS:
+        if text == known:
+            return known
+    raise errors.UnknownName("policy", text, POISONS)
 
 
 class BatchName(NamedTuple):

@@ -26,6 +26,14 @@ DEFAULT_SLOTS = 1024
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
+def check_name(name: str) -> None:
+    """Refuse what is no name of a job."""
+    if not _NAME.fullmatch(name):
+        raise errors.BadInput(
+            f"job name {name!r}: use lower-case letters, digits, '.', '_' and '-', at most 63, not at the ends"
+        )
+
+
 class Phase(StrEnum):
     """Where a job is. `job.state.LEGAL` says which may follow which."""
 
@@ -104,10 +112,7 @@ class JobSpec:
     server_memory: int | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise errors.BadInput(
-                f"job name {self.name!r}: use lower-case letters, digits, '.', '_' and '-', at most 63, not at the ends"
-            )
+        check_name(self.name)
         if self.servers < 1 or self.workers < 1:
             raise errors.BadInput(
                 f"job {self.name}: {self.servers} servers and {self.workers} workers; it needs at least one of each"

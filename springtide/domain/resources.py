@@ -13,7 +13,7 @@ LEAST_CPU = 0.01  # one millisecond in every tenth of a second: the kernel grant
 LEAST_MEMORY = 32 << 20  # an interpreter with our modules; training needs more, but that is the user's to know
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,11 @@ class Usage:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of "2G", "512M", "1.5GiB" or "1073741824"; units are powers of 1024."""
+    """Bytes of "2G", "512M", "1.5GiB", "4Gi" or "1073741824"; units are powers of 1024."""
     found = _MEMORY.fullmatch(text.strip())
     if not found:
         raise errors.BadInput(f"memory {text!r}: wanted a number and a unit, such as 512M or 2G")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(float(found[1]) * _UNITS[(found[2] or "").lower()])
 
 
 def show_memory(number: int) -> str:
