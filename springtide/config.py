@@ -97,6 +97,11 @@ def child_environment(settings: Mapping[str, str], others: Mapping[str, str]) ->
     return {**ALLOCATOR, **others, **own, **{PREFIX + name.upper(): value for name, value in settings.items()}}
 
 
+def variable(name: str) -> str:
+    """What a variable of another program says, such as KUBECONFIG; empty when it is not set."""
+    return os.environ.get(name, "")
+
+
 def parse(name: str, text: str, kind: type) -> Any:
     """Turn the text of an environment variable into a value of the field's type."""
     if kind is bool:

@@ -11,6 +11,9 @@ SpringtideError
 │   ├── StreamShrunk       a stream that ends before what was read of it
 │   ├── PortTaken          an address someone else listens on
 │   ├── DiskFull           no room to write
+│   ├── NotFound           an object that a cluster does not have
+│   ├── Forbidden          a cluster does not let this account do it: what to grant
+│   ├── ClusterRefused     an object that a cluster does not take as it is
 │   └── UserCodeFailed     the training script raised
 │       └── UnreadableSample    a sample that the user's data set or collate_fn cannot make; its index is told
 ├── TemporaryError         worth retrying after `delay_s`
@@ -18,6 +21,9 @@ SpringtideError
 │   ├── WrongOwner         a slot that the addressed server does not own (any more)
 │   ├── BrainUnreachable   a brain that does not answer in time: the master plans by itself
 │   ├── HistoryUnavailable a database of past jobs that cannot be read or written
+│   ├── Conflict           another has changed the object meanwhile: read it again
+│   │   └── AlreadyThere   an object of that name exists
+│   ├── ClusterUnreachable a cluster's API that does not answer: which, and what to check
 │   ├── StreamUnreachable  a broker that does not answer: which, after how long, what to check
 │   └── PartlyApplied      a push of several batches of which some were applied before; a sum cannot be split
 └── JobFailed              the job cannot go on
@@ -83,6 +89,18 @@ class DiskFull(UserError):
     """No room to write."""
 
 
+class NotFound(UserError):
+    """A cluster has no such object, or no such kind of object."""
+
+
+class Forbidden(UserError):
+    """A cluster does not let this account do it; the message says what to grant."""
+
+
+class ClusterRefused(UserError):
+    """A cluster does not take an object as it is; the message has its reason."""
+
+
 class UserCodeFailed(UserError):
     """The training script raised; the message starts with its own error."""
 
@@ -117,6 +135,18 @@ class BrainUnreachable(TemporaryError):
 
 class HistoryUnavailable(TemporaryError):
     """The database of past jobs cannot be read or written."""
+
+
+class Conflict(TemporaryError):
+    """Another has changed an object of a cluster since it was read: read it again, then decide again."""
+
+
+class AlreadyThere(Conflict):
+    """A cluster has an object of that name already."""
+
+
+class ClusterUnreachable(TemporaryError):
+    """A cluster's API does not answer, or has trouble of its own, for longer than it was asked again."""
 
 
 class StreamUnreachable(TemporaryError):
