@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_BUILD := build/native
 STAMPS := .stamps
-EXTRAS := dev parquet export bench sim kafka
+EXTRAS := dev parquet export bench sim kafka tls
 COMPILE := cmake ninja nanobind
 
 .DEFAULT_GOAL := help

@@ -32,6 +32,8 @@ class Settings:
     """Per-job secret, hex: proves membership to master and servers. Empty when alone, or when it is in a file."""
     secret_file: str = ""
     """File with that secret, hex, readable by its owner only: an environment shows up in too many places."""
+    tls: str = ""
+    """Folder with ca.crt, tls.crt and tls.key of this process: connections of the job are mutual TLS. Empty: plain."""
     brain: str = ""
     """host:port of a brain that plans for many jobs (`springtide brain serve`). Empty: each master plans by itself."""
     brain_secret_file: str = ""
