@@ -1,1 +1,5 @@
-"""Jobs on Kubernetes: a client of its API, the operator that makes pods, the agent that runs in a job's master pod."""
+"""Jobs on a Kubernetes cluster: what is asked of its API, by whom, and what comes back.
+
+Pure rooms say what objects look like (`names`, `crds`, `pods`, `objects`, `manifests`); `client` talks to the API; the
+`operator` makes pods of what masters want. Imported only when asked for: `pip install 'springtide[k8s]'`.
+"""
