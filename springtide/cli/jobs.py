@@ -47,7 +47,7 @@ async def _ask(run: runs.Run, request: messages.Request) -> messages.Reply:
             secret = bytes.fromhex(run.files.secret.read_text())
             where = whereabouts.read(run.files.master)
             if where is not None and where.address:
-                return await _ask_at(where.address, secret, request)
+                return await _ask_at(where.address, secret, run.files.certificates(), request)
         except (errors.MasterUnreachable, OSError):
             if not run.running or time.monotonic() > deadline:
                 raise
@@ -56,8 +56,8 @@ async def _ask(run: runs.Run, request: messages.Request) -> messages.Reply:
         await asyncio.sleep(0.1)
 
 
-async def _ask_at(address: str, secret: bytes, request: messages.Request) -> messages.Reply:
-    master = await connection.connect(address, secret, within_s=0.5)
+async def _ask_at(address: str, secret: bytes, certificates: str, request: messages.Request) -> messages.Reply:
+    master = await connection.connect(address, secret, within_s=0.5, certificates=certificates)
     try:
         async with asyncio.timeout(ANSWER_S):
             return await master.ask(request)

@@ -26,10 +26,10 @@ CONNECT_S = 5.0
 class Mirror:
     """A server's own files, kept a second time by its buddy."""
 
-    def __init__(self, folder: pathlib.Path, home: str, life: str, secret: bytes) -> None:
+    def __init__(self, folder: pathlib.Path, home: str, life: str, secret: bytes, *, certificates: str = "") -> None:
         self.home = home
         """Its folder, in the job's folder."""
-        self._own, self._life, self._secret = folder / home, life, secret
+        self._own, self._life, self._secret, self._certificates = folder / home, life, secret, certificates
 
     def copy(
         self, written: Written, buddy: Buddy | None, base: int, pace: AbstractContextManager[None]
@@ -55,7 +55,9 @@ class Mirror:
         base, newest = needed
         own = sorted((path.name, path.stat().st_size) for path in self._own.glob(f"{self._life}[-+]*.seg"))
         own = [(name, size) for name, size in own if (number := number_in(name) or 0) <= base or number == newest]
-        link = channel.Channel(buddy.address, self._secret, connect_timeout_s=CONNECT_S)
+        link = channel.Channel(
+            buddy.address, self._secret, connect_timeout_s=CONNECT_S, certificates=self._certificates, role="server"
+        )
         try:
             answer = link.ask(messages.MirrorFiles(tuple(own)))
             assert isinstance(answer, messages.Lacks)
@@ -71,9 +73,9 @@ class Mirror:
 class Taking:
     """Takes others' files from the moment it is made until it is closed."""
 
-    def __init__(self, folder: pathlib.Path, secret: bytes, host: str) -> None:
+    def __init__(self, folder: pathlib.Path, secret: bytes, host: str, *, certificates: str = "") -> None:
         self._copies, self._turn = Copies(folder), asyncio.Lock()
-        self._listener = Listener(secret, self._handle, lambda _: None)
+        self._listener = Listener(secret, self._handle, lambda _: None, certificates=certificates)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-mirror", daemon=True)
         self._thread.start()

@@ -78,8 +78,8 @@ def saves(
         yield
     else:
         secret, host = config.job_secret(settings), connection_host(settings.master)
-        mirror = mirroring.Mirror(folder, settings.member, life, secret)
-        with mirroring.Taking(folder / settings.member, secret, host) as taking:
+        mirror = mirroring.Mirror(folder, settings.member, life, secret, certificates=settings.tls)
+        with mirroring.Taking(folder / settings.member, secret, host, certificates=settings.tls) as taking:
             saving.start(saving.Saver(role, folder, life, mirror=mirror), link.ask, over, taking.address)
             yield
 

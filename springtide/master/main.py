@@ -46,10 +46,16 @@ def main(arguments: list[str]) -> int:
     logs.log_to_stderr(debug=settings.debug)
     spec = msgspec.json.decode(spec_text, type=JobSpec)
     secret = config.job_secret(settings)
-    return asyncio.run(serve(spec, pathlib.Path(root), host, int(port), secret, term=settings.incarnation))
+    return asyncio.run(
+        serve(
+            spec, pathlib.Path(root), host, int(port), secret, term=settings.incarnation, certificates=settings.tls
+        )
+    )  # fmt: skip
 
 
-async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret: bytes, *, term: int = 1) -> int:
+async def serve(
+    spec: JobSpec, root: pathlib.Path, host: str, port: int, secret: bytes, *, term: int = 1, certificates: str = ""
+) -> int:
     """Listen, say where, and serve until the end."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(ignored, lambda: None)  # the agent decides when to stop
@@ -61,7 +67,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, host: str, port: int, secret:
     try:
         journal = Journal(files.journal, term=term, now=time.time())
         desk = open_desk(spec, story, journal, advised_by(spec, files))
-        listener = Listener(secret, desk.handle, desk.lost, term=term)
+        listener = Listener(secret, desk.handle, desk.lost, term=term, certificates=certificates)
         address = await listener.start(host, port)
         exposing = await expose(desk, files.root.name, spec.online.metrics_port)
     except (errors.UserError, errors.JobFailed) as error:

@@ -7,10 +7,12 @@ brought to what the master wants by `platforms.reconcile`: a master that takes o
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import math
 import os
 import secrets
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -23,7 +25,7 @@ from springtide import errors
 from springtide.domain.cluster import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.domain.resources import Limits
-from springtide.platforms import reconcile, waiting
+from springtide.platforms import credentials, reconcile, waiting
 from springtide.platforms.base import Launch, Platform
 from springtide.platforms.keeper import START_S, Keeper
 from springtide.platforms.reconcile import POLITE_S
@@ -51,6 +53,8 @@ class RunPlan:
     grace_s: float = 30.0
     """How long workers may take to finish the batch in hand, and to leave after the job's end."""
     debug: bool = False
+    tls: bool = False
+    """Whether all roles speak by TLS, with certificates that are made for this run and lie in its folder."""
 
 
 class Killed(Exception):
@@ -90,6 +94,8 @@ class Agent:
     async def run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         """Start everything, watch until the job is over, clean up; the last status."""
         write_secret(self._files)
+        if self.plan.tls:
+            write_certificates(self.plan.spec.name, self._files)
         write_card(self.plan, self._files)
         status = self._last
         try:
@@ -101,6 +107,7 @@ class Agent:
         finally:
             self._platform.close()
             self._files.secret.unlink(missing_ok=True)
+            shutil.rmtree(self._files.tls, ignore_errors=True)
             self._tell_end(status)
 
     async def _run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
@@ -123,7 +130,9 @@ class Agent:
         """Talk to one master until the job is over, or to its end."""
         secret = bytes.fromhex(self._files.secret.read_text())
         master = await self._unless_killed(
-            self._keeper.while_alive(connection.connect(self._address, secret, within_s=START_S))
+            self._keeper.while_alive(
+                connection.connect(self._address, secret, within_s=START_S, certificates=self._files.certificates())
+            )
         )
         self._stop_told = False
         try:
@@ -255,6 +264,7 @@ class Agent:
             "master": self._address,
             "master_file": str(self._files.master.absolute()),
             "secret_file": str(self._files.secret.absolute()),
+            "tls": self._files.certificates(life.role.kind),
             "debug": str(int(self.plan.debug)),
         }
         threads = self.plan.threads_per_worker  # more than it has cores would only stand in each other's way
@@ -339,3 +349,11 @@ def write_secret(files: logs.RunFiles) -> None:
             file.write(secrets.token_hex(32))
     except OSError as error:
         raise events.as_disk_error(error, files.secret) from error
+
+
+def write_certificates(job: str, files: logs.RunFiles) -> None:
+    """An authority for this run and a certificate for each kind of role, where only this user can read them."""
+    try:
+        credentials.lay_out(credentials.make(job, at=datetime.datetime.now(datetime.UTC)), files.tls)
+    except OSError as error:
+        raise events.as_disk_error(error, files.tls) from error

@@ -33,14 +33,17 @@ class Channel:
         connect_timeout_s: float,
         patience_s: float = 0.0,
         look: Look | None = None,
+        certificates: str = "",
+        role: str = "master",
     ) -> None:
+        """`certificates`: a folder (`rpc.tls`), where the job has TLS; `role`: of whoever is called."""
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-link", daemon=True)
         self._thread.start()
         self._beating: asyncio.Task[None] | None = None
         self._open = True
-        self._reunion = Reunion(address, secret, patience_s=patience_s, look=look)
+        self._reunion = Reunion(address, secret, patience_s=patience_s, look=look, certificates=certificates, role=role)
         try:
             self._run(self._reunion.open(connect_timeout_s))
         except BaseException:
@@ -149,6 +152,7 @@ def for_member(settings: config.Settings, secret: bytes) -> Channel:
         connect_timeout_s=settings.connect_timeout_s,
         patience_s=settings.master_patience_s,
         look=(lambda: whereabouts.read(file)) if settings.master_file else None,
+        certificates=settings.tls,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.rpc import auth, frames, messages
+from springtide.rpc import auth, frames, messages, tls
 
 RETRY_S = 0.05
 
@@ -104,15 +104,20 @@ class Connection:
                 future.set_exception(self._lost)
 
 
-async def connect(address: str, secret: bytes, *, within_s: float, other: Other = MASTER) -> Connection:
-    """Connect and authenticate, trying again until `within_s` has passed while no one listens there yet."""
+async def connect(
+    address: str, secret: bytes, *, within_s: float, other: Other = MASTER, certificates: str = "", role: str = "master"
+) -> Connection:
+    """Connect and authenticate, trying again until `within_s` has passed while no one listens there yet.
+
+    With `certificates` (a folder, `rpc.tls`) by TLS, and only to a `role` of this job.
+    """
     host, port = parse_address(address)
     last = "no answer"
     try:
         async with asyncio.timeout(within_s):
             while True:
                 try:
-                    return await _open(address, host, port, secret, other)
+                    return await _open((address, host, port), secret, other, certificates, role)
                 except (OSError, EOFError, frames.BadFrame) as error:
                     last = str(error) or type(error).__name__
                 await asyncio.sleep(RETRY_S)
@@ -124,24 +129,28 @@ async def connect(address: str, secret: bytes, *, within_s: float, other: Other 
         ) from None
 
 
-async def _open(address: str, host: str, port: int, secret: bytes, other: Other) -> Connection:
+async def _open(where: tuple[str, str, int], secret: bytes, other: Other, certificates: str, role: str) -> Connection:
+    address, host, port = where
     loop = asyncio.get_running_loop()
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, where = infos[0]
+    family, kind, protocol, _, found = infos[0]
     sock = socket.socket(family, kind, protocol)  # our own object: a forked child must be able to close its copy
     try:
         sock.setblocking(False)
-        await loop.sock_connect(sock, where)
+        await loop.sock_connect(sock, found)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader, writer = await asyncio.open_connection(sock=sock)
-    except BaseException:
+        reader, writer = await asyncio.open_connection(sock=sock, **tls.connecting(certificates))
+    except BaseException as error:
         sock.close()
-        raise
+        raise tls.as_refusal(error) from error
     try:
+        tls.check_stream(writer, certificates, role)
         term = await auth.answer(reader, writer, secret)
-    except BaseException:
+    except BaseException as error:
         await hang_up(writer)
-        raise
+        if isinstance(error, (EOFError, OSError)) and not certificates:
+            raise OSError(f"{error or 'no word'}; a job with TLS needs SPRINGTIDE_TLS on this side too") from error
+        raise tls.as_refusal(error) from error
     return Connection(address, reader, writer, sock, term, other)
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from springtide import errors
 from springtide.domain.cluster import Role
-from springtide.rpc import auth, connection, frames, messages
+from springtide.rpc import auth, connection, frames, messages, tls
 
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.Call)
@@ -49,9 +49,11 @@ class Listener:
         term: int = 0,
         calls: "msgspec.msgpack.Decoder[Any]" = _decoder,
         who: str = "master",
+        certificates: str = "",
     ) -> None:
+        """With `certificates` (a folder, `rpc.tls`) callers must come by TLS, and belong to the job."""
         self._secret, self._handle, self._on_lost, self._term = secret, handle, on_lost, term
-        self._calls, self._who = calls, who
+        self._calls, self._who, self._certificates = calls, who, certificates
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -79,9 +81,11 @@ class Listener:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
-        peer = Peer(address=str(writer.get_extra_info("peername")))
+        peer, admitted = Peer(address=str(writer.get_extra_info("peername"))), False
         try:
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await tls.admit(writer, self._certificates)
+            admitted = True
             await auth.challenge(reader, writer, self._secret, self._term)
             await self._answer_requests(peer, reader, writer)
         except (OSError, EOFError, TimeoutError, frames.BadFrame, auth.Rejected) as error:
@@ -99,7 +103,8 @@ class Listener:
                 pending.cancel()
             if peer.role:
                 self._on_lost(peer)
-            await connection.hang_up(writer)
+            if admitted:
+                await connection.hang_up(writer)
             self._connections.discard(task)
 
     async def _answer_requests(self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

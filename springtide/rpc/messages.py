@@ -300,6 +300,8 @@ class Welcome(Message, frozen=True):
     """Folder for what they need to do so."""
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
+    certificates: str = ""
+    """Folder of this worker's own, where the job has TLS. Never sent either."""
 
 
 class Leased(Message, frozen=True):

@@ -25,8 +25,18 @@ Look = Callable[[], Whereabouts | None]
 class Reunion:
     """A connection that outlives its masters. `patience_s` is how long to look for one."""
 
-    def __init__(self, address: str, secret: bytes, *, patience_s: float, look: Look | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        *,
+        patience_s: float,
+        look: Look | None = None,
+        certificates: str = "",
+        role: str = "master",
+    ) -> None:
         self._address, self._secret, self._patience_s, self._look = address, secret, patience_s, look
+        self._certificates, self._role = certificates, role
         self._lock = asyncio.Lock()
         self._hello: messages.Request | None = None
         self._term = 0
@@ -35,7 +45,7 @@ class Reunion:
     async def open(self, within_s: float) -> None:
         """The first connection; a master may have been replaced before this process was up."""
         if self._look is None:
-            self.connection = await connection.connect(self._address, self._secret, within_s=within_s)
+            self.connection = await self._connect(self._address, within_s)
         else:
             self.connection = await self._find_again(within_s)
 
@@ -66,6 +76,11 @@ class Reunion:
                 self.connection = await self._find_again(self._patience_s)
             return self.connection
 
+    async def _connect(self, address: str, within_s: float) -> connection.Connection:
+        return await connection.connect(
+            address, self._secret, within_s=within_s, certificates=self._certificates, role=self._role
+        )
+
     async def _find_again(self, within_s: float) -> connection.Connection:
         deadline, attempts, last = time.monotonic() + within_s, 0, "no answer"
         while True:
@@ -87,7 +102,7 @@ class Reunion:
         if where is not None and where.term < self._term:
             raise errors.TemporaryError(f"the file names master number {where.term}; number {self._term} is known")
         address = where.address if where is not None and where.address else self._address
-        link = await connection.connect(address, self._secret, within_s=ATTEMPT_S)
+        link = await self._connect(address, ATTEMPT_S)
         try:
             if link.term < self._term:
                 raise errors.TemporaryError(f"master number {link.term} is of the past: number {self._term} is known")

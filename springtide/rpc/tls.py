@@ -63,14 +63,18 @@ def connecting(folder: str) -> dict[str, Any]:
 
 
 async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
-    """Listener's part on a stream that was just accepted. `Rejected` says what is wrong with the caller."""
+    """Listener's part on a stream that was just accepted. `Rejected` says what is wrong with the caller.
+
+    The connection is gone then: a stream whose handshake failed never learns that it is closed, so do not wait for it.
+    """
     if not folder:
         return
     try:
         await writer.start_tls(_load(folder).listener, ssl_handshake_timeout=auth.DEADLINE_S)
-    except ssl.SSLError as error:
-        raise auth.Rejected(explain(error)) from error
-    check_stream(writer, folder)
+        check_stream(writer, folder)
+    except BaseException as error:
+        writer.transport.abort()
+        raise as_refusal(error) from error
 
 
 def check_stream(writer: asyncio.StreamWriter, folder: str, role: str = "") -> None:
@@ -101,10 +105,12 @@ def identity_in(certificate: Any) -> Identity | None:
     return None
 
 
-def is_final(error: Exception) -> bool:
-    """Whether trying again is of no use; a listener that went away in the middle is worth another try."""
-    gone = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-    return isinstance(error, ssl.SSLError) and not isinstance(error, gone)
+def as_refusal(error: BaseException) -> BaseException:
+    """`Rejected` in place of an error of TLS after which trying again is of no use; any other as it is."""
+    gone = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # a listener that went away in the middle
+    if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
+        return auth.Rejected(explain(error))
+    return error
 
 
 def explain(error: ssl.SSLError) -> str:

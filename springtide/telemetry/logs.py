@@ -39,6 +39,16 @@ class RunFiles:
         return self.root / "secret"
 
     @property
+    def tls(self) -> pathlib.Path:
+        """Where the job's certificates lie, a folder for each kind of role; only jobs with TLS have it."""
+        return self.root / "tls"
+
+    def certificates(self, role: str = "agent") -> str:
+        """The folder of certificates with which a `role` speaks; empty when the job has no TLS."""
+        folder = self.tls / role
+        return str(folder.absolute()) if folder.is_dir() else ""
+
+    @property
     def master(self) -> pathlib.Path:
         """Where the master listens, or why it does not."""
         return self.root / "master.json"

@@ -195,7 +195,9 @@ class LocalCluster:
             assert where is not None, "there is no master yet"
             try:
                 secret = bytes.fromhex(self.files.secret.read_text())
-                link = await connection.connect(where.address, secret, within_s=1.0)
+                link = await connection.connect(
+                    where.address, secret, within_s=1.0, certificates=self.files.certificates()
+                )
                 try:
                     return await link.ask(request)
                 finally:

@@ -29,7 +29,8 @@ def open_unit(
 
     name = str(Holder(welcome.rank, welcome.incarnation))
     try:
-        peers = Peers(unit, welcome.secret, name, host=connect.own_host(welcome))
+        host = connect.own_host(welcome)
+        peers = Peers(unit, welcome.secret, name, host=host, certificates=welcome.certificates)
     except errors.PortTaken as error:
         log.warning("this worker neither gives batches to others nor takes any: %s", error)
         return unit

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from springtide import errors
-from springtide.rpc import auth, connection, frames
+from springtide.rpc import auth, connection, frames, tls
 from springtide.train.hands import Claim
 from springtide.train.shuffling import wire
 from springtide.train.shuffling.run import Run
@@ -53,8 +53,11 @@ class Line:
 class Peers:
     """One a worker; implements `unit.Wires`. All methods may be called from any thread, and none waits but `close`."""
 
-    def __init__(self, unit: Unit, secret: bytes, name: str, *, host: str, port: int = 0) -> None:
-        self._unit, self._secret, self._name = unit, secret, name
+    def __init__(
+        self, unit: Unit, secret: bytes, name: str, *, host: str, port: int = 0, certificates: str = ""
+    ) -> None:
+        """`certificates`: a folder (`rpc.tls`), where the job has TLS."""
+        self._unit, self._secret, self._name, self._certificates = unit, secret, name, certificates
         self.sent_bytes = 0
         self._lines: dict[str, Line] = {}
         """Peers that we have called, and that take batches from us."""
@@ -154,8 +157,10 @@ class Peers:
         """One connection to a peer, from its first word to its last. EOFError when it ends."""
         host, port = connection.parse_address(address)
         async with asyncio.timeout(auth.DEADLINE_S):
-            reader, writer = await asyncio.open_connection(host, port, limit=BUFFER)
+            connecting = tls.connecting(self._certificates)
+            reader, writer = await asyncio.open_connection(host, port, limit=BUFFER, **connecting)
         with self._noted(writer):
+            tls.check_stream(writer, self._certificates, "worker")
             await auth.answer(reader, writer, self._secret, plane=wire.PLANE)
             line = Line(name, writer, self._loop.time(), self._loop.time())
             self._write(line, frames.pack(wire.Hello(self._name)))
@@ -187,6 +192,7 @@ class Peers:
         line = Line("", writer, self._loop.time(), self._loop.time())
         try:
             with self._noted(writer):
+                await tls.admit(writer, self._certificates)
                 await auth.challenge(reader, writer, self._secret, 0, plane=wire.PLANE)
                 async with asyncio.timeout(auth.DEADLINE_S):
                     hello = await frames.read(reader, wire.from_caller, limit=frames.MAX_HANDSHAKE_BYTES)

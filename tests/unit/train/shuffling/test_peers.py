@@ -1,6 +1,7 @@
 """Two workers' units over real sockets: batches there, words back, strangers and nonsense turned away."""
 
 import contextlib
+import datetime
 import os
 import socket
 import threading
@@ -12,6 +13,7 @@ import pytest
 from springtide.data.stream.records import Records
 from springtide.domain.leases import Grant
 from springtide.domain.samples import DatasetCard
+from springtide.platforms import credentials
 from springtide.rpc import frames
 from springtide.train.hands import Claim, Hands
 from springtide.train.shuffling import Run, Unit, peers, wire
@@ -28,11 +30,11 @@ def records(first, count=10, size=8):
 
 
 @contextlib.contextmanager
-def worker(name, *, secret=SECRET, queue=(1, 2)):
+def worker(name, *, secret=SECRET, queue=(1, 2), certificates=""):
     hands = Hands()
     hands.open(CARD)
     unit = Unit(hands, strategy="advanced", queue=queue)
-    way = Peers(unit, secret, name, host="127.0.0.1")
+    way = Peers(unit, secret, name, host="127.0.0.1", certificates=certificates)
     unit.connect(way)
     unit.hands, unit.way = hands, way
     try:
@@ -62,12 +64,19 @@ def offer(unit, partition, count):
         unit.offer(Run(claim, partition, records(claim.begin)))
 
 
+def certificates_in(folder, job="job"):
+    credentials.lay_out(credentials.make(job, at=datetime.datetime.now(datetime.UTC)), folder)
+    return str(folder / "worker")
+
+
 def offset_of(unit):
     return unit.hands.words().progress[0].offset
 
 
-def test_what_one_has_too_many_of_the_other_trains_and_the_owner_hears():
-    with worker("worker-0.0") as one, worker("worker-1.0") as two:
+@pytest.mark.parametrize("secure", [False, True])
+def test_what_one_has_too_many_of_the_other_trains_and_the_owner_hears(secure, tmp_path):
+    own = certificates_in(tmp_path) if secure else ""
+    with worker("worker-0.0", certificates=own) as one, worker("worker-1.0", certificates=own) as two:
         meet(one, two)
         offer(one, 5, 4)
         until(lambda: two.use.queue == 2)
@@ -81,6 +90,28 @@ def test_what_one_has_too_many_of_the_other_trains_and_the_owner_hears():
         until(lambda: offset_of(one) == 40)
         assert one.idle and two.idle and one.use.forwarded == 2 and two.use.received == 2
         assert one.use.forwarded_bytes >= 2 * 80
+
+
+def test_one_with_certificates_of_another_authority_is_turned_away(tmp_path):
+    with (
+        worker("worker-0.0", certificates=certificates_in(tmp_path / "one")) as one,
+        worker("worker-1.0", certificates=certificates_in(tmp_path / "two")) as two,
+    ):
+        tried = threading.Event()
+        one.way._call = heard(one.way._call, tried)
+        one.way.follow({"worker-1.0": two.way.address})
+        assert tried.wait(10)
+        assert not one._shuffle.peers and not two.way._callers
+
+
+def heard(call, tried):
+    async def calling(*arguments):
+        try:
+            await call(*arguments)
+        finally:
+            tried.set()
+
+    return calling
 
 
 def test_a_peer_that_is_full_says_so_and_gets_nothing():
