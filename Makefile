@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE_BUILD := build/native
 STAMPS := .stamps
-EXTRAS := dev parquet export bench sim kafka tls
+EXTRAS := dev parquet export bench sim kafka tls k8s
 COMPILE := cmake ninja nanobind
 
 .DEFAULT_GOAL := help

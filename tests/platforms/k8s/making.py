@@ -1,0 +1,52 @@
+"""Objects for the tests of this folder."""
+
+import secrets
+from typing import Any
+
+from springtide.platforms.k8s.kinds import DEFINITIONS, Kind
+
+Object = dict[str, Any]
+
+
+def pod(name: str, *command: str, **spec: Any) -> Object:
+    """A pod of one container that nobody but LocalKubelet would run."""
+    container = {"name": "main", "image": "springtide:test", "command": list(command or ("true",))}
+    body: Object = {"restartPolicy": "Never", "schedulerName": "springtide-local", "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {**body, **spec}}
+
+
+def widgets() -> tuple[Object, Kind]:
+    """The definition of a kind of its own, and that kind."""
+    group = f"t{secrets.token_hex(3)}.springtide.dev"
+    spec = {
+        "type": "object",
+        "required": ["size"],
+        "properties": {
+            "size": {"type": "integer", "minimum": 1, "maximum": 9},
+            "colour": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+            "memory": {"x-kubernetes-int-or-string": True},
+            "parts": {
+                "type": "array",
+                "items": {"type": "object", "properties": {"name": {"type": "string"}, "count": {"type": "integer"}}},
+            },
+        },
+    }
+    status = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": spec, "status": status}}
+    column = {"name": "Size", "type": "integer", "jsonPath": ".spec.size"}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [
+            column,
+            {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        ],
+    }
+    names = {"plural": "widgets", "singular": "widget", "kind": "Widget", "shortNames": ["wd"]}
+    body = DEFINITIONS.body(
+        f"widgets.{group}", spec={"group": group, "names": names, "scope": "Namespaced", "versions": [version]}
+    )
+    return body, Kind(f"{group}/v1", "Widget", "widgets")
