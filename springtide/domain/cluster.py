@@ -90,6 +90,8 @@ class RoleExit:
     """Killed by the kernel because its memory limit was reached."""
     evicted: bool = False
     """Taken away by the cluster (eviction, preemption): no fault of its own."""
+    unplaced: str = ""
+    """It never ran: no host had room for it, or could start it, for as long as its platform waits. The reason."""
 
     @property
     def clean(self) -> bool:
@@ -97,6 +99,8 @@ class RoleExit:
         return self.code == 0
 
     def __str__(self) -> str:
+        if self.unplaced:
+            return f"{self.role} found no place: {self.unplaced}"
         cause = f"was killed by {self.signal}" if self.signal else f"exited with status {self.code}"
         why = " for want of memory" if self.oom else " by eviction" if self.evicted else ""
         return f"{self.role} (pid {self.pid}) {cause}{why}"

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from springtide.domain.cluster import RoleKind
 from springtide.domain.job import Phase
-from springtide.job import events
+from springtide.job import events, unplaced
 from springtide.job.nodes import ALIVE, Node, NodeState
 
 if TYPE_CHECKING:
     from springtide.job.state import JobState
 
 SERVER_SILENCE_S = 30.0  # a silent server costs everyone time, so it gets this much at least; a worker is replaced
+TAKEN_OVER = "the master before it has ended; all go on"
 EXPLANATION_S = 2.0  # a symptom (a worker that cannot reach a server) waits so long for its cause
 
 
@@ -21,7 +22,7 @@ def due(state: "JobState", *, at: float) -> list[events.Event]:
     """Events to be handled now."""
     if state.phase.over:
         return []
-    found: list[events.Event] = []
+    found: list[events.Event] = unplaced.again(state, at=at)
     if state.suspicion and at - state.suspicion.since >= EXPLANATION_S:
         found.append(events.Unexplained())
     for node in state.nodes.values():
@@ -36,6 +37,12 @@ def due(state: "JobState", *, at: float) -> list[events.Event]:
         elif silent_s > patience_s(state, node):
             found.append(events.Silent(node.role, node.incarnation, silent_s))
     return found
+
+
+def begin_anew(state: "JobState", *, at: float) -> None:
+    """Nobody could be heard until now: everyone has all the time there is to call in."""
+    for node in state.nodes.values():
+        node.heard_at = at
 
 
 def patience_s(state: "JobState", node: Node) -> float:

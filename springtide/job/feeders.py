@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import Phase
-from springtide.job import actions, deadlines, events, recovery
+from springtide.job import actions, deadlines, events, recovery, unplaced
 from springtide.job.nodes import ALIVE, Node, NodeState
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _scaled(state: "JobState", event: events.DataWorkersScaled, at: float) -> li
     if own.given_up and not event.pinned:
         raise errors.BadInput(f"job {state.spec.name} goes on without data workers: {own.given_up}")
     before, own.given_up = own.wanted, ""
+    state.short.data_workers = 0
     own.wanted, own.cpu, own.pinned = event.count, event.cpu, own.pinned or event.pinned
     changed = _resize(state, event.count, event.why, at)
     for node in of(state):
@@ -167,7 +168,17 @@ def _gone(state: "JobState", ended: RoleExit, at: float) -> list[actions.Action]
     node = state.node(ended.role)
     if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
         return []
+    if ended.unplaced and state.phase is not Phase.DRAINING:
+        return _unplaced(state, node, ended, at) if node.state is NodeState.EXPECTED else []
     return _lost(state, node, recovery.after_exit(node, ended, state.spec, at=at), str(ended), at)
+
+
+def _unplaced(state: "JobState", node: Node, ended: RoleExit, at: float) -> list[actions.Action]:
+    """There is no room for it: fewer feed."""
+    _let_go(node, str(ended), at)
+    state.feeding.wanted -= 1
+    why = unplaced.note(state, node, ended, at, data_workers=1)
+    return [state.decide(f"go on with {state.feeding.wanted} data workers, without {node.role}", why)]
 
 
 def _overdue(

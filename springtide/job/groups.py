@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.job import Phase
+from springtide.domain.leases import Holder
 from springtide.job import actions
 from springtide.job.nodes import ALIVE, Node, NodeState
 from springtide.job.recovery import Relaunch
@@ -52,6 +54,15 @@ def let_go(nodes: Mapping[str, Node], group: Mapping[int, int], *, at: float) ->
         joined = node.role.kind is RoleKind.WORKER and node.state is NodeState.JOINED
         if joined and node.role.rank not in group:
             node.move(NodeState.DRAINING, at=at, why="the group goes on without it")
+
+
+def formed(state: "JobState", members: tuple[Holder, ...], why: str, at: float) -> list[actions.Action]:
+    """These are the group from now on."""
+    state.in_step, state.generation = True, state.generation + 1
+    state.group = {holder.rank: holder.incarnation for holder in members}
+    if state.phase is Phase.RUNNING:
+        let_go(state.nodes, state.group, at=at)
+    return [state.decide(f"{words(state.group)}, number {state.generation}", why)]
 
 
 def go_back(state: "JobState", why: str, *, at: float) -> list[actions.Action]:

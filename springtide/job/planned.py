@@ -139,6 +139,10 @@ def bounds_of(state: "JobState") -> Bounds:
         name: getattr(now, name) for name in ("workers", "servers") if state.in_step or name in state.planned.pinned
     }
     least, most = replace(bounds.least, **fixed), replace(bounds.most, **fixed)
+    for name in ("workers", "servers"):
+        if getattr(state.short, name):  # there is no room for more: that is not planned again at once
+            fewest, here = getattr(least, name), getattr(now, name)
+            least, most = replace(least, **{name: min(fewest, here)}), replace(most, **{name: here})
     quota = bounds.quota
     if not quota.holds(least):  # what the user wants by hand is the user's to answer for
         quota = replace(quota, cpu=max(quota.cpu, least.cpu), memory=max(quota.memory, least.memory))

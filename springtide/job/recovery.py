@@ -7,6 +7,7 @@ a crash, a kill, a missed heartbeat    relaunch; at once, then after a pause tha
 killed for want of memory              relaunch at once with twice the memory; up to the same limit; of a server's
                                        kind there are twice as many from then on
 evicted or preempted                   relaunch at once; does not count
+no host has room for it                the same, if the job cannot go on without it (`job.unplaced`)
 an exception in the training code      never comes here: the job fails at once with the user's error
 a server is away                       a worker that could not go on without it is relaunched; does not count
 =====================================  ================================================================
@@ -59,7 +60,7 @@ def after_exit(
 ) -> Relaunch | GiveUp:  # fmt: skip
     """A role's process has ended before it should; `healing`: while a server is away."""
     failures, oom_kills = remembered(node, at)
-    if ended.evicted:
+    if ended.evicted or ended.unplaced:
         return Relaunch(
             why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory
         )  # fmt: skip

@@ -51,7 +51,7 @@ def scale(state: "JobState", wanted: events.ServersScaled, at: float) -> Reasone
     for role in what.add:
         add(state.nodes, role, state.planned, at=at)
     state.planned.changed(at, planned=wanted.planned, asked="servers", pinned=wanted.pinned)
-    before, state.servers_wanted = state.servers_wanted, wanted.servers
+    before, state.servers_wanted, state.short.servers = state.servers_wanted, wanted.servers, 0
     return f"scale from {before} to {wanted.servers} servers: {what}", wanted.why
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from springtide import errors
 from springtide.domain.cluster import RANKED, Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.job import Blame, JobSpec, Phase
-from springtide.domain.leases import Holder
 from springtide.job import (
     actions,
     deadlines,
@@ -24,6 +23,7 @@ from springtide.job import (
     rollout,
     scaling,
     servers,
+    unplaced,
 )
 from springtide.job.deadlines import EXPLANATION_S as EXPLANATION_S
 from springtide.job.nodes import ALIVE, Node, NodeState
@@ -71,6 +71,8 @@ class JobState:
     decision: actions.Decided = field(default_factory=lambda: actions.Decided("", ""))
     planned: Planned = field(default_factory=lambda: Planned(sizes={}))
     """What planning has made of it, and what roles to come may take."""
+    short: unplaced.Short = field(default_factory=unplaced.Short)
+    """What it does without for now."""
     feeding: feeders.Feeding = field(default_factory=feeders.Feeding)
     """Its data workers: how many are wanted, who feeds, and why there are none."""
 
@@ -126,7 +128,7 @@ class JobState:
                 self.in_step = True
                 return []
             case events.Formed(members, why):
-                return self._formed(members, why, at)
+                return groups.formed(self, members, why, at)
             case events.GroupLost(why):
                 return self._group_back(why or groups.ALL_LOST, at)
             case events.StopAsked(why):
@@ -134,10 +136,11 @@ class JobState:
             case events.Broken(error):
                 return self._fail(error, Blame.INFRASTRUCTURE)
             case events.Recovered(term):
-                return self._recovered(term, at)
+                deadlines.begin_anew(self, at=at)
+                return [self.decide(f"took over as master number {term}", deadlines.TAKEN_OVER)]
             case events.LastSaved(outcome):
                 self.last_save = outcome
-                return self._settle()
+                return self.settle()
             case events.Silent() | events.Late() | events.Undrained():
                 return self._overdue(event, at)
             case events.Unexplained():
@@ -217,12 +220,17 @@ class JobState:
         if node.address:
             raise errors.BadInput(f"{node.role} is ready at {node.address} already, and now says {address}")
         node.address, node.coming = address, False
-        if not rollout.all_ready(self.nodes) and not self.safety.placed:
+        if not self.safety.placed:
+            return self.place(at)
+        self._run_if_ready(at)
+        rollout.drain_surplus(self.nodes, self.servers_wanted, at)
+        return [actions.Returned(node.role, node.incarnation, address)]
+
+    def place(self, at: float) -> list[actions.Action]:
+        """Give the servers their slots, if all that are to come are there."""
+        if not rollout.all_ready(self.nodes):
             return []
         self._run_if_ready(at)
-        if self.safety.placed:
-            rollout.drain_surplus(self.nodes, self.servers_wanted, at)
-            return [actions.Returned(node.role, node.incarnation, address)]
         self.safety.placed = True
         return [actions.PlaceSlots(tuple(server.address for server in self.of_kind(RoleKind.SERVER)))]
 
@@ -234,11 +242,6 @@ class JobState:
             self._move(Phase.RUNNING, "all servers are ready and a worker has joined")
             for node in self.nodes.values():
                 node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
-
-    def _recovered(self, term: int, at: float) -> list[actions.Action]:
-        for node in self.nodes.values():
-            node.heard_at = at
-        return [self.decide(f"took over as master number {term}", "the master before it has ended; all go on")]
 
     # ---- leaving ----
 
@@ -252,7 +255,7 @@ class JobState:
         node.move(NodeState.FINISHED, at=at, why="drained" if drained else "the script ended")
         fence = actions.Fence(node.role, node.incarnation, "its script has ended")
         self.untrained, self.poisoned = event.untrained, event.poisoned
-        return [fence, *self._settle()]
+        return [fence, *self.settle()]
 
     def _failed(self, event: events.Failed, at: float) -> list[actions.Action]:
         if self.fenced(event.role, event.incarnation):
@@ -267,13 +270,15 @@ class JobState:
         node = self.node(ended.role)
         if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
             return []  # an earlier life, which is dealt with already
+        if ended.unplaced and (smaller := unplaced.take(self, node, ended, at)) is not None:
+            return smaller
         if ended.role.kind is RoleKind.SERVER:
             return self._lost_server(node, recovery.after_exit(node, ended, self.spec, at=at), at)
         if node.state is NodeState.FINISHED:
             node.move(NodeState.GONE, at=at, why=str(ended))
-            return self._settle()
+            return self.settle()
         if self.phase is Phase.DRAINING or node.state is NodeState.DRAINING:
-            return [*self._let_go(node, str(ended), at), *self._settle()]
+            return [*self._let_go(node, str(ended), at), *self.settle()]
         if ended.clean and node.state is NodeState.EXPECTED:
             return self._fail(
                 f"{ended.role}: the script ended without calling st.join(), so there was nothing to train. "
@@ -340,7 +345,7 @@ class JobState:
         node.move(NodeState.GONE, at=at, why=why)
         return [actions.Fence(node.role, node.incarnation, why)]
 
-    def _settle(self) -> list[actions.Action]:
+    def settle(self) -> list[actions.Action]:
         """Whether that was the last worker."""
         workers = self.of_kind(RoleKind.WORKER)
         if not all(node.state in (NodeState.FINISHED, NodeState.GONE) for node in workers):
@@ -377,17 +382,10 @@ class JobState:
         self.planned.changed(
             at, planned=event.planned, asked="extra_workers" if lent else "workers", pinned=event.pinned
         )
-        before, self.workers = self.workers, workers
+        before, self.workers, self.short.workers = self.workers, workers, 0
         when = ", and form the bsp group anew before its next shard" if self.group else ""
         what = f"scale from {before} to {workers} workers: {change}{when}"
-        return [*fences, self.decide(what, why), *self._settle()]
-
-    def _formed(self, members: tuple[Holder, ...], why: str, at: float) -> list[actions.Action]:
-        self.in_step, self.generation = True, self.generation + 1
-        self.group = {holder.rank: holder.incarnation for holder in members}
-        if self.phase is Phase.RUNNING:
-            groups.let_go(self.nodes, self.group, at=at)
-        return [self.decide(f"{groups.words(self.group)}, number {self.generation}", why)]
+        return [*fences, self.decide(what, why), *self.settle()]
 
     def _stop_asked(self, why: str, at: float) -> list[actions.Action]:
         if self.phase is Phase.DRAINING:
@@ -397,7 +395,7 @@ class JobState:
         self._move(Phase.DRAINING, why)
         waited = [node for node in self.of_kind(RoleKind.WORKER) if node.state is NodeState.EXPECTED]
         fences = [action for node in waited for action in self._let_go(node, "not needed any more", at)]
-        return [actions.Drain(why), *fences, *self._settle()]
+        return [actions.Drain(why), *fences, *self.settle()]
 
     # ---- time ----
 
@@ -415,7 +413,7 @@ class JobState:
         if node.incarnation != event.incarnation or node.state not in (NodeState.EXPECTED, *ALIVE):
             return []
         if isinstance(event, events.Undrained):
-            return [*self._let_go(node, f"not drained within {self.spec.drain_s:g} s", at), *self._settle()]
+            return [*self._let_go(node, f"not drained within {self.spec.drain_s:g} s", at), *self.settle()]
         if isinstance(event, events.Late) and node.coming:
             return [self.decide(*rollout.give_up(self, node, f"silent for {event.silent_s:.0f} s", at))]
         if isinstance(event, events.Late):
@@ -425,7 +423,7 @@ class JobState:
         if node.role.kind is RoleKind.SERVER:
             return self._lost_server(node, verdict, at)
         if self.phase is Phase.DRAINING or node.state is NodeState.DRAINING:
-            return [*self._let_go(node, "silent while draining", at), *self._settle()]
+            return [*self._let_go(node, "silent while draining", at), *self.settle()]
         return self._replace(node, verdict, at)
 
     # ---- ends ----

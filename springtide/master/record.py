@@ -104,8 +104,9 @@ class Record:
             match action:
                 case actions.PlaceSlots(addresses):
                     self.addresses = addresses
-                    first = placement.even(self.state.spec.slots, len(addresses))
-                    self.owners, self.epoch = first.server_of_slot, first.epoch
+                    ranks = [rank for rank, address in enumerate(addresses) if address]
+                    first = placement.even(self.state.spec.slots, len(ranks))
+                    self.owners, self.epoch = tuple(ranks[each] for each in first.server_of_slot), first.epoch
                 case actions.Left(role):
                     self._readdress(role.rank, "")
                 case actions.Lost(role):
@@ -123,7 +124,7 @@ class Record:
                     self.ended_at = at
         if isinstance(event, events.Formed):
             self.book.regroup([holder.rank for holder in event.members])
-        if isinstance(event, events.Scaled):
+        if isinstance(event, events.Scaled) or (isinstance(event, events.Gone) and event.exit.unplaced):
             self.book.expect(self.state.workers)
         return done
 

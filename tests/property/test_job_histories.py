@@ -113,7 +113,9 @@ class World:
         for node in self.state.of_kind(RoleKind.SERVER):
             assert {life for role, life in self.lost if role == node.role} == set(range(node.incarnation))
         if self.state.phase in (Phase.RUNNING, Phase.DRAINING):
-            away = [node for node in self.state.of_kind(RoleKind.SERVER) if not node.address]
+            servers = self.state.of_kind(RoleKind.SERVER)
+            here = [node for node in servers if node.state is not NodeState.GONE and not node.coming]
+            away = [node for node in here if not node.address]
             assert self.state.healing == bool(away)
 
 
@@ -125,6 +127,7 @@ def ended(role, how, incarnation):
         "evicted": {"signal": "SIGTERM", "evicted": True},
         "crashed": {"code": 1},
         "left": {"code": 0},
+        "unplaced": {"unplaced": "0/3 nodes have room"},
     }
     return events.Gone(RoleExit(role=role, pid=1, incarnation=incarnation, **kinds[how]))
 
@@ -176,8 +179,8 @@ def draw_event(world, pick, rare):
             how = pick(["killed", "oom", "evicted", "crashed", "left", "ready", "ready"])
             where = events.Ready(feeder.role, f"host:{feeder.role}.{life}", life)
             return where if how == "ready" else ended(feeder.role, how, life)
-        case "lost":
-            return ended(role, "killed", life)
+        case "lost" | "unplaced":
+            return ended(role, "killed", life) if kind == "lost" else ended(node.role, kind, life)
         case "server lost":
             server = world.state.node(Role(RoleKind.SERVER, pick(range(SPEC.servers))))
             return ended(server.role, pick(["killed", "oom", "evicted", "crashed", "left"]), server.incarnation)
@@ -208,10 +211,12 @@ RARE = [
     "unfed",
     "feeder",
     "feeder",
+    "unplaced",
+    "unplaced",
 ]
 # nothing that ends a job before its data does
 CALM = ["plan", "move", "move", "scale", "recover", "saved", "server lost", "finish", "finish", "finish"]
-CALM += ["feed", "feed", *["feeder"] * 6]
+CALM += ["feed", "feed", *["feeder"] * 6, "unplaced"]
 
 
 class JobHistories(stateful.RuleBasedStateMachine):
@@ -234,7 +239,7 @@ TestJobHistories = JobHistories.TestCase
 def test_thousands_of_random_histories_keep_every_invariant(seed):
     chance = random.Random(seed)
     phases = {phase: 0 for phase in Phase}
-    relaunched = scaled = healed = planned = fed = 0
+    relaunched = scaled = healed = planned = fed = short = again = 0
     for number in range(2000):
         world, rare = World(), CALM if number % 3 == 0 else RARE  # else hardly one in a thousand would finish
         for _ in range(chance.randrange(80)):
@@ -244,6 +249,9 @@ def test_thousands_of_random_histories_keep_every_invariant(seed):
         scaled += world.state.workers != SPEC.workers
         planned += world.state.planned.stage is Stage.ADJUSTING and world.state.planned.target is None
         fed += world.fed
+        short += world.state.short.any
+        again += world.state.short.tries and not world.state.short.any
         healed += bool(world.lost) and not world.state.healing and world.state.phase is not Phase.FAILED
     assert all(phases.values()), f"some phase was never reached: {phases}"
     assert relaunched > 500 and scaled > 100 and healed > 50 and planned > 50 and fed > 50
+    assert short > 50 and again > 10
