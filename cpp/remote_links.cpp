@@ -172,7 +172,8 @@ bool RemoteLinks::reach(uint16_t server, const std::string& address) {
   const std::lock_guard one(reaching_);
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) return false;
-  const std::string host = address.substr(0, colon);
+  std::string host = address.substr(0, colon);
+  if (host.size() > 1 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   const auto port = static_cast<uint16_t>(std::stoul(address.substr(colon + 1)));
   std::vector<TableSpec> declared;
   uint32_t generation = 0;

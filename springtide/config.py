@@ -59,6 +59,8 @@ class Settings:
     push whose answer is lost fails the step, and work that is done again counts again."""
     shared_memory: bool = True
     """Whether to move rows through shared memory where a server is on this host; TCP otherwise."""
+    report_usage: bool = False
+    """Whether this process tells the master what it takes, because its agent, on another host, cannot measure it."""
     report_every_s: float = 0.5
     """Seconds between reports to the master: progress bars move at this pace; a report costs some 40 µs."""
     debug: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 from springtide import errors
 from springtide.domain.advice import Advice
 from springtide.domain.view import JobView, PastJob
-from springtide.rpc import connection, counsel
+from springtide.rpc import addresses, connection, counsel
 from springtide.rpc.messages import Ok
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Remote:
         connect_s: float = CONNECT_S,
         answer_s: float = ANSWER_S,
     ) -> None:
-        connection.parse_address(address)
+        addresses.parse(address)
         self.address, self._secret, self._key = address, secret, key or socket.gethostname()
         self._connect_s, self._answer_s = connect_s, answer_s
         self._link: connection.Connection | None = None

@@ -22,7 +22,7 @@ from springtide.brain import store
 from springtide.brain.council import Rules
 from springtide.brain.pool import Pool
 from springtide.brain.service import GATHER_S, KEEP_S, Service
-from springtide.rpc import connection, counsel, whereabouts
+from springtide.rpc import addresses, counsel, whereabouts
 from springtide.rpc.listener import Handle, Listener
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ async def serve(options: Options, *, ready: Callable[[str], None]) -> None:
 @contextlib.asynccontextmanager
 async def serving(options: Options) -> AsyncIterator[Service]:
     """A service that listens."""
-    host, port = connection.parse_address(options.listen)
+    host, port = addresses.parse(options.listen)
     with alone(options.folder):
         async with _serving(options, host, port) as service:
             yield service

@@ -81,7 +81,7 @@ class RoleExit:
     role: Role
     pid: int
     code: int | None = None
-    """Exit status; None when a signal ended it."""
+    """Exit status; None when a signal ended it, or nobody saw its end."""
     signal: str = ""
     """Name of that signal, such as SIGKILL."""
     incarnation: int = 0
@@ -102,6 +102,7 @@ class RoleExit:
         if self.unplaced:
             return f"{self.role} found no place: {self.unplaced}"
         cause = f"was killed by {self.signal}" if self.signal else f"exited with status {self.code}"
+        cause = "is gone, and nobody saw its end" if not self.signal and self.code is None else cause
         why = " for want of memory" if self.oom else " by eviction" if self.evicted else ""
         return f"{self.role} (pid {self.pid}) {cause}{why}"
 
@@ -123,6 +124,8 @@ class WantedRole:
     """How long to wait before it is started, counted from the first look that names this incarnation."""
     low: bool = False
     """A worker beyond the quota: it has only what others leave of the processors, for all of this life."""
+    joined: bool = False
+    """This incarnation has called in: it was started, whoever asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

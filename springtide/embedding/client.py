@@ -14,6 +14,7 @@ from springtide import _native, errors
 from springtide.domain import tables
 from springtide.domain.cluster import Placement
 from springtide.embedding.specs import native_spec
+from springtide.rpc.addresses import parse as parse_address
 
 if TYPE_CHECKING:
     from springtide.embedding import lookup
@@ -195,8 +196,7 @@ class TableClient:
         if isinstance(self.tables, _native.RemoteBackend):
             for server, (address, life) in enumerate(zip(addresses, lives, strict=False)):
                 if address and life:
-                    host, _, port = address.rpartition(":")
-                    self.tables.readdress(server, life, host, int(port))
+                    self.tables.readdress(server, life, *parse_address(address))
 
     def read(self, name: str, keys: npt.NDArray[Any]) -> Floats:
         """Rows under these keys; one never trained reads as its init."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from springtide import _native, errors
 from springtide.domain.cluster import Placement
 from springtide.embedding.slot_loads import SlotCount
+from springtide.rpc import addresses
 
 DRAIN_S = 10.0
 """How long requests that have arrived may take to be answered when a server stops."""
@@ -88,7 +89,7 @@ class ServerRole:
     def start(self) -> str:
         """Listen; the address, with the port that was free if 0 was asked for. PortTaken if someone else has it."""
         host, port = self._server.start()
-        self.address = f"{host}:{port}"
+        self.address = addresses.join(host, port)
         return self.address
 
     def place(self, placement: Placement) -> None:
@@ -127,8 +128,8 @@ class ServerRole:
 
         In a hurry: at the least cost to this server, which has hardly any processor left (cpp/hurried.h).
         """
-        host, _, port = address.rpartition(":")
-        done = self._server.hand_over(host, int(port), server, list(slots), timeout_s, hurry)
+        host, port = addresses.parse(address)
+        done = self._server.hand_over(host, port, server, list(slots), timeout_s, hurry)
         doubtful = set(done["in_doubt"])
         self.in_doubt = {slot: self.in_doubt.get(slot, server) for slot in doubtful}
         return HandedOver(

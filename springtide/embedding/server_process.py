@@ -53,7 +53,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
         link.introduce(msgspec.structs.replace(hello, welcomed=True))
         role = ServerRole(
             index=rank, slots=welcome.slots, seed=welcome.seed, workers=welcome.workers, secret=secret,
-            host=connection_host(settings.master),
+            host=channel.own_host(settings, link),
         )  # fmt: skip
         try:
             with saves(role, link, welcome, settings, over):
@@ -77,7 +77,7 @@ def saves(
         saving.start(saving.Saver(role, folder, life), link.ask, over)
         yield
     else:
-        secret, host = config.job_secret(settings), connection_host(settings.master)
+        secret, host = config.job_secret(settings), channel.own_host(settings, link)
         mirror = mirroring.Mirror(folder, settings.member, life, secret, certificates=settings.tls)
         with mirroring.Taking(folder / settings.member, secret, host, certificates=settings.tls) as taking:
             saving.start(saving.Saver(role, folder, life, mirror=mirror), link.ask, over, taking.address)
@@ -144,11 +144,6 @@ def rank_of(member: str) -> int:
     if kind != "server" or not rank.isdigit():
         raise errors.BadInput(f"{config.PREFIX}MEMBER={member!r}: wanted server-RANK, such as server-0")
     return int(rank)
-
-
-def connection_host(master: str) -> str:
-    """Where to listen: the interface by which the master is reached."""
-    return master.rpartition(":")[0]
 
 
 if __name__ == "__main__":

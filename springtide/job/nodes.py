@@ -130,7 +130,7 @@ class Node:
         """The process of this life."""
         return WantedRole(
             role=self.role, incarnation=self.incarnation, cpu=self.cpu, memory=self.memory, after_s=self.after_s,
-            low=self.low,
+            low=self.low, joined=self.state is not NodeState.EXPECTED,
         )  # fmt: skip
 
     @property

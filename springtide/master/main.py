@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import time
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +28,7 @@ from springtide.master.exposing import Exposing
 from springtide.master.journal import Journal
 from springtide.master.record import Record
 from springtide.master.saving import Saving
-from springtide.rpc import whereabouts
+from springtide.rpc import addresses, whereabouts
 from springtide.rpc.listener import Listener
 from springtide.telemetry import events, logs, views
 
@@ -46,16 +47,20 @@ def main(arguments: list[str]) -> int:
     logs.log_to_stderr(debug=settings.debug)
     spec = msgspec.json.decode(spec_text, type=JobSpec)
     secret = config.job_secret(settings)
-    return asyncio.run(
-        serve(
-            spec, pathlib.Path(root), host, int(port), secret, term=settings.incarnation, certificates=settings.tls
-        )
-    )  # fmt: skip
+    at = Listening(host, int(port), addresses.advertised(host, settings.host), settings.tls)
+    return asyncio.run(serve(spec, pathlib.Path(root), at, secret, term=settings.incarnation))
 
 
-async def serve(
-    spec: JobSpec, root: pathlib.Path, host: str, port: int, secret: bytes, *, term: int = 1, certificates: str = ""
-) -> int:
+class Listening(NamedTuple):
+    """Where a master listens, by which name others reach it, and with which certificates."""
+
+    host: str
+    port: int
+    said: str
+    certificates: str = ""
+
+
+async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes, *, term: int = 1) -> int:
     """Listen, say where, and serve until the end."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(ignored, lambda: None)  # the agent decides when to stop
@@ -67,8 +72,8 @@ async def serve(
     try:
         journal = Journal(files.journal, term=term, now=time.time())
         desk = open_desk(spec, story, journal, advised_by(spec, files))
-        listener = Listener(secret, desk.handle, desk.lost, term=term, certificates=certificates)
-        address = await listener.start(host, port)
+        listener = Listener(secret, desk.handle, desk.lost, term=term, certificates=at.certificates)
+        address = await listener.start(at.host, at.port, at.said)
         exposing = await expose(desk, files.root.name, spec.online.metrics_port)
     except (errors.UserError, errors.JobFailed) as error:
         story.close()
@@ -76,7 +81,7 @@ async def serve(
     log.info(
         "job %s: serving at %s, waiting for %d servers, %d workers", spec.name, address, spec.servers, spec.workers
     )
-    whereabouts.write(files.master, whereabouts.Whereabouts(term=term, pid=os.getpid(), address=address))
+    whereabouts.write(files.master, found_at(at, address, term))
     beside = [asyncio.create_task(desk.lag.watch()), asyncio.create_task(tidy(journal))]
     while not desk.over.is_set():
         with contextlib.suppress(TimeoutError):
@@ -90,6 +95,13 @@ async def serve(
     journal.close()
     story.close()
     return 0
+
+
+def found_at(at: Listening, address: str, term: int) -> whereabouts.Whereabouts:
+    """What this master says of itself; its own host reaches it without any name being known."""
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at.host, at.host)
+    local = addresses.join(near, addresses.parse(address)[1])
+    return whereabouts.Whereabouts(term=term, pid=os.getpid(), address=address, local=local if local != address else "")
 
 
 async def expose(desk: Desk, run: str, port: int | None) -> Exposing:

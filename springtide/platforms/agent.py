@@ -1,60 +1,45 @@
 """The agent of a host: keeps the master running and the roles that the master wants, says who has ended, cleans up.
 
-In: a `RunPlan` from `cli.run`. Out: the job's last `JobStatus`, and one for every look at it on the way. No role is a
+In: a `RunPlan`. Out: the job's last `JobStatus`, and one for every look at it on the way. No role is a
 child of the master, so the master can be replaced (`platforms.keeper`) without touching the others. What runs is
-brought to what the master wants by `platforms.reconcile`: a master that takes over need not know of earlier orders.
+brought to what the master wants by `platforms.reconcile`: neither a master nor an agent that takes over need know of
+earlier orders. An agent that is called off before the job is over leaves it to the next one, where the platform can.
 """
 
 import asyncio
 import contextlib
 import datetime
 import logging
-import math
 import os
+import pathlib
 import secrets
 import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from springtide import errors
 from springtide.domain.cluster import Life, RoleExit, RoleKind, RoleUsage, WantedRole
-from springtide.domain.job import Blame, JobSpec, Phase
+from springtide.domain.job import Blame, Phase
 from springtide.domain.resources import Limits
-from springtide.platforms import credentials, reconcile, waiting
+from springtide.platforms import credentials, keeper, reconcile, roles, waiting
 from springtide.platforms.base import Launch, Platform
-from springtide.platforms.keeper import START_S, Keeper
+from springtide.platforms.keeper import START_S, Keeper, NextTerm
 from springtide.platforms.reconcile import POLITE_S
+from springtide.platforms.run_plan import RunPlan as RunPlan
 from springtide.platforms.waiting import Result
 from springtide.rpc import connection, messages
+from springtide.rpc.whereabouts import Whereabouts
 from springtide.telemetry import events, logs, runs
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1  # between two looks at the job: ends are noticed within this time
 MEASURE_S = 0.2  # between two readings of what each role takes: a server that is held up is found by them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """All that an agent must know to run a job."""
-
-    spec: JobSpec
-    script: str
-    arguments: tuple[str, ...] = ()
-    threads_per_worker: int = 1
-    host: str = "127.0.0.1"
-    port: int = 0
-    """The master's port; 0 takes a free one."""
-    grace_s: float = 30.0
-    """How long workers may take to finish the batch in hand, and to leave after the job's end."""
-    debug: bool = False
-    tls: bool = False
-    """Whether all roles speak by TLS, with certificates that are made for this run and lie in its folder."""
 
 
 class Killed(Exception):
@@ -65,14 +50,21 @@ class Agent:
     """Runs one job on a platform. `say` gets what the user should know at once."""
 
     def __init__(
-        self, plan: RunPlan, files: logs.RunFiles, platform: Platform, say: Callable[[str], None] = lambda _: None
+        self,
+        plan: RunPlan,
+        files: logs.RunFiles,
+        platform: Platform,
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        next_term: NextTerm | None = None,
     ) -> None:
         self.plan, self._files, self._platform, self._say = plan, files, platform, say
-        self._keeper = Keeper(platform, files, self._master_launch)
+        self._secret = pathlib.Path(plan.secret_file) if plan.secret_file else files.secret
+        self._keeper = Keeper(platform, files, self._master_launch, next_term or keeper.counting())
         self._reconciler = reconcile.Reconciler()
         self._exits: deque[RoleExit] = deque()
         self._news = asyncio.Event()
-        self._address = ""
+        self._where = Whereabouts()
         self._measured: tuple[RoleUsage, ...] = ()
         self._measured_at = 0.0
         self._stop_why = ""
@@ -92,30 +84,47 @@ class Agent:
         self._killed.set()
 
     async def run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
-        """Start everything, watch until the job is over, clean up; the last status."""
-        write_secret(self._files)
-        if self.plan.tls:
+        """Start everything, watch until the job is over, clean up; the last status.
+
+        Cancelled, or told that another agent has the job (`Fenced`), it leaves what can go on without it.
+        """
+        if not self.plan.secret_file:
+            write_secret(self._files, keep=self.plan.adopt)
+        if self.plan.tls and not (self.plan.adopt and self._files.tls.exists()):
             write_certificates(self.plan.spec.name, self._files)
         write_card(self.plan, self._files)
         status = self._last
         try:
+            if self.plan.adopt:
+                self._adopt()
             status = await self._run(on_status)
             return status
+        except errors.Fenced:
+            raise
         except errors.SpringtideError as error:
             status = msgspec.structs.replace(self._last, phase=Phase.FAILED, why=str(error), blame=blame_of(error))
             raise
         finally:
-            self._platform.close()
-            self._files.secret.unlink(missing_ok=True)
-            shutil.rmtree(self._files.tls, ignore_errors=True)
-            self._tell_end(status)
+            if status.phase.over or not self.plan.adopt:
+                self._platform.close()
+                self._files.secret.unlink(missing_ok=True)
+                shutil.rmtree(self._files.tls, ignore_errors=True)
+                self._tell_end(status)
+            else:
+                self._platform.leave()
+
+    def _adopt(self) -> None:
+        found = self._platform.adopt(self._ended)
+        if found:
+            log.info("took over %s", ", ".join(str(life) for life in sorted(found)))
+            self._tell("agent_took_over", roles=[str(life) for life in sorted(found)])
 
     async def _run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         try:
             while True:
                 try:
                     if not self._keeper.term:
-                        self._address = await self._unless_killed(self._keeper.start())
+                        self._where = await self._unless_killed(self._keeper.start())
                     return await self._attend(on_status)
                 except errors.MasterUnreachable as error:
                     await self._replace_master(error)
@@ -128,12 +137,10 @@ class Agent:
 
     async def _attend(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         """Talk to one master until the job is over, or to its end."""
-        secret = bytes.fromhex(self._files.secret.read_text())
-        master = await self._unless_killed(
-            self._keeper.while_alive(
-                connection.connect(self._address, secret, within_s=START_S, certificates=self._files.certificates())
-            )
-        )
+        secret = bytes.fromhex(self._secret.read_text().strip())
+        near = self._where.local or self._where.address
+        connecting = connection.connect(near, secret, within_s=START_S, certificates=self._files.certificates())
+        master = await self._unless_killed(self._keeper.while_alive(connecting))
         self._stop_told = False
         try:
             await self._ask(master, messages.JoinAgent(os.getpid()))
@@ -203,7 +210,9 @@ class Agent:
         """The master has died, is dying, or hangs: roles go on meanwhile."""
         began = time.monotonic()
         try:
-            self._address = await self._unless_killed(self._keeper.replace(error))
+            self._where = await self._unless_killed(self._keeper.replace(error))
+        except errors.Fenced:
+            raise
         except (errors.JobFailed, errors.UserError) as failure:
             raise MasterLost(str(failure)) from failure
         seconds, term, why = time.monotonic() - began, self._keeper.term, self._keeper.why_replaced
@@ -225,6 +234,9 @@ class Agent:
                 case reconcile.End(life, kill, why):
                     log.info("%s %s: %s", "killing" if kill else "ending", life, why)
                     self._platform.stop(life, kill=kill)
+                case reconcile.Lost(life):
+                    log.info("%s is gone: it ended while no agent looked", life)
+                    self._ended(RoleExit(role=life.role, incarnation=life.incarnation, pid=0, evicted=True))
 
     def _ended(self, ended: RoleExit) -> None:
         self._exits.append(ended)
@@ -243,36 +255,27 @@ class Agent:
         return self._measured
 
     def _role_launch(self, wanted: WantedRole) -> Launch:
-        life = Life(wanted.role, wanted.incarnation)
         limits = Limits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
-        if wanted.role.kind is RoleKind.SERVER:
-            return self._launch(life, "springtide.embedding.server_process", (), limits)
-        if wanted.role.kind is RoleKind.DATA_WORKER:
-            return self._launch(life, "springtide.prep.main", (), limits)
-        return self._launch(life, "springtide.train.runner", (self.plan.script, *self.plan.arguments), limits)
+        file = str(self._files.master.absolute())
+        there = roles.Directions(
+            master=self._where.address, master_file=file, secret_file=str(self._secret.absolute()),
+            patience_s=roles.PATIENCE_S if self.plan.adopt else None,
+        )  # fmt: skip
+        return self._launch(Life(wanted.role, wanted.incarnation), there, limits)
 
     def _master_launch(self, life: Life) -> Launch:
-        plan = self.plan
-        spec = msgspec.json.encode(plan.spec).decode()
-        arguments = (spec, str(self._files.root), plan.host, str(plan.port))
-        return self._launch(life, "springtide.master.main", arguments, Limits())
+        there = roles.Directions(host=self.plan.advertise, secret_file=str(self._secret.absolute()))
+        return self._launch(life, there, Limits())
 
-    def _launch(self, life: Life, module: str, arguments: tuple[str, ...], limits: Limits) -> Launch:
-        settings = {
-            "member": str(life.role),
-            "incarnation": str(life.incarnation),
-            "master": self._address,
-            "master_file": str(self._files.master.absolute()),
-            "secret_file": str(self._files.secret.absolute()),
-            "tls": self._files.certificates(life.role.kind),
-            "debug": str(int(self.plan.debug)),
-        }
-        threads = self.plan.threads_per_worker  # more than it has cores would only stand in each other's way
-        threads = threads if limits.cpu is None else max(1, min(threads, math.ceil(limits.cpu)))
-        environment = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    def _launch(self, life: Life, there: roles.Directions, limits: Limits) -> Launch:
+        plan, kind = self.plan, life.role.kind
+        there = replace(there, tls=self._files.certificates(kind))
         return Launch(
-            life=life, module=module, arguments=arguments, settings=settings, environment=environment, limits=limits
-        )
+            life=life, module=roles.module_of(kind), limits=limits,
+            arguments=roles.arguments_of(kind, plan, root=str(self._files.root)),
+            settings=roles.settings_of(life, there, debug=plan.debug, report_usage=plan.report_usage),
+            environment=roles.environment_of(plan, limits),
+        )  # fmt: skip
 
     # ---- the story ----
 
@@ -331,8 +334,10 @@ class MasterLost(Exception):
 def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
     """Say who runs this job, so that other commands find it."""
     pid = os.getpid()
+    before = runs.read_card(files) if plan.adopt else None
     card = runs.RunCard(
-        name=plan.spec.name, script=plan.script, arguments=plan.arguments, began_at=time.time(),
+        name=plan.spec.name, script=plan.script, arguments=plan.arguments,
+        began_at=time.time() if before is None else before.began_at,
         agent_pid=pid, agent_start=runs.start_of(pid) or 0,
     )  # fmt: skip
     try:
@@ -341,8 +346,10 @@ def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
         raise events.as_disk_error(error, files.card) from error
 
 
-def write_secret(files: logs.RunFiles) -> None:
-    """Draw the job's secret and write it where only this user can read it."""
+def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:
+    """Draw the job's secret and write it where only this user can read it; `keep` one that is there."""
+    if keep and files.secret.exists():
+        return
     try:
         handle = os.open(files.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "w") as file:

@@ -1,6 +1,7 @@
 """What a platform must offer: start a role, limit it, stop it, say when it has ended and what it takes.
 
-In: `platforms.agent` decides what runs. Next: `platforms.local`. Others (Ray, Kubernetes) fill the same seam.
+In: `platforms.agent` decides what runs. Next: `platforms.local`. Others (Ray, Kubernetes) fill the same seam, with the
+master as a process of the agent's own host: `platforms.two_places`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +27,18 @@ class Launch:
 
 
 class Platform(Protocol):
-    """A place to run roles. All roles of a job end with the agent that started them, however it ends."""
+    """A place to run roles. On this host they end with their agent, however it ends; on others they outlive it."""
 
     def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
         """Start a role; its process id. `on_exit` is called once, in the agent's event loop."""
+        ...
+
+    def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
+        """Take over what an earlier agent of this job has left: those that run, from now on as if started here.
+
+        Ends that happened meanwhile and are still known are told by `on_exit` too. Where roles end with their agent
+        there is nothing.
+        """
         ...
 
     def stop(self, life: Life, *, kill: bool) -> None:
@@ -45,9 +54,13 @@ class Platform(Protocol):
         ...
 
     def usage(self) -> Mapping[Life, tuple[Usage, Limits]]:
-        """What each running process takes, and what it may take."""
+        """What each running process takes, and what it may take; nothing of those that tell it themselves."""
         ...
 
     def close(self) -> None:
-        """End whatever still runs, children of roles included."""
+        """The job is over: end whatever still runs, children of roles included."""
+        ...
+
+    def leave(self) -> None:
+        """The agent goes, the job is not over: what can outlive it is left to the next agent, all else ends."""
         ...

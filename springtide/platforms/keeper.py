@@ -1,14 +1,15 @@
 """Keeps a master running: starts it, and when it dies or hangs starts the next one, with a higher term.
 
-In: `platforms.agent` says how to launch one and that it cannot reach it. Out: the address of the master to talk to, or
-`JobFailed` with the reason from its log when masters die as soon as they listen, again and again.
+In: `platforms.agent` says how to launch one and that it cannot reach it; the platform says which number it has. Out:
+where the master to talk to is, or `JobFailed` with the reason from its log when masters die as soon as they listen.
 """
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from springtide import errors
@@ -17,6 +18,7 @@ from springtide.platforms import waiting
 from springtide.platforms.base import Launch, Platform
 from springtide.platforms.waiting import Result
 from springtide.rpc import connection, messages, whereabouts
+from springtide.rpc.whereabouts import Whereabouts
 from springtide.telemetry import logs
 
 log = logging.getLogger(__name__)
@@ -30,11 +32,28 @@ PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # before the next start, by the number of
 MASTER = Role(RoleKind.MASTER)
 
 
+NextTerm = Callable[[], Awaitable[int]]
+"""The number of the next master, higher than any before it of this job, whoever started those. Where another agent
+keeps the job now it raises `Fenced`."""
+
+
+def counting(first: int = 1) -> NextTerm:
+    """Terms where one agent lives as long as the job."""
+    terms = itertools.count(first)
+
+    async def next_term() -> int:
+        return next(terms)
+
+    return next_term
+
+
 class Keeper:
     """One master at a time. The one before is dead when the next is started."""
 
-    def __init__(self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], Launch]) -> None:
-        self._platform, self._files, self._launch = platform, files, launch
+    def __init__(
+        self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], Launch], next_term: NextTerm
+    ) -> None:
+        self._platform, self._files, self._launch, self._next_term = platform, files, launch, next_term
         self.term = 0
         self.last_exit: RoleExit | None = None
         self.why_replaced = ""
@@ -42,9 +61,12 @@ class Keeper:
         self._listened_at: float | None = None
         self._short_lives = 0
 
-    async def start(self) -> str:
-        """Start the next master and wait until it listens; its address."""
-        self.term += 1
+    async def start(self) -> Whereabouts:
+        """Start the next master and wait until it listens; where."""
+        term = await self._next_term()
+        if term <= self.term:
+            raise errors.JobFailed(f"the platform gave the next master number {term}; number {self.term} has been")
+        self.term = term
         self._gone.clear()
         self._listened_at = None
         self._platform.start(self._launch(Life(MASTER, self.term)), self._ended)
@@ -57,10 +79,10 @@ class Keeper:
         if said.error:
             raise connection.as_error(messages.Refused(said.kind, said.error))
         self._listened_at = time.monotonic()
-        return said.address
+        return said
 
-    async def replace(self, error: errors.MasterUnreachable) -> str:
-        """See that the master is dead, then start another; its address."""
+    async def replace(self, error: errors.MasterUnreachable) -> Whereabouts:
+        """See that the master is dead, then start another; where it listens."""
         await self.soon_gone(DYING_S)
         self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"
         await self.end()

@@ -81,6 +81,10 @@ class LocalPlatform:
         asyncio.get_running_loop().add_reader(pidfd, self._ended, launch.life)
         return process.pid
 
+    def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
+        """Nothing: roles of this machine end with their agent."""
+        return []
+
     def stop(self, life: Life, *, kill: bool) -> None:
         """SIGTERM or SIGKILL."""
         if life in self._running:
@@ -122,6 +126,10 @@ class LocalPlatform:
         while self._groups.folders() and time.monotonic() < deadline:
             self._groups.close()
             time.sleep(0.01)
+
+    def leave(self) -> None:
+        """As `close`: the watchdog would see to it anyway."""
+        self.close()
 
     def _make_group(self, launch: Launch) -> Group | None:
         known = set(self._groups.folders())

@@ -1,7 +1,8 @@
 """Pure. What an agent must do so that what runs becomes what is wanted. The clock is an argument.
 
 In: `WantedRole`s from the master, lives that run now. Out: steps for `platforms.agent`. Wanting the same twice, or once
-more by a master that has taken over, changes nothing: each incarnation is started at most once.
+more by a master that has taken over, changes nothing: each incarnation is started at most once. An agent that takes
+over from another knows nothing: what runs counts as started, and who has joined once and does not run is lost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +36,14 @@ class Hold:
     wanted: WantedRole
 
 
-Step = Start | End | Hold
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """This life has joined, does not run, and was not started here: it ended while no agent looked."""
+
+    life: Life
+
+
+Step = Start | End | Hold | Lost
 
 
 @dataclass(slots=True)
@@ -44,7 +52,7 @@ class Reconciler:
 
     wanted_since: dict[Life, float] = field(default_factory=dict)
     newest: dict[Role, int] = field(default_factory=dict)
-    """The highest incarnation started of each role."""
+    """The highest incarnation of each role that was started, here or by an agent before this one."""
     asked_at: dict[Life, float] = field(default_factory=dict)
     limits: dict[Life, tuple[float | None, int | None]] = field(default_factory=dict)
     """CPU and memory that were wanted last of each life that was started."""
@@ -53,6 +61,8 @@ class Reconciler:
         """What to do now; call it again at every look."""
         lives = {Life(each.role, each.incarnation): each for each in wanted}
         present = list(running)
+        for life in present:
+            self.newest[life.role] = max(life.incarnation, self.newest.get(life.role, -1))
         return [*self._ends(lives, present, at), *self._starts(lives, present, at), *self._holds(lives, present)]
 
     def _holds(self, lives: dict[Life, WantedRole], running: list[Life]) -> Iterable[Step]:
@@ -70,7 +80,10 @@ class Reconciler:
                 continue
             since = self.wanted_since.setdefault(life, at)
             started = self.newest.get(life.role, -1)
-            if life.incarnation > started and at >= since + each.after_s:
+            if life.incarnation > started and each.joined:  # a second process must never pass for it
+                self.newest[life.role] = life.incarnation
+                yield Lost(life)
+            elif life.incarnation > started and at >= since + each.after_s:
                 self.newest[life.role] = life.incarnation
                 self.limits[life] = (each.cpu, each.memory)
                 yield Start(each)

@@ -22,7 +22,7 @@ import msgspec
 
 from springtide import _native, errors
 from springtide.prep import codec, greeting, shared_pages
-from springtide.rpc import auth
+from springtide.rpc import addresses, auth
 from springtide.rpc.frames import BadFrame
 
 HEAD = struct.Struct("<4sBBHIIQI")
@@ -217,10 +217,7 @@ def connect(address: str, secret: bytes, *, shared: bool = True, shared_bytes: i
 
     OSError when nobody listens there, `Rejected` when it is not a process of this job.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise errors.BadInput(f"not an address of a data worker: {address!r}; wanted host:port")
-    sock = socket.create_connection((host.strip("[]"), int(port)), timeout=auth.DEADLINE_S)
+    sock = socket.create_connection(addresses.parse(address), timeout=auth.DEADLINE_S)
     try:
         name = greeting.call(sock, secret)
         if shared and name and (near := _reach(name, secret)) is not None:

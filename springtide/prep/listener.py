@@ -15,7 +15,7 @@ import weakref
 
 from springtide import errors
 from springtide.prep import channel, greeting
-from springtide.rpc import auth
+from springtide.rpc import addresses, auth
 
 GREETINGS = 32  # at once; more callers wait in the kernel's queue
 
@@ -36,7 +36,8 @@ class Listener:
     def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self._secret = secret
         try:
-            self._tcp = socket.create_server((host, port), backlog=128)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._tcp = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
             raise errors.PortTaken(f"cannot listen at {host}:{port}: {error.strerror}") from error
         self._name = f"springtide-batches-{os.getpid()}-{secrets.token_hex(16)}"
@@ -44,7 +45,7 @@ class Listener:
         self._unix.bind("\0" + self._name)  # abstract: gone with the process, whatever ends it
         self._unix.listen(128)
         self.port = int(self._tcp.getsockname()[1])
-        self.address = f"{host}:{self.port}"
+        self.address = addresses.join(host, self.port)
         self._proved: queue.SimpleQueue[channel.Channel | None] = queue.SimpleQueue()
         self._greetings = threading.BoundedSemaphore(GREETINGS)
         self._waker, self._wake = socket.socketpair()

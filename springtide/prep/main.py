@@ -83,7 +83,7 @@ def serve(settings: config.Settings, leaving: Leaving) -> None:
         pipeline = package.load(pathlib.Path(welcome.package), secret=secret)
         gc.freeze()  # the data set stays: no collection of garbage needs to walk over it
         stage = stage_of(rank, found.stages)
-        host = settings.master.rpartition(":")[0]
+        host = channel.own_host(settings, link)
         serving = Serving(pipeline, stage, secret, host=host, threads=torch.get_num_threads(), seed=welcome.seed)
         try:
             roster.follow(serving, stage, found.stages)

@@ -55,6 +55,13 @@ class Channel:
         """Send a request, wait for its reply. A function makes it in the channel's thread, anew for every master."""
         return self._run(self._reunion.ask(request))
 
+    @property
+    def own_host(self) -> str:
+        """The address of this host that faces the master: others may call it there."""
+        link = self._reunion.connection
+        assert link is not None
+        return link.own_host
+
     def introduce(self, hello: messages.Request) -> None:
         """Say this first to every master that takes over."""
         self._reunion.introduce(hello)
@@ -144,16 +151,21 @@ class Channel:
 
 
 def for_member(settings: config.Settings, secret: bytes) -> Channel:
-    """The channel of a worker or a server, which outlives the master where the run says where the next one is."""
-    file = pathlib.Path(settings.master_file)
+    """The channel of a role, which outlives its master: a file says where the next one is, or it has the same name."""
+    file, first_s = pathlib.Path(settings.master_file), settings.connect_timeout_s
     return Channel(
         settings.master,
         secret,
-        connect_timeout_s=settings.connect_timeout_s,
+        connect_timeout_s=first_s if settings.master_file else max(first_s, settings.master_patience_s),
         patience_s=settings.master_patience_s,
-        look=(lambda: whereabouts.read(file)) if settings.master_file else None,
+        look=(lambda: whereabouts.read(file)) if settings.master_file else (lambda: None),
         certificates=settings.tls,
     )
+
+
+def own_host(settings: config.Settings, link: Channel) -> str:
+    """Where this process listens for others of the job: as it was told, else the interface that faces the master."""
+    return settings.host or link.own_host
 
 
 _channels: "weakref.WeakSet[Channel]" = weakref.WeakSet()

@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.rpc import auth, frames, messages, tls
+from springtide.rpc import addresses, auth, frames, messages, tls
 
 RETRY_S = 0.05
+KEEP_ALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
+"""Seconds; milliseconds for the last. Unanswered for ten seconds a connection is lost; shorter cuts it survives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +29,6 @@ class Other:
 
 
 MASTER = Other("master", msgspec.msgpack.Decoder(messages.Return))
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port"."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise errors.BadInput(f"address {address!r}: wanted host:port, such as 127.0.0.1:7700")
-    return host.strip("[]"), int(port)
 
 
 class Connection:
@@ -53,6 +47,7 @@ class Connection:
         self.term = term
         """Which master of the job is at the other end."""
         self.sock = sock
+        self._own_host = str(sock.getsockname()[0])
         self._reader, self._writer = reader, writer
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[messages.Reply]] = {}
@@ -73,6 +68,11 @@ class Connection:
         if isinstance(reply, messages.Refused):
             raise as_error(reply)
         return reply
+
+    @property
+    def own_host(self) -> str:
+        """The address of this side."""
+        return self._own_host
 
     @property
     def lost(self) -> bool:
@@ -111,7 +111,7 @@ async def connect(
 
     With `certificates` (a folder, `rpc.tls`) by TLS, and only to a `role` of this job.
     """
-    host, port = parse_address(address)
+    host, port = addresses.parse(address)
     last = "no answer"
     try:
         async with asyncio.timeout(within_s):
@@ -131,14 +131,9 @@ async def connect(
 
 async def _open(where: tuple[str, str, int], secret: bytes, other: Other, certificates: str, role: str) -> Connection:
     address, host, port = where
-    loop = asyncio.get_running_loop()
-    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, found = infos[0]
-    sock = socket.socket(family, kind, protocol)  # our own object: a forked child must be able to close its copy
+    sock = await _called(host, port)
     try:
-        sock.setblocking(False)
-        await loop.sock_connect(sock, found)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune(sock)
         reader, writer = await asyncio.open_connection(sock=sock, **tls.connecting(certificates))
     except BaseException as error:
         sock.close()
@@ -152,6 +147,34 @@ async def _open(where: tuple[str, str, int], secret: bytes, other: Other, certif
             raise OSError(f"{error or 'no word'}; a job with TLS needs SPRINGTIDE_TLS on this side too") from error
         raise tls.as_refusal(error) from error
     return Connection(address, reader, writer, sock, term, other)
+
+
+async def _called(host: str, port: int) -> socket.socket:
+    """A socket to the first of the name's addresses that answers; our own object: a fork must close its copy."""
+    loop = asyncio.get_running_loop()
+    refused: OSError = OSError("no address")
+    for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, where)
+            return sock
+        except OSError as error:
+            sock.close()
+            refused = error
+        except BaseException:
+            sock.close()
+            raise
+    raise refused
+
+
+def tune(sock: socket.socket) -> None:
+    """No waiting for more to send; and a host that is cut off or switched off is noticed, which sends no farewell."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:

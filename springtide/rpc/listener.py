@@ -7,7 +7,6 @@ that a request that waits (a barrier, a lease at the tail) holds up no other. Ga
 import asyncio
 import errno
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ import msgspec
 
 from springtide import errors
 from springtide.domain.cluster import Role
-from springtide.rpc import auth, connection, frames, messages, tls
+from springtide.rpc import addresses, auth, connection, frames, messages, tls
 
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.Call)
@@ -57,8 +56,8 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self, host: str, port: int) -> str:
-        """Listen; the address with the port that was really taken."""
+    async def start(self, host: str, port: int, said: str = "") -> str:
+        """Listen; the address with the port that was really taken, and with the host that is `said` to others."""
         try:
             self._server = await asyncio.start_server(self._serve, host, port, backlog=1024)
         except OSError as error:
@@ -67,7 +66,7 @@ class Listener:
                     f"port {port} on {host} is taken by another process; give another port, or 0 for a free one"
                 ) from error
             raise errors.BadInput(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        return f"{host}:{self._server.sockets[0].getsockname()[1]}"
+        return addresses.join(said or host, self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and hang up."""
@@ -83,7 +82,7 @@ class Listener:
         self._connections.add(task)
         peer, admitted = Peer(address=str(writer.get_extra_info("peername"))), False
         try:
-            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.tune(writer.get_extra_info("socket"))
             await tls.admit(writer, self._certificates)
             admitted = True
             await auth.challenge(reader, writer, self._secret, self._term)

@@ -302,6 +302,8 @@ class Welcome(Message, frozen=True):
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
     certificates: str = ""
     """Folder of this worker's own, where the job has TLS. Never sent either."""
+    host: str = ""
+    """Where the worker itself listens for others. Never sent either."""
 
 
 class Leased(Message, frozen=True):

@@ -1,8 +1,9 @@
 """Stay in touch with the job's master, whoever that is: reconnect, introduce oneself again, repeat what was asked.
 
 In: requests from `rpc.channel`, in its event loop. Out: the reply of the master of the day. A master that has died is
-replaced by one with a higher term, which is found by the file of the run (`rpc.whereabouts`); one with a lower term is
-refused. Requests are idempotent, so one whose answer was lost is simply asked again.
+replaced by one with a higher term, which is found by the file of the run (`rpc.whereabouts`), or by a name that stays
+and is looked up anew for every attempt; one with a lower term is refused. Requests are idempotent, so one whose answer
+was lost is simply asked again.
 """
 
 import asyncio
@@ -96,7 +97,7 @@ class Reunion:
             attempts += 1
 
     async def _meet(self) -> connection.Connection:
-        """Connect to whoever the file names, if it is no one of the past, and say who we are."""
+        """Connect to whom the file names, or to who has the name now, if it is no one of the past; say who we are."""
         assert self._look is not None
         where = self._look()
         if where is not None and where.term < self._term:

@@ -17,7 +17,9 @@ class Whereabouts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """Which master of the job this is: 1 for the first, one more for each that took over."""
     pid: int = 0
     address: str = ""
-    """host:port where it listens; empty when it could not."""
+    """host:port by which all roles reach it; empty when it could not listen."""
+    local: str = ""
+    """host:port for its own host, where that is another: its agent need not wait for a name to be known."""
     error: str = ""
     """Why it could not."""
     kind: str = ""

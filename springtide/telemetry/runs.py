@@ -47,15 +47,22 @@ def write_card(files: RunFiles, card: RunCard) -> None:
     files.card.write_bytes(msgspec.json.encode(card))
 
 
+def read_card(files: RunFiles) -> RunCard | None:
+    """The card of a run; None where there is none: it is being written, being deleted, or not ours."""
+    try:
+        return msgspec.json.decode(files.card.read_bytes(), type=RunCard)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
 def find(base: pathlib.Path) -> list[Run]:
     """All runs in a folder, the newest first."""
     found = []
     for path in base.glob("*/job.json"):
         files = RunFiles(path.parent)
-        try:
-            found.append(Run(files, msgspec.json.decode(path.read_bytes(), type=RunCard)))
-        except (OSError, msgspec.DecodeError):  # being written, being deleted, or not ours
-            continue
+        card = read_card(files)
+        if card is not None:
+            found.append(Run(files, card))
     return sorted(found, key=lambda run: run.card.began_at, reverse=True)
 
 

@@ -4,7 +4,6 @@ In: what the master said in its Welcome. Out: a TableClient, a place to meet, an
 """
 
 import dataclasses
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 
 from springtide import _native, config, errors
 from springtide.embedding.client import Behind, TableClient
+from springtide.rpc import addresses
 from springtide.rpc.messages import Welcome
 from springtide.train import link
 from springtide.train.allreduce import MEETING
@@ -46,7 +46,7 @@ def tables(welcome: Welcome, settings: config.Settings, *, behind: Behind | None
     if not welcome.servers:
         return TableClient.local(slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads())
     nowhere = ("", 0)  # of a server that has left, or is away
-    where = [split_address(address) if address else nowhere for address in welcome.servers]
+    where = [addresses.parse(address) if address else nowhere for address in welcome.servers]
     hosts, ports = zip(*where, strict=True)
     backend = _native.RemoteBackend(
         hosts=list(hosts),
@@ -65,14 +65,6 @@ def tables(welcome: Welcome, settings: config.Settings, *, behind: Behind | None
         lives=list(welcome.lives),
     )
     return TableClient(backend, threads=torch.get_num_threads(), behind=behind)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """host and port of `host:port`."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise errors.BadInput(f"address {address!r}: wanted host:port, such as 10.0.0.5:7700")
-    return host, int(port)
 
 
 def spending(client: TableClient) -> Callable[[], Spent]:
@@ -100,7 +92,7 @@ def open_meeting(host: str) -> Any:
 def reach_meeting(address: str) -> Any:
     """The store that another rank has opened; `GroupChanged` when it is gone."""
     tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
-    host, port = split_address(address)
+    host, port = addresses.parse(address)
     try:
         return tcp_store(host, port, None, is_master=False, wait_for_workers=False, timeout=MEETING, use_libuv=False)
     except RuntimeError as error:
@@ -108,9 +100,5 @@ def reach_meeting(address: str) -> Any:
 
 
 def own_host(welcome: Welcome) -> str:
-    """The address of this host on the network that the servers are on."""
-    server, port = split_address(next(address for address in welcome.servers if address))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((server, port))  # sends nothing: it only asks the routing table
-        host: str = probe.getsockname()[0]
-    return host
+    """Where this worker listens for others: as its link says, else the address that faces the servers."""
+    return welcome.host or addresses.facing(*addresses.parse(next(address for address in welcome.servers if address)))

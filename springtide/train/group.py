@@ -21,7 +21,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.embedding.client import TableClient
-from springtide.rpc import messages
+from springtide.rpc import addresses, messages
 from springtide.train import allreduce, connect, group_state, link, model_state
 from springtide.train.allreduce import Reducer
 
@@ -116,7 +116,7 @@ class Group:
             self._reducer.group = None  # hangs up, so that the others notice too
             host = connect.own_host(self._welcome)
             meeting = connect.open_meeting(host)
-            address = f"{host}:{meeting.port}"
+            address = addresses.join(host, meeting.port)
             asked = messages.Form(
                 self._fresh, stepper.idle, resting, address, self.place.generation, bound=stepper.bound
             )  # fmt: skip

@@ -186,6 +186,7 @@ class MasterLink:
         self._secret, self._rank, self._incarnation = config.job_secret(settings), rank, settings.incarnation
         self._certificates = settings.tls
         self._channel = channel.for_member(settings, self._secret)
+        self._host = channel.own_host(settings, self._channel)
         self._lock = threading.Lock()
         self.hands, self._told = Hands(), Words()
         self._report: Report | None = None
@@ -207,7 +208,9 @@ class MasterLink:
             welcome = self._channel.ask(hello)
             assert isinstance(welcome, Welcome)
             self._channel.introduce(hello)
-            self._welcome = msgspec.structs.replace(welcome, secret=self._secret, certificates=self._certificates)
+            self._welcome = msgspec.structs.replace(
+                welcome, secret=self._secret, certificates=self._certificates, host=self._host
+            )
             self._slots.begin(welcome.placement.epoch)
             self._channel.start_heartbeat(welcome.heartbeat_s, self._beat, self._take_pulse)
         if (news := self._slots.newest) is not None:

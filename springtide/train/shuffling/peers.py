@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from springtide import errors
-from springtide.rpc import auth, connection, frames, tls
+from springtide.rpc import addresses, auth, frames, tls
 from springtide.train.hands import Claim
 from springtide.train.shuffling import wire
 from springtide.train.shuffling.run import Run
@@ -120,7 +120,7 @@ class Peers:
         self._server = await asyncio.start_server(self._serve, host, port, backlog=1024, limit=BUFFER)
         self._descriptors.update(each.fileno() for each in self._server.sockets)
         self._start(self._tick())
-        return f"{host}:{self._server.sockets[0].getsockname()[1]}"
+        return addresses.join(host, self._server.sockets[0].getsockname()[1])
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._loop.create_task(work)
@@ -155,7 +155,7 @@ class Peers:
 
     async def _call(self, name: str, address: str) -> None:
         """One connection to a peer, from its first word to its last. EOFError when it ends."""
-        host, port = connection.parse_address(address)
+        host, port = addresses.parse(address)
         async with asyncio.timeout(auth.DEADLINE_S):
             connecting = tls.connecting(self._certificates)
             reader, writer = await asyncio.open_connection(host, port, limit=BUFFER, **connecting)

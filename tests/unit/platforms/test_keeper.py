@@ -51,9 +51,9 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setattr(keeper, "PAUSES_S", (0.0,))
     monkeypatch.setattr(keeper, "DYING_S", 0.01)
 
-    def make(play):
-        platform = Scripted(files, play)
-        return platform, keeper.Keeper(platform, files, lambda life: Launch(life=life, module="none"))
+    def make(play, next_term=None):
+        platform, launch = Scripted(files, play), lambda life: Launch(life=life, module="none")
+        return platform, keeper.Keeper(platform, files, launch, next_term or keeper.counting())
 
     return make
 
@@ -62,9 +62,9 @@ def test_each_master_has_a_higher_term_and_is_known_by_it(kept):
     platform, keep = kept(Scripted.listen)
 
     async def play():
-        assert await keep.start() == "here:1"
+        assert (await keep.start()).address == "here:1"
         platform.die(1, signal="SIGKILL")
-        assert await keep.replace(LOST) == "here:2"
+        assert (await keep.replace(LOST)).address == "here:2"
         assert keep.why_replaced == "master (pid 101) was killed by SIGKILL"
 
     asyncio.run(play())
@@ -76,7 +76,7 @@ def test_a_master_that_hangs_is_killed_before_the_next_is_started(kept):
 
     async def play():
         await keep.start()
-        assert await keep.replace(errors.MasterUnreachable("silent for 3 s")) == "here:2"
+        assert (await keep.replace(errors.MasterUnreachable("silent for 3 s"))).address == "here:2"
 
     asyncio.run(play())
     assert platform.killed == [1]
@@ -89,7 +89,7 @@ def test_one_that_dies_before_it_listens_is_followed_by_another(kept):
     async def play():
         await keep.start()
         platform.die(1, signal="SIGKILL")
-        assert await keep.replace(LOST) == "here:4"
+        assert (await keep.replace(LOST)).address == "here:4"
 
     asyncio.run(play())
     assert platform.terms == [1, 2, 3, 4]
@@ -122,3 +122,33 @@ def test_a_first_master_that_cannot_listen_says_why(kept):
 
 def test_a_life_is_named_for_its_role_and_number():
     assert str(Life(keeper.MASTER, 2)) == "master.2"
+
+
+def test_the_platform_gives_the_numbers_of_masters_and_none_goes_down(kept):
+    given = iter([7, 9, 8])
+
+    async def next_term():
+        return next(given)
+
+    platform, keep = kept(Scripted.listen, next_term)
+
+    async def play():
+        await keep.start()
+        platform.die(7, signal="SIGKILL")
+        await keep.replace(LOST)
+        platform.die(9, signal="SIGKILL")
+        await keep.replace(LOST)
+
+    with pytest.raises(errors.JobFailed, match="number 8; number 9 has been"):
+        asyncio.run(play())
+    assert platform.terms == [7, 9]
+
+
+def test_a_keeper_that_another_has_replaced_starts_no_master(kept):
+    async def next_term():
+        raise errors.Fenced("another agent has the job")
+
+    platform, keep = kept(Scripted.listen, next_term)
+    with pytest.raises(errors.Fenced):
+        asyncio.run(keep.start())
+    assert platform.terms == []

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.domain.cluster import Life, Role, RoleKind, WantedRole
-from springtide.platforms.reconcile import POLITE_S, End, Hold, Reconciler, Start
+from springtide.platforms.reconcile import POLITE_S, End, Hold, Lost, Reconciler, Start
 
 
 def worker(rank, incarnation=0, after_s=0.0):
@@ -71,6 +71,42 @@ def test_the_next_life_does_not_wait_for_a_zombie():
     steps = reconciler.steps([worker(0, 1)], [life(0)], at=1.0)
     assert steps == [End(life(0), kill=False, why="incarnation 1 takes its place"), Start(worker(0, 1))]
     assert reconciler.steps([worker(0, 1)], [life(0), life(0, 1)], at=1.1) == []
+
+
+def joined(rank, incarnation=0):
+    return WantedRole(role=Role(RoleKind.WORKER, rank), incarnation=incarnation, joined=True)
+
+
+def test_an_agent_that_takes_over_starts_nobody_who_runs_and_gives_up_who_has_gone_meanwhile():
+    reconciler = Reconciler()
+    wanted = [joined(0), worker(1), joined(2), worker(3)]
+    steps = reconciler.steps(wanted, [life(0), life(1)], at=0.0)
+    assert steps == [Lost(life(2)), Start(worker(3))]
+    assert reconciler.steps(wanted, [life(0), life(1), life(3)], at=0.1) == [], "each is said once"
+
+
+def test_who_was_started_here_and_has_joined_is_not_given_up_its_end_is_told_by_the_platform():
+    reconciler = Reconciler()
+    reconciler.steps([worker(0)], [], at=0.0)
+    assert reconciler.steps([joined(0)], [], at=1.0) == []
+
+
+def test_after_a_take_over_the_next_life_is_started_as_ever():
+    reconciler = Reconciler()
+    assert reconciler.steps([joined(0, 3)], [], at=0.0) == [Lost(life(0, 3))]
+    assert reconciler.steps([worker(0, 4)], [], at=0.1) == [Start(worker(0, 4))]
+
+
+@given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
+def test_after_a_take_over_each_wanted_life_runs_is_started_or_is_given_up(wanted, called_in, running):
+    roles = [joined(rank) if rank in called_in else worker(rank) for rank in sorted(wanted)]
+    steps = Reconciler().steps(roles, [life(rank) for rank in sorted(running)], at=0.0)
+    started = {step.wanted.role.rank for step in steps if isinstance(step, Start)}
+    lost = {step.life.role.rank for step in steps if isinstance(step, Lost)}
+    ended = {step.life.role.rank for step in steps if isinstance(step, End)}
+    assert started == wanted - running - called_in
+    assert lost == (wanted - running) & called_in
+    assert ended == running - wanted
 
 
 looks = st.lists(
