@@ -11,7 +11,7 @@ import pytest
 
 from springtide import errors
 from springtide.platforms import credentials
-from springtide.rpc import auth, connection, frames, listener, messages, tls
+from springtide.rpc import addresses, auth, connection, frames, listener, messages, tls
 
 SECRET = b"s" * 32
 NOW = datetime.datetime.now(datetime.UTC)
@@ -41,7 +41,7 @@ class Proxy:
         return f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far = await asyncio.open_connection(*connection.parse_address(self.to))
+        far = await asyncio.open_connection(*addresses.parse(self.to))
         await asyncio.gather(self.pump(reader, far[1]), self.pump(far[0], writer))
         await asyncio.gather(connection.hang_up(far[1]), connection.hang_up(writer))
         self.server.close()
@@ -127,7 +127,7 @@ def test_a_caller_whose_certificate_is_of_another_authority_gets_no_further_than
     root: pathlib.Path,
 ) -> None:
     async def work(address: str) -> None:
-        host, port = connection.parse_address(address)
+        host, port = addresses.parse(address)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE  # one that does not care whom it calls
@@ -160,7 +160,7 @@ def test_garbage_silence_and_half_a_handshake_cost_their_sender_the_connection(
     hello = client_hello(str(root / "mine/worker"))
 
     async def work(address: str) -> None:
-        host, port = connection.parse_address(address)
+        host, port = addresses.parse(address)
         plain = frames.pack(messages.Answer(messages.VERSION, b"n" * 32, b"p" * 32))
         for sent in (b"", plain, b"GET / HTTP/1.1\r\n\r\n", hello[:40], hello, hello[:-1] + b"x", bytes(100_000)):
             reader, writer = await asyncio.open_connection(host, port)
@@ -188,7 +188,7 @@ def client_hello(folder: str) -> bytes:
 
 def test_older_versions_of_tls_are_refused(root: pathlib.Path) -> None:
     async def work(address: str) -> None:
-        host, port = connection.parse_address(address)
+        host, port = addresses.parse(address)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -212,7 +212,7 @@ def test_a_certificate_that_is_renewed_is_shown_to_the_next_caller(tmp_path: pat
 
 
 async def shown(address: str, folder: str) -> bytes:
-    reader, writer = await asyncio.open_connection(*connection.parse_address(address), **tls.connecting(folder))
+    reader, writer = await asyncio.open_connection(*addresses.parse(address), **tls.connecting(folder))
     await reader.readexactly(1)
     certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.transport.abort()
