@@ -98,8 +98,8 @@ def _without_worker(state: "JobState", node: Node, ended: RoleExit, at: float) -
         return None
     node.removed = True
     node.move(NodeState.GONE, at=at, why=str(ended))
-    state.workers -= 1
     state.planned.extra -= node.low
+    state.workers = max(state.planned.extra + 1, state.workers - 1)  # those whose script has ended may not be counted
     state.planned.changed(at, planned=False, asked="workers")
     why = str(ended) if node.low else note(state, node, ended, at, workers=1)
     what = f"go on with {state.workers} worker{'' if state.workers == 1 else 's'}, without {node.role}"
