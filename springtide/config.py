@@ -38,6 +38,10 @@ class Settings:
     """host:port of a brain that plans for many jobs (`springtide brain serve`). Empty: each master plans by itself."""
     brain_secret_file: str = ""
     """File with that brain's secret, hex; its owner hands it to those who may ask."""
+    data: str = ""
+    """Data sets of the job's spec, as a JSON object of names to paths or URLs: `job.data` in the script."""
+    tables: str = ""
+    """What tables are to be by the job's spec, as a JSON object by table: over what the script says."""
     seed: int = 0
     """Seed of shuffles and of rows that no one has trained yet."""
     sync: str = "async"
@@ -88,16 +92,20 @@ ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "1000"}
 After 10, which is the default, every batch or step would have its pages put in anew."""
 
 
-def child_environment(settings: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+def child_environment(
+    settings: Mapping[str, str], others: Mapping[str, str], given: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The environment of a process to start: this one's, with `settings` (by field name) laid over it.
 
-    `others` are variables of other programs, such as OMP_NUM_THREADS; what the user has set of these is kept.
+    `others` are variables of other programs, such as OMP_NUM_THREADS; what the user has set of these is kept. `given`
+    are those of the job's own spec, over what is set here.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     known = {field.name for field in fields(Settings)}
     for name in settings:
         if name not in known:
             raise errors.UnknownName("setting", name, known)
+    own |= given or {}
     return {**ALLOCATOR, **others, **own, **{PREFIX + name.upper(): value for name, value in settings.items()}}
 
 

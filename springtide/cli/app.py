@@ -13,10 +13,9 @@ import typer
 
 from springtide import errors
 from springtide.cli import brain, streams, trying, watching
-from springtide.cli.exporting import ExportOptions
 from springtide.cli.grouped import taking
 from springtide.cli.online import OnlineOptions
-from springtide.cli.options import RUNS, Debug, Job, Json, KeepingOptions, Runs
+from springtide.cli.options import RUNS, Debug, ExportOptions, Job, Json, KeepingOptions, Runs
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 

@@ -184,8 +184,8 @@ def parse_capacity(text: str) -> Any:
 
 def parse_planning(pairs: list[str], policy: str) -> Any:
     """How plans are made: fields of `PlanningConfig`, of its prices and steps by a dot."""
-    from springtide.cli import settings
     from springtide.domain.planning import PlanningConfig
+    from springtide.launch import settings
 
     own = PlanningConfig(policy=policy, extra_workers=0)  # beyond a quota only where somebody wants that
     (found,) = settings.changed(pairs, (own, settings.planning_fields(policy=False)))

@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from springtide import config, errors
-from springtide.cli.run import find_script
+from springtide.launch.resolving import find_script
 from springtide.prep.script_report import ScriptReport
 
 USER, USAGE = 1, 2
@@ -25,7 +25,7 @@ WIDTH = 80
 
 def explain_split(script: str, given: Sequence[str], *, timeout_s: float, as_json: bool, debug: bool) -> int:
     """Run the script as far as is needed and print what was found; the exit code."""
-    found = find_script(script)
+    found = find_script(pathlib.Path(script))
     told = observe([str(found), *given], timeout_s=timeout_s)
     if told.error:
         typer.echo(wrapped(f"error: {found.name}: {told.error}"), err=True)

@@ -14,7 +14,9 @@ from springtide import errors
 from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.places import Place, place_of
-from springtide.cli import exporting, jobs, online
+from springtide.cli import jobs
+from springtide.domain import times
+from springtide.launch import exporting
 
 if TYPE_CHECKING:
     from springtide.export import files
@@ -35,7 +37,7 @@ def export(
             raise errors.BadInput(
                 "--every chooses what to export by itself: leave out --since, --checkpoint and --json"
             )
-        return exporting.follow(where, url, every_s=online.seconds("--every", every), format=format)
+        return exporting.follow(where, url, every_s=times.seconds("--every", every), format=format)
     place = place_of(where)
     manifest = chosen_manifest(place, checkpoint)
     base = load.read(url, since) if since is not None else None

@@ -1,37 +1,7 @@
-"""`--data-workers` and what goes with it, checked before anything starts.
+"""How data workers, and the queues that they fill, read in a status. In: a `JobStatus`. Next: `cli.status`."""
 
-In: words of the command line. Out: `FeedRules` for the job. Also how data workers read in a status.
-"""
-
-from springtide import errors
-from springtide.domain.feeding import FeedRules, FeedState, Poison
+from springtide.domain.feeding import FeedState
 from springtide.rpc.messages import JobStatus
-
-POISONS: tuple[Poison, ...] = ("fail", "skip")
-
-
-def rules(text: str, *, cpu: float | None, poison: str, quota: float | None, cores: int) -> FeedRules:
-    """What a job may do about data workers. `quota`: cores of the whole job, where given; `cores`: of this machine."""
-    if cpu is not None and cpu > cores:
-        raise errors.BadInput(f"--data-worker-cpu {cpu:g}: this machine has {cores} cores; give that or less, or none")
-    return FeedRules(workers=number(text), cpu=cpu, poison=policy(poison), cores=quota or float(cores))
-
-
-def number(text: str) -> int | None:
-    """How many; None: found out."""
-    if text in ("auto", "off"):
-        return None if text == "auto" else 0
-    if not text.isdigit():
-        raise errors.BadInput(f"--data-workers {text}: wanted a number, auto or off, such as --data-workers 2")
-    return int(text)
-
-
-def policy(text: str) -> Poison:
-    """What becomes of a sample that cannot be made."""
-    for known in POISONS:
-        if text == known:
-            return known
-    raise errors.UnknownName("policy", text, POISONS)
 
 
 def shown(status: JobStatus) -> str:

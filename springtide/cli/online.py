@@ -1,26 +1,17 @@
-"""`--online` and what goes with it, checked before anything starts; and how an online job reads in a status.
+"""`--online` and what goes with it, as options; and how an online job reads in a status.
 
-In: words of the command line. Out: an `OnlineJob` for the job's spec; lines of text. Next: `master.online`.
+In: words of the command line. Out: part of an `ElasticJob`; lines of text. Next: `launch.following`.
 """
 
-import pathlib
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from springtide import errors
-from springtide.cli import settings
-from springtide.domain.online import OnlineRules
-from springtide.domain.online_job import OnlineJob, OnlineState
-from springtide.telemetry.logs import RunFiles
+from springtide.domain.online_job import OnlineState
 
 MODES = ("auto", "off")
-SETTINGS = ("speedup", "every_s", "forecaster", "history")
-RULES = ("pause_s", "start_s")
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")
-_SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,46 +34,11 @@ class OnlineOptions:
     ] = None
 
 
-def job_of(
-    options: OnlineOptions, *, workers: int | None, servers: int | None, cores: int, resume: str = ""
-) -> OnlineJob:
-    """What a job may do about a stream. `workers`, `servers`: as given; a number that was given stays."""
+def on(options: OnlineOptions) -> bool:
+    """Whether workers may follow a stream."""
     if options.online not in MODES:
         raise errors.UnknownName("mode of --online", options.online, MODES)
-    most = options.max_workers if options.max_workers is not None else max(cores, options.min_workers)
-    if most < options.min_workers:
-        raise errors.BadInput(
-            f"--min-workers {options.min_workers} --max-workers {most}: wanted no more at least than at most"
-        )
-    rules = OnlineRules(fewest=options.min_workers, most=most, slo_lag_s=seconds("--slo-lag", options.slo_lag))
-    follows = options.online == "auto" and (workers is None or options.max_workers is not None)
-    job = OnlineJob(
-        on=follows, rules=rules, servers_follow=servers is None, metrics_port=options.metrics_port,
-        history=known(resume),
-    )  # fmt: skip
-    job, rules = settings.changed(
-        options.online_setting or (), (job, SETTINGS), (rules, RULES), option="--online-setting", example="every=30"
-    )
-    if job.history and not pathlib.Path(job.history).is_file():
-        raise errors.MissingFile(
-            f"--online-setting history={job.history}: no such file; wanted traffic.jsonl of another run"
-        )
-    made: OnlineJob = replace(job, rules=rules)
-    return made
-
-
-def known(resume: str) -> str:
-    """Traffic of the run that is gone on from, if it is here and has any."""
-    path = RunFiles(pathlib.Path(resume)).traffic if resume and "://" not in resume else None
-    return str(path.absolute()) if path is not None and path.is_file() else ""
-
-
-def seconds(option: str, text: str) -> float:
-    """A time such as 90s, 20m, 1.5h."""
-    found = _TIME.fullmatch(text.strip())
-    if found is None or float(found[1]) <= 0:
-        raise errors.BadInput(f"{option} {text}: wanted a time above 0, such as 90s, 20m or 1.5h")
-    return float(found[1]) * _SECONDS[found[2]]
+    return options.online == "auto"
 
 
 def shown(state: OnlineState) -> list[str]:

@@ -14,7 +14,7 @@ Runs = Annotated[str, typer.Option("--logs", help="Where runs keep their logs.",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepingOptions:
-    """What a run is told about checkpoints: see `cli.keeping`."""
+    """What a run is told about checkpoints: see `launch.keeping`."""
 
     checkpoint_every: Annotated[float | None, typer.Option(min=0, help="Seconds; 0: never.  [default: 30]")] = None
     checkpoint_dir: Annotated[str, typer.Option(help="Folder for them.  [default: the run's]", metavar="DIR")] = ""
@@ -22,3 +22,11 @@ class KeepingOptions:
     upload_every: Annotated[float, typer.Option(min=1, help="Seconds between two copies.")] = 600.0
     mirror: Annotated[bool, typer.Option("--mirror", help="Another server keeps a copy of each server's.")] = False
     resume: Annotated[str, typer.Option(help="Go on from a run's checkpoints.", metavar="RUN_OR_URL")] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What a run is told about exports while it trains."""
+
+    export_to: Annotated[str, typer.Option(help="Export the model there while it trains.", metavar="URL")] = ""
+    export_every: Annotated[str, typer.Option(help="How often.  [default: 5m]", metavar="TIME")] = ""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from springtide import errors
-from springtide.cli import online
 from springtide.data.stream import makers, traffic
 from springtide.data.stream import produce as producing
 from springtide.data.stream.base import Stream
@@ -23,6 +22,7 @@ from springtide.data.stream.log import stream as logs
 from springtide.data.stream.makers import Maker
 from springtide.data.stream.open import open_stream
 from springtide.data.stream.produce import Mixed, Order, Produced
+from springtide.domain import times
 from springtide.domain.resources import parse_memory, show_memory
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def open_or_make(url: str, into: "Into") -> Stream:
     """The stream; a log that is not there is made, one with fewer partitions than asked for grows."""
     given = {
         "retain_bytes": None if into.retain is None else parse_memory(into.retain),
-        "retain_s": None if into.retain_age is None else online.seconds("--retain-age", into.retain_age),
+        "retain_s": None if into.retain_age is None else times.seconds("--retain-age", into.retain_age),
         "segment_bytes": None if into.segment is None else parse_memory(into.segment),
     }
     given = {name: value for name, value in given.items() if value is not None}

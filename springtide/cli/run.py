@@ -1,30 +1,26 @@
-"""`springtide run`: the local agent. Fills in what the user left open, runs the job, says how it went.
+"""`springtide run`: a job on this machine, while one looks on.
 
-In: the options of the command line. Out: a live view on standard error, the outcome on standard output (its first line
-is the user's error if there was one), an exit code. Next: `platforms.agent` does the work, `cli.view` shows it.
+In: the options of the command line, made into an `ElasticJob`. Out: a live view on standard error, the outcome on
+standard output (its first line is the user's error if there was one), an exit code. Next: `launch.here` runs the job,
+`cli.view` shows it.
 """
 
 import asyncio
-import difflib
-import os
 import pathlib
-import re
-import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from springtide import errors
-from springtide.cli import feeding, keeping, outcome, sizing, view
-from springtide.cli import online as streams
-from springtide.cli.exporting import Exporter, ExportOptions
-from springtide.domain import caching, job, own_machine, resources
-from springtide.domain.guarding import GuardRules
-from springtide.domain.straggling import StragglerRules
-from springtide.platforms.agent import Agent, RunPlan
-from springtide.platforms.local import LocalPlatform
+from springtide.cli import online, outcome, view
+from springtide.cli.options import ExportOptions
+from springtide.cli.picture import wrap
+from springtide.domain import feeding, job
+from springtide.domain.checkpoints import UPLOAD_EVERY_S
+from springtide.domain.elastic_job import ElasticJob, Following, Keeping, Patience, Quota, RoleWish
+from springtide.launch import here, resolving
 from springtide.rpc import messages
 from springtide.telemetry import logs
 
@@ -68,10 +64,10 @@ class RunOptions:
     checkpoint_every_s: float | None = None
     checkpoint_dir: str = ""
     checkpoint_url: str = ""
-    upload_every_s: float = keeping.UPLOAD_EVERY_S
+    upload_every_s: float = UPLOAD_EVERY_S
     mirror: bool = False
     resume: str = ""
-    following: streams.OnlineOptions = field(default_factory=streams.OnlineOptions)
+    following: online.OnlineOptions = field(default_factory=online.OnlineOptions)
     exporting: ExportOptions = field(default_factory=ExportOptions)
     as_json: bool = False
     debug: bool = False
@@ -101,139 +97,69 @@ Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], N
 
 def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messages.JobStatus, logs.RunFiles]:
     """Run a job to its end; how it ended, and where its files are. A witness sees every status, and may speak."""
-    script = find_script(options.script)
-    limits = limits_of(options)
-    name = options.name or name_of(script)
-    sizes = size_of(options, script, name, limits)
-    resumed = keeping.find_checkpoint(options.resume)
-    spec = job.JobSpec(
-        name=name, servers=sizes.servers, workers=sizes.workers, sync=sync_mode(options.sync),
-        slots=resumed.slots if resumed else options.slots, seed=resumed.seed if resumed else options.seed,
-        join_s=options.timeout_s, silence_s=options.silence_s,
-        heartbeat_s=options.heartbeat_s, relaunches=options.relaunches, tries=options.tries,
-        recovery=recovery_of(options.recovery),
-        checkpoints=keeping.rules(
-            every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, url=options.checkpoint_url,
-            upload_every_s=options.upload_every_s, resume=options.resume, resumed=resumed,
-            mirror=options.mirror, servers=sizes.servers,
-        ),
-        cache=caching.rules(options.cache, allocation=options.allocation, staleness=options.cache_staleness),
-        stragglers=StragglerRules().changed(dict(rule_of(text) for text in options.stragglers)),
-        guards=guard_rules(options, sizes),
-        feeding=feeding.rules(
-            options.data_workers, cpu=options.data_worker_cpu, poison=options.poison, quota=options.quota, cores=cores()
-        ),
-        online=streams.job_of(
-            options.following, workers=options.workers, servers=options.servers, cores=cores(), resume=options.resume
-        ),
-        worker_cpu=sizes.worker_cpu, server_cpu=sizes.server_cpu,
-        worker_memory=limits.memory, server_memory=limits.memory, planning=sizes.planning,
-    )  # fmt: skip
-    files = logs.make_run(pathlib.Path(options.logs), name)
-    plan = RunPlan(
-        spec=spec, script=str(script),
-        arguments=options.arguments, threads_per_worker=sizes.threads, port=options.port,
-        grace_s=options.grace_s, debug=options.debug,
-    )  # fmt: skip
-    exporter = exporter_of(options, spec, files)
-    return asyncio.run(_run(plan, files, witness, exporter)), files
+    begun = here.begin(job_of(options), pathlib.Path(options.logs), code=pathlib.Path(), say=said)
+    begun = replace(begun, plan=replace(begun.plan, port=options.port, debug=options.debug))
+    return asyncio.run(_run(begun, witness)), begun.files
 
 
-async def _run(
-    plan: RunPlan, files: logs.RunFiles, witness: Witness | None, exporter: Exporter | None
-) -> messages.JobStatus:
-    shown = view.open_view(plan, files)
-    platform = LocalPlatform(files, shown.say)
-    agent = Agent(plan, files, platform, shown.say)
-    loop = asyncio.get_running_loop()
-    interrupts = 0
-
-    def interrupted(name: str) -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts == 1:
-            shown.say(f"{name}: draining, workers finish the batch in hand; once more kills")
-            agent.stop(f"stopped by {name}")
-        else:
-            shown.say(f"{name} again: killing")
-            agent.kill()
-
-    for number, name in ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")):
-        loop.add_signal_handler(number, interrupted, name)
+async def _run(begun: here.Begun, witness: Witness | None) -> messages.JobStatus:
+    shown = view.open_view(begun.plan, begun.files)
 
     def seen(status: messages.JobStatus) -> None:
         shown.update(status)
         if witness:
-            witness(status, files, shown.say)
+            witness(status, begun.files, shown.say)
 
     with shown:
-        if exporter is not None:
-            exporter.begin()
-        try:
-            return await agent.run(seen)
-        finally:
-            if exporter is not None:
-                await exporter.end()
+        return await here.attend(begun, say=shown.say, seen=seen)
 
 
-def exporter_of(options: RunOptions, spec: job.JobSpec, files: logs.RunFiles) -> Exporter | None:
-    """Who exports the model while it trains, if that is wished."""
-    asked = options.exporting
-    if not asked.export_to:
-        return None
-    every_s = streams.seconds("--export-every", asked.export_every)
-    return Exporter(files, spec.checkpoints, asked.export_to, every_s=every_s)
+def said(line: str) -> None:
+    """What a user should know before the view is there."""
+    print("\n".join(wrap(line)), file=sys.stderr)
 
 
-def size_of(options: RunOptions, script: pathlib.Path, name: str, limits: resources.Limits) -> sizing.Start:
-    """What the job begins with; where its size is open, also how it plans."""
-    fixed = own_machine.Fixed(
-        workers=options.workers, servers=options.servers, cpu=limits.cpu, memory=limits.memory, quota=options.quota
-    )
-    beside = pathlib.Path(options.logs).absolute().parent / "history.db"
-    asked = sizing.Asked(
-        script=script, arguments=options.arguments, name=name, fixed=fixed, sync=sync_mode(options.sync),
-        plan=options.plan, settings=options.planning, brain=options.brain,
-        history=str(beside) if options.history is None else options.history,
+def job_of(options: RunOptions) -> ElasticJob:
+    """The job that the command line describes."""
+    asked, exports = options.following, options.exporting
+    bounds = {"min": asked.min_workers if asked.min_workers > 1 else None, "max": asked.max_workers}
+    number = "start" if options.workers is not None and asked.max_workers is not None else "count"
+    return ElasticJob(
+        name=options.name or resolving.name_of(options.script), script=options.script, arguments=options.arguments,
+        workers=RoleWish(**{number: options.workers}, **bounds, cpu=options.cpu, memory=options.memory),
+        servers=RoleWish(count=options.servers, cpu=options.cpu, memory=options.memory),
+        data_workers=options.data_workers, data_worker_cpu=options.data_worker_cpu,
+        poison=feeding.poison_of(options.poison), quota=Quota(cpu=options.quota), sync=sync_mode(options.sync),
+        cache=options.cache, cache_staleness=options.cache_staleness, allocation=options.allocation or "",
+        seed=options.seed, slots=options.slots, recovery=recovery_of(options.recovery), relaunches=options.relaunches,
+        patience=Patience(
+            join_s=options.timeout_s, silence_s=options.silence_s, heartbeat_s=options.heartbeat_s,
+            grace_s=options.grace_s, tries=options.tries,
+        ),
+        guards=options.guards, stragglers=dict(rule_of(text) for text in options.stragglers), plan=options.plan,
+        planning=pairs("--planning", options.planning, "sample_s=20"), brain=options.brain, history=options.history,
+        checkpoints=Keeping(
+            every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, url=options.checkpoint_url,
+            upload_every_s=options.upload_every_s, mirror=options.mirror,
+        ),
+        resume=options.resume,
+        following=Following(
+            on=online.on(asked), slo_lag=asked.slo_lag, metrics_port=asked.metrics_port,
+            settings=pairs("--online-setting", asked.online_setting or (), "every=30"),
+            export_to=exports.export_to, export_every=exports.export_every,
+        ),
     )  # fmt: skip
-    return sizing.start(asked, cores=cores(), say=lambda line: print(line, file=sys.stderr))
 
 
-def guard_rules(options: RunOptions, sizes: sizing.Start) -> GuardRules:
-    """A hot server gets no more cores than a plan could give it."""
-    rules, bounds = GuardRules(memory=options.guards, servers=options.guards), sizes.planning.bounds
-    return replace(rules, most_cpu=bounds.most.server_cpu) if bounds is not None else rules
-
-
-def limits_of(options: RunOptions) -> resources.Limits:
-    """What each worker and server may take, checked before anything starts."""
-    memory = None if options.memory is None else resources.parse_memory(options.memory)
-    limits = resources.Limits(cpu=options.cpu, memory=memory)
-    if limits.cpu is not None and limits.cpu > cores():
-        raise errors.BadInput(f"--cpu {limits.cpu:g}: this machine has {cores()} cores; give that or less, or none")
-    return limits
-
-
-def find_script(path: str) -> pathlib.Path:
-    """The script, or an error with the nearest name in that folder."""
-    script = pathlib.Path(path)
-    if script.is_file():
-        return script
-    if script.is_dir():
-        raise errors.MissingFile(
-            f"{path} is a directory; give the training script in it, such as {script / 'train.py'}"
-        )
-    folder = script.parent
-    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    near = difflib.get_close_matches(script.name, names, n=1)
-    hint = f" Did you mean {folder / near[0]}?" if near else f" Nothing in {folder.absolute()} has a name like it."
-    raise errors.MissingFile(f"no script {path}.{hint}")
-
-
-def name_of(script: pathlib.Path) -> str:
-    """A job name made from the script's."""
-    name = re.sub(r"[^a-z0-9._-]+", "-", script.stem.lower()).strip("._-")[:63].strip("._-")
-    return name or "job"
+def pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:
+    """NAME=VALUE, by name."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise errors.BadInput(f"{option} {text}: wanted NAME=VALUE, such as {example}")
+        found[name] = value
+    return found
 
 
 def recovery_of(text: str) -> job.Recovery:
@@ -250,8 +176,3 @@ def sync_mode(text: str) -> job.SyncMode:
         if mode == text:
             return mode
     raise errors.UnknownName("sync mode", text, job.SYNC_MODES)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -27,6 +27,8 @@ class RoleWish:
     """Never fewer than that, where the number is planned."""
     max: int | None = None
     """Never more."""
+    start: int | None = None
+    """So many to begin with, where the number is planned; open: few, or as many as similar jobs ended with."""
     cpu: float | None = None
     """Cores of each, such as 0.5; open: planned."""
     memory: str | None = None
@@ -34,13 +36,17 @@ class RoleWish:
 
     def __post_init__(self) -> None:
         low, high = self.min, self.max
-        if self.count is not None and (low is not None or high is not None):
-            raise errors.BadInput(f"count {self.count} beside min or max: give the number, or bounds for planning")
-        for name, value in (("count", self.count), ("min", low), ("max", high)):
+        if self.count is not None and any(value is not None for value in (low, high, self.start)):
+            raise errors.BadInput(
+                f"count {self.count} beside min, max or start: give the number, or bounds for planning"
+            )
+        for name, value in (("count", self.count), ("min", low), ("max", high), ("start", self.start)):
             if value is not None and value < 1:
                 raise errors.BadInput(f"{name} {value}: wanted 1 or more")
         if low is not None and high is not None and low > high:
             raise errors.BadInput(f"min {low}, max {high}: wanted no more at least than at most")
+        if self.start is not None and not (low or 1) <= self.start <= (high or self.start):
+            raise errors.BadInput(f"start {self.start}: wanted a number from {low or 1} to {high or 'any'}")
         resources.Limits(cpu=self.cpu, memory=self.memory_bytes)
 
     @property
@@ -182,7 +188,7 @@ class ElasticJob:
     image: str = ""
     """On Kubernetes: what pods run; open: Springtide's own."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of the script's processes."""
+    """Environment variables of the job's processes, such as keys for object stores."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Names to paths or URLs: `job.data["train"]` in the script."""
     tables: Mapping[str, TableWish] = field(default_factory=dict)
@@ -199,8 +205,8 @@ class ElasticJob:
     """A sample cannot be made: fail, or skip it and report it."""
     quota: Quota = field(default_factory=Quota)
     """What the whole job may take at most."""
-    priority: int = 0
-    """Among the jobs of one brain: higher is served first."""
+    priority: float = 1.0
+    """Among the jobs of one brain whose setting `priority` is `given`: what its gain counts for."""
     sync: SyncMode = "async"
     """async: each worker at its own pace; bsp: in step."""
     cache: str = "auto"
@@ -257,6 +263,8 @@ class ElasticJob:
             raise errors.BadInput(f"slots {self.slots}: wanted a power of two, 64 or more")
         if self.relaunches < 0:
             raise errors.BadInput(f"relaunches {self.relaunches}: wanted 0 or more")
+        if not 0 < self.priority < math.inf:
+            raise errors.BadInput(f"priority {self.priority:g}: wanted a weight above 0, such as 2")
         if self.data_worker_cpu is not None and not 0 < self.data_worker_cpu < math.inf:
             raise errors.BadInput(f"data_worker_cpu {self.data_worker_cpu:g}: wanted cores, more than 0")
         feeding.number_of(self.data_workers)

@@ -49,6 +49,8 @@ class PlanRules:
     key: str = ""
     """By which a brain for many jobs knows this one, from its submission on; empty: by the folder of its run."""
     user: str = ""
+    priority: float = 1.0
+    """Its user's weight among the jobs of one brain: what its gain counts for where `config.priority` is "given"."""
     features: dict[str, str | float] = field(default_factory=dict)
     """What is known of the job before it begins, such as its script: by it and by what shows later similar jobs are
     found."""

@@ -1,6 +1,6 @@
 """Who plans for a job: the brain in this process, or one that serves many, with the own one while that is away.
 
-In: `PlanRules`. Out: an `Adviser`. Next: `master.autoscale` asks it, and `cli.sizing` for the first shape.
+In: `PlanRules`. Out: an `Adviser`. Next: `master.autoscale` asks it, and `launch.sizing` for the first shape.
 """
 
 import pathlib

@@ -55,7 +55,7 @@ def view(sources: Sources, *, now: float) -> JobView | None:
         return None
     found = facts(sources.record)
     return JobView(
-        name=sources.name, user=rules.user, facts=found, bounds=planned.bounds_of(state),
+        name=sources.name, user=rules.user, priority=rules.priority, facts=found, bounds=planned.bounds_of(state),
         features=features(sources.record, found), shape=era.own, extra_workers=era.extra, requested=first_shape(state),
         need=need(sources), started_at=0.0, last_change_at=max(era.since, state.planned.changed_at or 0.0),
         samples_done=float(book.samples_done), samples_total=samples_total(book), stage=state.planned.stage,

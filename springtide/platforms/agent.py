@@ -273,8 +273,10 @@ class Agent:
         return Launch(
             life=life, module=roles.module_of(kind), limits=limits,
             arguments=roles.arguments_of(kind, plan, root=str(self._files.root)),
-            settings=roles.settings_of(life, there, debug=plan.debug, report_usage=plan.report_usage),
-            environment=roles.environment_of(plan, limits),
+            settings=roles.settings_of(
+                life, there, debug=plan.debug, report_usage=plan.report_usage, script=plan.settings
+            ),
+            environment=roles.environment_of(plan, limits), given=plan.environment,
         )  # fmt: skip
 
     # ---- the story ----

@@ -23,6 +23,8 @@ class Launch:
     """Fields of `config.Settings` that it must see."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Other variables, unless the user has set them."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the job's own spec gives, over those that are there."""
     limits: Limits = field(default_factory=Limits)
 
 

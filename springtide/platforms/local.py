@@ -67,7 +67,7 @@ class LocalPlatform:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=config.child_environment(launch.settings, launch.environment),
+                    env=config.child_environment(launch.settings, launch.environment, launch.given),
                     process_group=self._watchdog.pid,
                 )
         except OSError as error:

@@ -5,6 +5,7 @@ goes into its environment, so that a role cannot tell which platform started it.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -57,8 +58,12 @@ def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str,
     return (plan.script, *plan.arguments) if kind is RoleKind.WORKER else ()
 
 
-def settings_of(life: Life, there: Directions, *, debug: bool = False, report_usage: bool = False) -> dict[str, str]:
-    """Fields of `config.Settings`; as `SPRINGTIDE_NAME` they make up the environment."""
+def settings_of(
+    life: Life, there: Directions, *, debug: bool = False, report_usage: bool = False,
+    script: Mapping[str, str] | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """Fields of `config.Settings`; as `SPRINGTIDE_NAME` they make up the environment. `script`: those that only
+    processes with the user's code get, see `domain.script_settings`."""
     said = {
         "member": str(life.role),
         "incarnation": str(life.incarnation),
@@ -70,6 +75,7 @@ def settings_of(life: Life, there: Directions, *, debug: bool = False, report_us
         "master_patience_s": f"{there.patience_s:g}" if there.patience_s else "",
         "report_usage": "1" if report_usage else "",
         "debug": str(int(debug)),
+        **(script or {} if life.role.kind in (RoleKind.WORKER, RoleKind.DATA_WORKER) else {}),
     }
     return {name: value for name, value in said.items() if value}
 

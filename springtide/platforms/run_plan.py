@@ -1,6 +1,7 @@
 """Pure. All that an agent must know to run a job. In: `launch.resolving`, and tests. Next: `platforms.agent`."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from springtide.domain.job import JobSpec
 
@@ -25,6 +26,10 @@ class RunPlan:
     """Whether an agent may have run this job before: what that one has left running is taken over."""
     report_usage: bool = False
     """Whether roles measure themselves, because the agent cannot: they are on other hosts."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the user wants every process to have."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """More settings of processes with the user's code: see `domain.script_settings`."""
     grace_s: float = 30.0
     """How long workers may take to finish the batch in hand, and to leave after the job's end."""
     debug: bool = False

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from springtide.cli import app, feeding, run
+from springtide.cli import app, run
+from springtide.cli.online import OnlineOptions
+from springtide.domain.elastic_job import ElasticJob, Keeping, Patience, RoleWish
 
 
 @pytest.mark.parametrize(
@@ -50,17 +52,22 @@ def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
     ("options", "said"),
     [
         (["--sync", "bps"], "no sync mode named 'bps'. Did you mean 'bsp'?"),
-        (["--slots", "100"], "100 slots; use a power of two, 64 or more"),
+        (["--slots", "100"], "slots 100: wanted a power of two, 64 or more"),
         (["--slots", "64", "--servers", "65"], "65 servers but only 64 slots"),
         (["--cpu", "0"], "cpu 0: wanted a number of cores from 0.01 up, such as 0.5"),
-        (["--cpu", "4096"], "--cpu 4096: this machine has "),
+        (["--cpu", "4096"], "workers.cpu 4096 (--cpu): this machine has "),
         (["--memory", "2"], "memory 2 bytes: a process needs 32M at least; give a unit, such as 2G"),
         (["--memory", "lots"], "memory 'lots': wanted a number and a unit, such as 512M or 2G"),
         (["--name", "My Job"], "job name 'My Job': use lower-case letters"),
-        (["--data-workers", "two"], "--data-workers two: wanted a number, auto or off, such as --data-workers 2"),
-        (["--data-worker-cpu", "4096"], "--data-worker-cpu 4096: this machine has "),
-        (["--data-workers", "1", "--data-worker-cpu", "0"], "data workers: 0 cores each; wanted more than 0"),
+        (["--data-workers", "two"], "data workers 'two': wanted a number, auto or off, such as 2"),
+        (["--data-worker-cpu", "4096"], "dataWorkerCpu 4096 (--data-worker-cpu): this machine has "),
+        (["--data-workers", "1", "--data-worker-cpu", "0"], "data_worker_cpu 0: wanted cores, more than 0"),
         (["--poison", "skp"], "no policy named 'skp'. Did you mean 'skip'?"),
+        (["--export-every", "5m"], "export_every 5m: no place for exports is given; give export_to too"),
+        (["--export-to", "x", "--export-every", "soon"], "export_every soon: wanted a time above 0"),
+        (["--export-to", "x", "--checkpoint-every", "0"], "(--export-to) needs checkpoints"),
+        (["--planning", "rho"], "--planning rho: wanted NAME=VALUE"),
+        (["--quota", "4096"], "quota.cpu 4096 (--quota): this machine has "),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_anything_starts(tmp_path, monkeypatch, capsys, options, said):
@@ -80,20 +87,14 @@ def test_doctor_checks_everything_and_prints_json_last(capsys):
     assert all(check["fix"] for check in found["checks"] if check["state"] != "ok")
 
 
-def test_a_job_is_named_after_its_script(tmp_path):
-    assert run.name_of(tmp_path / "Train_DLRM v2.py") == "train_dlrm-v2"
-    assert run.name_of(tmp_path / "---.py") == "job"
-
-
-def test_a_folder_is_not_a_script(tmp_path):
-    with pytest.raises(FileNotFoundError, match="is a directory; give the training script in it"):
-        run.find_script(str(tmp_path))
-
-
-@pytest.mark.parametrize(("text", "wanted"), [("auto", None), ("off", 0), ("3", 3)])
-def test_data_workers_are_a_number_found_out_or_off(text, wanted):
-    rules = feeding.rules(text, cpu=None, poison="fail", quota=None, cores=8)
-    assert (rules.workers, rules.cores) == (wanted, 8.0)
+def test_options_of_a_run_are_a_job_like_any_other():
+    options = run.RunOptions(
+        script="train.py", workers=2, following=OnlineOptions(max_workers=4), memory="1G", planning=("sample_s=5",)
+    )
+    job = run.job_of(options)
+    assert (job.name, job.workers) == ("train", RoleWish(start=2, max=4, memory="1G"))
+    assert job.planning == {"sample_s": "5"} and job.checkpoints == Keeping() and job.patience == Patience()
+    assert run.job_of(run.RunOptions(script="a/Train.py")) == ElasticJob(name="train", script="a/Train.py")
 
 
 def test_scaling_nothing_is_a_mistake_and_too_much_is_asked_back(capsys, tmp_path):

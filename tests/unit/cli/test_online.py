@@ -11,7 +11,6 @@ import pytest
 from springtide import errors
 from springtide.cli import app, online
 from springtide.cli.dashboard import Feed
-from springtide.cli.online import OnlineOptions, job_of, seconds
 from springtide.cli.picture import line_of, picture
 from springtide.dashboard import serving
 from springtide.domain.job import Phase
@@ -30,52 +29,6 @@ STATE = OnlineState(
 ENDED = JobStatus(name="clicks", phase=Phase.STOPPED, why="stopped by Ctrl-C", elapsed_s=30.0, online=STATE)
 
 
-def given(workers=None, servers=None, cores=8, resume="", **options):
-    return job_of(OnlineOptions(**options), workers=workers, servers=servers, cores=cores, resume=resume)
-
-
-def test_workers_follow_a_stream_unless_their_number_was_given():
-    assert given().on and given().rules.most == 8 and given().servers_follow
-    assert not given(workers=3).on
-    assert given(workers=3, max_workers=6).on
-    assert not given(online="off").on
-    assert not given(servers=2).servers_follow
-
-
-def test_times_are_read_as_people_write_them():
-    assert [seconds("--slo-lag", text) for text in ("20m", "90s", "1.5h", "30", "250ms")] == [1200, 90, 5400, 30, 0.25]
-    assert given(slo_lag="5m").rules.slo_lag_s == 300
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"online": "atuo"}, "Did you mean 'auto'?"),
-        ({"min_workers": 5, "max_workers": 2}, "--min-workers 5 --max-workers 2"),
-        ({"slo_lag": "soon"}, "--slo-lag soon: wanted a time above 0, such as 90s"),
-        ({"slo_lag": "0"}, "wanted a time above 0"),
-        ({"online_setting": ["evry=3"]}, "no online setting named 'evry'"),
-        ({"online_setting": ["every=often"]}, "--online-setting every=often"),
-        ({"online_setting": ["history=nowhere.jsonl"]}, "nowhere.jsonl: no such file"),
-        ({"online_setting": ["speedup=0"]}, "wanted numbers above 0"),
-    ],
-)
-def test_a_mistake_is_one_error_with_what_to_do(options, said):
-    with pytest.raises(errors.UserError, match=said):
-        given(**options)
-
-
-def test_settings_by_name_change_the_rules():
-    job = given(online_setting=["every=30", "start_s=5", "forecaster=last-day"])
-    assert (job.every_s, job.rules.start_s, job.forecaster) == (30, 5, "last-day")
-
-
-def test_a_run_that_goes_on_from_another_knows_its_traffic(tmp_path):
-    (tmp_path / "traffic.jsonl").write_text("")
-    assert given(resume=str(tmp_path)).history == str(tmp_path / "traffic.jsonl")
-    assert given(resume=str(tmp_path / "other")).history == given(resume="s3://bucket/run").history == ""
-
-
 def test_the_options_are_those_of_run_and_reach_it(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert app.main(["run", "--help"]) == 0
@@ -83,8 +36,10 @@ def test_the_options_are_those_of_run_and_reach_it(capsys, tmp_path, monkeypatch
     assert all(option in shown for option in ("--online", "--min-workers", "--max-workers", "--slo-lag"))
     (tmp_path / "train.py").write_text("")
     assert app.main(["run", "train.py", "--min-workers", "3", "--max-workers", "2"]) == 2
-    assert "--min-workers 3 --max-workers 2" in capsys.readouterr().err
+    assert "min 3, max 2: wanted no more at least than at most" in capsys.readouterr().err
     assert app.main(["run", "train.py", "--slo-lag", "soon"]) == 2
+    assert app.main(["run", "train.py", "--online", "atuo"]) == 2
+    assert "Did you mean 'auto'?" in capsys.readouterr().err
 
 
 def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F811

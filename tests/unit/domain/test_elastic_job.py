@@ -13,8 +13,9 @@ def test_a_job_needs_nothing_but_a_script():
     ("wish", "said"),
     [
         ({"count": 0}, "count 0"),
-        ({"count": 2, "max": 3}, "beside min or max"),
+        ({"count": 2, "max": 3}, "beside min, max or start"),
         ({"min": 3, "max": 2}, "min 3, max 2"),
+        ({"start": 4, "max": 2}, "start 4: wanted a number from 1 to 2"),
     ],
 )
 def test_numbers_that_contradict_each_other_are_refused(wish, said):

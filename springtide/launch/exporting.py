@@ -1,4 +1,4 @@
-"""Exports of a job again and again: `springtide export --every`, and the process that does it for `springtide run`.
+"""Exports of a job again and again: `springtide export --every`, and the process that does it beside a job.
 
 In: a job's checkpoints. Out: exports at a URL (export/following.py), a line for each on standard output. In a process
 of its own: collecting a model takes memory and time, and what goes wrong there is no trouble for the job.
@@ -8,10 +8,6 @@ import asyncio
 import signal
 import sys
 import threading
-from dataclasses import dataclass
-from typing import Annotated
-
-import typer
 
 from springtide import errors
 from springtide.checkpoint.places import place_of
@@ -20,14 +16,6 @@ from springtide.telemetry import logs
 
 AGAIN_S = 5.0  # after one that failed
 LAST_S = 120.0  # for the last export, after the job has ended
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """Of `springtide run`."""
-
-    export_to: Annotated[str, typer.Option(help="Export the model there while it trains.", metavar="URL")] = ""
-    export_every: Annotated[str, typer.Option(help="How often, such as 5m.", metavar="TIME")] = "5m"
 
 
 def follow(
@@ -62,13 +50,9 @@ class Exporter:
     """The process that exports while a job runs. One that dies is started again; its words are in the job's logs."""
 
     def __init__(self, files: logs.RunFiles, rules: CheckpointRules, url: str, *, every_s: float) -> None:
-        if not rules.on:
-            raise errors.BadInput(
-                "--export-to needs checkpoints, which exports are made of; leave out --checkpoint-every 0"
-            )
         self._log, self._stopping = files.logs / "exports.log", False
         where = f"{rules.folder}/{files.root.name}" if rules.folder else str(files.checkpoints)
-        self._command = [sys.executable, "-m", "springtide.cli.exporting", where, url, f"{every_s:g}"]
+        self._command = [sys.executable, "-m", "springtide.launch.exporting", where, url, f"{every_s:g}"]
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -101,7 +85,7 @@ class Exporter:
 
 
 def main() -> int:
-    """The process: WHERE URL SECONDS. Standard input is a pipe that `springtide run` holds: it ends when that does."""
+    """The process: WHERE URL SECONDS. Standard input is a pipe that the job's agent holds: it ends when that does."""
     where, url, every = sys.argv[1:]
     ended = threading.Event()
 

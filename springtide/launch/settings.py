@@ -1,7 +1,8 @@
-"""NAME=VALUE of the command line as fields of frozen nouns: `--planning` of a run and of a brain, by the same rules.
+"""NAME=VALUE as fields of frozen nouns: `--planning` of a run, a spec and a brain, by the same rules.
 
 In: what was given, and the nouns that may be changed. Out: the same nouns with other values, their types checked. A
-field of a noun within another is named by a dot, seconds may be named without `_s`. Next: `cli.sizing`, `cli.brain`.
+field of a noun within another is named by a dot, seconds may be named without `_s`. Next: `launch.sizing`,
+`launch.following`, `cli.brain`.
 """
 
 import typing

@@ -1,29 +1,28 @@
-"""What `springtide run` makes of what was given and what was not."""
+"""What is made of what was given of a job's size, and of what was not."""
 
 import asyncio
-import pathlib
 
 import pytest
 
 from springtide import errors
 from springtide.brain.embedded import Embedded
-from springtide.cli import sizing
-from springtide.domain.own_machine import Fixed
+from springtide.domain.capacity import Capacity
+from springtide.domain.elastic_job import ElasticJob, Quota, RoleWish
 from springtide.domain.shape import UNBOUNDED, Shape
 from springtide.domain.stages import Stage
 from springtide.domain.view import PastJob
-from springtide.platforms import cgroups
+from springtide.launch import sizing
+
+GIB = 2.0**30
 
 
-@pytest.fixture(autouse=True)
-def held(monkeypatch):
-    """Cores can be held, whatever this machine lets us do."""
-    monkeypatch.setattr(cgroups, "why_not", lambda: "")
-
-
-def start(fixed=None, cores=2, say=lambda _: None, **more):
-    asked = sizing.Asked(script=pathlib.Path("train.py"), name="train", fixed=fixed or Fixed(), **more)
-    return sizing.start(asked, cores=cores, say=say)
+def start(cores=2, say=lambda _: None, trouble="", history="", own=True, nodes=1, **spec):
+    job = ElasticJob(script="train.py", name="train", **spec)
+    room = Capacity(
+        cpu=float(nodes * cores), memory=nodes * 8 * GIB, node_cpu=float(cores), node_memory=8 * GIB, own=own,
+        holds=not trouble, trouble=trouble,
+    )  # fmt: skip
+    return sizing.start(job, room, history=history, say=say)
 
 
 def test_a_job_whose_size_is_open_begins_small_and_plans():
@@ -31,41 +30,46 @@ def test_a_job_whose_size_is_open_begins_small_and_plans():
     assert (begun.workers, begun.servers, begun.worker_cpu, begun.threads) == (1, 1, 1.0, 1)
     assert begun.planning.on and begun.planning.stage is Stage.SAMPLING
     assert begun.planning.config.total_cpu == 2.0 and begun.planning.features["script"] == "train.py"
-    assert begun.planning.overlap and not start(Fixed(quota=1.5)).planning.overlap
+    assert begun.planning.overlap and not start(quota=Quota(cpu=1.5)).planning.overlap
 
 
 def test_what_is_fixed_is_pinned_and_the_rest_is_planned():
-    begun = start(Fixed(workers=2))
+    begun = start(workers=RoleWish(count=2))
     limits = begun.planning.bounds
     assert begun.workers == limits.least.workers == limits.most.workers == 2
     assert limits.most.servers > 1
 
 
 @pytest.mark.parametrize(
-    ("fixed", "more"),
-    [(Fixed(workers=2, servers=2), {}), (Fixed(), {"plan": False}), (Fixed(), {"sync": "bsp"})],
+    "spec", [{"workers": RoleWish(count=2), "servers": RoleWish(count=2)}, {"plan": False}, {"sync": "bsp"}]
 )
-def test_a_job_whose_numbers_are_fixed_that_says_so_or_is_bsp_does_not_plan(fixed, more):
-    begun = start(fixed, **more)
+def test_a_job_whose_numbers_are_fixed_that_says_so_or_is_bsp_does_not_plan(spec):
+    begun = start(**spec)
     assert not begun.planning.on and begun.worker_cpu is None
 
 
 def test_planning_can_be_asked_for_where_only_cores_are_open():
-    assert start(Fixed(workers=2, servers=1), plan=True).planning.on
+    assert start(workers=RoleWish(count=2), servers=RoleWish(count=1), plan=True).planning.on
     assert start(sync="bsp", plan=True).planning.on
 
 
-def test_where_cores_cannot_be_held_only_numbers_are_planned_and_that_is_said(monkeypatch):
-    monkeypatch.setattr(cgroups, "why_not", lambda: "no permission")
+def test_where_cores_cannot_be_held_only_numbers_are_planned_and_that_is_said():
     said = []
-    begun = start(say=said.append)
+    begun = start(say=said.append, trouble="no permission")
     assert "no permission" in said[0] and begun.worker_cpu is begun.server_cpu is None
     assert begun.planning.on and not begun.planning.resize
 
 
 def test_settings_go_where_they_belong():
     begun = start(
-        settings=("policy=es", "sample_s=5", "between_changes=7", "cpu_step=0.25", "window=2", "sample_steps=9")
+        planning={
+            "policy": "es",
+            "sample_s": "5",
+            "between_changes": "7",
+            "cpu_step": "0.25",
+            "window": "2",
+            "sample_steps": "9",
+        }
     )
     rules = begun.planning
     assert (rules.config.policy, rules.config.sample_s, rules.config.between_changes_s) == ("es", 5.0, 7.0)
@@ -73,17 +77,17 @@ def test_settings_go_where_they_belong():
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [("sampel_s=5", "sample_s"), ("sample_s=often", "NAME=VALUE"), ("rho", "NAME"), ("policy=sprintide", "springtide")],
+    ("name", "value", "why"),
+    [("sampel_s", "5", "sample_s"), ("sample_s", "often", "NAME=VALUE"), ("policy", "sprintide", "springtide")],
 )
-def test_settings_that_make_no_sense_are_refused(text, why):
+def test_settings_that_make_no_sense_are_refused(name, value, why):
     with pytest.raises(errors.BadInput, match=why):
-        start(settings=(text,))
+        start(planning={name: value})
 
 
 def test_more_cores_than_there_are_are_refused():
     with pytest.raises(errors.BadInput, match="2 cores"):
-        start(Fixed(quota=3.0))
+        start(quota=Quota(cpu=3.0))
 
 
 def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
@@ -120,3 +124,21 @@ def test_a_brain_that_is_away_is_done_without(tmp_path, monkeypatch):
     (tmp_path / ".springtide/brain/secret").write_text("ab" * 32)
     begun = start(brain="127.0.0.1:9")
     assert begun.workers == 1 and begun.planning.brain == "127.0.0.1:9"
+
+
+def test_a_job_begins_with_what_it_is_told_to_begin_with():
+    begun = start(cores=8, workers=RoleWish(start=3, min=2, max=5), servers=RoleWish(max=2))
+    assert begun.workers == 3 and begun.planning.bounds.least.workers == 2 and begun.planning.bounds.most.servers == 2
+
+
+def test_a_cluster_is_planned_for_slower_and_nothing_beyond_its_nodes_is_taken_meanwhile():
+    begun = start(own=False, nodes=4, cores=4, priority=2.5)
+    assert not begun.planning.overlap and begun.planning.config.sample_s == 60.0
+    assert begun.planning.bounds.quota.cpu == 16.0 and begun.planning.priority == 2.5
+
+
+def test_a_job_that_nobody_plans_for_is_kept_within_its_quota_and_its_bounds():
+    begun = start(cores=8, sync="bsp", workers=RoleWish(min=3), quota=Quota(cpu=2.0))
+    assert begun.workers == 3 and begun.workers * begun.worker_cpu + begun.servers * begun.server_cpu <= 2.0
+    with pytest.raises(errors.BadInput, match="raise the quota"):
+        start(workers=RoleWish(count=2, cpu=1.0), servers=RoleWish(count=1, cpu=1.0), quota=Quota(cpu=2.0))

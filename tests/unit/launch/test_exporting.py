@@ -2,12 +2,9 @@ import asyncio
 import sys
 import threading
 
-import pytest
-
-from springtide import errors
-from springtide.cli import exporting
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.export import files
+from springtide.launch import exporting
 from springtide.telemetry import logs
 from tests.unit.checkpoint import stores
 from tests.unit.export.test_collect import outlined
@@ -62,11 +59,6 @@ def test_an_exporter_that_dies_is_started_again_and_ends_with_the_job(tmp_path, 
     (run.logs / "exports.log").touch()
     asyncio.run(job())
     assert note.read_text() == "xx" and (run.logs / "exports.log").read_text().splitlines()[-1] == "the last export"
-
-
-def test_exports_need_checkpoints(tmp_path):
-    with pytest.raises(errors.BadInput, match="--export-to needs checkpoints"):
-        exporting.Exporter(files_of_run(tmp_path), CheckpointRules(every_s=0), "exports", every_s=300)
 
 
 def files_of_run(folder):
