@@ -19,13 +19,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.resources import Limits
-from springtide.platforms.agent import Agent, RunPlan
+from springtide.platforms.agent import Agent
+from springtide.platforms.base import Platform
 from springtide.platforms.local import LocalPlatform
+from springtide.platforms.run_plan import RunPlan
 from springtide.rpc import connection, messages, whereabouts
 from springtide.telemetry import events, logs
 
@@ -44,15 +47,18 @@ class LocalCluster:
         spec: JobSpec,
         folder: pathlib.Path,
         grace_s: float = 30.0,
+        **more: Any,
     ) -> None:
+        """`more`: other fields of the `RunPlan`."""
         self.files = logs.make_run(folder, spec.name)
         self._plan = RunPlan(
-            spec=spec, script=os.fspath(script), arguments=tuple(str(each) for each in arguments), grace_s=grace_s
-        )
+            spec=spec, script=os.fspath(script), arguments=tuple(str(each) for each in arguments), grace_s=grace_s,
+            **more,
+        )  # fmt: skip
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"springtide-{spec.name}")
         self._agent: Agent | None = None
-        self._platform: LocalPlatform | None = None
+        self._platform: Platform | None = None
         self._seen = messages.JobStatus(name=spec.name, phase=Phase.STARTING, why="", elapsed_s=0.0)
         self._ended: messages.JobStatus | BaseException | None = None
 
@@ -196,7 +202,7 @@ class LocalCluster:
             try:
                 secret = bytes.fromhex(self.files.secret.read_text())
                 link = await connection.connect(
-                    where.address, secret, within_s=1.0, certificates=self.files.certificates()
+                    where.local or where.address, secret, within_s=1.0, certificates=self.files.certificates()
                 )
                 try:
                     return await link.ask(request)

@@ -1,0 +1,192 @@
+"""Hosts on one machine: each has its own network, process table, shared memory and disk, and a cable to a switch.
+
+In: names, a folder. Out: `Hosts`: an address a host, the words to start a process on it with; hosts that die with all
+that ran on them and come back empty, cables that are cut and joined, names that can be given to another host. Needs
+root and Linux's namespaces; `refusal()` says why not. Next: `testing.hosted` runs a job on them.
+
+A host is the first process of namespaces of its own; it ends when its pipe does, and takes everything with it.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from springtide import errors
+
+SETUP = """
+set -e
+mount --make-rprivate /
+mkdir -p "$1"
+mount -t tmpfs -o size=2g springtide-disk "$1"
+mount -t tmpfs -o size=64m springtide-shm /dev/shm
+mount --bind "$2" /etc/hosts
+hostname "$3"
+ip link set lo up
+echo ready
+exec cat >/dev/null
+"""
+NOBODY = "02:00:00:00:00:ff"  # no host has it: frames for it are lost, as on a cable that is cut
+START_S = 10.0
+
+
+def refusal() -> str | None:
+    """Why there can be no hosts here; None: there can."""
+    if missing := [tool for tool in ("ip", "unshare", "nsenter", "mount") if shutil.which(tool) is None]:
+        return f"{' and '.join(missing)} not found"
+    if os.geteuid() != 0:
+        return "namespaces need root"
+    try:
+        with tempfile.TemporaryDirectory() as folder, Hosts(["probe"], pathlib.Path(folder)):
+            return None
+    except errors.JobFailed as error:
+        return str(error)
+
+
+class Hosts:
+    """Use as a context. `disk` is a path that is each host's own: what lies there is seen by nobody else."""
+
+    def __init__(self, names: Sequence[str], folder: pathlib.Path) -> None:
+        self.names = list(names)
+        self.disk = folder / "disk"
+        self._folder, self._file = folder, folder / "etc-hosts"
+        self._hosts: dict[str, subprocess.Popen[bytes]] = {}
+        self._first: dict[str, int] = {}
+        self._called: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        """All are up."""
+        try:
+            self._write_names()
+            self._boot("switch")
+            self._inside("switch", "ip", "link", "add", "bridge", "type", "bridge")
+            self._inside("switch", "ip", "link", "set", "bridge", "up")
+            for name in self.names:
+                self.start(name)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """All are gone."""
+        self.close()
+
+    def close(self) -> None:
+        """Everything goes with its first process."""
+        for name in list(self._hosts):
+            self.kill(name)
+
+    def address(self, name: str) -> str:
+        """Its IP address, which it keeps for good."""
+        return f"10.88.0.{self.names.index(name) + 1}"
+
+    def start(self, name: str) -> None:
+        """Switch a host on; its disk is empty."""
+        self._boot(name)
+        number, first = self.names.index(name), str(self._first[name])
+        port, card = f"port{number}", f"02:00:00:00:01:{number:02x}"  # the same card as ever: others may remember it
+        with contextlib.suppress(errors.JobFailed):
+            self._inside("switch", "ip", "link", "del", port)  # the kernel may be slow to take a dead host's away
+        ours = ["type", "veth", "peer", "name", "eth0", "address", card, "netns", first]
+        self._inside("switch", "ip", "link", "add", port, *ours)
+        self._inside("switch", "ip", "link", "set", port, "master", "bridge", "up")
+        self._inside(name, "ip", "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+        self._inside(name, "ip", "link", "set", "eth0", "up")
+
+    def kill(self, name: str) -> None:
+        """Switch it off: its processes, its disk and its end of the cable are gone, without a farewell."""
+        host = self._hosts.pop(name, None)
+        if host is not None:
+            host.kill()  # the first process of its namespace dies with it, and all others with that
+            host.wait()
+            for pipe in (host.stdin, host.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def up(self, name: str) -> bool:
+        """Whether it is on."""
+        return name in self._hosts
+
+    def inside(self, name: str) -> list[str]:
+        """What to put before a command, so that it runs on a host, in this process's folder."""
+        enter = ["nsenter", "-t", str(self._first[name]), "-m", "-n", "-p", "-i", "-u"]
+        return [*enter, "sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]
+
+    def network(self, name: str) -> int:
+        """A descriptor of its network, for a thread to enter; to be closed."""
+        return os.open(f"/proc/{self._first[name]}/ns/net", os.O_RDONLY)
+
+    def put(self, name: str, path: pathlib.Path, content: bytes) -> None:
+        """Write a file on a host's disk, readable by its owner only."""
+        done = subprocess.run(
+            [*self.inside(name), "sh", "-c", 'umask 077 && mkdir -p "$(dirname "$0")" && cat > "$0"', str(path)],
+            input=content, capture_output=True,
+        )  # fmt: skip
+        if done.returncode:
+            raise errors.JobFailed(f"{path} on {name}: {done.stderr.decode().strip()}")
+
+    def call(self, alias: str, name: str) -> None:
+        """From now on `alias` is the name of this host, for all hosts: what a cluster's name service does."""
+        self._called[alias] = name
+        self._write_names()
+
+    def forget(self, alias: str) -> None:
+        """Nobody has this name any more."""
+        self._called.pop(alias, None)
+        self._write_names()
+
+    def cut(self, one: str, other: str) -> None:
+        """Nothing gets from one to the other any more, either way, and nobody is told."""
+        for here, there in ((one, other), (other, one)):
+            self._inside(
+                here, "ip", "neigh", "replace", self.address(there), "lladdr", NOBODY, "nud", "permanent", "dev", "eth0"
+            )
+
+    def mend(self, one: str, other: str) -> None:
+        """The cable is whole again."""
+        for here, there in ((one, other), (other, one)):
+            self._inside(here, "ip", "neigh", "del", self.address(there), "dev", "eth0")
+
+    def _boot(self, name: str) -> None:
+        words = ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]
+        host = subprocess.Popen(
+            [*words, "sh", "-c", SETUP, "sh", str(self.disk), str(self._file), name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert host.stdout is not None and host.stderr is not None
+        said = host.stdout.readline()
+        if said != b"ready\n":
+            host.kill()
+            why = host.communicate()[1].decode().strip()
+            raise errors.JobFailed(f"no host {name} can be made here: {why or 'its first process ended'}")
+        host.stderr.close()
+        self._hosts[name], self._first[name] = host, first_child(host.pid)
+
+    def _inside(self, name: str, *words: str) -> None:
+        done = subprocess.run(
+            ["nsenter", "-t", str(self._first[name]), "-n", *words], capture_output=True, text=True
+        )  # fmt: skip
+        if done.returncode:
+            raise errors.JobFailed(f"`{' '.join(words)}` on {name}: {done.stderr.strip() or 'no word'}")
+
+    def _write_names(self) -> None:
+        lines = ["127.0.0.1 localhost", *(f"{self.address(name)} {name}" for name in self.names)]
+        lines += [f"{self.address(name)} {alias}" for alias, name in self._called.items()]
+        self._file.write_text("\n".join(lines) + "\n")  # in its place: hosts have this very file mounted
+
+
+def first_child(pid: int) -> int:
+    """The first process in the namespaces that another has made, once it is there."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if children:
+            return int(children[0])
+        time.sleep(0.005)
+    raise errors.JobFailed(f"process {pid} has no child after {START_S:g} s")
