@@ -1,0 +1,116 @@
+"""Jobs on a real Ray cluster of several raylets: trained, scaled, hurt; the counts are exact in the end."""
+
+import os
+import pathlib
+
+import pytest
+
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec
+from springtide.platforms.run_plan import RunPlan
+from springtide.rpc import messages
+from springtide.testing.ray_world import RayWorld
+from tests.process import counting
+
+pytestmark = [pytest.mark.process, pytest.mark.extra("ray"), pytest.mark.timeout(240)]
+
+EPOCHS, BATCH = 1, 20
+UNTIL_TOLD = counting.SCRIPT.replace(
+    "time.sleep(pause_s)", 'time.sleep(0.0 if (folder / "hurry").exists() else pause_s)'
+)
+"""It takes its time as long as a test hurts it."""
+
+
+@pytest.fixture(scope="module")
+def world():
+    """A head and another node, for all tests of this file."""
+    world = RayWorld(nodes=1)
+    yield world
+    world.close()
+
+
+def plan_of(folder, ids, *, name, pause_s=0.1, workers=2, servers=2, **others):
+    script = counting.write(folder, ids, UNTIL_TOLD)
+    spec = JobSpec(
+        name=name, workers=workers, servers=servers, slots=64, heartbeat_s=0.2, relaunches=50, backoff_s=0.1,
+        checkpoints=CheckpointRules(every_s=1.0), **others,
+    )  # fmt: skip
+    return RunPlan(spec=spec, script=str(script), arguments=(str(folder), str(EPOCHS), str(BATCH), str(pause_s)))
+
+
+def gone(pid):
+    """Whether a process has ended."""
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+def test_a_job_that_loses_its_master_its_steward_and_a_whole_node_trains_everything_once(world, tmp_path, rng):
+    ids = counting.draw(rng, 8_000)
+    job = world.do("submit", plan_of(tmp_path, ids, name="hurt", workers=1))
+    world.do("until", job, samples=100, workers=1, servers=2)
+    world.do("ask", job, messages.Scale(2, None, "asked by a test"))
+    world.do("until", job, workers=2)
+    before = world.do("holders", job)
+    assert before["server-0"][0] != before["server-1"][0], "servers are spread over the nodes"
+
+    world.do("kill_master", job)
+    world.do("until", job, samples=world.do("status", job).samples + 200)
+    world.do("kill_steward", job)
+    world.do("until", job, samples=world.do("status", job).samples + 200)
+    assert world.do("holders", job) == before, "roles outlive their steward, and the next one adopts them"
+
+    (victim,) = world.do("nodes")
+    lost = {role: pid for role, (node, pid) in before.items() if node == victim}
+    assert {role.partition("-")[0] for role in lost} == {"server", "worker"}, before
+    world.do("remove", victim)
+    world.do("until", job, life=1)
+    (tmp_path / "hurry").touch()
+    ended = world.do("wait", job)
+    assert ended.phase == "finished", ended.why
+    assert ended.term >= 3
+    assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
+    story = world.do("story", job)
+    how = [event["how"] for event in story if event["event"] == "exited" and event["role"] in lost]
+    assert any("evict" in each for each in how), how
+    assert all(gone(pid) for pid in lost.values()), "nothing is left of a node that is gone"
+    assert all(gone(pid) for _, pid in before.values())
+    assert world.do("logs", job, "server-1"), "logs of roles are kept with the job"
+    assert world.do("holders", job) == {}
+
+
+@pytest.mark.soak
+def test_workers_and_servers_come_and_go_while_it_trains(world, tmp_path, rng):
+    ids = counting.draw(rng, 20_000)
+    job = world.do("submit", plan_of(tmp_path, ids, name="scaled", workers=1, servers=1))
+    world.do("until", job, samples=100, workers=1, servers=1)
+    world.do("ask", job, messages.Scale(3, 2, "asked by a test"))
+    world.do("until", job, workers=3, servers=2)
+    world.do("ask", job, messages.Scale(1, 1, "asked by a test"))
+    world.do("until", job, workers=1, servers=1)
+    world.do("ask", job, messages.Scale(2, None, "asked by a test"))
+    (tmp_path / "hurry").touch()
+    assert world.do("wait", job).phase == "finished"
+    assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
+
+
+@pytest.mark.soak
+def test_a_role_that_no_node_takes_is_given_up_and_the_job_goes_on_smaller(world, tmp_path, rng):
+    ids = counting.draw(rng, 4_000)
+    plan = plan_of(tmp_path, ids, name="wide", workers=2, servers=1, worker_cpu=float(os.cpu_count() + 64))
+    world.do("submit", plan, pending_s=3.0)
+    told = world.do("wait", "wide")
+    assert told.phase == "failed"
+
+
+@pytest.mark.soak
+def test_a_job_that_is_stopped_leaves_no_process_behind(world, tmp_path, rng):
+    ids = counting.draw(rng, 100_000)
+    job = world.do("submit", plan_of(tmp_path, ids, name="stopped"))
+    world.do("until", job, samples=100, workers=2, servers=2)
+    held = world.do("holders", job)
+    world.do("ask", job, messages.Stop("enough"))
+    assert world.do("wait", job).phase == "stopped"
+    assert all(gone(pid) for _, pid in held.values())
