@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from springtide import errors
-from springtide.cli import brain, streams, trying, watching
+from springtide.cli import brain, k8s, streams, trying, watching
 from springtide.cli.grouped import taking
 from springtide.cli.online import OnlineOptions
 from springtide.cli.options import RUNS, Debug, ExportOptions, Job, Json, KeepingOptions, Runs
@@ -49,6 +49,7 @@ app = typer.Typer(
 )
 
 app.add_typer(brain.app)
+app.add_typer(k8s.app)
 app.add_typer(trying.app)
 app.add_typer(streams.app)
 app.add_typer(watching.app)

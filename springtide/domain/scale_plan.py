@@ -109,6 +109,8 @@ class PlanStatus:
     made: Mapping[str, int] = field(default_factory=dict)
     """The highest life of each role that was ever made, such as worker-0: 1. None is made twice."""
     pods: Mapping[str, PodState] = field(default_factory=dict)
+    budget: int | None = None
+    """Servers that the disruption budget was last set for."""
     in_place_resize: bool = False
     """Whether this cluster can change what a running pod may take."""
     cpu: float | None = None

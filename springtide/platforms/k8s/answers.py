@@ -84,6 +84,8 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
             return errors.Forbidden(
                 f"cannot {what}: {server} does not know who asks ({text}); log in to the cluster again"
             )
+        case 403 if "is forbidden: " in text and 'resource "' not in text:  # a quota or a policy: no right is missing
+            return errors.ClusterRefused(f"cannot {what}: {text}")
         case 403:
             return errors.Forbidden(
                 f"cannot {what}: {text}. Whoever runs the cluster must grant it with a Role and a RoleBinding; "

@@ -37,9 +37,12 @@ def master(job: str) -> str:
     return f"{job}-master"
 
 
-def credentials(job: str) -> str:
-    """The Secret with what the job's roles know each other by."""
-    return f"{job}-credentials"
+def credentials(job: str, uid: str) -> str:
+    """The Secret with what the job's roles know each other by.
+
+    The operator may make secrets and read none, so it could not tell one that an earlier job of this name has left.
+    """
+    return f"{job}-credentials-{uid[:8]}"
 
 
 def claim(job: str) -> str:

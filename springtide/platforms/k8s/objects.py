@@ -41,7 +41,7 @@ def service(job: JobObject) -> Object:
 def secret(job: JobObject, files: Mapping[str, bytes]) -> Object:
     """The job's secret and certificates: only its own pods mount it, and of it only what is theirs."""
     data = {name: base64.b64encode(content).decode() for name, content in sorted(files.items())}
-    return _object(kinds.SECRETS, job, names.credentials(job.name)) | {"type": "Opaque", "data": data}
+    return _object(kinds.SECRETS, job, names.credentials(job.name, job.uid)) | {"type": "Opaque", "data": data}
 
 
 def account(job: JobObject) -> Object:

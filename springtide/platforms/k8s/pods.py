@@ -72,8 +72,7 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     wish, life, name = job.job.kubernetes, entry.life, entry.pod_name(job.name)
     kind = life.role.kind
     arguments = (job.job.script, *job.job.arguments) if kind is RoleKind.WORKER else ()
-    low = entry.low and not wish.low_priority_class
-    container = _container(job, site, entry.role, MODULES[kind], arguments, resources(entry, little=low))
+    container = _container(job, site, entry.role, MODULES[kind], arguments, resources_of(job, entry))
     container["env"] += environment(job, site, life, cpu=entry.cpu)
     container["resizePolicy"] = [
         {"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")
@@ -95,7 +94,7 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     return pod
 
 
-def resources(entry: PodWish, *, little: bool = False) -> Object:
+def resources_of(job: JobObject, entry: PodWish) -> Object:
     """What a pod asks for and may take, the same: others on its node neither gain nor lose by it."""
     limits = {}
     if entry.cpu is not None:
@@ -103,7 +102,7 @@ def resources(entry: PodWish, *, little: bool = False) -> Object:
     if entry.memory is not None:
         limits["memory"] = quantities.memory(entry.memory)
     requests = dict(limits)
-    if little:
+    if entry.low and not job.job.kubernetes.low_priority_class:
         requests["cpu"] = quantities.cpu(LITTLE_CPU)
     return {"requests": requests, "limits": limits} if requests else {}
 
@@ -222,7 +221,7 @@ def _credentials_volume(job: JobObject, kind: RoleKind) -> Object:
     if job.job.kubernetes.tls:
         items.append({"key": "ca.crt", "path": "ca.crt"})
         items += [{"key": f"{kind}.{part}", "path": f"tls.{part}"} for part in ("crt", "key")]
-    source = {"secretName": names.credentials(job.name), "defaultMode": 0o440, "items": items}
+    source = {"secretName": names.credentials(job.name, job.uid), "defaultMode": 0o440, "items": items}
     return {"name": "credentials", "secret": source}
 
 

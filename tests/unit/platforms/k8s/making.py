@@ -1,6 +1,6 @@
 """Jobs for the tests of this folder, as a cluster has them."""
 
-from springtide.platforms.k8s import job_object
+from springtide.platforms.k8s import job_object, names
 from springtide.platforms.k8s.pods import Site
 
 SITE = Site(image="springtide:1")
@@ -20,3 +20,17 @@ def body(name="ctr", *, spec=None, status=None, **metadata):
 def job(name="ctr", *, spec=None, status=None, **metadata):
     """The same, read."""
     return job_object.read(body(name, spec=spec, status=status, **metadata))
+
+
+def pod(name, given, *, phase="Running", role="worker", rank=0, incarnation=0, uid="", deleted_at="", **status):
+    """A pod of a job, as the cluster shows it."""
+    labels = {names.JOB: given.name, names.ROLE: role}
+    if role != "master":
+        labels |= {names.RANK: str(rank), names.INCARNATION: str(incarnation)}
+    metadata = {
+        "name": name, "namespace": given.namespace, "uid": uid or f"u-{name}", "labels": labels,
+        "ownerReferences": [job_object.owner(given)],
+    }  # fmt: skip
+    if deleted_at:
+        metadata["deletionTimestamp"] = deleted_at
+    return {"metadata": metadata, "spec": {"containers": [{"name": role}]}, "status": {"phase": phase, **status}}

@@ -56,3 +56,9 @@ def test_each_refusal_is_an_error_that_says_what_was_asked(status, reason, kind)
 
 def test_who_may_not_is_told_what_to_grant():
     assert "RoleBinding" in str(answers.error_of(refusal(403, message="no"), "list pods", "https://c"))
+
+
+def test_a_quota_that_is_used_up_is_no_matter_of_rights():
+    said = 'pods "ctr-worker-0-0" is forbidden: exceeded quota: small, requested: pods=1, used: pods=4, limited: pods=4'
+    error = answers.error_of(answers.Refusal(status=403, message=said, reason="Forbidden"), "create pods", "https://k")
+    assert isinstance(error, errors.ClusterRefused) and "grant" not in str(error)

@@ -1,0 +1,213 @@
+"""`springtide k8s install | uninstall | status | operator`: Springtide in a Kubernetes cluster.
+
+In: options, and a kubeconfig. Out: objects on stdout (`--dry-run`), or lines of what was done. Next: `platforms.k8s`.
+"""
+
+import asyncio
+import logging
+import pathlib
+import secrets
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from springtide import errors
+from springtide.cli.options import Debug, Json
+
+app = typer.Typer(
+    name="k8s",
+    help="Springtide in a Kubernetes cluster: install it, look at it, take it out.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    epilog="""\b
+Examples:
+  springtide k8s install --dry-run > springtide.yaml
+  springtide k8s install --image registry/springtide:0.1
+  springtide k8s status
+""",
+)
+
+Kubeconfig = Annotated[str, typer.Option(help="File of the cluster.  [default: as kubectl]", metavar="FILE")]
+Context = Annotated[str, typer.Option(help="Which of its contexts.  [default: the current]", metavar="NAME")]
+Space = Annotated[str, typer.Option("--namespace", help="Of the operator.", metavar="NAME")]
+Only = Annotated[str, typer.Option(help="Look after jobs of this namespace only.", metavar="NAMESPACE")]
+
+
+@app.command(
+    short_help="Put everything into the cluster.",
+    epilog="""\b
+Example:
+  springtide k8s install --image registry/springtide:0.1 \\
+    --brain postgresql://brain:pw@db/brain --capacity 640,2560G
+""",
+)
+def install(
+    image: Annotated[str, typer.Option(help="Image with Springtide.  [default: springtide:VERSION]")] = "",
+    namespace: Space = "springtide",
+    only: Only = "",
+    brain: Annotated[str, typer.Option(help="PostgreSQL of a brain for all jobs.", metavar="URL")] = "",
+    capacity: Annotated[str, typer.Option(help="With --brain: what all jobs may take.", metavar="CORES[,SIZE]")] = "",
+    replicas: Annotated[int, typer.Option(min=1, help="Brains beside each other.")] = 2,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the objects as YAML; do nothing.")] = False,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    debug: Debug = False,
+) -> int:
+    """Definitions of ElasticJob and ScalePlan, the operator with its rights, a brain if wanted. Again: an upgrade."""
+    from springtide.platforms.k8s import installing, manifests
+
+    if brain and not capacity:
+        raise errors.BadInput("--brain without --capacity: say what all jobs together may take, such as 640,2560G")
+    plan = manifests.Plan(
+        image=image or default_image(), namespace=namespace, only=only, database=brain, brain_capacity=capacity,
+        brain_secret=secrets.token_hex(32) if brain else "", brain_replicas=replicas,
+    )  # fmt: skip
+    objects = manifests.everything(plan)
+    if dry_run:
+        print(as_yaml(objects), end="")
+        return 0
+    with_client(kubeconfig, context, lambda client: installing.apply(client, objects, print))
+    print(f"Springtide is installed in {namespace}; springtide k8s status tells when its operator is ready")
+    return 0
+
+
+@app.command(
+    short_help="Take it out of the cluster.",
+    epilog="""\b
+Example:
+  springtide k8s uninstall
+""",
+)
+def uninstall(
+    namespace: Space = "springtide",
+    only: Only = "",
+    definitions: Annotated[
+        bool, typer.Option("--definitions", help="Delete ElasticJobs and ScalePlans too, all of the cluster.")
+    ] = False,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    debug: Debug = False,
+) -> int:
+    """Take the operator, its rights and the brain out. Jobs that run go on without it; nobody makes pods for them."""
+    from springtide.platforms.k8s import installing, manifests
+
+    plan = manifests.Plan(image="-", namespace=namespace, only=only, database="-", brain_capacity="-")
+    objects = manifests.everything(plan)
+    with_client(
+        kubeconfig, context, lambda client: installing.remove(client, objects, print, definitions=definitions)
+    )  # fmt: skip
+    return 0
+
+
+@app.command(
+    short_help="Is everything there?",
+    epilog="""\b
+Example:
+  springtide k8s status --json
+""",
+)
+def status(
+    namespace: Space = "springtide", kubeconfig: Kubeconfig = "", context: Context = "", as_json: Json = False,
+    debug: Debug = False,
+) -> int:  # fmt: skip
+    """Whether the cluster knows our kinds, and how operator and brain are doing there."""
+    from springtide.platforms.k8s import installing
+
+    found = with_client(kubeconfig, context, lambda client: installing.examine(client, namespace))
+    for each in found:
+        print(f"{'ok' if each.well else 'NO':<3} {each.what:<24} {each.said}")
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode({"well": all(each.well for each in found), "found": found}).decode(), flush=True)
+    return 0 if all(each.well for each in found) else 3
+
+
+@app.command(
+    short_help="Run the operator here.",
+    epilog="""\b
+Example:
+  springtide k8s operator --image registry/springtide:0.1
+""",
+)
+def operator(
+    image: Annotated[str, typer.Option(help="For jobs that name none.  [default: springtide:VERSION]")] = "",
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Look after its jobs; again for more.  [default: all]", metavar="NAME")
+    ] = None,
+    brain: Annotated[str, typer.Option(help="For jobs that name none.", metavar="HOST:PORT")] = "",
+    brain_secret_file: Annotated[str, typer.Option(help="What masters show to it.", metavar="FILE")] = "",
+    scheduler: Annotated[str, typer.Option(help="Of pods whose job names none.", metavar="NAME")] = "",
+    health: Annotated[str, typer.Option(help="Where to say that it is alive.", metavar="URL")] = "",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    debug: Debug = False,
+) -> int:
+    """Make a master for every ElasticJob, and pods of what masters want, until stopped. It runs in the cluster."""
+    from springtide.platforms.k8s.operator import running
+    from springtide.platforms.k8s.pods import Site
+    from springtide.telemetry import logs
+
+    logs.log_to_stderr(debug=debug)
+    logging.getLogger("kopf").setLevel(logging.INFO if debug else logging.WARNING)
+    secret = pathlib.Path(brain_secret_file).read_text().strip() if brain_secret_file else ""
+    options = running.Options(
+        site=Site(image=image or default_image(), brain=brain, scheduler=scheduler), namespaces=tuple(namespace or ()),
+        kubeconfig=kubeconfig, context=context, brain_secret=secret, health=health,
+    )  # fmt: skip
+    asyncio.run(until_told(options))
+    print("operator: stopped", file=sys.stderr)
+    return 0
+
+
+async def until_told(options: Any) -> None:
+    """Run it until SIGINT or SIGTERM."""
+    from springtide.platforms.k8s.operator import running
+
+    stop, ready = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    async def say() -> None:
+        await ready.wait()
+        print("operator: looks after jobs", file=sys.stderr, flush=True)
+
+    saying = asyncio.create_task(say())
+    try:
+        await running.run(options, stop, ready)
+    finally:
+        saying.cancel()
+
+
+def default_image() -> str:
+    """Of this version."""
+    from springtide import __version__
+
+    return f"springtide:{__version__}"
+
+
+def as_yaml(objects: list[Any]) -> str:
+    """For kubectl, without YAML's shorthand for things that are said twice."""
+    import yaml
+
+    class Plain(yaml.SafeDumper):  # type: ignore[misc]
+        """Says everything in full."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            """Always."""
+            return True
+
+    return "".join(f"---\n{yaml.dump(each, Dumper=Plain, sort_keys=False)}" for each in objects)
+
+
+def with_client(kubeconfig: str, context: str, work: Any) -> Any:
+    """Do something with a client of the cluster."""
+    from springtide.platforms.k8s.client import Client
+
+    async def within() -> Any:
+        async with Client.open(kubeconfig, context) as client:
+            return await work(client)
+
+    return asyncio.run(within())

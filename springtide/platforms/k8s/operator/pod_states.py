@@ -1,0 +1,139 @@
+"""Pure. How a pod is doing, in a word and a reason that a person can act on.
+
+In: pods from the API. Out: `PodState`s for the status of a plan; what is wrong with a master's pod for the job's own.
+"""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from springtide.domain.scale_plan import PodState
+from springtide.platforms.k8s import quantities
+
+Pod = Mapping[str, Any]
+
+PENDING, RUNNING, ENDING, SUCCEEDED, FAILED, GONE, REFUSED = (
+    "Pending", "Running", "Ending", "Succeeded", "Failed", "Gone", "Refused",
+)  # fmt: skip
+
+
+def ended(pod: Pod) -> bool:
+    """Whether its container will not run any more."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def ending(pod: Pod) -> bool:
+    """Whether somebody has deleted it."""
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def overdue_s(pod: Pod, *, at: float) -> float:
+    """Seconds since it should have been gone; its time to end by itself is in the time of deletion already."""
+    return at - seconds(pod["metadata"]["deletionTimestamp"])
+
+
+def state_of(pod: Pod) -> PodState:
+    """In words for the plan's status."""
+    phase = str(pod.get("status", {}).get("phase") or PENDING)
+    if ending(pod) and not ended(pod):
+        return PodState(phase=ENDING, why=why_ending(pod), resized=resize_of(pod))
+    known = phase if phase in (RUNNING, SUCCEEDED, FAILED) else PENDING
+    return PodState(phase=known, why=why(pod), resized=resize_of(pod))
+
+
+def reason(pod: Pod) -> str:
+    """One word: Unschedulable, ImagePullBackOff, OOMKilled, Evicted; empty while nothing is wrong."""
+    return _trouble(pod)[0]
+
+
+def why(pod: Pod) -> str:
+    """The same with what the cluster says about it."""
+    word, words = _trouble(pod)
+    return f"{word}: {words}" if word and words else word or words
+
+
+def _trouble(pod: Pod) -> tuple[str, str]:
+    status = pod.get("status") or {}
+    phase = status.get("phase")
+    if phase == "Failed":
+        if status.get("reason"):
+            return str(status["reason"]), str(status.get("message") or "")
+        return _failed_container(status)
+    for each in _containers(status):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] not in ("ContainerCreating", "PodInitializing"):
+            return str(waiting["reason"]), _last(each) or str(waiting.get("message") or "")
+    if phase in (None, "Pending"):
+        scheduled = condition(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            return str(scheduled.get("reason") or "Unschedulable"), str(scheduled.get("message") or "")
+    if condition(pod, "DisruptionTarget").get("status") == "True":
+        said = condition(pod, "DisruptionTarget")
+        return str(said.get("reason") or "DisruptionTarget"), str(said.get("message") or "")
+    return "", ""
+
+
+def _failed_container(status: Mapping[str, Any]) -> tuple[str, str]:
+    for each in _containers(status):
+        if done := (each.get("state") or {}).get("terminated"):
+            return _end(done)
+    return "Failed", str(status.get("message") or "")
+
+
+def _last(container: Mapping[str, Any]) -> str:
+    """How a container that is started again and again ended last."""
+    done = (container.get("lastState") or {}).get("terminated")
+    return " ".join(part for part in _end(done) if part) if done else ""
+
+
+def _end(done: Mapping[str, Any]) -> tuple[str, str]:
+    word = str(done.get("reason") or "Error")
+    lines = str(done.get("message") or "").strip().splitlines()
+    return word, f"exit status {done.get('exitCode')}" + (f", last line: {lines[-1][:200]}" if lines else "")
+
+
+def why_ending(pod: Pod) -> str:
+    """Who takes it away, where the cluster says so."""
+    said = condition(pod, "DisruptionTarget")
+    return f"{said.get('reason')}: {said.get('message')}" if said.get("status") == "True" else ""
+
+
+def resize_of(pod: Pod) -> str:
+    """A change of its resources on its way: by conditions (1.33 and later), or by the field of versions before."""
+    status = pod.get("status") or {}
+    pending = condition(pod, "PodResizePending")
+    if pending.get("status") == "True":
+        return str(pending.get("reason") or "Deferred")
+    if condition(pod, "PodResizeInProgress").get("status") == "True":
+        return "InProgress"
+    return str(status.get("resize") or "")
+
+
+def differs(wanted: Mapping[str, Any], pod: Pod) -> bool:
+    """Whether a pod has other resources than it should; amounts count, not how they are written."""
+    (container, *_) = pod["spec"]["containers"]
+    has = container.get("resources") or {}
+    return any(_amounts(wanted.get(part)) != _amounts(has.get(part)) for part in ("requests", "limits"))
+
+
+def _amounts(quantities_: Mapping[str, Any] | None) -> dict[str, float]:
+    return {name: quantities.read(value) for name, value in (quantities_ or {}).items()}
+
+
+def condition(pod: Pod, kind: str) -> Mapping[str, Any]:
+    """One of its conditions; empty where there is none."""
+    return next((each for each in pod.get("status", {}).get("conditions") or [] if each.get("type") == kind), {})
+
+
+def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def seconds(stamp: str) -> float:
+    """Of a time as the API writes it."""
+    return datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+
+
+def stamp(at: float) -> str:
+    """A time as the API wants it."""
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,132 @@
+"""An installed Springtide for the tests of this folder: its operator runs here, with the rights it would have there."""
+
+import asyncio
+import json
+import pathlib
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from springtide.platforms.k8s import installing, kinds, manifests
+from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.kinds import Object
+from springtide.platforms.k8s.operator import running
+from springtide.platforms.k8s.pods import Site
+from tests.platforms.k8s.conftest import Cluster
+
+SOON_S = 20.0
+SITE = Site(image="springtide:test", scheduler="springtide-local")
+
+
+async def installed(client: Client, cluster: Cluster, folder: pathlib.Path) -> str:
+    """The kubeconfig of the operator's own account, which may do what its role says and no more."""
+    plan = manifests.Plan(image="springtide:test", namespace=cluster.namespace, only=cluster.namespace)
+    objects = [body for body in manifests.everything(plan) if body["kind"] not in ("Namespace", "Deployment")]
+    await installing.apply(client, objects, lambda _: None)
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    given = await client.post(kinds.SERVICE_ACCOUNTS, manifests.OPERATOR, "token", asked)
+    known = json.loads(cluster.kubeconfig.read_text()) if cluster.server else _read(cluster)
+    known["users"] = [{"name": known["users"][0]["name"], "user": {"token": given["status"]["token"]}}]
+    path = folder / "operator.kubeconfig"
+    path.write_text(json.dumps(known))
+    return str(path)
+
+
+def _read(cluster: Cluster) -> Any:
+    import yaml
+
+    return yaml.safe_load(cluster.kubeconfig.read_text())
+
+
+class Operator:
+    """One that runs meanwhile, in a thread and an event loop of its own, as it has a process of its own there."""
+
+    def __init__(self, cluster: Cluster, kubeconfig: str) -> None:
+        self._options = running.Options(site=SITE, namespaces=(cluster.namespace,), kubeconfig=kubeconfig)
+        self._up, self._trouble = threading.Event(), None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="operator")
+
+    async def _run(self) -> None:
+        self._loop, self._stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._task = asyncio.create_task(running.run(self._options, self._stop, ready))
+        up = asyncio.create_task(ready.wait())
+        try:
+            await asyncio.wait({self._task, up}, return_when=asyncio.FIRST_COMPLETED)
+            self._up.set()
+            await self._task
+        except asyncio.CancelledError:
+            pass
+        except Exception as trouble:
+            self._trouble = trouble
+        finally:
+            self._up.set()
+            up.cancel()
+            await asyncio.sleep(0.1)  # aiohttp ends TLS connections a moment after their session
+
+    def kill(self) -> None:
+        """In the middle of whatever it does."""
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+
+    async def __aenter__(self) -> "Operator":
+        self._thread.start()
+        await asyncio.to_thread(self._up.wait)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            await asyncio.to_thread(self._thread.join)
+        if self._trouble is not None:
+            raise self._trouble
+
+
+async def until(what: Callable[[], Awaitable[Any]], *, within_s: float = SOON_S) -> Any:
+    """Wait until something is true; what it was."""
+    last: Any = None
+    try:
+        async with asyncio.timeout(within_s):
+            while not (last := await what()):
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {within_s:g} s; last: {last!r}") from None
+    return last
+
+
+async def submit(client: Client, name: str = "ctr", **spec: Any) -> Object:
+    """A job."""
+    body = kinds.ELASTIC_JOBS.body(name, spec={"script": "train.py", **spec})
+    return await client.create(kinds.ELASTIC_JOBS, body)
+
+
+async def plan(client: Client, *pods: Object, kill: tuple[str, ...] = (), name: str = "ctr") -> None:
+    """What the master would ask for."""
+    body = {"spec": {"pods": list(pods), "kill": list(kill)}}
+    await client.patch(kinds.SCALE_PLANS, name, body)
+
+
+async def names(client: Client) -> set[str]:
+    """Of all pods."""
+    return {each["metadata"]["name"] for each in (await client.list(kinds.PODS)).items}
+
+
+async def mark(client: Client, pod: str, phase: str, **status: Any) -> None:
+    """What a kubelet would say of a pod."""
+    await client.patch(kinds.PODS, pod, {"status": {"phase": phase, **status}}, subresource="status")
+
+
+async def gone(client: Client, pod: str) -> None:
+    """What a kubelet does once a pod that was deleted has ended."""
+    with suppress(Exception):
+        await client.delete(kinds.PODS, pod, grace_s=0)
+
+
+async def status_of(client: Client, name: str = "ctr") -> Object:
+    """Of a job."""
+    return (await client.get(kinds.ELASTIC_JOBS, name)).get("status") or {}
+
+
+async def plan_status(client: Client, name: str = "ctr") -> Object:
+    """Of its master's plan."""
+    return (await client.get(kinds.SCALE_PLANS, name)).get("status") or {}

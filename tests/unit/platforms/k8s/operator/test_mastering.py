@@ -1,0 +1,141 @@
+import pytest
+
+from springtide.domain.scale_plan import PlanStatus
+from springtide.platforms.k8s.operator import ending, mastering, pod_states, reporting, view
+from springtide.platforms.k8s.operator.steps import DeleteJob, DeletePod, MakeMaster, Prepare
+from tests.unit.platforms.k8s import making
+
+AT = 1_800_000_000.0
+
+
+def seen(*pods, job=None, at=AT, foreign=(), **status):
+    job = job or making.job(status=status)
+    own = {each["metadata"]["name"]: each for each in pods}
+    return view.View(job=job, site=making.SITE, at=at, pods=own, foreign=frozenset(foreign))
+
+
+def master(**more):
+    return making.pod("ctr-master", making.job(), role="master", **more)
+
+
+def test_a_new_job_gets_a_master_and_all_it_needs_before():
+    prepare, make = mastering.decide(seen()).steps
+    assert isinstance(prepare, Prepare)
+    assert isinstance(make, MakeMaster) and (make.number, make.in_a_row) == (1, 0)
+
+
+def test_a_master_that_runs_is_left_alone():
+    assert mastering.decide(seen(master())).steps == ()
+    assert mastering.condition(seen(master()), False, "").status is True
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_a_masters_pod_that_ends_before_the_job_goes(phase):
+    (step,) = mastering.decide(seen(master(phase=phase))).steps
+    assert isinstance(step, DeletePod) and step.uid == "u-ctr-master"
+
+
+def test_the_next_master_comes_later_each_time_it_does_not_last():
+    made = {"masters": 1, "masterMadeAt": pod_states.stamp(AT - 1), "mastersInARow": 0}
+    *_, make = mastering.decide(seen(**made)).steps
+    assert (make.number, make.in_a_row) == (2, 1)
+    waits = mastering.decide(seen(**made | {"masters": 2, "mastersInARow": 1}))
+    assert waits.steps == () and waits.again_s == pytest.approx(9)
+    much = mastering.decide(seen(**made | {"masters": 30, "mastersInARow": 29}))
+    assert much.again_s == pytest.approx(299)
+    lasted = made | {"masterMadeAt": pod_states.stamp(AT - 601), "mastersInARow": 29}
+    assert mastering.decide(seen(**lasted)).steps
+
+
+def test_what_is_said_while_one_waits_does_not_change_with_the_clock():
+    made = {"masters": 5, "masterMadeAt": pod_states.stamp(AT), "mastersInARow": 4}
+    said = {mastering.condition(seen(at=AT + s, **made), False, "").message for s in (1, 2, 3)}
+    assert len(said) == 1 and "5 in a row did not last" in said.pop()
+
+
+def test_a_master_on_a_node_that_does_not_answer_is_forgotten():
+    (step,) = mastering.decide(seen(master(deleted_at=pod_states.stamp(AT - 31)))).steps
+    assert isinstance(step, DeletePod) and step.grace_s == 0
+    assert mastering.decide(seen(master(deleted_at=pod_states.stamp(AT - 5)))).again_s == pytest.approx(25)
+
+
+def test_a_pod_of_an_earlier_job_of_the_same_name_is_waited_for():
+    decided = mastering.decide(seen(foreign=["ctr-master"]))
+    assert decided.steps == () and decided.again_s
+    assert mastering.condition(seen(foreign=["ctr-master"]), False, "").reason == "NameTaken"
+
+
+def waiting(reason, message):
+    return {"containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "word"),
+    [
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3"}]},
+            "Unschedulable",
+            "0/3",
+        ),
+        (waiting("ImagePullBackOff", "no such image"), "ImagePullBackOff", "no such image"),
+        ({}, "Pending", "waits for a node"),
+    ],
+)
+def test_why_there_is_no_master_yet_is_in_the_jobs_status(status, reason, word):
+    found = seen(master(phase="Pending", **status))
+    change = reporting.job_status(found, reporting.Outcome(), PlanStatus())
+    assert change["phase"] == "Pending" and word in change["message"]
+    condition = next(each for each in change["conditions"] if each["type"] == "MasterRunning")
+    assert (condition["status"], condition["reason"]) == ("False", reason)
+    assert [each.reason for each in reporting.news({}, change)] == [reason]
+
+
+def test_a_master_that_crashes_again_and_again_is_told_with_its_last_line():
+    status = waiting("CrashLoopBackOff", "back-off 5m0s")
+    status["containerStatuses"][0]["lastState"] = {
+        "terminated": {"exitCode": 1, "reason": "Error", "message": "Traceback\nValueError: x"}
+    }
+    said = mastering.condition(seen(master(phase="Running", **status)), False, "")
+    assert said.reason == "CrashLoopBackOff" and said.message.endswith("exit status 1, last line: ValueError: x")
+
+
+def test_a_refusal_of_the_cluster_is_told():
+    change = reporting.job_status(seen(), reporting.Outcome(master_refused="exceeded quota: pods=0"), PlanStatus())
+    assert change["message"] == "no master: exceeded quota: pods=0"
+
+
+def test_the_phase_is_the_masters_once_it_runs():
+    change = reporting.job_status(seen(master(), phase="Running"), reporting.Outcome(), PlanStatus())
+    assert "phase" not in change and "message" not in change
+
+
+def test_nothing_is_written_where_nothing_changed():
+    first = reporting.job_status(seen(master()), reporting.Outcome(), PlanStatus())
+    again = seen(master(), at=AT + 60, job=making.job(status=first))
+    assert reporting.job_status(again, reporting.Outcome(), PlanStatus()) is None
+
+
+def test_a_job_goes_when_its_time_is_over():
+    status = {"phase": "Succeeded", "endedAt": pod_states.stamp(AT - 50)}
+    keep = {"kubernetes": {"keepS": 60}}
+    kept = ending.decide(seen(job=making.job(spec=keep, status=status)))
+    assert kept.steps == () and kept.again_s == pytest.approx(10)
+    (step,) = ending.decide(seen(at=AT + 10, job=making.job(spec=keep, status=status))).steps
+    assert isinstance(step, DeleteJob)
+    assert ending.decide(seen(at=AT + 1e6, job=making.job(status=status))).steps == ()
+
+
+def test_a_job_that_is_stopped_before_it_has_a_master_ends_at_once():
+    stopped = making.job(spec={"stopped": True}, status={"phase": "Pending"})
+    pod = making.pod("ctr-master", stopped, role="master", phase="Pending")
+    assert ending.stopped_early(seen(pod, job=stopped)) and ending.of_stopped(seen(pod, job=stopped)).steps
+    running = making.pod("ctr-master", stopped, role="master")
+    assert not ending.stopped_early(seen(running, job=stopped))
+    assert reporting.stopped_early(stopped, AT)["phase"] == "Stopped"
+
+
+def test_a_spec_that_makes_no_sense_fails_the_job_unless_it_runs():
+    new = reporting.rejected({}, 1, "spec.workers.count: wanted 1 or more", AT)
+    assert (new["phase"], new["conditions"][0]["status"]) == ("Failed", "False")
+    runs = reporting.rejected({"phase": "Running"}, 2, "bad", AT)
+    assert "phase" not in runs and runs["conditions"][0]["message"] == "bad"
