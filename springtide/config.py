@@ -24,6 +24,11 @@ class Settings:
     """The run's `master.json`, which says where the master is now: members that lose their master look here again."""
     host: str = ""
     """Address by which the others reach this process. Empty: that of the interface which faces the master."""
+    node: str = ""
+    """Name of the machine: copies of a server's files are kept on another one. Empty: the kernel's id of its boot."""
+    scratch: str = ""
+    """Folder of this machine for a server's part of checkpoints. Empty: the job's folder where that is seen, else that
+    for temporary files. What outlives the process there, as its next life finds it, need not come from elsewhere."""
     member: str = ""
     """Name of this process in its job, such as worker-0. Empty: made from the process id."""
     incarnation: int = 0

@@ -1,7 +1,8 @@
-"""Copies of another server's segment files, in the folder of the server that is its buddy.
+"""Segment files in the folder of a server, its own and copies of others', as others see them over the wire.
 
 In: the files that another has, and runs of those that are lacking, in order. Out: whole files, each under its name only
-when its bytes and its sum are right. Next: `checkpoint.reader` reads a copy where the file itself is gone.
+when its bytes and its sum are right; and runs of what is there, for whoever has to read it. Next: `checkpoint.reader`
+reads a copy where the file itself is gone.
 """
 
 import os
@@ -75,6 +76,16 @@ class Copies:
             unfinished.rename(path)
         except OSError as error:
             raise errors.DiskFull(f"cannot write to {self._folder}: {error.strerror or error}") from error
+
+    def run(self, name: str, offset: int, length: int) -> tuple[int, bytes]:
+        """Bytes of a file, -1 without one, and a run of it."""
+        try:
+            with open(self._path(name), "rb", buffering=0) as file:
+                return os.fstat(file.fileno()).st_size, os.pread(file.fileno(), min(length, PART_BYTES), offset)
+        except FileNotFoundError:
+            return -1, b""
+        except OSError as error:
+            raise errors.BadInput(f"{name} cannot be read: {error.strerror or error}") from error
 
     def _path(self, name: str) -> pathlib.Path:
         if not NAME.fullmatch(name):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from springtide.checkpoint.manifest import Chain, File, Manifest, Segment, bare
+from springtide.checkpoint.manifest import Chain, File, Manifest, Segment, bare, folder_of
 from springtide.domain.checkpoints import Piece, Written
 
 
@@ -20,6 +20,8 @@ class Covered(NamedTuple):
     files: tuple[File, ...]
     chains: tuple[Chain, ...]
     missing: tuple[int, ...]
+    apart: dict[str, str] = {}  # noqa: RUF012
+    """Folders of servers with disks of their own, and their machines."""
 
 
 def cover(
@@ -52,7 +54,9 @@ def cover(
     missing = tuple(slot for slot in range(slots) if slot not in found)
     copies = {name: f"{one.buddy}/{name}" for one in written if one.buddy for name in one.mirrored}
     listed = tuple(msgspec.structs.replace(file, mirror=copies.get(bare(file.name), "")) for file in files.listed)
-    return Covered(listed, tuple(chains), missing)
+    nodes = [(folder_of(one.file), one.node) for one in written] + [(one.buddy, one.buddy_node) for one in written]
+    used = {folder_of(name) for file in listed for name in (file.name, file.mirror)}
+    return Covered(listed, tuple(chains), missing, {folder: node for folder, node in nodes if node and folder in used})
 
 
 def fits(previous: Manifest | None, life: str, piece: Piece) -> bool:

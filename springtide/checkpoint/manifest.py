@@ -60,9 +60,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     seed: int
     samples: int = 0
+    """Trained by then, says the ledger."""
     step: int = 0
     """Of a bsp group: everything in it is as it was after this step."""
-    """Trained by then, says the ledger."""
+    era: int = 0
+    """Of the ledger when it was noted: how often it had gone back by then."""
     tables: tuple[TableSpec, ...] = ()
     ledger: bytes = b""
     """A `data.notes.BookNote` as msgpack: what was acknowledged by all before the first slot was copied."""
@@ -75,6 +77,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[File, ...] = ()
     chains: tuple[Chain, ...] = ()
     """By slot."""
+    apart: dict[str, str] = {}
+    """Folders of servers, such as server-0, that lie on disks of their own, and the machine of each. The others lie
+    beside the manifest."""
 
     @property
     def name(self) -> str:
@@ -90,6 +95,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def mirrored(self) -> bool:
         """Whether there are two copies of every file."""
         return all(file.mirror for file in self.files)
+
+    @property
+    def outlasts_a_host(self) -> bool:
+        """Whether the loss of any one machine leaves a copy of every file."""
+        return all(self._outlasts(file) for file in self.files)
+
+    def _outlasts(self, file: File) -> bool:
+        node = self.apart.get(folder_of(file.name), "")
+        return not node or (bool(file.mirror) and self.apart.get(folder_of(file.mirror), "") != node)
 
     @property
     def bytes_written(self) -> int:
@@ -121,12 +135,17 @@ def segment_name(life: str, number: int) -> str:
 def without_mirrors(manifest: Manifest) -> Manifest:
     """The same checkpoint, with each file once and all in one folder: as a copy elsewhere has it."""
     files = tuple(File(bare(file.name), file.life, file.size) for file in manifest.files)
-    return msgspec.structs.replace(manifest, files=files)
+    return msgspec.structs.replace(manifest, files=files, apart={})
 
 
 def bare(name: str) -> str:
     """A file's name without the folder of the server that has it."""
     return name.rpartition("/")[2]
+
+
+def folder_of(name: str) -> str:
+    """The folder of the server that has a file; empty: it lies beside the manifest."""
+    return name.rpartition("/")[0]
 
 
 def number_in(name: str) -> int | None:

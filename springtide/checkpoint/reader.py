@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from springtide import _native, errors
-from springtide.checkpoint.manifest import File, Manifest, Segment, decode, name_of, number_of
+from springtide.checkpoint.manifest import File, Manifest, Segment, decode, folder_of, name_of, number_of
 from springtide.checkpoint.places import Place, place_of
 
 
@@ -35,7 +35,7 @@ def latest(where: str | Place, slots: Iterable[int] | None = None) -> Found:
     troubles: list[str] = []
     for number in numbers(place):
         try:
-            manifest = read(place, number)
+            manifest = read(place, number, chosen or None)
             verify(place, manifest, range(manifest.slots) if chosen is None else chosen)
             return Found(manifest, place, tuple(troubles))
         except (errors.BadInput, OSError) as error:
@@ -48,12 +48,27 @@ def numbers(place: Place) -> list[int]:
     return sorted((number for name in place.names() if (number := number_of(name)) is not None), reverse=True)
 
 
-def read(where: str | Place, number: int) -> Manifest:
-    """The manifest of that checkpoint, if its files are there in full; BadInput says what is missing."""
+def read(where: str | Place, number: int, slots: Iterable[int] | None = None) -> Manifest:
+    """The manifest of that checkpoint, if its files are there in full, or those of some slots; BadInput says what is
+    missing.
+    """
+    place = place_of(where) if isinstance(where, str) else where
+    manifest = decode(place.read(name_of(number)))
+    wanted = range(manifest.slots) if slots is None else slots
+    for file in sorted({segment.file for slot in wanted for segment in manifest.chains[slot]}):
+        whole_copy(place, manifest.files[file])
+    return manifest
+
+
+def known(where: str | Place, number: int) -> Manifest:
+    """The manifest of that checkpoint, if those of its files are there in full that lie beside it, not on disks of
+    servers.
+    """
     place = place_of(where) if isinstance(where, str) else where
     manifest = decode(place.read(name_of(number)))
     for file in manifest.files:
-        whole_copy(place, file)
+        if not manifest.apart.keys() & {folder_of(file.name), folder_of(file.mirror)}:
+            whole_copy(place, file)
     return manifest
 
 

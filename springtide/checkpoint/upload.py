@@ -2,7 +2,8 @@
 
 In: `python -m springtide.checkpoint.upload FOLDER URL NUMBER KEEP`, started by `master.uploading`: a process of its own
 with little priority, so that training is not disturbed. Out: one JSON line. Files that are there already are not sent
-again; the last few checkpoints at the URL are kept. Whoever reads there meanwhile sees an older one.
+again, nor those that servers with disks of their own have sent (`checkpoint.upload_part`); the last few checkpoints at
+the URL are kept. Whoever reads there meanwhile sees an older one.
 """
 
 import os
@@ -37,7 +38,7 @@ def upload(folder: pathlib.Path, url: str, number: int, *, keep: int) -> Uploade
     """Send what is missing, publish, drop what is not needed there any more."""
     began = time.monotonic()
     here, there = Folder(folder), Remote(url)
-    mirrored = reader.read(here, number)
+    mirrored = reader.known(here, number)
     manifest = without_mirrors(mirrored)
     present = set(there.names())
     files = size = 0
@@ -66,7 +67,7 @@ def kept_at(there: Remote, newest: Manifest, keep: int) -> list[Manifest]:
 def main(arguments: list[str]) -> int:
     """One upload, and a line that says what became of it."""
     folder, url, number, keep = arguments
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(NICE)
     try:
         done = upload(pathlib.Path(folder), url, int(number), keep=int(keep))
@@ -76,8 +77,8 @@ def main(arguments: list[str]) -> int:
     return 1 if done.error else 0
 
 
-def _end_with_parent() -> None:
-    """Standard input is a pipe that the master holds: when it closes, nobody waits for this any more."""
+def end_with_parent() -> None:
+    """Standard input is a pipe that the parent holds: when it closes, nobody waits for this any more."""
     while os.read(0, 1):
         pass
     os._exit(1)

@@ -217,10 +217,11 @@ def explain(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: 
     epilog="""\b
 Example:
   springtide checkpoints train --json
+  springtide checkpoints s3://bucket/train
 """,
 )
 def checkpoints(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:
-    """The checkpoints of a job: when each began, how large it is, what became of it, where it is."""
+    """The checkpoints of a job, or at a URL: when each began, how large it is, what became of it, where it is."""
     from springtide.cli import checkpoints as verb
 
     return verb.checkpoints(job, folder=folder, as_json=as_json)

@@ -1,6 +1,7 @@
 """`springtide checkpoints`: every checkpoint of a job, a line each: when, how large, what became of it, where it is.
 
-In: the story of a run, and what lies in its folder now. Out: a table of at most 80 columns, `--json` for scripts.
+In: the story of a run and what lies in its folder now, or a URL and what lies there. Out: a table of at most 80
+columns, `--json` for scripts.
 """
 
 import pathlib
@@ -10,7 +11,10 @@ from typing import Any
 
 import msgspec
 
+from springtide import errors
+from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import name_of
+from springtide.checkpoint.places import Place, place_of
 from springtide.cli import jobs
 from springtide.cli.picture import wrap
 from springtide.domain.resources import show_memory
@@ -20,13 +24,38 @@ Event = dict[str, Any]
 
 
 def checkpoints(name: str | None, *, folder: str, as_json: bool) -> int:
-    """Print the checkpoints of a job, the oldest first."""
-    run = jobs.pick(name, folder)
-    found = listed(stories.read(run.files.events))
-    print("\n".join(text(run.job, found)))
+    """Print the checkpoints of a job, or those at a URL, the oldest first."""
+    if name is not None and "://" in name:
+        place = place_of(name)
+        found, job = at_place(place), place.where
+    else:
+        run = jobs.pick(name, folder)
+        found, job = listed(stories.read(run.files.events)), run.job
+    print("\n".join(text(job, found)))
     if as_json:
-        print(msgspec.json.encode({"job": run.job, "checkpoints": found}).decode())
+        print(msgspec.json.encode({"job": job, "checkpoints": found}).decode())
     return 0
+
+
+def at_place(place: Place) -> list[dict[str, Any]]:
+    """What lies at a place, read there: nobody need know the job any more. What cannot be used says why."""
+    found: list[dict[str, Any]] = []
+    for number in sorted(reader.numbers(place)):
+        one: dict[str, Any] = {
+            "number": number, "at": 0.0, "outcome": "damaged", "kind": "", "bytes": 0, "seconds": 0.0, "samples": 0,
+            "where": "", "kept": False, "uploaded": place.where, "mirror": "", "why": "",
+        }  # fmt: skip
+        try:
+            manifest = reader.read(place, number)
+            one |= {
+                "at": manifest.begun_at, "outcome": "complete", "kind": "full" if manifest.full else "incremental",
+                "bytes": manifest.bytes_written, "seconds": manifest.completed_at - manifest.begun_at,
+                "samples": manifest.samples,
+            }  # fmt: skip
+        except (errors.BadInput, OSError) as error:
+            one["why"] = str(error)
+        found.append(one)
+    return found
 
 
 def listed(story: Sequence[Event]) -> list[dict[str, Any]]:

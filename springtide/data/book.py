@@ -274,13 +274,16 @@ class Book(Passes):
         self.changes += 1
         return before - self.samples_done
 
-    def keep(self, note: BookNote) -> None:
-        """A checkpoint that began with this note is complete: nothing that it has as trained can come back."""
+    def keep(self, note: BookNote, *, floors: bool = True) -> None:
+        """A checkpoint that began with this note is complete: nothing that it has as trained can come back.
+
+        With `floors` no other kind of checkpoint is older, such as a copy in storage, that the job may go back to.
+        """
         done = {state.base for state in note.ledgers if Ledger.from_state(state, self.max_failures).over}
         done |= {state.base for state in note.flows if Flow.from_state(state, self.max_failures).over}
         self.changes += not done <= self.kept
         self.kept |= done
-        for state in note.flows:
+        for state in note.flows if floors else ():
             ledger = self.of_shard(state.base)
             self.changes += isinstance(ledger, Flow) and ledger.keep(state, self.keeps)
 

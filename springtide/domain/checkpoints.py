@@ -4,7 +4,7 @@ In: `cli.run` builds the rules. Next: `master.saving` begins checkpoints, `embed
 `checkpoint.cover` puts the parts together.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,6 +39,10 @@ class Written(NamedTuple):
     """The server that has copies of this life's files; empty: none has."""
     mirrored: tuple[str, ...] = ()
     """Names of these files, this one and earlier ones."""
+    node: str = ""
+    """The machine on whose own disk its files lie; empty: in the job's folder, which all see."""
+    buddy_node: str = ""
+    """The same of the buddy's copies."""
 
 
 class Buddy(NamedTuple):
@@ -47,6 +51,8 @@ class Buddy(NamedTuple):
     server: str
     address: str
     """Where it takes them."""
+    node: str = ""
+    """The machine on whose own disk it puts them; empty: into the job's folder."""
 
 
 class ShardRange(NamedTuple):
@@ -63,7 +69,8 @@ class CheckpointRules:
     every_s: float = 0.0
     """Seconds from the begin of one to the begin of the next; 0: none at all."""
     folder: str = ""
-    """Where servers write them. It must outlive the servers and be the same for all. Empty: in the run's folder."""
+    """Where servers write them, as far as they see it; others write to a disk of their own. Empty: in the run's
+    folder."""
     keep: int = 2
     """How many complete ones stay. Two, so that a damaged newest one does not lose the job."""
     url: str = ""
@@ -92,10 +99,15 @@ class CheckpointRules:
         return self.every_s > 0
 
 
-def buddy_of(rank: int, ranks: Collection[int]) -> int | None:
-    """The server that keeps copies of another's files: the next one in the ring of those there are. None: no other."""
-    others = sorted(other for other in ranks if other != rank)
-    return next((other for other in others if other > rank), others[0]) if others else None
+def buddy_of(rank: int, nodes: Mapping[int, str]) -> int | None:
+    """The server that keeps copies of another's files: the next one in the ring of those there are. None: no other.
+
+    `nodes` has the machine of each; one on another machine is preferred.
+    """
+    others = [other for other in nodes if other != rank]
+    elsewhere = [other for other in others if nodes[other] != nodes.get(rank)]
+    ring = sorted(elsewhere or others, key=lambda other: (other < rank, other))
+    return ring[0] if ring else None
 
 
 def newly(before: tuple[ShardRange, ...], now: tuple[ShardRange, ...]) -> list[int]:

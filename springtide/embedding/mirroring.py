@@ -2,7 +2,8 @@
 
 In: what `embedding.saving` has written, and the buddy that the master names with its order. Out: `Written` that names
 the copies; a server listens for them in a thread of its own, at a port that it tells the master with every request for
-orders. Bytes go over the wire, so that buddies may be on different hosts. Next: `checkpoint.copies` keeps them.
+orders. Bytes go over the wire, so that buddies may be on different hosts. Next: `checkpoint.copies` keeps them, and
+gives files away at the same port: to the next life of a server that does not find them on its disk.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ class Mirror:
         except (errors.SpringtideError, OSError) as error:
             why = f"{buddy.server} has no copy: {error}"
         else:
-            return written._replace(buddy=buddy.server, mirrored=names), ""
+            return written._replace(buddy=buddy.server, mirrored=names, buddy_node=buddy.node), ""
         log.warning("no mirror: %s", why)
         return written, why
 
@@ -71,7 +72,7 @@ class Mirror:
 
 
 class Taking:
-    """Takes others' files from the moment it is made until it is closed."""
+    """Takes others' files, and gives away what is in its folder, from the moment it is made until it is closed."""
 
     def __init__(self, folder: pathlib.Path, secret: bytes, host: str, *, certificates: str = "") -> None:
         self._copies, self._turn = Copies(folder), asyncio.Lock()
@@ -105,4 +106,6 @@ class Taking:
                     part = Part(request.offset, request.content, request.last, request.checksum)
                     await asyncio.to_thread(self._copies.take, request.name, part)
                     return messages.Ok()
-        raise errors.BadInput(f"a server takes files of others; {type(request).__name__} is for the master")
+                case messages.ReadFile(name, offset, length):
+                    return messages.FileRun(*await asyncio.to_thread(self._copies.run, name, offset, length))
+        raise errors.BadInput(f"a server takes and gives files; {type(request).__name__} is for the master")

@@ -6,14 +6,21 @@ in the end: one that is damaged is left for an older one, or for a copy of it in
 """
 
 import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from springtide import _native, errors
 from springtide.checkpoint import reader
+from springtide.checkpoint.places import Place
 from springtide.embedding import restoring
 from springtide.rpc import messages
 
 log = logging.getLogger(__name__)
+
+NO_COPY = (
+    ". Files on a disk that only one server sees are lost with it, unless there is a mirror, or a checkpoint URL: "
+    "what is on the disks of the other servers is still there"
+)
 
 
 class Source(NamedTuple):
@@ -27,45 +34,53 @@ class Source(NamedTuple):
     """Of a bsp group: the step after which it was made."""
 
 
-def bring_back(store: _native.Store, wanted: messages.Restore) -> Source:
+def bring_back(store: _native.Store, wanted: messages.Restore, scattered: Place | None = None) -> Source:
     """Import the slots: from the checkpoint that is named, else from the newest one that can be read at all.
 
-    The folder that is named lies in memory where its pages have outlived the server; `fallback` is storage.
+    The folder that is named lies in memory where its pages have outlived the server; `fallback` is storage. Where
+    servers have disks of their own, `scattered` stands for the folder.
     """
+    places: dict[str, str | Place] = {where: where for where in (wanted.where, wanted.fallback) if where}
+    if scattered is not None and wanted.where == scattered.where:
+        places[wanted.where] = scattered
     if not wanted.slots:
-        return _learn_tables(store, wanted)
+        return _learn_tables(store, wanted, places[wanted.where])
     first = Source(wanted.where, wanted.number)
     try:
-        return _import(store, first, wanted)
+        return _import(store, first, wanted, places)
     except (errors.BadInput, OSError) as error:
         troubles = [f"checkpoint {first.number} in {first.where} cannot be used: {error}"]
     log.warning("%s", troubles[0])
     found: list[Source] = []
-    for where in filter(None, (wanted.where, wanted.fallback)):
-        looked = reader.latest(where, wanted.slots)
+    for where, place in places.items():
+        looked = reader.latest(place, wanted.slots)
         troubles += [each for each in looked.troubles if each not in troubles]
         if looked.manifest is not None:
             found.append(Source(where, looked.manifest.number))
     if not found:
-        raise errors.JobFailed("no checkpoint has its slots: " + "; ".join(troubles or ["there is none"]))
+        hint = "" if scattered is None or wanted.fallback else NO_COPY
+        raise errors.JobFailed("no checkpoint has its slots: " + "; ".join(troubles or ["there is none"]) + hint)
     for slot in wanted.slots:
         store.clear_slot(slot)
-    return _import(store, max(found, key=lambda source: source.number), wanted)
+    return _import(store, max(found, key=lambda source: source.number), wanted, places)
 
 
-def _import(store: _native.Store, source: Source, wanted: messages.Restore) -> Source:
-    done = restoring.restore(store, source.where, source.number, wanted.slots)
+def _import(
+    store: _native.Store, source: Source, wanted: messages.Restore, places: Mapping[str, str | Place]
+) -> Source:  # fmt: skip
+    place = places[source.where]
+    done = restoring.restore(store, place, source.number, wanted.slots)
     log.info("restored from checkpoint %d in %s: %s", source.number, source.where, done)
     spared = tuple(f"{file} was read from its mirror: {why}" for file, why in done.spared.items())
     for each in spared:
         log.warning("%s", each)
-    return source._replace(spared=spared, step=reader.read(source.where, source.number).step)
+    return source._replace(spared=spared, step=done.step)
 
 
-def _learn_tables(store: _native.Store, wanted: messages.Restore) -> Source:
+def _learn_tables(store: _native.Store, wanted: messages.Restore, place: str | Place) -> Source:
     """A server without slots has nothing to bring back: the ledger need not go back for it."""
     try:
-        restoring.restore(store, wanted.where, wanted.number, ())
+        restoring.restore(store, place, wanted.number, ())
     except (errors.BadInput, OSError) as error:
         log.warning("checkpoint %d in %s: its tables cannot be read: %s", wanted.number, wanted.where, error)
     return Source("", 0)

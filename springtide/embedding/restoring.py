@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from springtide import _native
 from springtide.checkpoint import reader
-from springtide.checkpoint.places import place_of
+from springtide.checkpoint.places import Place, place_of
 from springtide.embedding.specs import native_spec
 
 
@@ -22,16 +22,19 @@ class Restored(NamedTuple):
     seconds: float
     spared: dict[str, str]
     """Files that were read from their mirrors, and what is wrong with them."""
+    step: int = 0
+    """Of a bsp group: the step after which the checkpoint was made."""
 
     def __str__(self) -> str:
         return f"{self.slots} slots, {self.bytes / 2**20:.1f} MiB in {self.seconds:.2f} s"
 
 
-def restore(store: _native.Store, where: str, number: int, slots: Iterable[int]) -> Restored:
+def restore(store: _native.Store, where: str | Place, number: int, slots: Iterable[int]) -> Restored:
     """Declare the tables of that checkpoint and import these slots; BadInput when it is torn or of another job."""
     began = time.monotonic()
-    place = place_of(where)
-    manifest = reader.read(place, number)
+    place = place_of(where) if isinstance(where, str) else where
+    slots = tuple(slots)
+    manifest = reader.read(place, number, slots)
     for spec in manifest.tables:
         store.declare(native_spec(spec))
     count = size = 0
@@ -41,4 +44,4 @@ def restore(store: _native.Store, where: str, number: int, slots: Iterable[int])
             store.import_slot(image)
             size += len(image)
         count += 1
-    return Restored(count, size, time.monotonic() - began, spared)
+    return Restored(count, size, time.monotonic() - began, spared, manifest.step)

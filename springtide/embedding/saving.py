@@ -1,8 +1,8 @@
 """A server's part of checkpoints: copies the slots it owns into a segment file, on the master's word, while it serves.
 
-In: orders, for which a thread of its own asks the master. Out: a file in the job's folder, and `Saved`, which says
-where each slot lies. Each slot is copied and written by the native store under its own short lock, without the GIL;
-between two slots the thread rests, so that training has the processors. Next: `master.saving`.
+In: orders, for which a thread of its own asks the master. Out: a file in the job's folder or on a disk of its own, and
+`Saved`: where each slot lies. Each slot is copied and written by the native store under its own short lock, without
+the GIL; between two slots the thread rests, so that training has the processors. Next: `master.saving`.
 """
 
 import logging
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from springtide import _native, errors
+from springtide.checkpoint import disks
 from springtide.checkpoint.segments import SegmentWriter
 from springtide.domain.checkpoints import Piece, ShardRange, newly
 from springtide.embedding import mirroring
@@ -64,11 +65,15 @@ class Saver:
         folder: pathlib.Path,
         life: str,
         *,
+        node: str = "",
         mirror: mirroring.Mirror | None = None,
         rest: Callable[[float], object] = time.sleep,
     ) -> None:
+        """`node`: the folder is on this machine's own disk."""
         self._role, self._folder, self._life, self._rest = role, folder, life, rest
-        self._mirror = mirror
+        self._mirror, self._node = mirror, node
+        self._home = life.rpartition(".")[0] if mirror or node else ""
+        """Where there are folders of several servers, that of this one."""
         self._chains: dict[int, Chain] = {}
         """As far as complete checkpoints have them."""
         self._pending: dict[int, Chain] = {}
@@ -81,15 +86,16 @@ class Saver:
         if not order.part:
             self._settle(order.base)
             self._forget(order.forget)
+            if self._node and order.base:
+                disks.sweep(self._folder / self._home, order.needed, order.base)
         pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
-        home = self._mirror.home if self._mirror else ""
         try:
-            with SegmentWriter(self._folder, self._life, order.number, order.part, home=home) as file:
+            with SegmentWriter(self._folder, self._life, order.number, order.part, home=self._home) as file:
                 if order.part:
                     self._write_slots(order, file, pace)
                 else:
                     self._write(order, file, pace)
-                written = file.close()
+                written = file.close()._replace(node=self._node)
         except OSError as error:
             log.warning("checkpoint %d: %s", order.number, error)
             where = f"cannot write to {self._folder}"
@@ -184,15 +190,16 @@ class Pace:
 
 
 def start(
-    saver: Saver, ask: Callable[[messages.Request], messages.Reply], over: threading.Event, takes_copies_at: str = ""
-) -> threading.Thread:
+    saver: Saver, ask: Callable[[messages.Request], messages.Reply], over: threading.Event, takes_copies_at: str = "",
+    node: str = "",
+) -> threading.Thread:  # fmt: skip
     """Save whatever the master orders, in a thread, until the server leaves."""
 
     def attend() -> None:
         term = number = part = 0
         try:
             while not over.is_set():
-                order = ask(messages.SaveRequest(term, number, part, takes_copies_at))
+                order = ask(messages.SaveRequest(term, number, part, takes_copies_at, node))
                 if isinstance(order, messages.Pulse):  # the job is over
                     return
                 if isinstance(order, messages.Save):

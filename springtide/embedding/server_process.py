@@ -7,7 +7,6 @@ plane until the job is over; its counters ride on heartbeats.
 import contextlib
 import logging
 import os
-import pathlib
 import signal
 import sys
 import threading
@@ -16,7 +15,10 @@ from collections.abc import Iterator
 import msgspec
 
 from springtide import config, errors
-from springtide.embedding import mirroring, next_life, saving, slot_loads
+from springtide.checkpoint import disks
+from springtide.checkpoint.places import Place
+from springtide.checkpoint.scattered import Scattered
+from springtide.embedding import copying, mirroring, next_life, saving, slot_loads
 from springtide.embedding.handover import Handing
 from springtide.embedding.serve import ServerRole
 from springtide.rpc import channel, messages
@@ -56,8 +58,8 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
             host=channel.own_host(settings, link),
         )  # fmt: skip
         try:
-            with saves(role, link, welcome, settings, over):
-                serve_job(role, link, welcome, over)
+            with saves(role, link, welcome, settings, over) as scattered:
+                serve_job(role, link, welcome, over, scattered)
         finally:
             role.stop(drain_s=2.0)  # workers have gone by now: nothing more should come
     finally:
@@ -68,24 +70,36 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
 def saves(
     role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, settings: config.Settings,
     over: threading.Event,
-) -> Iterator[None]:  # fmt: skip
-    """Checkpoints, where the job keeps any: written on the master's word, and others' files taken for a mirror."""
-    folder, life = pathlib.Path(welcome.checkpoints), f"{settings.member}.{settings.incarnation}"
+) -> Iterator[Place | None]:  # fmt: skip
+    """Checkpoints, where the job keeps any: written on the master's word, to the job's folder or a disk of its own.
+
+    Others' files are taken for a mirror; files that nobody else sees are given away, and copied to storage. Out: the
+    place to bring slots back from.
+    """
     if not welcome.checkpoints:
-        yield
-    elif not welcome.mirror:
-        saving.start(saving.Saver(role, folder, life), link.ask, over)
-        yield
-    else:
-        secret, host = config.job_secret(settings), channel.own_host(settings, link)
-        mirror = mirroring.Mirror(folder, settings.member, life, secret, certificates=settings.tls)
-        with mirroring.Taking(folder / settings.member, secret, host, certificates=settings.tls) as taking:
-            saving.start(saving.Saver(role, folder, life, mirror=mirror), link.ask, over, taking.address)
-            yield
+        yield None
+        return
+    life, secret, tls = f"{settings.member}.{settings.incarnation}", config.job_secret(settings), settings.tls
+    disk = disks.found(welcome.checkpoints, welcome.mark, scratch=settings.scratch, node=settings.node)
+    mirror, takes_at = None, ""
+    if welcome.mirror:
+        mirror = mirroring.Mirror(disk.folder, settings.member, life, secret, certificates=tls)
+    saver = saving.Saver(role, disk.folder, life, node=disk.node, mirror=mirror)
+    with contextlib.ExitStack() as stack:
+        if mirror or disk.node:
+            own, host = disk.folder / settings.member, channel.own_host(settings, link)
+            takes_at = stack.enter_context(mirroring.Taking(own, secret, host, certificates=tls)).address
+        saving.start(saver, link.ask, over, takes_at, disk.node)
+        if disk.node:
+            log.info("%s is not seen from here: this part of checkpoints is in %s", welcome.checkpoints, disk.folder)
+            copying.start(disk.folder, link.ask, over)
+        scattered = Scattered(welcome.checkpoints, disk.folder, link.ask, secret, certificates=tls)
+        yield stack.enter_context(contextlib.closing(scattered))
 
 
 def serve_job(
-    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, over: threading.Event
+    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, over: threading.Event,
+    scattered: Place | None = None,
 ) -> None:  # fmt: skip
     """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
 
@@ -110,7 +124,7 @@ def serve_job(
     source = next_life.Source("", 0)
     if welcome.restore is not None:
         try:
-            source = next_life.bring_back(role.store, welcome.restore)
+            source = next_life.bring_back(role.store, welcome.restore, scattered)
         except errors.SpringtideError as error:
             link.ask(messages.ServerReady("", error=str(error)))
             raise

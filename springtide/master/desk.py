@@ -268,7 +268,7 @@ class Desk:
                 self.rounds.heard(role, incarnation, request)
                 return messages.Ok()
             case _:
-                raise errors.BadInput(f"a server may not ask for {type(request).__name__}")
+                return await self.rounds.storing.answer(role, request)
 
     async def _from_worker(self, role: Role, holder: Holder, request: messages.Request) -> messages.Reply:
         if self.state.fenced(role, holder.incarnation):

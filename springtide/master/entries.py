@@ -104,6 +104,8 @@ class Keep(Entry, frozen=True):
     """The checkpoint that began with this note is complete."""
 
     note: BookNote
+    floors: bool = True
+    """Whether the job need never go back behind it."""
 
 
 class Resume(Entry, frozen=True):

@@ -113,7 +113,7 @@ class Healing:
 async def noted(where: str, number: int) -> BookNote:
     """How far the job was when that checkpoint began."""
     try:
-        manifest = await asyncio.to_thread(reader.read, where, number)
+        manifest = await asyncio.to_thread(reader.known, where, number)
         return msgspec.msgpack.decode(manifest.ledger, type=BookNote)
     except (OSError, errors.BadInput, msgspec.MsgspecError) as error:
         raise errors.JobFailed(f"the ledger of checkpoint {number} in {where} cannot be read: {error}") from error

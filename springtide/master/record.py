@@ -238,7 +238,7 @@ class Record:
             case entries.Restore():
                 self.book.restore(entry.note)
             case entries.Keep():
-                self.book.keep(entry.note)
+                self.book.keep(entry.note, floors=entry.floors)
             case entries.Resume():
                 self.resume(entry)
             case entries.Halt():

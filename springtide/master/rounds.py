@@ -20,9 +20,11 @@ from springtide.embedding import placement
 from springtide.job import events, rollout
 from springtide.job.nodes import ALIVE, NodeState
 from springtide.master import entries
-from springtide.master.buddies import Buddies
+from springtide.master.buddies import Buddies, server_of
+from springtide.master.copying import Copying
 from springtide.master.doors import Doors
 from springtide.master.saving import Saving
+from springtide.master.storing import Storing, cost_of_a_host
 from springtide.master.uploading import Uploading
 from springtide.rpc import messages
 from springtide.rpc.feeding import PACKAGE_KEY
@@ -36,8 +38,12 @@ class Rounds:
 
     def __init__(self, saving: Saving, doors: Doors, clock: Callable[[], float]) -> None:
         self.saving, self._doors, self._clock = saving, doors, clock
-        self.uploading = Uploading(saving.rules, saving.folder, doors.tell)
         self.buddies = Buddies(saving.rules)
+        self._copying = Copying(saving.rules.url, doors.changed, term=saving.term)
+        self.uploading = Uploading(saving.rules, saving.folder, doors.tell, self._copying, self._uploaded)
+        self.storing = Storing(saving.place, self.buddies, self._copying, lives=self._coming)
+        self._cost = ""
+        """What the loss of a host would cost, as it was told last."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -54,7 +60,9 @@ class Rounds:
     @property
     def trouble(self) -> str:
         """Why the newest one is not complete, or not copied; empty: all is well."""
-        return "; ".join(filter(None, (self.saving.trouble, self.saving.unmirrored, self.uploading.trouble)))
+        alone = self._cost if not self.saving.rules.url and not self.saving.rules.mirror else ""
+        troubles = (self.saving.trouble, self.saving.unmirrored, self.uploading.trouble, alone)
+        return "; ".join(filter(None, troubles))
 
     def resume(self) -> None:
         """The run is new; it may go on from a checkpoint of another."""
@@ -82,10 +90,14 @@ class Rounds:
 
     def take_over(self) -> None:
         """Go on from what the master before has left; it may not have noted its last one any more."""
-        if number := self.saving.take_over():
+        record = self._doors.record
+        if number := self.saving.take_over(record.state.safety.saved or 0, record.book.era):
             why = "the master was replaced meanwhile"
             self._doors.tell("checkpoint", number=number, outcome="abandoned", why=why)
-        if (last := self.saving.last) is not None and last.number != self._doors.record.state.safety.saved:
+        last, saved = self.saving.last, record.state.safety.saved
+        apart = last.apart if last is not None else saved is not None
+        self.buddies.must_all_speak |= bool(apart)  # on their own disks are files of numbers that nobody else knows
+        if last is not None and last.number != saved:
             self._doors.happen(events.Saved(last.number))
 
     def went_back(self, number: int) -> None:
@@ -102,9 +114,16 @@ class Rounds:
         if not saving.rules.on:
             return
         lives = self._check_lives()
+        self._tell_cost(lives)
+        self._copying.look({server_of(life) for life in lives.values()})
         final = record.state.saving_last and saving.round is None and saving.covers(record)
-        on_its_way = self.uploading.look(saving.last, now, final=final, then=self.look)
+        waits = record.book.waits_to_end and saving.unsure and saving.covers(record)
+        first = saving.unsure and not self.uploading.done
+        on_its_way = self.uploading.look(saving.last, now, hurry=final or waits or first)
         saving.pinned = self.uploading.running
+        if waits and not on_its_way:
+            assert saving.last is not None
+            self._end_without(saving.last.number, f"it could not be copied to {saving.rules.url}")
         if record.state.saving_last and saving.round is None and not (final and on_its_way):
             self._last_one()
         begin, hurry = saving.wanted(record, now)
@@ -129,13 +148,17 @@ class Rounds:
     ) -> messages.Save | messages.Wait | messages.Pulse:
         """What a server is to write next; it has dealt with the one that it names."""
         saving, state = self.saving, self._doors.record.state
-        self.buddies.listens(role, incarnation, request.takes_copies_at)
+        self.buddies.listens(role, incarnation, request)
+        saving.passed(request.number)
 
         def order() -> messages.Save | None:
             order = saving.round.order if saving.round is not None else None
             known = (request.term, request.number, request.part)
             new = order is not None and (order.term, order.number, order.part) != known
-            return self.buddies.named(order, role, self._lives()) if new and order is not None else None
+            if not new or order is None:
+                return None
+            kept = [*saving.kept, *([saving.pinned] if saving.pinned else [])]
+            return self.buddies.named(order, role, self._lives(), kept)
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_S):
@@ -178,9 +201,8 @@ class Rounds:
             await asyncio.to_thread(self.saving.withdraw, manifest)
             return  # a server was lost while it was written: the next one begins after it
         note = self.saving.complete(manifest)
-        if note is not None:
-            with self._doors.kept(entries.Keep(note)):
-                self._doors.record.book.keep(note)
+        if note is not None and not self.saving.unsure:
+            self._keep(note, floors=not self.saving.rules.url)
         self._doors.happen(events.Saved(manifest.number))
         self._doors.tell(
             "checkpoint", number=manifest.number, outcome="complete", full=manifest.full,
@@ -207,13 +229,38 @@ class Rounds:
             return
         record = self._doors.record
         if record.book.waits_to_end:
-            self._doors.tell("checkpoint", number=number, outcome="skipped", why="the end of data is told without it")
-            note = record.book.note()
-            with self._doors.kept(entries.Keep(note)):
-                record.book.keep(note)
-            self._doors.changed.turn()
+            self._end_without(number)
         if record.state.saving_last:
             self._doors.happen(events.LastSaved(f"the last checkpoint failed: {why}"))
+
+    def _end_without(self, number: int, why: str = "") -> None:
+        """Nobody should wait for the end of data any longer."""
+        told = "; ".join(filter(None, (why, "the end of data is told without it")))
+        self._doors.tell("checkpoint", number=number, outcome="skipped", why=told)
+        self._keep(self._doors.record.book.note(), floors=True)
+        self._doors.changed.turn()
+
+    def _keep(self, note: BookNote, *, floors: bool) -> None:
+        """What this note has as trained cannot come back; with `floors` the job need never go back behind it."""
+        with self._doors.kept(entries.Keep(note, floors)):
+            self._doors.record.book.keep(note, floors=floors)
+
+    def _uploaded(self, manifest: Manifest | None) -> None:
+        """A checkpoint is at the URL, or could not be copied there."""
+        if manifest is not None:
+            self._keep(self.saving.is_stored(manifest), floors=True)
+            self._doors.changed.turn()
+        self.look()
+
+    def _tell_cost(self, lives: Mapping[int, str]) -> None:
+        """Once all servers have said whether they see the folder: what the loss of a host would mean."""
+        nodes = self.buddies.nodes(lives)
+        cost = cost_of_a_host(self.saving.rules, nodes, len(lives)) if self.buddies.spoken(lives) else self._cost
+        if cost != self._cost:
+            self._cost = cost
+            log.info("%s", cost or "all servers see the job's folder")
+            if cost:
+                self._doors.tell("disks", why=cost, nodes=nodes)
 
     def _last_one(self) -> None:
         """All workers have ended: is there anything that no checkpoint has?"""
@@ -236,6 +283,11 @@ class Rounds:
         elif now is not None and now.era != self._doors.record.book.era:
             self._give_up("the ledger went back meanwhile, for a server that had come after it began", "abandoned")
         return lives
+
+    def _coming(self) -> Mapping[int, str]:
+        """Servers that live, or will again."""
+        servers = rollout.needed(self._doors.record.state.nodes)
+        return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers}
 
     def _lives(self) -> Mapping[int, str]:
         servers = rollout.needed(self._doors.record.state.nodes)

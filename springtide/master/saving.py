@@ -5,6 +5,7 @@ folder when every slot is covered, the last few kept; what that means for the jo
 over finds complete ones in the folder, abandons the one under way and begins another.
 """
 
+import functools
 import logging
 import pathlib
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from springtide import errors
-from springtide.checkpoint import cover, reader, writer
+from springtide.checkpoint import cover, disks, reader, writer
 from springtide.checkpoint.manifest import Manifest, name_of, number_in
 from springtide.checkpoint.places import Folder, place_of
 from springtide.data import returning
@@ -67,6 +68,7 @@ class Round:
             ledger=msgspec.msgpack.encode(note), claims=self.claims, objects=self.objects,
             tables=tuple(spec for _, spec in sorted(self.tables.items())),
             outline=record.shared.get(SHARED_KEY, b""), files=covered.files, chains=covered.chains,
+            apart=covered.apart, era=self.era,
         )  # fmt: skip
 
 
@@ -74,7 +76,7 @@ class Saving:
     """One job's checkpoints. Used from the master's event loop, except `publish`."""
 
     def __init__(self, rules: CheckpointRules, folder: pathlib.Path, *, term: int = 1) -> None:
-        self.rules, self._place, self._term = rules, Folder(folder), term
+        self.rules, self._place, self.term = rules, Folder(folder), term
         self.round: Round | None = None
         self.last: Manifest | None = None
         """The last complete one."""
@@ -86,14 +88,26 @@ class Saving:
         """Why the last complete one is there once only, where a mirror is kept."""
         self.pinned: Manifest | None = None
         """One whose files must stay whatever comes: it is being copied elsewhere."""
+        self.stored = 0
+        """The last one that is at the URL."""
         self._number = rules.numbers_after
         self._next_at = float("-inf")
         self._finished: tuple[ShardRange, ...] = ()
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where servers write."""
+        """Where servers write that see it."""
         return self._place.path
+
+    @property
+    def place(self) -> Folder:
+        """The same, to read from."""
+        return self._place
+
+    @functools.cached_property
+    def mark(self) -> str:
+        """What is written there, so that servers know whether they see it."""
+        return disks.mark(self.folder) if self.rules.on else ""
 
     def begin_empty(self) -> None:
         """The run is new: its folder must not hold another run's checkpoints."""
@@ -109,18 +123,37 @@ class Saving:
                 f"or go on from them with --resume {url}"
             )
 
-    def take_over(self) -> int:
-        """Find what is there already: complete checkpoints of this run, and the number of one that is not; else 0."""
-        for number in reader.numbers(self._place)[: self.rules.keep]:
+    def take_over(self, saved: int, era: int) -> int:
+        """Find what is there already: complete checkpoints of this run, and the number of one that is not; else 0.
+
+        Of those after `saved`, the last that the master before has noted, only one counts that began in this era of
+        the ledger: else slots came back meanwhile that lack what it has as trained, and it was to be withdrawn.
+        """
+        for number in reader.numbers(self._place):
             try:
-                self.kept.insert(0, reader.read(self._place, number))
+                found = reader.known(self._place, number)
+                if number > saved and found.era != era:
+                    self.withdraw(found)
+                elif len(self.kept) < self.rules.keep:
+                    self.kept.insert(0, found)
             except (errors.BadInput, OSError) as error:
                 log.warning("checkpoint %d: %s", number, error)
+        self._number = max(self._number, saved)
         if self.kept:
             self._complete(self.kept[-1])
         taken = [number_in(name.replace(".part", ".seg")) or 0 for name in self._place.names()]
         self._number = max([(before := self._number), *taken])
         return self._number if self._number > before else 0
+
+    def passed(self, number: int) -> None:
+        """A server knows this number from a master before: it is taken."""
+        self._number = max(self._number, number)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the last complete one would not outlast the loss of a host, but will when it is at the URL."""
+        last = self.last
+        return bool(self.rules.url) and last is not None and last.number > self.stored and not last.outlasts_a_host
 
     # ---- beginning ----
 
@@ -133,6 +166,8 @@ class Saving:
             return False, False
         if state.saving_last and self.covers(record):
             return False, False
+        if book.waits_to_end and self.unsure and self.covers(record):
+            return False, False  # it has only to be copied
         if book.waits_to_end or state.saving_last:
             return at >= self._next_at or not self.trouble, True
         assigned = all(holder == DONE for holder in record.once.values())
@@ -158,7 +193,7 @@ class Saving:
         """Note the ledger; what servers copy from now on belongs to this checkpoint. A bsp group is at `step`."""
         self._number += 1
         base = self.last.number if self.last is not None else 0
-        order = messages.Save(self._term, self._number, base, hurry, self._finished)
+        order = messages.Save(self.term, self._number, base, hurry, self._finished)
         self.round = Round(
             order, note or record.book.note(), tuple(record.once), record.objects, time.time(),
             frozenset(lives.values()), step, record.state.generation, record.book.era,
@@ -272,8 +307,17 @@ class Saving:
     def _complete(self, manifest: Manifest) -> None:
         self.last, self.trouble = manifest, ""
         self.last_note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
-        self._finished = finished(self.last_note)
+        if not self.unsure:
+            self._finished = finished(self.last_note)
         self._number = max(self._number, manifest.number)
+
+    def is_stored(self, manifest: Manifest) -> BookNote:
+        """It is at the URL; the note with which it began. What outlasts no host was not to be relied on before."""
+        self.stored = max(self.stored, manifest.number)
+        note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+        if not manifest.outlasts_a_host:
+            self._finished = finished(note)
+        return note
 
 
 def trained(note: BookNote) -> list[tuple[int, int]]:

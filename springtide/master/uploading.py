@@ -1,13 +1,15 @@
 """Copies of checkpoints at a URL: begun now and then, made by a process of its own, one at a time.
 
 In: `master.rounds` says which checkpoint is complete. Out: an event with what became of each, and `trouble` for the
-status. The process (`checkpoint.upload`) ends with the master; half a copy is never seen by a reader.
+status. The process (`checkpoint.upload`) ends with the master; half a copy is never seen by a reader. Files on disks of
+servers are copied by these first (`master.copying`).
 """
 
 import asyncio
 import logging
 import pathlib
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -15,6 +17,7 @@ import msgspec
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.upload import Uploaded
 from springtide.domain.checkpoints import CheckpointRules
+from springtide.master.copying import Copying, Failed, Sum
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +25,13 @@ log = logging.getLogger(__name__)
 class Uploading:
     """One job's uploads."""
 
-    def __init__(self, rules: CheckpointRules, folder: pathlib.Path, tell: Callable[..., None]) -> None:
+    def __init__(
+        self, rules: CheckpointRules, folder: pathlib.Path, tell: Callable[..., None], copying: Copying,
+        then: Callable[[Manifest | None], None],
+    ) -> None:  # fmt: skip
+        """`then` hears which one is at the URL now; None: that could not be."""
         self._rules, self._folder, self._tell = rules, folder, tell
+        self._copying, self._then = copying, then
         self.running: Manifest | None = None
         """Its files must stay until it is copied."""
         self.done = 0
@@ -33,21 +41,28 @@ class Uploading:
         self._next_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def look(self, last: Manifest | None, at: float, *, final: bool, then: Callable[[], None]) -> bool:
+    def look(self, last: Manifest | None, at: float, *, hurry: bool) -> bool:
         """Begin an upload if it is time. Whether the last one is on its way: a job that ends waits for it, once."""
         if self._next_at is None:
             self._next_at = at + self._rules.upload_every_s
         if not self._rules.url or last is None:
             return False
-        wanted = self._tried < last.number and (final or at >= self._next_at)
+        wanted = self._tried < last.number and (hurry or at >= self._next_at)
         if self.running is None and wanted:
             self.running, self._tried, self._next_at = last, last.number, at + self._rules.upload_every_s
-            self._task = asyncio.get_running_loop().create_task(self._upload(last.number, then))
+            self._task = asyncio.get_running_loop().create_task(self._upload(last))
         return self.running is not None
 
-    async def _upload(self, number: int, then: Callable[[], None]) -> None:
+    async def _upload(self, manifest: Manifest) -> None:
+        number, began = manifest.number, time.monotonic()
         try:
+            sent = await self._copying.through(manifest) if manifest.apart else Sum()
             said = await self._process(number)
+            files, size = said.files + sent.files, said.bytes + sent.bytes
+            seconds = time.monotonic() - began
+            said = msgspec.structs.replace(said, files=files, bytes=size, seconds=seconds)
+        except Failed as error:
+            said = Uploaded(number, self._rules.url, error=str(error))
         except (OSError, msgspec.MsgspecError) as error:
             said = Uploaded(number, self._rules.url, error=f"the process that copies it failed: {error}")
         self.running = None
@@ -61,7 +76,7 @@ class Uploading:
                 "uploaded", number=number, outcome="complete", url=said.url, files=said.files, bytes=said.bytes,
                 seconds=round(said.seconds, 3),
             )  # fmt: skip
-        then()
+        self._then(None if said.error else manifest)
 
     async def _process(self, number: int) -> Uploaded:
         arguments = (str(self._folder), self._rules.url, str(number), str(self._rules.keep))

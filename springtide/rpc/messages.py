@@ -13,6 +13,7 @@ from springtide.domain.job import Blame, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import Cut, Seen
+from springtide.rpc import saving
 from springtide.rpc.feeding import DataWorkerReady as DataWorkerReady
 from springtide.rpc.feeding import DataWorkerWelcome as DataWorkerWelcome
 from springtide.rpc.feeding import Feeders as Feeders
@@ -32,9 +33,16 @@ from springtide.rpc.nouns import Report as Report
 from springtide.rpc.nouns import Restore as Restore
 from springtide.rpc.nouns import Servers as Servers
 from springtide.rpc.nouns import SlotsMoved as SlotsMoved
+from springtide.rpc.saving import Copied as Copied
+from springtide.rpc.saving import Copy as Copy
+from springtide.rpc.saving import CopyRequest as CopyRequest
+from springtide.rpc.saving import FileRun as FileRun
+from springtide.rpc.saving import Holders as Holders
+from springtide.rpc.saving import HoldersRequest as HoldersRequest
 from springtide.rpc.saving import Lacks as Lacks
 from springtide.rpc.saving import MirrorFiles as MirrorFiles
 from springtide.rpc.saving import MirrorPart as MirrorPart
+from springtide.rpc.saving import ReadFile as ReadFile
 from springtide.rpc.saving import Save as Save
 from springtide.rpc.saving import Saved as Saved
 from springtide.rpc.saving import SaveRequest as SaveRequest
@@ -55,7 +63,7 @@ from springtide.rpc.together import Formed as Formed
 from springtide.rpc.together import Leave as Leave
 from springtide.rpc.together import Regroup as Regroup
 
-VERSION = 5
+VERSION = 6
 """Raised when a message changes meaning; both sides must have the same."""
 
 
@@ -257,6 +265,8 @@ class ServerWelcome(Message, frozen=True):
     """A next life is told at once."""
     checkpoints: str = ""
     """Folder for its part of checkpoints; empty: none are kept."""
+    mark: str = ""
+    """What the master has written there: a server that does not find it has a disk of its own. Empty: all see it."""
     mirror: bool = False
     """Its files lie in a folder of its own in there, and another server has a copy of each."""
     generation: int = 0
@@ -370,10 +380,7 @@ Request = (
     | Exited
     | Look
     | Scale
-    | SaveRequest
-    | Saved
-    | MirrorFiles
-    | MirrorPart
+    | saving.Requests
     | SlotsMoved
     | StatusRequest
     | Stop
@@ -394,8 +401,7 @@ Reply = (
     | End
     | Found
     | Claimed
-    | Save
-    | Lacks
+    | saving.Replies
     | Outlook
     | JobStatus
     | Refused

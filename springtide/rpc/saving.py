@@ -1,7 +1,8 @@
-"""Messages about checkpoints: what the master orders, what servers have written, and copies that buddies keep.
+"""Messages about checkpoints: what the master orders, what servers have written, copies that buddies keep, and files
+of servers with disks of their own, for whoever needs them.
 
-In: `embedding.saving` and `embedding.mirroring`. Next: `master.rounds` orders and hears; a buddy's own
-`embedding.mirroring` takes copies. All of them are part of `rpc.messages`.
+In: `embedding.saving`, `embedding.mirroring` and `embedding.copying`. Next: `master.rounds` orders and hears; a buddy's
+own `embedding.mirroring` takes copies and gives files away. All of them are part of `rpc.messages`.
 """
 
 from springtide.domain.checkpoints import Buddy, ShardRange, Written
@@ -17,7 +18,9 @@ class SaveRequest(Message, frozen=True):
     """What it has dealt with last."""
     part: int = 0
     takes_copies_at: str = ""
-    """Where it listens for the files of others, for which it is the buddy; empty: it takes none."""
+    """Where it listens for the files of others, for which it is the buddy, and gives files away; empty: nowhere."""
+    node: str = ""
+    """The machine on whose own disk its files lie; empty: it sees the job's folder."""
 
 
 class Save(Message, frozen=True):
@@ -36,6 +39,8 @@ class Save(Message, frozen=True):
     slots: tuple[int, ...] = ()
     buddy: Buddy | None = None
     """Who is to have a copy of what is written, where a mirror is kept and there is another server."""
+    needed: tuple[str, ...] = ()
+    """To a server with a disk of its own: files on it that must stay. What is as old as `base` and not here can go."""
 
 
 class Saved(Message, frozen=True):
@@ -75,3 +80,67 @@ class MirrorPart(Message, frozen=True):
     last: bool = False
     checksum: int = 0
     """With the last one: CRC-32 of the whole file."""
+
+
+class ReadFile(Message, frozen=True):
+    """To whoever has it: a run of a file. The master has manifests, a server segment files. Answered with `FileRun`."""
+
+    name: str
+    offset: int = 0
+    length: int = 0
+    """0: only its size is wanted."""
+
+
+class FileRun(Message, frozen=True):
+    """A run of a file, shorter if the file is."""
+
+    size: int
+    """Of the whole file; -1: there is none."""
+    content: bytes = b""
+
+
+class HoldersRequest(Message, frozen=True):
+    """A server that must bring slots back: which checkpoints are there, and who has their files?"""
+
+
+class Holders(Message, frozen=True):
+    """Servers with disks of their own."""
+
+    numbers: tuple[int, ...]
+    """Checkpoints whose manifests the master has."""
+    addresses: dict[str, str]
+    """By the name of a server: where it gives files away."""
+    awaited: tuple[str, ...] = ()
+    """Servers that have not said it yet, but will."""
+
+
+class CopyRequest(Message, frozen=True):
+    """A server with a disk of its own: which of its files are to be copied to storage? Held until there is an order
+    after that one.
+    """
+
+    after: int = 0
+
+
+class Copy(Message, frozen=True):
+    """Copy these files of yours to a URL."""
+
+    id: int
+    url: str
+    files: tuple[tuple[str, int], ...]
+    """Paths in the server's folder, and bytes."""
+
+
+class Copied(Message, frozen=True):
+    """What became of it."""
+
+    id: int
+    files: int = 0
+    bytes: int = 0
+    lacks: tuple[str, ...] = ()
+    """Files that it has no more."""
+    error: str = ""
+
+
+Requests = SaveRequest | Saved | MirrorFiles | MirrorPart | ReadFile | HoldersRequest | CopyRequest | Copied
+Replies = Save | Lacks | FileRun | Holders | Copy

@@ -56,7 +56,7 @@ def publish(folder, number, written, *, previous=None, ledger=b"ledger"):
     assert not covered.missing
     made = manifest.Manifest(
         job="test", number=number, begun_at=float(number), completed_at=number + 0.5, slots=SLOTS, seed=5,
-        tables=(TABLE,), ledger=ledger, files=covered.files, chains=covered.chains,
+        tables=(TABLE,), ledger=ledger, files=covered.files, chains=covered.chains, apart=covered.apart,
     )  # fmt: skip
     writer.publish(Folder(folder), made)
     return made

@@ -1,6 +1,9 @@
 """What `springtide checkpoints` says."""
 
+import json
+
 from springtide.cli import checkpoints
+from tests.unit.checkpoint import stores
 
 COMPLETE = {"at": 1.5, "event": "checkpoint", "number": 1, "outcome": "complete", "full": True, "bytes": 2**20,
             "seconds": 0.25, "samples": 100, "begun_at": 1.0}  # fmt: skip
@@ -35,3 +38,16 @@ def test_a_copy_that_failed_says_why():
 
 def test_a_job_without_any_says_so():
     assert checkpoints.text("train", []) == ["job train has no checkpoints"]
+
+
+def test_what_lies_at_a_url_is_listed_without_its_job(tmp_path, capsys):
+    store = stores.store()
+    for number in (1, 2):
+        stores.train(store, range(100))
+        stores.publish(tmp_path, number, stores.save(store, tmp_path, number, life=f"server-0.{number}"))
+    (tmp_path / "server-0.2-000002.seg").unlink()
+    assert checkpoints.checkpoints(f"file://{tmp_path}", folder="nowhere", as_json=True) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    first, second = json.loads(last)["checkpoints"]
+    assert (first["number"], first["outcome"], first["kind"]) == (1, "complete", "full")
+    assert second["outcome"] == "damaged" and "server-0.2-000002.seg is missing" in second["why"]

@@ -1,0 +1,87 @@
+"""Whether a server sees the job's folder, or has a disk of its own: the master leaves a mark there, and servers look.
+
+In: the folder and the mark that the master names. Out: a `Disk`: where this server writes its part of checkpoints, and
+the machine it is on, if nobody else can read there. Next: `embedding.saving` writes, `embedding.mirroring` gives away.
+"""
+
+import contextlib
+import os
+import pathlib
+import secrets
+import tempfile
+from collections.abc import Collection
+from typing import NamedTuple
+
+from springtide import errors
+from springtide.checkpoint.copies import NAME
+from springtide.checkpoint.manifest import number_in
+
+MARK = "mark"
+
+
+class Disk(NamedTuple):
+    """Where a server writes."""
+
+    folder: pathlib.Path
+    """That of the job; the server's own files lie in a folder with its name in there, unless all share it."""
+    node: str = ""
+    """The machine, where nobody on another one sees the folder; empty: all see it."""
+
+
+def mark(folder: pathlib.Path) -> str:
+    """The mark of a folder, made if there is none. Empty: it cannot be written, which saving will tell better."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return (folder / MARK).read_text("ascii")
+        except FileNotFoundError:
+            made = secrets.token_hex(8)
+            unfinished = folder / f"{MARK}.{made}"
+            unfinished.write_text(made, "ascii")
+            unfinished.rename(folder / MARK)
+            return made
+    return ""
+
+
+def found(folder: str, marked: str, *, scratch: str = "", node: str = "") -> Disk:
+    """The job's folder, if its mark is seen and no other is given; else one of this machine, for this job alone."""
+    if not scratch and (not marked or _seen(pathlib.Path(folder)) == marked):
+        return Disk(pathlib.Path(folder))
+    base = pathlib.Path(scratch) if scratch else pathlib.Path(tempfile.gettempdir()) / f"springtide-{os.getuid()}"
+    own = base / (marked or "unmarked")
+    try:
+        own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise errors.BadInput(
+            f"this server does not see the job's folder {folder}, and cannot write to {own} either: "
+            f"{error.strerror or error}. Set SPRINGTIDE_SCRATCH to a folder of this machine that it may write to."
+        ) from error
+    return Disk(own, node or machine())
+
+
+def machine() -> str:
+    """The same for all processes of one machine, until it starts again."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return os.uname().nodename
+
+
+def sweep(folder: pathlib.Path, needed: Collection[str], upto: int) -> list[str]:
+    """Remove segment files that no checkpoint needs, of checkpoints up to that number; their names."""
+    gone: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            whole = entry.name.removesuffix(".part").removesuffix(".seg") + ".seg"
+            if NAME.fullmatch(whole) and entry.name not in needed and (number_in(whole) or 0) <= upto:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+                    gone.append(entry.name)
+    return gone
+
+
+def _seen(folder: pathlib.Path) -> str:
+    try:
+        return (folder / MARK).read_text("ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,63 @@
+"""Copies segment files of one server to a URL, where no other process sees the disk that they lie on.
+
+In: `python -m springtide.checkpoint.upload_part FOLDER URL FILES`, started by `embedding.copying`: a process of its own
+with little priority, so that serving does not suffer. FILES is JSON: paths in the folder, and bytes. Out: one JSON
+line. What is there already is not sent again. Nobody sees these files before the master publishes a manifest that names
+them (`checkpoint.upload`).
+"""
+
+import os
+import pathlib
+import sys
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from springtide.checkpoint.manifest import bare
+from springtide.checkpoint.places import Folder, Remote
+from springtide.checkpoint.upload import NICE, end_with_parent
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What became of a server's part."""
+
+    files: int = 0
+    bytes: int = 0
+    """What was sent; files that were there are not counted."""
+    lacks: tuple[str, ...] = ()
+    """Files that are not in the folder, or not whole."""
+    error: str = ""
+
+
+def send(folder: pathlib.Path, url: str, wanted: Sequence[tuple[str, int]]) -> Sent:
+    """Send what is missing there."""
+    here, there = Folder(folder), Remote(url)
+    present = set(there.names())
+    files, size, lacks = 0, 0, []
+    for name, length in wanted:
+        if bare(name) in present and there.size(bare(name)) == length:
+            continue
+        if (here.size(name) or 0) < length:
+            lacks.append(name)
+            continue
+        there.put(folder / name, bare(name), length)
+        files, size = files + 1, size + length
+    return Sent(files, size, tuple(lacks))
+
+
+def main(arguments: list[str]) -> int:
+    """One part, and a line that says what became of it."""
+    folder, url, files = arguments
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    os.nice(NICE)
+    try:
+        done = send(pathlib.Path(folder), url, msgspec.json.decode(files, type=list[tuple[str, int]]))
+    except Exception as error:  # a store's own errors are many: whichever it is, the master tells it
+        done = Sent(error=f"{type(error).__name__}: {error}")
+    print(msgspec.json.encode(done).decode(), flush=True)
+    return 1 if done.error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

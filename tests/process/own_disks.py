@@ -1,0 +1,59 @@
+"""Hosts with disks of their own, on this machine: a server is told a folder and a machine's name, and a next life may
+be told another. The loss of a host is the death of its processes and of its folder.
+"""
+
+import dataclasses
+import pathlib
+import shutil
+
+from springtide.domain.cluster import Role, RoleKind
+from springtide.platforms.agent import Agent
+from springtide.platforms.local import LocalPlatform
+from springtide.testing.cluster import LocalCluster
+
+
+class Cluster(LocalCluster):
+    """A job whose servers are on such hosts."""
+
+    def __init__(self, hosts, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self._hosts = hosts
+
+    async def _work(self):
+        self._platform = Platform(self.files, self._hosts)
+        self._agent = Agent(self._plan, self.files, self._platform)
+        return await self._agent.run(self._look)
+
+
+class Hosts:
+    """Where each server is."""
+
+    def __init__(self, folder):
+        self.folder, self.of = pathlib.Path(folder), {}
+
+    def of_server(self, name):
+        """Its host: one of its own, unless it was moved."""
+        return self.of.setdefault(name, f"host-of-{name}-0")
+
+    def lose(self, job, *roles, master=False):
+        """A host is lost with its server and others; the server's next life is on another one."""
+        server, before = roles[0], self.of_server(roles[0])
+        self.of[server] = f"host-of-{server}-{int(before.rpartition('-')[2]) + 1}"
+        for role in [*roles, *(["master"] if master else [])]:
+            job.kill(role)
+        shutil.rmtree(self.folder / before, ignore_errors=True)
+
+
+class Platform(LocalPlatform):
+    """Starts servers with the settings of their hosts."""
+
+    def __init__(self, files, hosts):
+        super().__init__(files)
+        self._hosts = hosts
+
+    def start(self, launch, on_exit):
+        if launch.life.role.kind is RoleKind.SERVER:
+            host = self._hosts.of_server(str(Role(RoleKind.SERVER, launch.life.role.rank)))
+            own = {"scratch": str(self._hosts.folder / host), "node": host}
+            launch = dataclasses.replace(launch, settings={**launch.settings, **own})
+        return super().start(launch, on_exit)

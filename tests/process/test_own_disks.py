@@ -1,0 +1,133 @@
+"""Hosts that share no disk are lost, with their servers, workers and masters: every count is exact."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from springtide.checkpoint import reader
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec, Phase
+from tests.process import counting, own_disks, running
+
+pytestmark = pytest.mark.process
+
+BATCH, SEED = 32, 20261116
+
+
+def ready(job, role):
+    return [event for event in job.story if event["event"] == "ready" and event["role"] == role]
+
+
+def begin(folder, seed, *, batches, servers=2, workers=2, pause=0.01, **rules):
+    """A job that counts, and the hosts of its servers."""
+    print("seed", seed)
+    ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)
+    script = counting.write(folder, ids)
+    spec = JobSpec(
+        name="counts", workers=workers, servers=servers, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0, slots=128,
+        seed=seed, checkpoints=CheckpointRules(every_s=0.5, **rules),
+    )  # fmt: skip
+    hosts = own_disks.Hosts(folder / "hosts")
+    arguments = [folder, 1, BATCH, pause]
+    return ids, hosts, own_disks.Cluster(hosts, script, arguments, spec=spec, folder=folder / "runs")
+
+
+def said(*command, folder):
+    """What a command that goes well prints."""
+    with running.springtide(*command, folder=folder) as running_command:
+        code, out = running_command.finish()
+    assert code == 0, out
+    return out
+
+
+def wait_back(job, role, before):
+    job.until(lambda _: len(ready(job, role)) > before or job.over)
+
+
+@pytest.mark.timeout(240)
+def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_over_the_network(tmp_path):
+    ids, hosts, cluster = begin(tmp_path, SEED, batches=180, mirror=True)
+    with cluster as job:
+        job.until(lambda status: status.checkpoint >= 2)
+        before = len(ready(job, "server-1"))
+        hosts.lose(job, "server-1", "worker-1")
+        wait_back(job, "server-1", before)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    back = ready(job, "server-1")[-1]
+    assert back["checkpoint"] and "was read from its mirror" in back["mirror"], back
+    assert not list(job.files.checkpoints.rglob("*.seg")), "nobody has seen the job's folder"
+    wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
+    assert not wrong, wrong
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_goes_on_from_there(tmp_path):
+    url = f"file://{tmp_path}/copies"
+    ids, hosts, cluster = begin(tmp_path, SEED, batches=500, url=url, upload_every_s=1.5)
+    with cluster as job:
+        job.until(lambda status: status.uploaded >= 2)
+        before = len(ready(job, "server-0"))
+        hosts.lose(job, "server-0", "worker-0", master=True)
+        wait_back(job, "server-0", before)
+        job.stop()
+        status = job.wait()
+    assert status.phase is Phase.STOPPED, status
+    assert ready(job, "server-0")[-1]["where"] == url
+    last = reader.latest(url).manifest
+    assert last.samples == status.samples < len(ids) and not last.apart, "the last one is there when the job is over"
+    listed = json.loads(said("checkpoints", url, "--json", folder=tmp_path)[-1])
+    assert [one["outcome"] for one in listed["checkpoints"]] == ["complete", "complete"]
+    assert listed["checkpoints"][-1]["number"] == last.number
+    said("export", url, str(tmp_path / "export"), folder=tmp_path)
+    arguments = ["--", ".", "1", str(BATCH), "0"]
+    said("run", "count.py", "--servers", "3", "--resume", url, *arguments, folder=tmp_path)
+    wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
+    assert not wrong, wrong
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_with_no_copy_anywhere_a_process_comes_back_from_its_disk_and_a_lost_host_ends_the_job_clearly(tmp_path):
+    _, hosts, cluster = begin(tmp_path, SEED, batches=2000)
+    with cluster as job:
+        job.until(lambda status: status.checkpoint >= 2)
+        assert "the job would be lost" in job.status.checkpoint_trouble
+        before = len(ready(job, "server-1"))
+        job.kill("server-1")
+        wait_back(job, "server-1", before)
+        assert ready(job, "server-1")[-1]["checkpoint"] and job.status.phase is Phase.RUNNING
+        saved = job.status.checkpoint
+        job.until(lambda status: status.checkpoint > saved)
+        hosts.lose(job, "server-1")
+        status = job.wait()
+    assert status.phase is Phase.FAILED and "a mirror, or a checkpoint URL" in status.why, status
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(700, 706))
+def test_hosts_processes_and_masters_lost_one_after_the_other_lose_and_repeat_nothing(tmp_path, seed):
+    chance = random.Random(seed)
+    kept = {"mirror": True} if seed % 3 == 0 else {"url": f"file://{tmp_path}/copies", "upload_every_s": 1.0}
+    kept |= {"mirror": True} if seed % 3 == 1 else {}
+    ids, hosts, cluster = begin(tmp_path, seed, batches=2500, servers=3, **kept)
+    with cluster as job:
+        for _ in range(6):
+            saved, copied = job.status.checkpoint, job.status.uploaded
+            job.until(lambda status, saved=saved, copied=copied: status.checkpoint >= saved + 2
+                      and (status.uploaded > copied or "url" not in kept))  # fmt: skip
+            role = f"server-{chance.randrange(3)}"
+            before = len(ready(job, role))
+            if chance.random() < 0.3:
+                job.kill(role)
+            else:
+                hosts.lose(job, role, f"worker-{chance.randrange(2)}", master=chance.random() < 0.4)
+            wait_back(job, role, before)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
+    assert not wrong, wrong

@@ -1,0 +1,37 @@
+"""A server's part of a copy: what is missing at the URL is sent, what it does not have is said."""
+
+import json
+import subprocess
+import sys
+
+from springtide.checkpoint import upload_part
+from springtide.embedding import copying
+from springtide.rpc import messages
+
+FILES = (("server-0/server-0.0-000001.seg", 4), ("server-0/server-0.0-000002.seg", 4), ("server-0/gone.seg", 4))
+
+
+def fill(folder):
+    (folder / "server-0").mkdir(parents=True)
+    (folder / FILES[0][0]).write_bytes(b"0001")
+    (folder / FILES[1][0]).write_bytes(b"0002")
+    return folder
+
+
+def test_only_what_is_missing_is_sent(tmp_path):
+    folder, url = fill(tmp_path / "disk"), f"file://{tmp_path}/copy"
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "server-0.0-000001.seg").write_bytes(b"0001")
+    (tmp_path / "copy" / "server-0.0-000002.seg").write_bytes(b"torn off"[:3])
+    done = upload_part.send(folder, url, FILES)
+    assert done == upload_part.Sent(1, 4, (FILES[2][0],))
+    assert (tmp_path / "copy" / "server-0.0-000002.seg").read_bytes() == b"0002"
+
+
+def test_a_server_has_it_done_by_a_process_and_tells_what_became_of_it(tmp_path):
+    folder = fill(tmp_path / "disk")
+    said = copying.send(folder, messages.Copy(7, f"file://{tmp_path}/copy", FILES))
+    assert said == messages.Copied(7, 2, 8, (FILES[2][0],))
+    command = [sys.executable, "-m", "springtide.checkpoint.upload_part", str(folder), "nonsense://there", "[]"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert "nonsense" in json.loads(process.stdout.read())["error"] and process.wait() == 1

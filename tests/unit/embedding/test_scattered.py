@@ -1,0 +1,143 @@
+"""Servers with disks of their own: the next life of one reads what it lacks from the others, over real sockets."""
+
+import contextlib
+import shutil
+
+import pytest
+
+from springtide import errors
+from springtide.checkpoint import reader, scattered
+from springtide.checkpoint.disks import Disk
+from springtide.checkpoint.places import Folder
+from springtide.domain.checkpoints import Buddy
+from springtide.embedding import mirroring, next_life, saving
+from springtide.embedding.next_life import Source
+from springtide.rpc import messages
+from tests.unit.checkpoint import stores
+
+SECRET = b"of this job"
+OWN = tuple(range(1, stores.SLOTS, 2))  # slots of server-1
+
+
+class Role:
+    """A server that owns the slots of one parity."""
+
+    def __init__(self, rank):
+        self.store, self.hurried = stores.store(), False
+        self.owns = lambda slot: slot % 2 == rank
+        stores.train(self.store, range(500), batch=(0, 1, 0, 4))
+
+
+class Hosts:
+    """Two servers on two machines, and a master that has the manifests."""
+
+    def __init__(self, folder, *, mirror):
+        self.master = Folder(folder / "master")
+        self.disks = [Disk(folder / f"host-{rank}", f"node-{rank}") for rank in (0, 1)]
+        self.roles, self.manifest, self.awaited = [Role(0), Role(1)], None, ()
+        self.taking = [mirroring.Taking(disk.folder / f"server-{rank}", SECRET, "127.0.0.1")
+                       for rank, disk in enumerate(self.disks)]  # fmt: skip
+        self.addresses = {f"server-{rank}": taking.address for rank, taking in enumerate(self.taking)}
+        self.savers = [self.saver(rank, mirror=mirror) for rank in (0, 1)]
+
+    def saver(self, rank, *, mirror):
+        disk, life = self.disks[rank], f"server-{rank}.0"
+        kept = mirroring.Mirror(disk.folder, f"server-{rank}", life, SECRET) if mirror else None
+        return saving.Saver(self.roles[rank], disk.folder, life, node=disk.node, mirror=kept, rest=lambda _: None)
+
+    def save(self, number, needed=None):
+        base = self.manifest.number if self.manifest else 0
+        written = []
+        for rank in (0, 1):
+            other = f"server-{1 - rank}"
+            buddy = Buddy(other, self.addresses[other], f"node-{1 - rank}")
+            kept = tuple(f"server-{rank}.0-{n:06d}.seg" for rank in (0, 1) for n in range(number))
+            order = messages.Save(1, number, base, buddy=buddy, needed=kept if needed is None else needed)
+            written.append(self.savers[rank].save(order).written)
+        self.manifest = stores.publish(self.master.path, number, written, previous=self.manifest)
+
+    def ask(self, request):
+        """The master."""
+        if isinstance(request, messages.HoldersRequest):
+            return messages.Holders(tuple(reader.numbers(self.master)), self.addresses, self.awaited)
+        size = self.master.size(request.name)
+        if size is None:
+            return messages.FileRun(-1)
+        return messages.FileRun(size, self.master.read(request.name, request.offset, min(request.length, 100)))
+
+    def bring_back(self, number, *, host, fallback=""):
+        """The next life of server-1 on some host: where its slots came from, and what is in them."""
+        place = scattered.Scattered("the job's folder", host, self.ask, SECRET)
+        with contextlib.closing(place):
+            store = stores._native.Store(slots=stores.SLOTS, seed=5)
+            source = next_life.bring_back(store, messages.Restore("the job's folder", number, OWN, fallback), place)
+        return source, part(store)
+
+
+def part(store):
+    return [sorted((key, tuple(row)) for key, row in zip(*map(list, store.scan(stores.TABLE.id, slot)), strict=True))
+            for slot in OWN], [store.applied(slot) for slot in OWN]  # fmt: skip
+
+
+@pytest.fixture
+def hosts(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(scattered, "CONNECT_S", 0.5)
+    made = Hosts(tmp_path, mirror=getattr(request, "param", True))
+    with contextlib.ExitStack() as stack:
+        for taking in made.taking:
+            stack.enter_context(taking)
+        yield made
+
+
+def test_on_the_same_host_it_reads_its_own_disk_and_what_moved_from_others(hosts):
+    hosts.save(1)
+    manifest = hosts.manifest
+    assert manifest.apart == {"server-0": "node-0", "server-1": "node-1"} and manifest.outlasts_a_host
+    source, found = hosts.bring_back(1, host=hosts.disks[1].folder)
+    assert source == Source("the job's folder", 1) and found == part(hosts.roles[1].store)
+
+
+def test_on_another_host_it_reads_its_buddys_copies_of_all_checkpoints_that_follow_each_other(hosts, tmp_path):
+    hosts.save(1)
+    stores.train(hosts.roles[1].store, range(300, 900), batch=(0, 2, 0, 4))
+    hosts.save(2)
+    shutil.rmtree(hosts.disks[1].folder)
+    source, found = hosts.bring_back(2, host=tmp_path / "another")
+    assert source.number == 2 and found == part(hosts.roles[1].store)
+    assert source.spared and all("was read from its mirror" in each for each in source.spared)
+
+
+@pytest.mark.parametrize("hosts", [False], indirect=True)
+def test_without_a_mirror_it_goes_back_to_storage_or_says_what_is_lacking(hosts, tmp_path):
+    hosts.save(1)
+    assert not hosts.manifest.outlasts_a_host
+    whole = stores.store()
+    stores.train(whole, range(200))
+    stores.publish(tmp_path / "url", 7, stores.save(whole, tmp_path / "url", 7, life="server-9.0"))
+    hosts.addresses = {}
+    source, found = hosts.bring_back(1, host=tmp_path / "another", fallback=f"file://{tmp_path}/url")
+    assert source == Source(f"file://{tmp_path}/url", 7) and found == part(whole)
+    with pytest.raises(errors.JobFailed, match=r"server-1.0-000001.seg is missing.* a mirror, or a checkpoint URL"):
+        hosts.bring_back(1, host=tmp_path / "another")
+
+
+def test_a_server_that_has_not_said_yet_where_it_gives_files_away_is_waited_for(hosts, tmp_path, monkeypatch):
+    hosts.save(1)
+    shutil.rmtree(hosts.disks[1].folder)
+    told, hosts.addresses, hosts.awaited = hosts.addresses, {"server-1": hosts.addresses["server-1"]}, ("server-0",)
+
+    def say(_):
+        hosts.addresses, hosts.awaited = told, ()
+
+    monkeypatch.setattr(scattered.time, "sleep", say)
+    source, found = hosts.bring_back(1, host=tmp_path / "another")
+    assert source.number == 1 and found == part(hosts.roles[1].store)
+
+
+def test_a_server_sweeps_its_own_disk_of_what_the_master_does_not_need(hosts):
+    for number in (1, 2, 3):
+        for role in hosts.roles:
+            stores.train(role.store, range(900), value=float(number))
+        hosts.save(number, needed=("server-1.0-000001.seg",) if number == 3 else None)
+    left = sorted(path.name for path in (hosts.disks[1].folder / "server-1").iterdir())
+    assert left == ["server-0.0-000003.seg", "server-1.0-000001.seg", "server-1.0-000003.seg"]

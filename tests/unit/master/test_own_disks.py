@@ -1,0 +1,205 @@
+"""Servers with disks of their own: who copies to storage, when a checkpoint counts, what a new master knows."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+
+import msgspec
+import pytest
+
+from springtide.checkpoint import reader
+from springtide.checkpoint.manifest import encode
+from springtide.checkpoint.places import place_of
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.embedding import copying, saving
+from springtide.master import desk
+from springtide.master.saving import Saving
+from springtide.master.storing import cost_of_a_host
+from springtide.rpc import messages
+from springtide.telemetry.events import EventLog
+from tests.unit.master.test_rounds import RULES, with_job
+
+
+def apart(job, tmp_path):
+    """From now on its servers write to disks of their own."""
+    for rank, server in enumerate(job.servers):
+        server.disk = tmp_path / f"host-{rank}"
+        server.saver = saving.Saver(server, server.disk, f"server-{rank}.0", node=f"n{rank}", rest=lambda _: None)
+
+
+async def speak(job, rank, number=0):
+    """A server asks for orders."""
+    request = messages.SaveRequest(1, number, 0, f"host:{rank}", f"n{rank}")
+    return await job.ask(f"server-{rank}", request)
+
+
+async def save(job):
+    """A checkpoint by all servers."""
+    for rank, server in enumerate(job.servers):
+        order = await asyncio.wait_for(speak(job, rank), 5)
+        await job.ask(f"server-{rank}", server.saver.save(order))
+    await job.published()
+
+
+async def copy(job, *ranks, break_off=""):
+    """Servers do what they are asked to copy; until the master has dealt with it."""
+    for rank in ranks or range(len(job.servers)):
+        order = await asyncio.wait_for(job.ask(f"server-{rank}", messages.CopyRequest()), 5)
+        said = messages.Copied(order.id, error=break_off) if break_off else copying.send(job.servers[rank].disk, order)
+        await job.ask(f"server-{rank}", said)
+    await asyncio.wait_for(job.master.rounds.uploading._task, 30)
+
+
+async def all_trained(job, tmp_path):
+    """Of two checkpoints the first, which began with training, is in storage; the second has all of it."""
+    apart(job, tmp_path)
+    await job.train(shards=4)
+    await save(job)
+    await copy(job)
+    job.tick()
+    await save(job)
+
+
+def stored(tmp_path):
+    return dataclasses.replace(RULES, url=f"file://{tmp_path}/copy", upload_every_s=600.0)
+
+
+def story(job, kind):
+    lines = (job.folder.parent / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def test_the_first_one_is_copied_at_once_by_the_servers_and_published_by_the_master(tmp_path):
+    async def test(job):
+        apart(job, tmp_path)
+        await job.train()
+        job.tick()
+        await save(job)
+        assert job.outcomes == [(1, "complete")] and job.master.rounds.saving.unsure
+        assert not reader.numbers(place_of(f"file://{tmp_path}/copy")), "half a copy is never seen"
+        await copy(job)
+        found = reader.latest(f"file://{tmp_path}/copy").manifest
+        assert found.number == 1 and not found.apart and len(found.files) == 2
+        assert story(job, "uploaded")[0]["files"] == 2 and not job.master.rounds.saving.unsure
+        assert job.master.status().uploaded == 1
+
+    with_job(test, tmp_path, rules=stored(tmp_path))
+
+
+def test_identities_are_forgotten_and_ends_are_told_only_when_it_is_in_storage(tmp_path):
+    async def test(job):
+        await all_trained(job, tmp_path)
+        book, rounds = job.master.record.book, job.master.rounds
+        assert book.waits_to_end and rounds.saving._finished == ((0, 1),)
+        job.tick(1)
+        assert rounds.saving.round is None, "it has only to be copied"
+        await copy(job)
+        assert not book.waits_to_end and rounds.saving._finished == ((0, 4),)
+        assert reader.latest(f"file://{tmp_path}/copy").manifest.number == 2
+
+    with_job(test, tmp_path, rules=stored(tmp_path))
+
+
+def test_an_end_of_data_does_not_wait_for_storage_that_cannot_be_had(tmp_path):
+    async def test(job):
+        await all_trained(job, tmp_path)
+        await copy(job, 0, break_off="AccessDenied")
+        assert not job.master.record.book.waits_to_end
+        assert "could not be copied" in job.told()[-1]["why"] and job.told()[-1]["outcome"] == "skipped"
+        assert "AccessDenied" in job.master.status().checkpoint_trouble
+
+    with_job(test, tmp_path, rules=stored(tmp_path))
+
+
+def test_a_server_that_is_lost_while_it_copies_fails_that_copy_and_says_which_file(tmp_path):
+    async def test(job):
+        apart(job, tmp_path)
+        await job.train()
+        job.tick()
+        await save(job)
+        await asyncio.wait_for(job.ask("server-0", messages.CopyRequest()), 5)
+        (job.servers[1].disk / "server-1" / "server-1.0-000001.seg").unlink()
+        await copy(job)
+        assert "server-1/server-1.0-000001.seg: no server has it any more" in story(job, "uploaded")[0]["why"]
+
+    with_job(test, tmp_path, rules=stored(tmp_path))
+
+
+def successor(job):
+    """The checkpoints of a master that takes over."""
+    with contextlib.closing(EventLog(job.folder.parent / "events.jsonl")) as log:
+        made = desk.Desk(job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, term=2))
+        made.take_over()
+        return made.rounds
+
+
+def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to_speak(tmp_path):
+    async def test(job):
+        apart(job, tmp_path)
+        await job.train()
+        job.tick()
+        await save(job)
+        job.tick(31)
+        with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as log:
+            successor = desk.Desk(job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, term=2))
+            successor.take_over()
+            assert successor.rounds.saving.last.number == 1, "though it sees none of its files"
+            job.master = successor
+            asking = [asyncio.create_task(speak(job, 0, number=5))]
+            await asyncio.sleep(0)
+            job.tick()
+            assert successor.rounds.saving.round is None
+            asking.append(asyncio.create_task(speak(job, 1)))
+            await asyncio.sleep(0)
+            job.tick()
+            orders = await asyncio.gather(*asking)
+            assert [(order.number, order.base, order.needed) for order in orders] == [
+                (6, 1, (f"server-{rank}.0-000001.seg",)) for rank in (0, 1)
+            ]
+
+    with_job(test, tmp_path)
+
+
+def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_back(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        place, record = job.master.rounds.saving.place, job.master.record
+        late = msgspec.structs.replace(job.master.rounds.saving.last, number=2, era=record.book.era)
+        place.write(late.name, encode(late))
+        assert successor(job).saving.last.number == 2, "it was complete, and nobody could note it any more"
+        place.write(late.name, encode(msgspec.structs.replace(late, number=2, era=record.book.era + 1)))
+        record.state.safety.saved = 1
+        assert successor(job).saving.last.number == 1 and reader.numbers(place) == [1]
+
+    with_job(test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rules", "nodes", "said"),
+    [
+        ({}, {}, ""),
+        ({}, {"server-0": "a", "server-1": "b"}, "the job would be lost"),
+        ({"mirror": True}, {"server-0": "a", "server-1": "b"}, "from the copies of another server"),
+        ({"mirror": True}, {"server-0": "a", "server-1": "a"}, "all on one machine"),
+        ({"url": "s3://b"}, {"server-0": "a"}, "from s3://b, at most 600 s back"),
+    ],
+)
+def test_what_a_lost_host_would_cost_is_said(rules, nodes, said):
+    told = cost_of_a_host(CheckpointRules(every_s=1.0, **rules), nodes, 2)
+    assert said in told if said else told == ""
+
+
+def test_it_is_said_in_the_story_once_all_have_spoken(tmp_path):
+    async def test(job):
+        apart(job, tmp_path)
+        await job.train()
+        job.tick()
+        await save(job)
+        job.tick()
+        assert [event["nodes"] for event in story(job, "disks")] == [{"server-0": "n0", "server-1": "n1"}]
+        assert "the job would be lost" in job.master.status().checkpoint_trouble
+
+    with_job(test, tmp_path)
