@@ -81,6 +81,8 @@ class JobSpec:
     recovery: Recovery = "exact"
     """When a server is lost: "exact", what its slots have lost is trained again; "partial", its slots go back to the
     checkpoint and nothing is trained again."""
+    gang: bool = False
+    """Whether nobody trains before all first workers are there, or known to find no place."""
     join_s: float = 300.0
     """A role that has not joined after so long fails the job."""
     relaunches: int = 5

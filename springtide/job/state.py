@@ -208,7 +208,7 @@ class JobState:
         if node.state is NodeState.EXPECTED:
             node.move(NodeState.JOINED, at=at, why="called in")
             node.pid = event.pid
-            self._run_if_ready(at)
+            self.run_if_ready(at)
         elif node.pid != event.pid:
             raise errors.BadInput(f"a second {node.role} wants to join; the first is {node.state}")
         node.heard_at = at
@@ -222,7 +222,7 @@ class JobState:
         node.address, node.coming = address, False
         if not self.safety.placed:
             return self.place(at)
-        self._run_if_ready(at)
+        self.run_if_ready(at)
         rollout.drain_surplus(self.nodes, self.servers_wanted, at)
         return [actions.Returned(node.role, node.incarnation, address)]
 
@@ -230,16 +230,18 @@ class JobState:
         """Give the servers their slots, if all that are to come are there."""
         if not rollout.all_ready(self.nodes):
             return []
-        self._run_if_ready(at)
+        self.run_if_ready(at)
         self.safety.placed = True
         return [actions.PlaceSlots(tuple(server.address for server in self.of_kind(RoleKind.SERVER)))]
 
-    def _run_if_ready(self, at: float) -> None:
+    def run_if_ready(self, at: float) -> None:
+        """Begin, if all that must be there are."""
         if self.phase is not Phase.STARTING:
             return
-        joined = any(node.state is NodeState.JOINED for node in self.of_kind(RoleKind.WORKER))
-        if joined and rollout.all_ready(self.nodes):
-            self._move(Phase.RUNNING, "all servers are ready and a worker has joined")
+        joined = [node.state is NodeState.JOINED for node in self.of_kind(RoleKind.WORKER) if node.active]
+        if any(joined) and (all(joined) or not self.spec.gang) and rollout.all_ready(self.nodes):
+            who = "all workers have" if self.spec.gang else "a worker has"
+            self._move(Phase.RUNNING, f"all servers are ready and {who} joined")
             for node in self.nodes.values():
                 node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
 

@@ -78,6 +78,15 @@ def again(state: "JobState", *, at: float) -> list[events.Event]:
     return found
 
 
+def words(short: Short, *, at: float) -> str:
+    """What is missing, for people; empty: nothing is."""
+    if not short.any:
+        return ""
+    counts = (("worker", short.workers), ("server", short.servers), ("data worker", short.data_workers))
+    missing = " and ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts if count)
+    return f"{missing} fewer than wanted: {short.why}; asks for room again in {max(0.0, short.again_at - at):.0f} s"
+
+
 def note(state: "JobState", node: Node, ended: RoleExit, at: float, **missing: int) -> str:
     """Remember what is missing; the reason, and when it is asked for again, for the story."""
     short = state.short
@@ -102,6 +111,7 @@ def _without_worker(state: "JobState", node: Node, ended: RoleExit, at: float) -
     state.workers = max(state.planned.extra + 1, state.workers - 1)  # those whose script has ended may not be counted
     state.planned.changed(at, planned=False, asked="workers")
     why = str(ended) if node.low else note(state, node, ended, at, workers=1)
+    state.run_if_ready(at)
     what = f"go on with {state.workers} worker{'' if state.workers == 1 else 's'}, without {node.role}"
     return [actions.Fence(node.role, node.incarnation, str(ended)), state.decide(what, why), *state.settle()]
 

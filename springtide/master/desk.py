@@ -371,4 +371,5 @@ class Desk:
             self._changed.turn()
             self._forming.gather()
         if self.state.phase is not before:
+            self._changed.turn()
             self.tell("phase", phase=self.state.phase, why=self.state.why, samples=self._tally.samples)

@@ -5,6 +5,7 @@ machine hears of it (`events.Joined`), and the story.
 """
 
 from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.job import Phase
 from springtide.job import events
 from springtide.job.nodes import NodeState
 from springtide.master.doors import Doors
@@ -42,7 +43,10 @@ class Joining:
         """A worker's script has called `st.join()`; it waits for the servers."""
         role, record = Role(RoleKind.WORKER, request.rank), self._record
         self._join(peer, role, request)
-        await self._doors.changed.until(lambda: record.reachable)
+        waits = record.state.spec.gang
+        await self._doors.changed.until(
+            lambda: record.reachable and not (waits and record.state.phase is Phase.STARTING)
+        )
         placed, servers = record.placement, record.state.of_kind(RoleKind.SERVER)
         assert placed is not None
         self._doors.happen(events.Heard(role, request.incarnation))  # it could send no heartbeat while it waited

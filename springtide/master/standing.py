@@ -8,6 +8,7 @@ from typing import Any
 
 from springtide.domain.cluster import RANKED, Role, RoleKind, RoleUsage
 from springtide.domain.online_job import OnlineState
+from springtide.job import unplaced
 from springtide.job.nodes import ALIVE, NodeState
 from springtide.master.autoscale import Autoscale
 from springtide.master.feeding import Feeding
@@ -48,6 +49,7 @@ def status_of(
         members=members(record, tally, usage),
         workers_alive=alive[RoleKind.WORKER],
         workers_wanted=state.workers,
+        lacks=unplaced.words(state.short, at=now),
         servers_alive=alive[RoleKind.SERVER],
         servers_wanted=state.servers_wanted,
         **fed(record, alive[RoleKind.DATA_WORKER], feeding),

@@ -34,7 +34,11 @@ async def ask(
             where = whereabouts.read(files.master)
             if where is not None and where.address:
                 return await ask_at(
-                    where.address, key, request, within_s=within_s, certificates=files.certificates(RoleKind.AGENT)
+                    where.local or where.address,
+                    key,
+                    request,
+                    within_s=within_s,
+                    certificates=files.certificates(RoleKind.AGENT),
                 )
         except (errors.MasterUnreachable, OSError):
             if not running() or time.monotonic() > deadline:

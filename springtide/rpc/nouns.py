@@ -92,6 +92,8 @@ class JobStatus(Message, frozen=True):
     decision: str = ""
     """The last thing the master decided: relaunch, fence, scale."""
     decision_why: str = ""
+    lacks: str = ""
+    """What it does without for now, because no host had room for it, and when it asks again; empty: nothing."""
     relaunches: int = 0
     """Processes started again so far."""
     poisoned: tuple[Poisoned, ...] = ()

@@ -20,6 +20,7 @@ from springtide.platforms.k8s.kinds import PODS, Kind, Object
 
 WITHIN_S = 30.0  # an API server that restarts is back sooner
 ONE_TRY_S = 10.0  # for one answer: a hanging connection costs no more than this
+GOODBYE_S = 0.05
 PAGE = 500
 
 How = Literal["merge", "json", "strategic"]
@@ -59,8 +60,10 @@ class Client:
         return cls(access.find(kubeconfig, context), namespace=namespace)
 
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections, and let those by TLS say goodbye: aiohttp does not wait for that."""
         await self._session.close()
+        if self.access.server.startswith("https"):
+            await asyncio.sleep(GOODBYE_S)
 
     async def __aenter__(self) -> Self:
         return self

@@ -137,3 +137,13 @@ def test_news_of_no_room_changes_nothing_for_one_that_has_come_or_when_all_drain
     begin(state, WORKERS[:1], SERVERS[:1])
     state.handle(events.StopAsked("Ctrl-C"), at=2.0)
     assert no_room(state, WORKERS[1]) == [] and state.phase is Phase.DRAINING
+
+
+def test_a_gang_begins_when_all_are_there_or_known_to_find_no_place():
+    state = job(workers=3, gang=True)
+    begin(state, WORKERS[:1], SERVERS[:1])
+    assert state.phase is Phase.STARTING
+    state.handle(events.Joined(WORKERS[1], pid=1), at=2.0)
+    assert state.phase is Phase.STARTING
+    no_room(state, WORKERS[2])
+    assert state.phase is Phase.RUNNING and state.workers == 2

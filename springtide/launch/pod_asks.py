@@ -1,0 +1,137 @@
+"""What a job's master is asked while it runs on Kubernetes, by users through the cluster and by the cluster itself.
+
+In: ScalePlans of users, changes of the ElasticJob's spec, pods that are about to be taken away. Out: requests to the
+master, an answer in every plan's status. Next: `platforms.k8s.wishes` decides, the master does.
+"""
+
+import asyncio
+import datetime
+import logging
+import pathlib
+from typing import TYPE_CHECKING
+
+from springtide import config, errors
+from springtide.domain.cluster import Life
+from springtide.platforms import asking
+from springtide.platforms.k8s import job_object, wishes
+from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.job_object import JobObject
+from springtide.platforms.k8s.kinds import ELASTIC_JOBS, SCALE_PLANS, Object
+from springtide.platforms.k8s.status_writer import StatusWriter
+from springtide.rpc import messages
+from springtide.telemetry import logs
+
+if TYPE_CHECKING:
+    from springtide.platforms.agent import Agent
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 1.0
+
+
+class Asks:
+    """Of one job."""
+
+    def __init__(
+        self,
+        client: Client,
+        job: JobObject,
+        files: logs.RunFiles,
+        settings: config.Settings,
+        statuses: StatusWriter,
+    ) -> None:
+        self._client, self._job, self._files, self._settings = client, job, files, settings
+        self._statuses = statuses
+        self.agent: Agent | None = None
+        self.status: messages.JobStatus | None = None
+        self._wishes: dict[str, wishes.Wish] = {}
+        self._news = asyncio.Event()
+        self._notices: asyncio.Queue[tuple[Life, str]] = asyncio.Queue()
+
+    # ---- plans of users ----
+
+    def user_plan(self, thing: Object) -> None:
+        """A plan that is not the master's is there, or has changed."""
+        wish = wishes.open_wish(thing)
+        if wish is None:
+            self._wishes.pop(thing["metadata"]["name"], None)
+        else:
+            self._wishes[wish.name] = wish
+            self._news.set()
+
+    async def keep_plans(self) -> None:
+        """Do what the newest plan says, and answer all; for ever."""
+        while True:
+            await self._news.wait()
+            if self.status is None or not self._wishes:
+                self._news.clear() if not self._wishes else None
+                await asyncio.sleep(PAUSE_S / 10)
+                continue
+            self._news.clear()
+            chosen, older = wishes.newest(list(self._wishes.values()))
+            for wish in older:
+                await self._answer(wish, wishes.SUPERSEDED, f"{chosen.name if chosen else ''} came after it")
+            if chosen is not None:
+                await self._do(chosen)
+
+    async def refuse_rest(self) -> None:
+        """The job is over: whoever asks for something now hears so."""
+        for wish in list(self._wishes.values()):
+            await self._answer(wish, wishes.REJECTED, "the job is over")
+
+    async def _do(self, wish: wishes.Wish) -> None:
+        if wish.plan is None:
+            await self._answer(wish, wishes.REJECTED, wish.trouble)
+            return
+        try:
+            await self.ask(wishes.asked(wish.plan, wish.name))
+        except (errors.UserError, errors.JobFailed) as error:
+            await self._answer(wish, wishes.REJECTED, str(error))
+        else:
+            await self._answer(wish, wishes.APPLIED, "the master has taken it; the job's status tells how far it is")
+
+    async def _answer(self, wish: wishes.Wish, phase: str, message: str) -> None:
+        self._wishes.pop(wish.name, None)
+        at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        said = {"phase": phase, "message": message, "appliedAt": at}
+        try:
+            await self._client.patch(SCALE_PLANS, wish.name, {"status": said}, subresource="status")
+        except errors.NotFound:
+            log.info("ScalePlan %s is gone before it was answered", wish.name)
+        except errors.ClusterUnreachable as error:
+            log.warning("ScalePlan %s is not answered: %s", wish.name, error)
+
+    # ---- the job's own spec ----
+
+    async def keep_spec(self) -> None:
+        """Heed what is changed in the ElasticJob: that it is to stop, other numbers or bounds; for ever."""
+        known = self._job.job
+        async for change in self._client.watch(ELASTIC_JOBS, fields=f"metadata.name={self._job.name}"):
+            if change.what not in ("added", "changed") or self.agent is None:
+                continue
+            try:
+                job = job_object.read(change.thing)
+            except errors.UserError as error:
+                log.warning("the job's spec was changed to what cannot be: %s", error)
+                continue
+            if job.job.stopped:
+                self.agent.stop("stopped by the user (spec.stopped)")
+            if self.status is not None and (wanted := wishes.changed(known, job.job, self.status)) is not None:
+                try:
+                    await self.ask(wanted)
+                except (errors.UserError, errors.JobFailed) as error:
+                    log.warning("the job's spec was changed, but: %s", error)
+            known, self._statuses.generation = job.job, job.generation
+
+    # ---- pods that are about to go ----
+
+    def notice(self, life: Life, why: str) -> None:
+        """The cluster takes a pod away, or it must be made anew: its master should know while it still runs."""
+        log.info("%s is about to go: %s", life, why)
+        self._notices.put_nowait((life, why))
+
+    # ---- the master ----
+
+    async def ask(self, request: messages.Request) -> messages.Reply:
+        """Ask whatever master there is now."""
+        return await asking.ask(self._files, request, secret=pathlib.Path(self._settings.secret_file))

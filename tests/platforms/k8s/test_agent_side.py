@@ -1,0 +1,251 @@
+"""Lease, plan and pods as the agent in a master pod uses them, against an API server."""
+
+import asyncio
+import contextlib
+import datetime
+
+import pytest
+
+from springtide import errors
+from springtide.domain.cluster import Life, Role, RoleKind
+from springtide.domain.resources import Limits
+from springtide.platforms.base import Launch
+from springtide.platforms.k8s import crds, names
+from springtide.platforms.k8s import lease as leases
+from springtide.platforms.k8s.kinds import DEFINITIONS, ELASTIC_JOBS, LEASES, PODS, SCALE_PLANS
+from springtide.platforms.k8s.lease import Lease
+from springtide.platforms.k8s.platform import KubernetesPlatform
+from springtide.platforms.k8s.status_writer import StatusWriter
+
+pytestmark = pytest.mark.extra("aiohttp", "cryptography")
+
+WORKERS = [Life(Role(RoleKind.WORKER, rank)) for rank in range(3)]
+
+
+@pytest.fixture
+def job(cluster):
+    """Definitions, a Lease and an empty plan, as the operator makes them."""
+
+    async def make(client):
+        for definition in crds.all_definitions():
+            with contextlib.suppress(errors.AlreadyThere):
+                await client.create(DEFINITIONS, definition)
+        while not (await client.has(SCALE_PLANS) and await client.has(ELASTIC_JOBS)):
+            await asyncio.sleep(0.05)
+        await client.create(LEASES, LEASES.body("ctr-master", spec={"leaseTransitions": 0}))
+        await client.create(SCALE_PLANS, SCALE_PLANS.body("ctr", spec={"job": "ctr", "origin": "master"}))
+        await client.create(ELASTIC_JOBS, ELASTIC_JOBS.body("ctr", spec={"script": "train.py"}))
+
+    cluster.run(make)
+    return cluster
+
+
+async def nobody(holder):
+    return False
+
+
+async def somebody(holder):
+    return True
+
+
+def launch(life, **limits):
+    return Launch(life=life, module="m", limits=Limits(**limits))
+
+
+def pod(life, **status):
+    name = f"ctr-{life.role.kind}-{life.role.rank}-{life.incarnation}"
+    body = PODS.body(name, spec={"containers": [{"name": "c", "image": "i"}], "schedulerName": "none"})
+    body["metadata"]["labels"] = names.role_labels("ctr", life)
+    return body
+
+
+async def until(true, what="it"):
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def until_plan(client, expected):
+    async with asyncio.timeout(10):
+        while True:
+            plan = await client.get(SCALE_PLANS, "ctr")
+            pods = [
+                f"{each['role']}-{each['rank']}-{each.get('incarnation', 0)}" for each in plan["spec"].get("pods", [])
+            ]
+            if pods == expected:
+                return plan
+            await asyncio.sleep(0.02)
+
+
+def test_terms_rise_over_all_agents_and_the_one_before_is_fenced(job):
+    async def work(client):
+        first, second = Lease(client, "ctr-master", "pod-1"), Lease(client, "ctr-master", "pod-2")
+        await first.take(somebody)
+        assert [await first.next_term(), await first.next_term()] == [1, 2]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await second.take(somebody)  # its pod is there, and the lease has not run out
+        await second.take(nobody)
+        assert await second.next_term() == 3
+        with pytest.raises(errors.Fenced, match="pod-2"):
+            await first.next_term()
+        again = Lease(client, "ctr-master", "pod-2")  # the same pod, its container started again
+        await again.take(somebody)
+        assert await again.next_term() == 4
+
+    job.run(work)
+
+
+def test_a_lease_that_was_not_renewed_for_long_is_free(job):
+    async def work(client):
+        await Lease(client, "ctr-master", "pod-1").take(nobody)
+        later = leases.now() + datetime.timedelta(seconds=leases.LASTS_S + 1)
+        second = Lease(client, "ctr-master", "pod-2", clock=lambda: later)
+        await second.take(somebody)
+        assert await second.next_term() == 1
+
+    job.run(work)
+
+
+def test_whoever_finds_another_in_the_lease_has_lost_it(job, monkeypatch):
+    monkeypatch.setattr(leases, "RENEW_S", 0.01)
+
+    async def work(client):
+        first, second = Lease(client, "ctr-master", "pod-1"), Lease(client, "ctr-master", "pod-2")
+        await first.take(nobody)
+        keeping = asyncio.create_task(first.keep())
+        await second.take(nobody)
+        await asyncio.wait_for(keeping, 10)
+        assert first.lost.is_set()
+
+    job.run(work)
+
+
+@contextlib.asynccontextmanager
+async def opened(client, **options):
+    platform = KubernetesPlatform(client, "ctr", pending_s=options.pop("pending_s", 60.0), **options)
+    await platform.open()
+    platform.writer.term = 1
+    try:
+        yield platform
+    finally:
+        await platform.shut()
+
+
+def test_what_is_started_is_in_the_plan_and_exits_are_read_from_pods(job):
+    async def work(client):
+        async with opened(client) as platform:
+            exits = []
+            for life in WORKERS:
+                platform.start(launch(life, cpu=0.5, memory=1 << 30), exits.append)
+            plan = await until_plan(client, ["worker-0-0", "worker-1-0", "worker-2-0"])
+            assert plan["spec"]["pods"][0] == {"role": "worker", "rank": 0, "cpu": 0.5, "memory": 1 << 30}
+            assert plan["metadata"]["annotations"]["springtide.dev/term"] == "1"
+            for life in WORKERS:
+                await client.create(PODS, pod(life))
+            killed = {"phase": "Failed", "containerStatuses": [
+                {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 0,
+                 "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}  # fmt: skip
+            await client.patch(PODS, "ctr-worker-0-0", {"status": killed}, subresource="status")
+            await until(lambda: len(exits) == 1)
+            await client.delete(PODS, "ctr-worker-1-0", grace_s=0)
+            await until(lambda: len(exits) == 2)
+            platform.stop(WORKERS[2], kill=True)
+            plan = await until_plan(client, [])
+            assert plan["spec"]["kill"] == ["ctr-worker-2-0"]
+            await client.delete(PODS, "ctr-worker-2-0", grace_s=0)
+            await until(lambda: len(exits) == 3)
+            assert [(each.oom, each.evicted) for each in exits] == [(True, False), (False, True), (False, False)]
+            assert platform.running() == []
+
+    job.run(work)
+
+
+def test_a_pod_that_nobody_starts_is_given_up_with_the_clusters_own_words(job):
+    async def work(client):
+        async with opened(client, pending_s=0.3) as platform:
+            exits = []
+            platform.start(launch(WORKERS[0]), exits.append)
+            await client.create(PODS, pod(WORKERS[0]))
+            said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+            await client.patch(PODS, "ctr-worker-0-0", {"status": {"conditions": [said]}}, subresource="status")
+            await until(lambda: exits)
+            assert exits[0].unplaced == "0/3 nodes"
+            await until_plan(client, [])
+
+    job.run(work)
+
+
+def test_the_next_agent_adopts_what_runs_and_hears_what_ended_meanwhile(job):
+    async def work(client):
+        async with opened(client) as first:
+            for life in WORKERS:
+                first.start(launch(life), lambda ended: None)
+            await until_plan(client, ["worker-0-0", "worker-1-0", "worker-2-0"])
+            first.leave()
+        await client.create(PODS, pod(WORKERS[0]))
+        await client.patch(
+            SCALE_PLANS, "ctr", {"status": {"made": {"worker-0": 0, "worker-1": 0}}}, subresource="status"
+        )
+        async with opened(client) as second:
+            exits = []
+            assert second.adopt(exits.append) == [WORKERS[0], WORKERS[2]]  # the last is to be made yet
+            assert [(each.role, each.evicted) for each in exits] == [(WORKERS[1].role, True)]
+
+    job.run(work)
+
+
+def test_an_agent_of_an_earlier_term_writes_no_plan(job):
+    async def work(client):
+        async with opened(client) as first, opened(client) as second:
+            second.writer.term = 2
+            second.start(launch(WORKERS[0]), lambda ended: None)
+            await until_plan(client, ["worker-0-0"])
+            first.start(launch(WORKERS[1]), lambda ended: None)
+            with pytest.raises(errors.Fenced, match="number 2"):
+                await asyncio.wait_for(asyncio.shield(first.failed), 10)
+            await until_plan(client, ["worker-0-0"])
+
+    job.run(work)
+
+
+def test_conflicts_and_a_busy_server_delay_a_plan_and_lose_nothing(job, emulated):
+    async def work(client):
+        async with opened(client) as platform:
+            emulated.faults.fail(409, times=2, verbs=("update",), resource="scaleplans")
+            emulated.faults.fail(429, times=2, verbs=("update",), resource="scaleplans", retry_after_s=0)
+            platform.start(launch(WORKERS[0]), lambda ended: None)
+            await until_plan(client, ["worker-0-0"])
+
+    job.run(work)
+
+
+def test_where_limits_cannot_change_somebody_is_told_to_replace_the_pod(job):
+    async def work(client):
+        notices = []
+        async with opened(client, notice=lambda life, why: notices.append(life)) as platform:
+            platform.start(launch(WORKERS[0], cpu=1.0), lambda ended: None)
+            assert not platform.hold(WORKERS[0], Limits(cpu=2.0)) and notices == [WORKERS[0]]
+            await client.patch(SCALE_PLANS, "ctr", {"status": {"inPlaceResize": True}}, subresource="status")
+            await until(lambda: platform.status.in_place_resize)
+            assert platform.hold(WORKERS[0], Limits(cpu=2.0))
+            async with asyncio.timeout(10):
+                while (await until_plan(client, ["worker-0-0"]))["spec"]["pods"][0]["cpu"] != 2.0:
+                    await asyncio.sleep(0.02)
+
+    job.run(work)
+
+
+def test_a_status_is_written_beside_conditions_of_others(job):
+    from springtide.platforms.k8s import job_status
+
+    async def work(client):
+        other = [{"type": "Accepted", "status": "True", "reason": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        await client.patch(ELASTIC_JOBS, "ctr", {"status": {"conditions": other}}, subresource="status")
+        await StatusWriter(client, "ctr").write(job_status.failed("ctr", "no script"))
+        status = (await client.get(ELASTIC_JOBS, "ctr"))["status"]
+        assert (status["phase"], status["message"]) == ("Failed", "no script") and status["endedAt"]
+        kinds = {each["type"]: each["status"] for each in status["conditions"]}
+        assert kinds["Accepted"] == "True" and kinds["Finished"] == "True"
+
+    job.run(work)

@@ -1,0 +1,61 @@
+from springtide.domain.elastic_job import ElasticJob, RoleWish
+from springtide.domain.job import Phase
+from springtide.platforms.k8s import wishes
+from springtide.rpc import messages
+
+STATUS = messages.JobStatus(
+    name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_wanted=4, servers_wanted=2
+)  # fmt: skip
+
+
+def plan(name, at="2026-01-01T00:00:00Z", status=None, **spec):
+    thing = {"metadata": {"name": name, "creationTimestamp": at}, "spec": {"job": "ctr", **spec}}
+    return thing | ({"status": status} if status else {})
+
+
+def test_an_answered_plan_and_one_that_is_being_deleted_are_no_wishes():
+    assert wishes.open_wish(plan("a", workers=2)).plan.workers == 2
+    assert wishes.open_wish(plan("a", workers=2, status={"phase": "Applied"})) is None
+    deleted = plan("a", workers=2)
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert wishes.open_wish(deleted) is None
+
+
+def test_a_plan_that_says_nothing_or_nonsense_is_kept_with_its_trouble():
+    assert "wanted workers" in wishes.open_wish(plan("a")).trouble
+    assert "wanted 1 or more" in wishes.open_wish(plan("a", workers=0)).trouble
+
+
+def test_the_newest_plan_counts():
+    older, newer = (
+        wishes.open_wish(plan(name, at, workers=2)) for name, at in (("b", "2026-01-01"), ("a", "2026-01-02"))
+    )
+    assert wishes.newest([newer, older]) == (newer, [older])
+    assert wishes.newest([]) == (None, [])
+
+
+def test_the_master_is_asked_with_the_users_reason():
+    wish = wishes.open_wish(plan("up", workers=3, dataWorkers=0, reason="black friday"))
+    assert wishes.asked(wish.plan, "up") == messages.Scale(workers=3, data_workers=0, why="black friday")
+
+
+def job(workers=None, **fields):
+    return ElasticJob(script="train.py", workers=workers or RoleWish(), **fields)
+
+
+def test_a_number_in_the_spec_is_asked_for_when_it_changes():
+    scale = wishes.changed(job(RoleWish(count=4)), job(RoleWish(count=6)), STATUS)
+    assert (scale.workers, scale.servers) == (6, None)
+    assert wishes.changed(job(RoleWish(count=4)), job(RoleWish(count=4), stopped=True), STATUS) is None
+
+
+def test_bounds_matter_only_when_what_is_wanted_crosses_them():
+    assert wishes.changed(job(), job(RoleWish(min=1, max=8)), STATUS) is None
+    assert wishes.changed(job(), job(RoleWish(max=3)), STATUS).workers == 3
+    assert wishes.changed(job(), job(RoleWish(min=5)), STATUS).workers == 5
+
+
+def test_data_workers_follow_the_spec():
+    assert wishes.changed(job(), job(data_workers="2"), STATUS).data_workers == 2
+    assert wishes.changed(job(), job(data_workers="off"), STATUS).data_workers == 0
+    assert wishes.changed(job(data_workers="2"), job(), STATUS) is None
