@@ -1,0 +1,78 @@
+"""Hand a job to a Kubernetes cluster: an ElasticJob, and its code as a ConfigMap beside it.
+
+In: `launch.submitting`, for `springtide submit --platform k8s`. Out: both objects in the cluster; the operator does the
+rest, and this process may go. The code goes when the job is deleted.
+"""
+
+import asyncio
+import base64
+import contextlib
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from springtide import errors
+from springtide.domain import spelling
+from springtide.domain.elastic_job import ElasticJob
+from springtide.platforms.k8s import code_archive, job_object, names
+from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.kinds import CONFIG_MAPS, ELASTIC_JOBS, Object
+
+Say = Callable[[str], None]
+
+
+def submit(job: ElasticJob, code: pathlib.Path | None, where: Mapping[str, str], say: Say = lambda _: None) -> str:
+    """Make the job; its name."""
+    archive = code_archive.pack(code) if code is not None else None
+    return asyncio.run(_submit(job, archive, where, say))
+
+
+async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, str], say: Say) -> str:
+    async with Client.open(where.get("kubeconfig", ""), where.get("context", ""), where.get("namespace", "")) as client:
+        if not await client.has(ELASTIC_JOBS):
+            raise errors.NotFound(
+                f"the cluster ({client.access.where}) does not know ElasticJobs; `springtide k8s install` sets it up"
+            )
+        await check_free(client, job.name)
+        body = spelling.to_plain(replace(job, working_dir=""), namespace=client.namespace)
+        if archive is not None:
+            body["metadata"].setdefault("annotations", {})[names.CODE] = names.code(job.name)
+            await ship(client, job.name, archive)
+        try:
+            made = await client.create(ELASTIC_JOBS, body)
+        except errors.SpringtideError:
+            if archive is not None:
+                with contextlib.suppress(errors.SpringtideError):
+                    await client.delete(CONFIG_MAPS, names.code(job.name))
+            raise
+        if archive is not None:
+            owner = [job_object.owner(job_object.read(made))]
+            await client.patch(CONFIG_MAPS, names.code(job.name), {"metadata": {"ownerReferences": owner}})
+        say(f"job {job.name} is in namespace {client.namespace} ({client.access.where})")
+        return job.name
+
+
+async def check_free(client: Client, name: str) -> None:
+    """Refuse a name that is taken."""
+    try:
+        there = await client.get(ELASTIC_JOBS, name)
+    except errors.NotFound:
+        return
+    phase = (there.get("status") or {}).get("phase") or "just submitted"
+    raise errors.BadInput(
+        f"a job {name} is in namespace {client.namespace} already ({phase}); give another --name, or delete it with "
+        f"`kubectl -n {client.namespace} delete elasticjob {name}`"
+    )
+
+
+async def ship(client: Client, job: str, archive: bytes) -> None:
+    """The code, in place of what an earlier job of that name may have left."""
+    body: Object = CONFIG_MAPS.body(names.code(job), client.namespace)
+    body["metadata"]["labels"] = names.labels_of(job)
+    body["binaryData"] = {names.CODE_ARCHIVE: base64.b64encode(archive).decode()}
+    try:
+        await client.create(CONFIG_MAPS, body)
+    except errors.AlreadyThere:
+        with contextlib.suppress(errors.NotFound):
+            await client.delete(CONFIG_MAPS, names.code(job))
+        await client.create(CONFIG_MAPS, body)

@@ -1,0 +1,106 @@
+"""Commands on a job of a cluster: submitted, seen, scaled and stopped by the API alone; the master's part is played."""
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+from springtide import errors
+from springtide.domain.elastic_job import ElasticJob
+from springtide.domain.job import Phase
+from springtide.platforms.k8s import crds, job_status, reach, submitting
+from springtide.platforms.k8s.kinds import CONFIG_MAPS, DEFINITIONS, ELASTIC_JOBS, SCALE_PLANS
+from springtide.platforms.k8s.status_writer import StatusWriter
+from springtide.rpc import messages
+
+pytestmark = pytest.mark.extra("aiohttp", "cryptography")
+
+
+@pytest.fixture
+def where(cluster):
+    async def make(client):
+        for definition in crds.all_definitions():
+            with contextlib.suppress(errors.AlreadyThere):
+                await client.create(DEFINITIONS, definition)
+        while not (await client.has(SCALE_PLANS) and await client.has(ELASTIC_JOBS)):
+            await asyncio.sleep(0.05)
+
+    cluster.run(make)
+    return {"kubeconfig": str(cluster.kubeconfig), "namespace": cluster.namespace}
+
+
+def submitted(where, folder, name="ctr"):
+    (folder / "code").mkdir()
+    (folder / "code" / "train.py").write_text("print('hello')")
+    job = ElasticJob(name=name, script="train.py", arguments=("--epochs", "2"), working_dir="/home/me")
+    return submitting.submit(job, folder / "code", where)
+
+
+def test_a_job_is_made_with_its_code_which_goes_when_it_goes(cluster, where, tmp_path):
+    assert submitted(where, tmp_path) == "ctr"
+    thing = cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))
+    code = cluster.run(lambda client: client.get(CONFIG_MAPS, "ctr-code"))
+    assert thing["metadata"]["annotations"]["springtide.dev/code"] == "ctr-code" and "workingDir" not in thing["spec"]
+    assert code["metadata"]["ownerReferences"][0]["uid"] == thing["metadata"]["uid"] and code["binaryData"]["code.tgz"]
+    with pytest.raises(errors.BadInput, match="give another --name"):
+        submitting.submit(ElasticJob(name="ctr", script="train.py"), None, where)
+
+
+def test_a_cluster_without_springtide_says_how_to_set_it_up(cluster, tmp_path):
+    where = {"kubeconfig": str(cluster.kubeconfig), "namespace": cluster.namespace}
+    if cluster.run(lambda client: client.has(ELASTIC_JOBS)):
+        pytest.skip("this cluster has it")
+    with pytest.raises(errors.NotFound, match="springtide k8s install"):
+        submitting.submit(ElasticJob(name="ctr", script="train.py"), None, where)
+
+
+def test_status_is_what_the_master_said_and_before_that_what_the_operator_did(cluster, where, tmp_path):
+    submitted(where, tmp_path)
+    job = reach.open_job("ctr", where)
+    assert job.running() and job.status().phase is Phase.STARTING and "operator" in job.status().why
+    assert (job.card.script, job.card.arguments) == ("train.py", ("--epochs", "2"))
+    assert job.story() == [] and job.roles() == [] and list(job.logs([], lines=5, follow=False)) == []
+    status = messages.JobStatus(name="ctr", phase=Phase.FINISHED, why="done", elapsed_s=3.5, samples=9)
+    cluster.run(lambda client: StatusWriter(client, "ctr").write(status))
+    assert job.status() == status and not job.running()
+    with pytest.raises(errors.BadInput, match="does not run: Succeeded"):
+        job.ask(messages.Scale(workers=2))
+    assert reach.names(where) == ["ctr"]
+    with pytest.raises(errors.UnknownName, match="Did you mean 'ctr'"):
+        reach.open_job("ctrr", where)
+
+
+def test_stopping_is_a_word_in_the_spec(cluster, where, tmp_path):
+    submitted(where, tmp_path)
+    reach.open_job("ctr", where).ask(messages.Stop("enough"))
+    assert cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))["spec"]["stopped"] is True
+
+
+@pytest.mark.parametrize("phase", ["Applied", "Rejected"])
+def test_scaling_is_a_plan_and_the_masters_answer_is_the_commands(cluster, where, tmp_path, phase):
+    submitted(where, tmp_path)
+
+    async def answer(client):
+        async for change in client.watch(SCALE_PLANS):
+            if change.what == "added":
+                assert change.thing["spec"] == {"job": "ctr", "workers": 3, "reason": "asked"}
+                said = {"status": {"phase": phase, "message": "too many"}}
+                await client.patch(SCALE_PLANS, change.thing["metadata"]["name"], said, subresource="status")
+                return
+
+    master = threading.Thread(target=lambda: cluster.run(answer))
+    master.start()
+    try:
+        refused = pytest.raises(errors.BadInput, match="too many") if phase == "Rejected" else contextlib.nullcontext()
+        with refused:
+            assert reach.open_job("ctr", where).ask(messages.Scale(workers=3, why="asked")) == messages.Ok()
+    finally:
+        master.join()
+
+
+def test_the_story_is_found_among_other_lines_of_a_log():
+    assert reach.event_of('{"at": 1.5, "event": "phase", "phase": "running"}')["event"] == "phase"
+    for line in ("2026 INFO springtide: hello", '{"a": 1}', "{broken", "[1]", ""):
+        assert reach.event_of(line) is None
+    assert job_status.read({"report": {"nonsense": 1}}) is None
