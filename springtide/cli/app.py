@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from springtide import errors
-from springtide.cli import brain, k8s, streams, trying, watching
+from springtide.cli import brain, k8s, reaching, streams, trying, watching
 from springtide.cli.grouped import taking
 from springtide.cli.online import OnlineOptions
 from springtide.cli.options import RUNS, Debug, ExportOptions, Job, Json, KeepingOptions, Runs
@@ -27,6 +27,7 @@ Examples:
   springtide demo                              train on a generated click log
   springtide run train.py                      run your script on this machine
   springtide run train.py --servers 2 --workers 2 -- --epochs 3
+  springtide submit job.yaml --platform k8s    or on a cluster, and leave
   springtide status                            how the newest job is doing
   springtide explain train                     what happened to it, and why
   springtide scale train --workers 4           while it trains
@@ -48,6 +49,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(reaching.app)
 app.add_typer(brain.app)
 app.add_typer(k8s.app)
 app.add_typer(trying.app)
@@ -165,54 +167,6 @@ def run(
 
 
 @app.command(
-    short_help="How a job is doing, or how it ended.",
-    epilog="""\b
-Example:
-  springtide status train --json
-""",
-)
-def status(
-    job: Job = None,
-    every: Annotated[bool, typer.Option("--all", help="All jobs, running and past, a line each.")] = False,
-    folder: Runs = RUNS,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> int:
-    """How a job is doing, or how it ended: progress, roles with CPU and memory, the last decision and why."""
-    from springtide.cli import status as verb
-
-    return verb.status(job, folder=folder, every=every, as_json=as_json)
-
-
-@app.command(
-    short_help="Everything that happened to a job.",
-    epilog="""\b
-Example:
-  springtide events train
-""",
-)
-def events(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:
-    """Everything that happened to a job, in order, from its events.jsonl."""
-    from springtide.cli import story as verb
-
-    return verb.events(job, folder=folder, as_json=as_json)
-
-
-@app.command(
-    short_help="What was decided about a job, and why.",
-    epilog="""\b
-Example:
-  springtide explain train
-""",
-)
-def explain(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:
-    """What was decided about a job, and why: phases, losses, relaunches, scaling."""
-    from springtide.cli import story as verb
-
-    return verb.explain(job, folder=folder, as_json=as_json)
-
-
-@app.command(
     short_help="The checkpoints of a job: when, how large, where.",
     epilog="""\b
 Example:
@@ -225,74 +179,6 @@ def checkpoints(job: Job = None, folder: Runs = RUNS, as_json: Json = False, deb
     from springtide.cli import checkpoints as verb
 
     return verb.checkpoints(job, folder=folder, as_json=as_json)
-
-
-@app.command(
-    short_help="Change how many workers, servers or data workers it has.",
-    epilog="""\b
-Example:
-  springtide scale train --workers 4 --servers 2 --data-workers 3
-""",
-)
-def scale(
-    workers: Annotated[int | None, typer.Option(min=1, help="So many workers from now on.")] = None,
-    servers: Annotated[int | None, typer.Option(min=1, help="So many servers; slots move while they serve.")] = None,
-    data_workers: Annotated[int | None, typer.Option(min=0, help="So many data workers; 0: none.")] = None,
-    job: Job = None,
-    sure: Annotated[bool, typer.Option("--yes", help="Also far more than there are cores.")] = False,
-    folder: Runs = RUNS,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> int:
-    """Change how many workers, servers or data workers a job has. New ones join, surplus ones drain; others train on.
-
-    A number of data workers that you set by hand is not tuned any more.
-    """
-    from springtide.cli import steer as verb
-
-    wanted = verb.Wanted(workers=workers, servers=servers, data_workers=data_workers)
-    return verb.scale(job, wanted, folder=folder, as_json=as_json, sure=sure)
-
-
-@app.command(
-    short_help="Drain a running job.",
-    epilog="""\b
-Example:
-  springtide stop train --wait
-""",
-)
-def stop(
-    job: Job = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when the job is over.")] = False,
-    folder: Runs = RUNS,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> int:
-    """Drain a running job, as Ctrl-C does: workers finish the batch in hand and stop."""
-    from springtide.cli import steer as verb
-
-    return verb.stop(job, wait=wait, folder=folder, as_json=as_json)
-
-
-@app.command(
-    short_help="What the processes of a job have printed.",
-    epilog="""\b
-Example:
-  springtide logs train worker-1 --lines 50
-""",
-)
-def logs(
-    job: Job = None,
-    role: Annotated[str | None, typer.Argument(help="One of its roles; all if not given.", metavar="ROLE")] = None,
-    lines: Annotated[int, typer.Option(min=1, help="How many of the last lines.")] = 20,
-    folder: Runs = RUNS,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> int:
-    """What the processes of a job have printed: the last lines of each log."""
-    from springtide.cli import logs as verb
-
-    return verb.logs(job, role, lines=lines, folder=folder, as_json=as_json)
 
 
 @app.command(

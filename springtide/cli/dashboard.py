@@ -13,6 +13,7 @@ import msgspec
 from springtide.cli import jobs, outcome, story
 from springtide.dashboard import serving
 from springtide.domain.online_job import OnlinePoint
+from springtide.platforms.local_reach import LocalReach, places_of
 from springtide.telemetry import events, series
 from springtide.telemetry.runs import Run
 
@@ -47,7 +48,7 @@ class Feed:
         """JSON of what is new."""
         files = self._run.files
         points = [one for one in series.read(files.online, OnlinePoint) if one.at > since]
-        told = story.sentences(self._run, events.read(files.events))[-SENTENCES:]
+        told = story.sentences(self._run.card.began_at, events.read(files.events))[-SENTENCES:]
         return msgspec.json.encode(
             {
                 "job": self._run.job, "running": self._run.running, "now": time.time(), "status": self._look(),
@@ -57,8 +58,8 @@ class Feed:
 
     def _look(self) -> dict[str, Any]:
         if time.monotonic() > self._asked_at + STATUS_S:
-            status = jobs.status_of(self._run)
-            plain = outcome.as_object(status, self._run.files)
+            status = LocalReach(self._run).status()
+            plain = outcome.as_object(status, places_of(self._run.files))
             self._status = {name: value for name, value in plain.items() if name != "members"}
             self._asked_at = time.monotonic()
         return self._status

@@ -16,6 +16,7 @@ from springtide.cli import outcome
 from springtide.cli import run as running
 from springtide.cli.saboteur import Saboteur
 from springtide.domain.job import Phase
+from springtide.platforms.local_reach import places_of
 from springtide.rpc.messages import JobStatus
 from springtide.telemetry.logs import RunFiles
 
@@ -47,10 +48,10 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
     print(
         text(status, files, script, saboteur)
         if status.phase is Phase.FINISHED
-        else outcome.text(status, files, debug=debug)
+        else outcome.text(status, places_of(files), debug=debug)
     )
     if as_json:
-        print(msgspec.json.encode(outcome.as_object(status, files)).decode())
+        print(msgspec.json.encode(outcome.as_object(status, places_of(files))).decode())
     return outcome.exit_code(status)
 
 

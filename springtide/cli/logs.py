@@ -1,26 +1,51 @@
-"""`springtide logs`: the last lines of what the processes of a job have printed.
+"""`springtide logs`: what the processes of a job have printed, and with -f whatever they print from now on.
 
-In: a job's name and perhaps a role's. Out: lines as they are in the log files, under a heading for each role.
+In: a job's name and perhaps a role's. Out: the last lines of each role under a heading; followed, each line with its
+role before it, until the job is over or Ctrl-C, which ends the command and not the job.
 """
+
+import itertools
 
 import msgspec
 
 from springtide import errors
-from springtide.cli import jobs
-from springtide.telemetry import logs as log_files
+from springtide.launch import finding
+from springtide.launch.finding import Where
+from springtide.platforms.reach import Reach
 
 
-def logs(name: str | None, role: str | None, *, lines: int, folder: str, as_json: bool) -> int:
-    """Print the tail of one role's log, or of all."""
-    run = jobs.pick(name, folder)
-    paths = {path.stem: path for path in sorted(run.files.logs.glob("*.log"))}
-    if role is not None and role not in paths:
-        raise errors.UnknownName(f"role of job {run.job}", role, paths)
-    chosen = {role: paths[role]} if role is not None else paths
-    tails = {each: log_files.tail(path, lines) for each, path in chosen.items()}
-    for each, said in tails.items():
-        print(f"==> {paths[each]} <==")
+def logs(name: str | None, role: str | None, where: Where, *, lines: int, follow: bool, as_json: bool) -> int:
+    """Print the logs of one role, or of all."""
+    reach = finding.find(name, where)
+    known = reach.roles()
+    if role is not None and role not in known:
+        raise errors.UnknownName(f"role of job {reach.name}", role, known)
+    chosen = [role] if role is not None else []
+    return followed(reach, chosen, lines, as_json=as_json) if follow else tails(reach, chosen, lines, as_json=as_json)
+
+
+def tails(reach: Reach, chosen: list[str], lines: int, *, as_json: bool) -> int:
+    """The last lines of each."""
+    found: dict[str, list[str]] = {each: [] for each in (chosen or reach.roles())}
+    for each, some in itertools.groupby(reach.logs(chosen, lines=lines, follow=False), key=lambda line: line.role):
+        found.setdefault(each, []).extend(line.text for line in some)
+    for each, said in found.items():
+        print(f"==> {each} <==")
         print("\n".join(said) if said else "(empty)")
     if as_json:
-        print(msgspec.json.encode({"job": run.job, "logs": tails}).decode())
+        print(msgspec.json.encode({"job": reach.name, "logs": found}).decode())
+    return 0
+
+
+def followed(reach: Reach, chosen: list[str], lines: int, *, as_json: bool) -> int:
+    """Line by line, as they come."""
+    count = 0
+    try:
+        for line in reach.logs(chosen, lines=lines, follow=True):
+            count += 1
+            print(line.text if chosen else f"{line.role:<13} | {line.text}", flush=True)
+    except KeyboardInterrupt:
+        print(f"\njob {reach.name} goes on; `springtide stop {reach.name}` ends it")
+    if as_json:
+        print(msgspec.json.encode({"job": reach.name, "lines": count}).decode())
     return 0

@@ -1,23 +1,24 @@
 """`springtide metrics`: a job's figures for monitors, printed once.
 
-In: a run from `cli.jobs`. Out: Prometheus' text format; `--json` puts the same figures on a last line.
+In: a job, by `launch.finding`. Out: Prometheus' text format; `--json` puts the same figures on a last line.
 """
 
 import msgspec
 
-from springtide.cli import jobs
+from springtide.launch import finding
+from springtide.launch.finding import Where
 from springtide.master import gauges
 
 
-def metrics(name: str | None, *, folder: str, as_json: bool) -> int:
+def metrics(name: str | None, where: Where, *, as_json: bool) -> int:
     """Print them."""
-    run = jobs.pick(name, folder)
-    status = jobs.status_of(run)
-    print(gauges.text(status, run=run.job), end="")
+    reach = finding.find(name, where)
+    status = reach.status()
+    print(gauges.text(status, run=reach.name), end="")
     if as_json:
         families = {
             each.name: [{"labels": dict(labels), "value": value} for labels, value in each.values]
             for each in gauges.families(status)
         }
-        print(msgspec.json.encode({"job": run.job, "metrics": families}).decode())
+        print(msgspec.json.encode({"job": reach.name, "metrics": families}).decode())
     return 0

@@ -1,9 +1,12 @@
 """Options that many commands have. Next: `cli.app` and `cli.trying` declare the commands."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from springtide.launch.finding import Where
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and log more.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of standard output.")]
@@ -30,3 +33,24 @@ class ExportOptions:
 
     export_to: Annotated[str, typer.Option(help="Export the model there while it trains.", metavar="URL")] = ""
     export_every: Annotated[str, typer.Option(help="How often.  [default: 5m]", metavar="TIME")] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhereOptions:
+    """Where a job is, if its card here does not say it: see `launch.finding`."""
+
+    platform: Annotated[str, typer.Option(help="local, ray or k8s.  [default: as submitted]", metavar="NAME")] = ""
+    address: Annotated[str, typer.Option(help="Of a Ray cluster.", metavar="ADDRESS")] = ""
+    namespace: Annotated[str, typer.Option(help="Of a Kubernetes cluster.", metavar="NAME")] = ""
+    context: Annotated[str, typer.Option(help="Of a kubeconfig.", metavar="NAME")] = ""
+    kubeconfig: Annotated[str, typer.Option(help="Which one.", metavar="FILE")] = ""
+    folder: Runs = RUNS
+
+    def where(self) -> "Where":
+        """As one value."""
+        from springtide.cli import jobs
+
+        return jobs.where_of(
+            self.folder, platform=self.platform, address=self.address, namespace=self.namespace, context=self.context,
+            kubeconfig=self.kubeconfig,
+        )  # fmt: skip

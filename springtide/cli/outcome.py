@@ -1,8 +1,10 @@
 """How a job ended, in words: for people, for scripts, as an exit code.
 
-In: the last `JobStatus`. Out: text whose first line is the error of a job that failed.
+In: the last `JobStatus`, and where more of the job is to be found. Out: text whose first line is the error of a job
+that failed.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +12,6 @@ import msgspec
 from springtide.cli.picture import show, wrap
 from springtide.domain.job import Blame, Phase
 from springtide.rpc.messages import JobStatus
-from springtide.telemetry.logs import RunFiles
 
 OK, USER_CODE, INFRASTRUCTURE, INTERRUPTED = 0, 1, 3, 130
 
@@ -26,7 +27,7 @@ def exit_code(status: JobStatus) -> int:
             return USER_CODE if status.blame is Blame.USER else INFRASTRUCTURE
 
 
-def text(status: JobStatus, files: RunFiles, *, debug: bool = False) -> str:
+def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -> str:
     """The outcome on a few lines."""
     lines = []
     if status.phase is Phase.FAILED:
@@ -43,7 +44,7 @@ def text(status: JobStatus, files: RunFiles, *, debug: bool = False) -> str:
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
         lines += measures(status)
     lines += [f"given up: {poisoned}" for poisoned in status.poisoned]
-    lines += [f"logs    {files.logs}", f"events  {files.events}"]
+    lines += [f"{what:<7} {place}" for what, place in places.items()]
     return "\n".join(lines)
 
 
@@ -65,8 +66,8 @@ def measures(status: JobStatus) -> list[str]:
     return wrap(", ".join(parts)) if parts else []
 
 
-def as_object(status: JobStatus, files: RunFiles) -> dict[str, Any]:
+def as_object(status: JobStatus, places: Mapping[str, str]) -> dict[str, Any]:
     """The outcome for scripts."""
     plain: dict[str, Any] = msgspec.to_builtins(status)
     plain.pop("type", None)
-    return {**plain, "exit_code": exit_code(status), "logs": str(files.logs), "events": str(files.events)}
+    return {**plain, "exit_code": exit_code(status), **places}

@@ -21,6 +21,7 @@ from springtide.domain import feeding, job
 from springtide.domain.checkpoints import UPLOAD_EVERY_S
 from springtide.domain.elastic_job import ElasticJob, Following, Keeping, Patience, Quota, RoleWish
 from springtide.launch import here, resolving
+from springtide.platforms import local_reach
 from springtide.rpc import messages
 from springtide.telemetry import logs
 
@@ -77,9 +78,10 @@ def run(options: RunOptions) -> int:
     """Run a job to its end; the exit code."""
     status, files = execute(options)
     code = outcome.exit_code(status)
-    print(outcome.text(status, files, debug=options.debug))
+    places = local_reach.places_of(files)
+    print(outcome.text(status, places, debug=options.debug))
     if options.as_json:
-        print(msgspec.json.encode(outcome.as_object(status, files)).decode())
+        print(msgspec.json.encode(outcome.as_object(status, places)).decode())
     return code
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from springtide import errors
-from springtide.cli import jobs
+from springtide.platforms.local_reach import LocalReach
 from springtide.rpc import messages, whereabouts
 from springtide.rpc.messages import JobStatus
 from springtide.telemetry import events, runs
@@ -106,7 +106,7 @@ def one_more(files: RunFiles, servers: int) -> None:
     """`springtide scale --servers N`. The demo goes on without, where the job ends meanwhile."""
     with contextlib.suppress(errors.SpringtideError, OSError, StopIteration):
         run = next(run for run in runs.find(files.root.parent) if run.files.root == files.root)
-        jobs.ask(run, messages.Scale(None, servers, "one more, to show it"))
+        LocalReach(run).ask(messages.Scale(None, servers, "one more, to show it"))
 
 
 def living(files: RunFiles, role: str) -> int:

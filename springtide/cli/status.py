@@ -1,59 +1,61 @@
 """`springtide status`: one job as a small table, or all of them, a line each.
 
-In: a run from `cli.jobs`. Out: text of at most 80 columns whose first line says how the job is; `--json` for scripts.
+In: a job, by `launch.finding`. Out: text of at most 80 columns whose first line says how the job is; `--json` for
+scripts.
 """
 
-import pathlib
 import time
 from typing import Any
 
 import msgspec
 
-from springtide.cli import feeding, jobs, online, outcome
+from springtide.cli import feeding, online, outcome
 from springtide.cli.picture import WIDTH, alive_text, decision_of, wrap
 from springtide.domain.cluster import RoleKind
 from springtide.domain.job import Phase
 from springtide.domain.resources import show_memory
+from springtide.launch import finding
+from springtide.launch.finding import Where
+from springtide.platforms.reach import Reach
 from springtide.rpc.messages import JobStatus, MemberView
-from springtide.telemetry import runs
-from springtide.telemetry.runs import Run
 
 
-def status(name: str | None, *, folder: str, every: bool, as_json: bool) -> int:
+def status(name: str | None, where: Where, *, every: bool, as_json: bool) -> int:
     """Show one job, the newest unless it is named; or all."""
     if every:
-        found = runs.find(pathlib.Path(folder))
-        shown = [(run, jobs.status_of(run)) for run in found]
+        shown = [(reach, reach.status()) for reach in finding.every(where)]
         print("\n".join(["JOB                  STATE     AGE   SAMPLES  WHY", *(row(*each) for each in shown)]))
         if as_json:
             print(msgspec.json.encode({"jobs": [as_object(*each) for each in shown]}).decode())
         return 0
-    run = jobs.pick(name, folder)
-    found_status = jobs.status_of(run)
-    print(text(run, found_status))
+    reach = finding.find(name, where)
+    found = reach.status()
+    print(text(reach, found))
     if as_json:
-        print(msgspec.json.encode(as_object(run, found_status)).decode())
+        print(msgspec.json.encode(as_object(reach, found)).decode())
     return 0
 
 
-def row(run: Run, job: JobStatus) -> str:
+def row(reach: Reach, job: JobStatus) -> str:
     """One job on one line."""
-    age = short_time(time.time() - run.card.began_at)
+    age = short_time(time.time() - reach.card.began_at)
     why = job.why.splitlines()[0] if job.why else ""
-    return f"{run.job:<20} {job.phase:<9} {age:>5} {job.samples:>9,}  {why}"[:WIDTH].rstrip()
+    return f"{reach.name:<20} {job.phase:<9} {age:>5} {job.samples:>9,}  {why}"[:WIDTH].rstrip()
 
 
-def text(run: Run, job: JobStatus) -> str:
+def text(reach: Reach, job: JobStatus) -> str:
     """One job, in full."""
     if job.phase.over:
-        lines = wrap(outcome.text(job, run.files))
+        lines = wrap(outcome.text(job, reach.places))
     else:
-        lines = wrap(f"job {run.job} is {job.phase} since {job.elapsed_s:.0f} s: {outcome.numbers(job)}")
+        lines = wrap(f"job {reach.name} is {job.phase} since {job.elapsed_s:.0f} s: {outcome.numbers(job)}")
         lines += outcome.measures(job)
         if job.why:
             lines += wrap(f"why     {job.why}")
     if (job.shards_leased or job.epochs > 1) and job.online is None:
         lines += wrap(f"shards  {shards(job)}")
+    if reach.platform != "local":
+        lines += wrap(f"on      {reach.platform}")
     lines += wrap(
         f"roles   {alive_text(job, RoleKind.WORKER)} workers, {alive_text(job, RoleKind.SERVER)} servers, "
         f"{f'{job.relaunches} relaunched, ' if job.relaunches else ''}master's term {job.term}"
@@ -124,12 +126,12 @@ def member_row(member: MemberView) -> str:
     return line.rstrip()
 
 
-def as_object(run: Run, job: JobStatus) -> dict[str, Any]:
+def as_object(reach: Reach, job: JobStatus) -> dict[str, Any]:
     """A job for scripts."""
-    plain = outcome.as_object(job, run.files)
+    plain = outcome.as_object(job, reach.places)
     if job.phase is not Phase.FINISHED and not job.phase.over:
         plain.pop("exit_code")  # it has none yet
-    return {**plain, "job": run.job, "running": run.running}
+    return {**plain, "job": reach.name, "platform": reach.platform, "running": reach.running()}
 
 
 def short_time(seconds: float) -> str:

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from springtide import errors
-from springtide.cli import jobs
+from springtide.launch import finding
+from springtide.launch.finding import Where
 from springtide.rpc import messages
 
 LOOK_S = 0.2
@@ -36,23 +37,23 @@ class Wanted:
         return {name: count for name, count in asdict(self).items() if count is not None}
 
 
-def scale(name: str | None, wanted: Wanted, *, folder: str, as_json: bool, sure: bool = False) -> int:
+def scale(name: str | None, wanted: Wanted, where: Where, *, as_json: bool, sure: bool = False) -> int:
     """Ask for so many; new ones join and surplus ones drain while the others train on."""
     if not wanted.said:
         raise errors.BadInput("say how many: --workers N, --servers N, --data-workers N, or several of these")
+    reach = finding.find(name, where)
     most = most_workers()
     for kind, count in wanted.said.items():
-        if count > most and not sure:
+        if count > most and not sure and reach.platform == "local":
             raise errors.BadInput(
                 f"{words(kind, count)}: this machine has {os.cpu_count()} cores, and more than {most} of them would "
                 "mostly wait for each other. Nothing was changed; if it is what you want, say --yes"
             )
-    run = jobs.pick(name, folder)
-    jobs.ask(run, messages.Scale(wanted.workers, wanted.servers, data_workers=wanted.data_workers))
+    reach.ask(messages.Scale(wanted.workers, wanted.servers, data_workers=wanted.data_workers))
     text = " and ".join(words(kind, count) for kind, count in wanted.said.items())
-    print(f"job {run.job}: {text} wanted; see `springtide status {run.job}`")
+    print(f"job {reach.name}: {text} wanted; see `springtide status {reach.name}`")
     if as_json:
-        print(msgspec.json.encode({"job": run.job, **wanted.said}).decode())
+        print(msgspec.json.encode({"job": reach.name, **wanted.said}).decode())
     return 0
 
 
@@ -62,16 +63,16 @@ def words(kind: str, count: int) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def stop(name: str | None, *, wait: bool, folder: str, as_json: bool) -> int:
+def stop(name: str | None, where: Where, *, wait: bool, as_json: bool) -> int:
     """Drain a job: workers finish the batch in hand. With `wait`, until it is over."""
-    run = jobs.pick(name, folder)
-    jobs.ask(run, messages.Stop("stopped by `springtide stop`"))
-    print(f"job {run.job}: draining, workers finish the batch in hand")
-    while wait and run.running:
+    reach = finding.find(name, where)
+    reach.ask(messages.Stop("stopped by `springtide stop`"))
+    print(f"job {reach.name}: draining, workers finish the batch in hand")
+    while wait and reach.running():
         time.sleep(LOOK_S)
-    status = jobs.status_of(run)
+    status = reach.status()
     if wait:
-        print(f"job {run.job}: {status.phase}")
+        print(f"job {reach.name}: {status.phase}")
     if as_json:
-        print(msgspec.json.encode({"job": run.job, "phase": status.phase}).decode())
+        print(msgspec.json.encode({"job": reach.name, "phase": status.phase}).decode())
     return 0

@@ -1,6 +1,6 @@
 """`springtide events` and `springtide explain`: what happened to a job, in full and as a story with reasons.
 
-In: `events.jsonl` of a run, while the job runs or after. Out: lines of at most 80 columns; seconds count from the
+In: the events of a job, while it runs or after. Out: lines of at most 80 columns; seconds count from the
 job's begin.
 """
 
@@ -9,46 +9,46 @@ from typing import Any
 
 import msgspec
 
-from springtide.cli import jobs
 from springtide.cli.picture import wrap
-from springtide.telemetry import events as stories
-from springtide.telemetry.runs import Run
+from springtide.launch import finding
+from springtide.launch.finding import Where
 
 Event = dict[str, Any]
 INDENT = " " * 11
 
 
-def events(name: str | None, *, folder: str, as_json: bool) -> int:
+def events(name: str | None, where: Where, *, as_json: bool) -> int:
     """Print every event of a job."""
-    run = jobs.pick(name, folder)
-    story = stories.read(run.files.events)
+    reach = finding.find(name, where)
+    story, began_at = reach.story(), reach.card.began_at
     for event in story:
-        print("\n".join(wrap(f"{since(run, event)}  {event['event']:<9} {details(event)}", INDENT)))
+        print("\n".join(wrap(f"{since(began_at, event)}  {event['event']:<9} {details(event)}", INDENT)))
     if as_json:
-        print(msgspec.json.encode({"job": run.job, "events": story}).decode())
+        print(msgspec.json.encode({"job": reach.name, "events": story}).decode())
     return 0
 
 
-def explain(name: str | None, *, folder: str, as_json: bool) -> int:
+def explain(name: str | None, where: Where, *, as_json: bool) -> int:
     """Print what was decided and why."""
-    run = jobs.pick(name, folder)
-    told = sentences(run, stories.read(run.files.events))
-    state = "runs" if run.running else "is over"
-    print(f"job {run.job} ({run.card.script}) {state}; this is its story:")
+    reach = finding.find(name, where)
+    card = reach.card
+    told = sentences(card.began_at, reach.story())
+    state = "runs" if reach.running() else "is over"
+    print(f"job {reach.name} ({card.script}) {state}; this is its story:")
     for line in told:
         print("\n".join(wrap(f"{line['seconds']:8.1f} s {line['what']}", INDENT)))
     if as_json:
-        print(msgspec.json.encode({"job": run.job, "story": told}).decode())
+        print(msgspec.json.encode({"job": reach.name, "story": told}).decode())
     return 0
 
 
-def sentences(run: Run, story: Sequence[Event]) -> list[dict[str, Any]]:
+def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
     """What a reader should know, in order; members that come and go as planned are counted, not named."""
     told = []
     for event in story:
         said = sentence(event)
         if said:
-            told.append({"seconds": round(event["at"] - run.card.began_at, 3), "what": said})
+            told.append({"seconds": round(event["at"] - began_at, 3), "what": said})
     return told
 
 
@@ -121,9 +121,9 @@ def planned(event: Event) -> str:
     return said + stage
 
 
-def since(run: Run, event: Event) -> str:
+def since(began_at: float, event: Event) -> str:
     """Seconds since the job began."""
-    return f"{event['at'] - run.card.began_at:7.1f} s"
+    return f"{event['at'] - began_at:7.1f} s"
 
 
 def details(event: Event) -> str:

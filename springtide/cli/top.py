@@ -1,45 +1,59 @@
 """`springtide top`: a job as `springtide run` shows it, from another terminal, until it ends or Ctrl-C.
 
-In: a run from `cli.jobs`. Out: on a terminal the picture of `cli.picture`, redrawn; in a pipe a line at a time. It only
-looks.
+In: a job, by `launch.finding`. Out: on a terminal the picture of `cli.picture`, redrawn; in a pipe a line at a time. It
+only looks. `springtide submit --follow` looks on in the same way.
 """
 
+import sys
 import time
 
 from rich.console import Console
 from rich.live import Live
 
 from springtide import errors
-from springtide.cli import jobs, status
+from springtide.cli import status
 from springtide.cli.picture import line_of, picture
+from springtide.launch import finding
+from springtide.launch.finding import Where
+from springtide.platforms.reach import Reach
 
 EVERY_S = 0.5
 LINE_EVERY_S = 2.0
 
 
-def top(name: str | None, *, folder: str, once: bool = False) -> int:
+def top(name: str | None, where: Where, *, once: bool = False) -> int:
     """Show it; of a job that is over, how it ended."""
-    run = jobs.pick(name, folder)
+    reach = finding.find(name, where)
+    if once:
+        print(line_of(reach.status()))
+        return 0
     console = Console(highlight=False)
-    if once or not run.running or not console.is_terminal or console.is_dumb_terminal:
-        return _lines(name, folder, once=once)
+    drawn = reach.running() and console.is_terminal and not console.is_dumb_terminal
+    try:
+        watch(reach, console)
+    except KeyboardInterrupt:
+        return 0
+    print(status.text(reach, reach.status()) if drawn else line_of(reach.status()))
+    return 0
+
+
+def watch(reach: Reach, console: Console) -> None:
+    """Show a job while it runs: drawn on a terminal, else line by line."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        while reach.running():
+            print(line_of(reach.status()), file=console.file, flush=True)
+            time.sleep(LINE_EVERY_S)
+        return
     with Live(console=console, refresh_per_second=4) as live:
-        try:
-            while run.running:
-                live.update(picture(jobs.status_of(run)))
-                time.sleep(EVERY_S)
-        except KeyboardInterrupt:
-            return 0
-        except errors.MasterUnreachable:
-            pass  # it ended while we looked
-    print(status.text(run, jobs.status_of(run)))
-    return 0
+        while reach.running():
+            try:
+                live.update(picture(reach.status()))
+            except errors.MasterUnreachable:  # it ended while we looked, or another master takes over
+                if not reach.running():
+                    return
+            time.sleep(EVERY_S)
 
 
-def _lines(name: str | None, folder: str, *, once: bool) -> int:
-    run = jobs.pick(name, folder)
-    while run.running and not once:
-        print(line_of(jobs.status_of(run)), flush=True)
-        time.sleep(LINE_EVERY_S)
-    print(line_of(jobs.status_of(run)))
-    return 0
+def err() -> Console:
+    """The terminal, beside what is printed for scripts."""
+    return Console(file=sys.stderr, highlight=False)

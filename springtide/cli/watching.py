@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from springtide.cli.options import RUNS, Debug, Job, Json, Runs
+from springtide.cli.grouped import taking
+from springtide.cli.options import RUNS, Debug, Job, Json, Runs, WhereOptions
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -19,16 +20,18 @@ Example:
   springtide top train
 """,
 )
+@taking(at=WhereOptions)
 def top(
     job: Job = None,
     once: Annotated[bool, typer.Option("--once", help="One line, and leave.")] = False,
-    folder: Runs = RUNS,
     debug: Debug = False,
+    *,
+    at: WhereOptions,
 ) -> int:
     """Watch a job from another terminal, as `springtide run` shows it; in a pipe, a line every two seconds."""
     from springtide.cli import top as verb
 
-    return verb.top(job, folder=folder, once=once)
+    return verb.top(job, at.where(), once=once)
 
 
 @app.command(
@@ -39,11 +42,12 @@ Examples:
   springtide run train.py --metrics-port 9464    served by the job
 """,
 )
-def metrics(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:
+@taking(at=WhereOptions)
+def metrics(job: Job = None, as_json: Json = False, debug: Debug = False, *, at: WhereOptions) -> int:
     """Figures of a job as Prometheus reads them: progress, roles, and how it keeps up with its stream."""
     from springtide.cli import metrics as verb
 
-    return verb.metrics(job, folder=folder, as_json=as_json)
+    return verb.metrics(job, at.where(), as_json=as_json)
 
 
 @app.command(

@@ -4,8 +4,10 @@ In: how to get the data, as bytes of JSON. Out: an address. The page draws by it
 nothing is kept here between requests. Next: page.html.
 """
 
+import errno
 import http.server
 import pathlib
+import socket
 import urllib.parse
 from collections.abc import Callable
 
@@ -56,6 +58,10 @@ def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServe
     try:
         server = http.server.ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise errors.BadInput(
+                f"--host {host}: no address of this machine; give one of its own, such as 127.0.0.1, or 0.0.0.0 for all"
+            ) from None
         raise errors.BadInput(
             f"--port {port}: cannot listen on {host}: {error.strerror or error}; give another, or 0"
         ) from None

@@ -19,9 +19,13 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     began_at: float
     """Time of day, in seconds."""
-    agent_pid: int
-    agent_start: int
+    agent_pid: int = 0
+    agent_start: int = -1
     """When that process started, as the kernel counts: a process with the same number later has another."""
+    platform: str = "local"
+    """Where it runs; elsewhere this folder has nothing but the card."""
+    where: dict[str, str] = {}
+    """How it is found there: an address, a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,13 @@ class Run:
         return self.files.root.name
 
     @property
+    def here(self) -> bool:
+        """Whether it runs, or ran, on this machine."""
+        return self.card.platform == "local"
+
+    @property
     def running(self) -> bool:
-        """Whether its agent lives."""
+        """Whether its agent lives, on this machine."""
         return start_of(self.card.agent_pid) == self.card.agent_start
 
 

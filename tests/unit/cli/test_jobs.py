@@ -145,8 +145,11 @@ def test_a_story_that_is_being_written_is_read_up_to_its_last_whole_line(tmp_pat
 
 def test_far_more_workers_than_cores_are_refused_unless_one_is_sure(folder, capsys, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    past(folder, "train", began_at=100.0)
+    assert app.main(["scale", "--data-workers", "9999"]) == 2
+    assert "9999 data workers: this machine has 2 cores" in capsys.readouterr().err
     assert app.main(["scale", "--workers", "1000"]) != 0
     said = capsys.readouterr().err
     assert "1000 workers: this machine has 2 cores" in said and "--yes" in said
     assert app.main(["scale", "--workers", "1000", "--yes"]) != 0
-    assert "no job" in capsys.readouterr().err.lower(), "there is none to scale, but the number is taken"
+    assert "does not run" in capsys.readouterr().err, "it is over, but the number is taken"

@@ -133,3 +133,9 @@ def test_a_port_that_is_taken_is_said(page):
 )  # fmt: skip
 def test_lengths_of_time_are_short(length, said):
     assert online.duration(length) == said
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.77"])
+def test_a_host_that_is_not_ours_is_not_blamed_on_the_port(host):
+    with pytest.raises(errors.BadInput, match=f"--host {host}: no address of this machine"):
+        serving.serve(lambda since: b"", host=host, port=0)

@@ -134,7 +134,7 @@ def test_the_scripts_output_is_followed_up_to_its_traceback(tmp_path):
 
 
 def test_the_outcome_of_a_failure_begins_with_the_error(tmp_path):
-    files = make_run(tmp_path, "train")
+    files = {"logs": str(tmp_path)}
     failed = JobStatus(
         name="train",
         phase=Phase.FAILED,
@@ -146,7 +146,9 @@ def test_the_outcome_of_a_failure_begins_with_the_error(tmp_path):
     assert outcome.text(failed, files).splitlines()[0] == "ValueError: no (train.py:3)"
     assert "Trace" not in outcome.text(failed, files) and "Trace" in outcome.text(failed, files, debug=True)
     assert outcome.exit_code(failed) == 1
-    assert outcome.as_object(failed, files)["exit_code"] == 1
+    assert outcome.as_object(failed, files)["exit_code"] == 1 and outcome.as_object(failed, files)["logs"] == str(
+        tmp_path
+    )
 
 
 def test_exit_codes_say_who_is_to_blame():

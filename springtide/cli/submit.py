@@ -1,0 +1,128 @@
+"""`springtide submit`: read a spec, hand the job to a platform, say how it is found again.
+
+In: a file and options. Out: the job's name; with `--follow` the job until its end, as `springtide run` shows it; with
+`--dry-run` what it would be, each value with its origin, and nothing started. Next: `launch.submitting`.
+"""
+
+import pathlib
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import msgspec
+
+from springtide.cli import outcome, top
+from springtide.cli.picture import WIDTH, wrap
+from springtide.cli.run import said
+from springtide.domain import spelling
+from springtide.domain.elastic_job import ElasticJob
+from springtide.domain.platform_wishes import KubernetesWish, RayWish
+from springtide.domain.resources import show_memory
+from springtide.launch import finding, here, machine, reading, resolving, submitting
+from springtide.launch.finding import Where
+from springtide.launch.reading import Read
+from springtide.platforms.run_plan import RunPlan
+
+FILE, OPTION, DEFAULT = "spec", "--name", "default"
+ELSEWHERE = (KubernetesWish, RayWish)
+"""Left out unless they say something."""
+
+
+def submit(
+    spec: str, where: Where, *, name: str, follow: bool, dry_run: bool, as_json: bool, debug: bool = False
+) -> int:  # fmt: skip
+    """Check the spec, then hand it over; the exit code."""
+    found = reading.read(pathlib.Path(spec))
+    job = replace(found.job, name=name) if name else found.job
+    if where.platform == "k8s" and found.namespace and "namespace" not in where.options:
+        where = replace(where, options={**where.options, "namespace": found.namespace})
+    if dry_run:
+        return rehearse(replace(found, job=job), where, named=bool(name), as_json=as_json)
+    code = None if job.image and not job.working_dir else found.folder
+    submitted = submitting.submit(job, where, code=code, say=said)
+    print(
+        f"job {submitted} is submitted ({where.platform or 'local'}): see `springtide status {submitted}`", flush=True
+    )
+    if follow:
+        return followed(submitted, where, as_json=as_json, debug=debug)
+    if as_json:
+        plain = {"job": submitted, "platform": where.platform or "local", "where": dict(where.options)}
+        print(msgspec.json.encode(plain).decode())
+    return 0
+
+
+def followed(name: str, where: Where, *, as_json: bool, debug: bool) -> int:
+    """Look on until it ends; Ctrl-C only ends the looking."""
+    reach = finding.find(name, where)
+    try:
+        top.watch(reach, top.err())
+    except KeyboardInterrupt:
+        print(f"\njob {name} goes on: `springtide top {name}` looks on again, `springtide stop {name}` ends it")
+        return 0
+    status = reach.status()
+    print(outcome.text(status, reach.places, debug=debug))
+    if as_json:
+        print(msgspec.json.encode(outcome.as_object(status, reach.places)).decode())
+    return outcome.exit_code(status)
+
+
+def rehearse(found: Read, where: Where, *, named: bool, as_json: bool) -> int:
+    """Say what the job would be, and where each value comes from."""
+    job = found.job if found.job.name else replace(found.job, name=resolving.name_of(found.job.script))
+    plan = None
+    if where.remote:
+        resolving.find_script(found.folder / job.script) if not job.image else None
+    else:
+        plan = here.resolved(job, pathlib.Path(where.folder), code=found.folder, say=said)
+    values = list(leaves(job, found, named=named))
+    print(f"job {job.name}, of {found.path}; nothing is started")
+    for path, value, origin in values:
+        shown = msgspec.json.encode(value).decode() if not isinstance(value, str) else value
+        room = WIDTH - 41
+        print(f"  {path:<26} {shown if len(shown) <= room else shown[: room - 3] + '...':<{room}} {origin}".rstrip())
+    print("\n".join(line for each in words(plan, where) for line in wrap(each)))
+    if as_json:
+        origins = {path: origin for path, _, origin in values}
+        resolved = None if plan is None else plan.spec
+        plain = {"job": job.name, "object": spelling.to_plain(job), "origins": origins, "resolved": resolved}
+        print(msgspec.json.encode(plain).decode())
+    return 0
+
+
+def leaves(job: ElasticJob, found: Read, *, named: bool) -> Iterator[tuple[str, Any, str]]:
+    """Every value that says something, with its origin."""
+
+    def walk(value: Any, path: spelling.Path, given: bool) -> Iterator[tuple[str, Any, str]]:
+        if is_dataclass(value) and not isinstance(value, type):
+            for field in spelling.fields_of(type(value)):
+                at, own = (*path, field.key), getattr(value, field.name)
+                if field.kind not in ELSEWHERE or own != field.default:
+                    yield from walk(own, at, at in found.given)
+        elif isinstance(value, Mapping) and any(is_dataclass(each) for each in value.values()):
+            for name, each in value.items():
+                yield from walk(each, (*path, name), True)
+        elif given or value not in (None, "", (), {}):
+            origin = OPTION if path == (spelling.NAME,) and named else FILE if given else DEFAULT
+            yield spelling.shown(path), value, origin
+
+    yield from walk(job, (), False)
+
+
+def words(plan: RunPlan | None, where: Where) -> list[str]:
+    """What is made of what was left open."""
+    if plan is None:
+        return [f"what is open is filled in on {where.platform}, by what it has then"]
+    spec, rules = plan.spec, plan.spec.planning
+    room = machine.capacity()
+    lines = [f"this machine has {room.cpu:g} cores and {show_memory(int(room.memory))}"]
+    begins = f"begins with {spec.workers} worker(s) and {spec.servers} server(s)"
+    if rules.bounds is None:
+        return [*lines, f"{begins}; its size is given, nobody plans"]
+    least, most = rules.bounds.least, rules.bounds.most
+    return [
+        *lines,
+        f"{begins}: {rules.why}",
+        f"may become {least.workers} to {most.workers} workers of {least.worker_cpu:g} to {most.worker_cpu:g} cores, "
+        f"{least.servers} to {most.servers} servers of {least.server_cpu:g} to {most.server_cpu:g}, within "
+        f"{rules.bounds.quota.cpu:g} cores",
+    ]

@@ -1,0 +1,83 @@
+"""`springtide submit` on this machine: a job that no terminal keeps, looked at and steered by other commands."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from springtide.cli import app
+from springtide.telemetry import runs
+from tests.process import running
+
+pytestmark = pytest.mark.process
+
+FOREVER = running.loop(
+    body="if not trained:\n    import os\n    print(os.environ['KEY'], os.environ['SPRINGTIDE_DATA'], flush=True)",
+    samples=10**12,
+)
+SPEC = """\
+script: train.py
+plan: false
+dataWorkers: off
+checkpoints: {everyS: 0}
+environment: {KEY: of-the-spec}
+data: {train: clicks}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a spec; every agent that is left is killed, and its roles with it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(running.ROOT))
+    (tmp_path / "code").mkdir()
+    running.script(tmp_path / "code", FOREVER)
+    (tmp_path / "code" / "job.yaml").write_text(SPEC)
+    yield tmp_path
+    for run in runs.find(tmp_path / ".springtide/runs"):
+        if run.running:
+            os.kill(run.card.agent_pid, signal.SIGKILL)
+
+
+def submitted(folder):
+    """The name of a job that was just submitted."""
+    with running.springtide("submit", "code/job.yaml", "--json", folder=folder) as command:
+        code, out = command.finish()
+    assert code == 0, command.said
+    return json.loads(out[-1])["job"]
+
+
+def told(capsys, *arguments, code=0):
+    """What a command prints."""
+    assert app.main([*arguments]) == code
+    said = capsys.readouterr()
+    return said.out.splitlines() if code == 0 else said.err.splitlines()
+
+
+def test_a_submitted_job_is_followed_scaled_and_stopped_from_outside(folder, capsys):
+    assert submitted(folder) == "train"
+    assert "runs already, as train" in told(capsys, "submit", "code/job.yaml", code=2)[0]
+    with running.springtide("logs", "train", "-f", folder=folder) as logs:
+        running.wait_until(
+            lambda: any("of-the-spec" in line for line in told(capsys, "logs", "train", "worker-0")), "it trains"
+        )
+        assert told(capsys, "scale", "train", "--workers", "2")[0].startswith("job train: 2 workers wanted")
+        wanted = lambda: json.loads(told(capsys, "status", "--json")[-1])  # noqa: E731
+        running.wait_until(lambda: wanted()["workers_alive"] == 2, "the second one has joined")
+        shown = wanted()
+        assert (shown["job"], shown["platform"], shown["phase"]) == ("train", "local", "running")
+        assert told(capsys, "stop", "--wait")[-1] == "job train: stopped"
+        code, out = logs.finish()
+    assert code == 0 and any(line.startswith("worker-1") for line in out)
+    assert 'worker-0      | of-the-spec {"train": "clicks"}' in out
+    assert any("asked by the user" in line for line in told(capsys, "explain"))
+
+
+def test_a_submitted_job_whose_agent_is_killed_ends_with_it_and_the_name_is_free_again(folder, capsys):
+    submitted(folder)
+    (run,) = runs.find(folder / ".springtide/runs")
+    os.kill(run.card.agent_pid, signal.SIGKILL)
+    running.wait_until(lambda: not run.running, "the agent is gone")
+    assert told(capsys, "status")[0].startswith("the command that ran it was killed, and the job with it")
+    assert submitted(folder) == "train-2"

@@ -1,0 +1,64 @@
+"""What `springtide submit` says of a spec, without starting anything."""
+
+import json
+
+import pytest
+
+from springtide.cli import app
+
+SPEC = """\
+metadata: {name: ctr, namespace: ml}
+spec:
+  script: train.py
+  workers: {max: 2}
+  servers: {count: 1}
+  tables: {user: {ttl: 9}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text(SPEC)
+    return tmp_path
+
+
+def test_a_rehearsal_says_what_the_job_would_be_and_where_each_value_comes_from(folder, capsys):
+    assert app.main(["submit", "job.yaml", "--dry-run", "--name", "mine", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and lines[0] == "job mine, of job.yaml; nothing is started"
+    said = [line.split() for line in lines]
+    assert ["name", "mine", "--name"] in said and ["tables.user.ttl", "9", "spec"] in said
+    assert ["sync", "async", "default"] in said and any("may become 1 to 2 workers" in line for line in lines)
+    found = json.loads(last)
+    assert found["object"]["spec"]["workers"] == {"max": 2} and found["resolved"]["servers"] == 1
+    assert found["origins"]["workers.max"] == "spec" and not (folder / ".springtide").exists()
+
+
+def test_a_rehearsal_for_a_cluster_needs_none(folder, capsys):
+    assert app.main(["submit", "job.yaml", "--dry-run", "--platform", "k8s"]) == 0
+    assert "what is open is filled in on k8s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("script: train.py", "script: trian.py"), "no script trian.py. Did you mean train.py?"),
+        (("workers:", "workres:"), "job.yaml:4:3: spec.workres: no field of that name. Did you mean 'workers'?"),
+        (("count: 1", "cpu: 4096"), "servers.cpu 4096 (--cpu): this machine has "),
+        (("count: 1", "memory: 4096T"), "servers.memory 4096T (--memory): this machine has "),
+    ],
+)
+def test_mistakes_are_told_without_a_traceback_and_before_anything_is_made(folder, capsys, change, said):
+    (folder / "job.yaml").write_text(SPEC.replace(*change))
+    assert app.main(["submit", "job.yaml", "--dry-run"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert not (folder / ".springtide").exists()
+
+
+def test_a_platform_that_is_none_and_options_of_two_are_refused(folder, capsys):
+    assert app.main(["submit", "job.yaml", "--platform", "kubernetes"]) == 2
+    assert "no platform named 'kubernetes'" in capsys.readouterr().err
+    assert app.main(["submit", "job.yaml", "--address", "auto", "--namespace", "ml"]) == 2
+    assert "of which platform" in capsys.readouterr().err

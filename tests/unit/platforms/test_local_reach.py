@@ -1,0 +1,55 @@
+"""Jobs of this machine, from outside."""
+
+import os
+
+from springtide.platforms import local_reach
+from springtide.platforms.local_reach import LocalReach, Tail
+from springtide.platforms.reach import LogLine
+from springtide.telemetry import logs, runs
+from springtide.telemetry.runs import RunCard
+
+
+def reach_of(folder, *, running):
+    files = logs.make_run(folder, "train")
+    pid = os.getpid()
+    start = runs.start_of(pid) if running else -1
+    runs.write_card(files, RunCard(name="train", script="t.py", began_at=1.0, agent_pid=pid, agent_start=start))
+    (run,) = runs.find(folder)
+    return LocalReach(run)
+
+
+def test_a_log_that_grows_is_read_line_by_line_and_once(tmp_path):
+    path = tmp_path / "worker-0.log"
+    tail = Tail(path)
+    assert tail.more() == []
+    path.write_bytes(b"one\ntwo\nthr")
+    assert tail.last(1) == ["two"]
+    with path.open("ab") as file:
+        file.write(b"ee\n\xff\n")
+    assert tail.more() == ["three", "\ufffd"] and tail.more() == []
+
+
+def test_logs_are_followed_until_the_job_is_over_with_roles_that_join(tmp_path, monkeypatch):
+    reach = reach_of(tmp_path, running=True)
+    folder = reach.run.files.logs
+    (folder / "worker-0.log").write_text("".join(f"line {number}\n" for number in range(5)))
+
+    def meanwhile(_):
+        (folder / "worker-1.log").write_text("joined\n")
+        with (folder / "worker-0.log").open("a") as file:
+            file.write("last words\n")
+        reach.run = runs.Run(reach.run.files, RunCard(name="train", script="t.py", began_at=1.0))
+
+    monkeypatch.setattr(local_reach.time, "sleep", meanwhile)
+    assert list(reach.logs([], lines=2, follow=True)) == [
+        LogLine("worker-0", "line 3"), LogLine("worker-0", "line 4"), LogLine("worker-0", "last words"),
+        LogLine("worker-1", "joined"),
+    ]  # fmt: skip
+
+
+def test_logs_of_one_role_are_its_own(tmp_path):
+    reach = reach_of(tmp_path, running=False)
+    for role in ("worker-0", "worker-1"):
+        (reach.run.files.logs / f"{role}.log").write_text(f"I am {role}\n")
+    assert list(reach.logs(["worker-1"], lines=5, follow=True)) == [LogLine("worker-1", "I am worker-1")]
+    assert reach.roles() == ["worker-0", "worker-1"] and not reach.running()
