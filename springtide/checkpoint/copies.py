@@ -43,10 +43,10 @@ def parts(path: pathlib.Path) -> Iterator[Part]:
 
 
 class Copies:
-    """What one server keeps for others. Not for several threads at once."""
+    """What one server keeps for others, or any files of which the names are known. Not for several threads at once."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: pathlib.Path, names: "re.Pattern[str]" = NAME) -> None:
+        self._folder, self._names = folder, names
         self._coming: dict[str, tuple[int, int]] = {}
         """By name: bytes and sum of what has come so far."""
 
@@ -88,8 +88,9 @@ class Copies:
             raise errors.BadInput(f"{name} cannot be read: {error.strerror or error}") from error
 
     def _path(self, name: str) -> pathlib.Path:
-        if not NAME.fullmatch(name):
-            raise errors.BadInput(f"{name!r} is no segment file of a server")
+        if not self._names.fullmatch(name):
+            kind = "segment file of a server" if self._names is NAME else "file that is kept here"
+            raise errors.BadInput(f"{name!r} is no {kind}")
         return self._folder / name
 
     @staticmethod

@@ -142,7 +142,8 @@ def check_ports() -> Finding:
 def check_limits() -> Finding:
     """Whether `springtide run --cpu ... --memory ...` can hold processes to limits."""
     from springtide.domain.resources import Limits
-    from springtide.platforms import cgroups, hierarchy
+    from springtide.platforms import cgroups
+    from springtide.telemetry import hierarchy
 
     found = hierarchy.find()
     said: list[str] = []

@@ -130,7 +130,7 @@ class WantedRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleUsage:
-    """What a process uses, as its agent measures it."""
+    """What a process uses, as its agent measures it, or as it says itself."""
 
     role: Role
     incarnation: int = 0

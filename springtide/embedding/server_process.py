@@ -23,6 +23,7 @@ from springtide.embedding.handover import Handing
 from springtide.embedding.serve import ServerRole
 from springtide.rpc import channel, messages
 from springtide.telemetry import logs
+from springtide.telemetry.own_usage import OwnUsage
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
         )  # fmt: skip
         try:
             with saves(role, link, welcome, settings, over) as scattered:
-                serve_job(role, link, welcome, over, scattered)
+                serve_job(role, link, welcome, over, OwnUsage(settings), scattered)
         finally:
             role.stop(drain_s=2.0)  # workers have gone by now: nothing more should come
     finally:
@@ -98,7 +99,7 @@ def saves(
 
 
 def serve_job(
-    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, over: threading.Event,
+    role: ServerRole, link: channel.Channel, welcome: messages.ServerWelcome, over: threading.Event, usage: OwnUsage,
     scattered: Place | None = None,
 ) -> None:  # fmt: skip
     """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
@@ -111,7 +112,7 @@ def serve_job(
             handing.heed(pulse.goal)
 
     def now() -> messages.Heartbeat:
-        return beat(role, handing.holding if placed_at.is_set() else None)
+        return beat(role, handing.holding if placed_at.is_set() else None, usage)
 
     def answer() -> None:
         pulse = link.ask(now)
@@ -146,10 +147,11 @@ def serve_job(
     handing.stop()
 
 
-def beat(role: ServerRole, holding: messages.Holding | None) -> messages.Heartbeat:
+def beat(role: ServerRole, holding: messages.Holding | None, usage: OwnUsage) -> messages.Heartbeat:
     """A heartbeat with the server's counters and, once it knows them, its slots."""
     counts = slot_loads.pack(role.slot_counts()) if holding is not None else b""
-    return messages.Heartbeat(messages.Report(counters=role.counters()), slots=counts, holding=holding)
+    report = messages.Report(counters=role.counters())
+    return messages.Heartbeat(report, slots=counts, holding=holding, usage=usage.read())
 
 
 def rank_of(member: str) -> int:

@@ -31,6 +31,7 @@ from springtide.master.joining import Joining
 from springtide.master.journal import Journal
 from springtide.master.lag import Lag
 from springtide.master.leasing import Leasing
+from springtide.master.packaging import Packaging
 from springtide.master.pen import Pen
 from springtide.master.record import Record
 from springtide.master.rollout import Rollout
@@ -38,6 +39,7 @@ from springtide.master.rounds import Rounds
 from springtide.master.saving import Saving
 from springtide.master.shufflers import ShufflerList
 from springtide.master.stepping import Stepping
+from springtide.master.usages import Usages
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
 from springtide.telemetry.events import EventLog
@@ -77,6 +79,7 @@ class Desk:
             record, self._changed, self._happen, self._kept, lambda: self._stepping.due(last=True)
         )  # fmt: skip
         self._usage: dict[Role, RoleUsage] = {}
+        self._usages = Usages()
         self._agents: set[Peer] = set()
         self._agent_left_at: float | None = None
         self._ticked_at = clock()
@@ -99,6 +102,7 @@ class Desk:
             Hands(happen=self._happen, tell=self.tell, clock=clock, moving=lambda: self._rollout.moving),
         )  # fmt: skip
         self._feeding = Feeding(doors, self._agreeing, clock, story.path.parent, self.autoscale)
+        self._packaging = Packaging(pathlib.Path(self._feeding.package))
         self._shufflers = ShufflerList(record.state)
         self.online = online.opened(doors, clock=clock, folder=story.path.parent)
         self._joining = Joining(
@@ -167,6 +171,10 @@ class Desk:
                 return messages.Ok()
         if peer.role is None:
             raise errors.BadInput(f"{type(request).__name__} from a process that has not joined")
+        if isinstance(request, messages.Heartbeat):
+            self._usages.heard(peer.role, peer.incarnation, request.usage, at=self._clock())
+        if isinstance(request, messages.PackageWritten | messages.PackagePart | messages.PackageAsk):
+            return await self._packaging.answer(request)
         match peer.role.kind:
             case RoleKind.AGENT:
                 return self._from_agent(request)
@@ -227,12 +235,14 @@ class Desk:
     def _from_agent(self, request: messages.Request) -> messages.Reply:
         match request:
             case messages.Look():
-                self._usage = {usage.role: usage for usage in request.usage}
+                self._usages.looked(request.usage)
+                self._usage = self._usages.now(at=self._clock())
                 self._guards.glance(self._usage, self._clock())
                 return messages.Outlook(self.status(), self.state.wanted(), self.term)
             case messages.Exited():
                 ended = request.exit
                 self.tell("exited", role=str(ended.role), incarnation=ended.incarnation, how=str(ended))
+                self._usages.gone(ended.role, ended.incarnation)
                 self._happen(events.Gone(ended))
             case messages.Shutdown():
                 self.over.set()

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 
 from springtide.domain.resources import Limits
-from springtide.platforms import hierarchy
-from springtide.platforms.group_files import Group, GroupV1, GroupV2, kill_members, read_members, write
+from springtide.telemetry import hierarchy
+from springtide.telemetry.group_files import Group, GroupV1, GroupV2, kill_members, read_members, write
 from springtide.telemetry.runs import start_of
 
 _OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")

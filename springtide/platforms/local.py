@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from springtide import config
 from springtide.domain.cluster import Life, RoleExit
 from springtide.domain.resources import Limits, Usage
-from springtide.platforms import cgroups, usage, watchdog
+from springtide.platforms import cgroups, watchdog
 from springtide.platforms.base import Launch
-from springtide.platforms.group_files import Group
-from springtide.telemetry import events, logs
+from springtide.telemetry import events, logs, usage
+from springtide.telemetry.group_files import Group
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ fetched. It holds nothing, so it may die at any time.
 import gc
 import logging
 import os
-import pathlib
 import signal
 import sys
 import threading
@@ -17,11 +16,12 @@ import msgspec
 import torch
 
 from springtide import config, errors
-from springtide.prep import package
+from springtide.prep import package, parcels
 from springtide.prep.serving import Serving
 from springtide.rpc import channel, messages
 from springtide.rpc.feeding import PACKAGE_KEY, Feeders, Package, feeds, stage_of
 from springtide.telemetry import logs
+from springtide.telemetry.own_usage import OwnUsage
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.1  # between two looks at whether it is to leave
@@ -73,14 +73,15 @@ def serve(settings: config.Settings, leaving: Leaving) -> None:
         welcome = link.ask(hello)
         assert isinstance(welcome, messages.DataWorkerWelcome)
         link.introduce(hello)
-        roster = Roster()
+        roster = Roster(OwnUsage(settings))
         link.start_heartbeat(
             welcome.heartbeat_s, roster.beat, lambda pulse: hear(pulse, leaving, roster), leaving.leave
         )
         found = await_package(link, leaving)
         if found is None:
             return
-        pipeline = package.load(pathlib.Path(welcome.package), secret=secret)
+        with parcels.at_hand(link.ask, welcome.package, found.sealed) as folder:
+            pipeline = package.load(folder, secret=secret)
         gc.freeze()  # the data set stays: no collection of garbage needs to walk over it
         stage = stage_of(rank, found.stages)
         host = channel.own_host(settings, link)
@@ -127,8 +128,8 @@ def await_package(link: channel.Channel, leaving: Leaving) -> Package | None:
 class Roster:
     """Who else feeds: a stage in the middle takes from those before it."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, usage: OwnUsage) -> None:
+        self._lock, self._usage = threading.Lock(), usage
         self._known: Feeders | None = None
         self._serving: Serving | None = None
         self._stage, self._stages = 0, 1
@@ -138,8 +139,9 @@ class Roster:
         """A heartbeat: which roster is known here."""
         made = float(self._serving.made) if self._serving is not None else 0.0
         return messages.Heartbeat(
-            messages.Report(counters={"made": made}), feeders=0 if self._known is None else self._known.epoch
-        )
+            messages.Report(counters={"made": made}), feeders=0 if self._known is None else self._known.epoch,
+            usage=self._usage.read(),
+        )  # fmt: skip
 
     def take(self, news: Feeders) -> None:
         """Another roster."""

@@ -4,8 +4,9 @@ In: a `Pipeline` that holds the user's objects (stage.py). Out: a folder of the 
 another process. Next: prep/main.py and alone.py run it.
 
 What is unpickled here was written by the trainer of the same job: the seal, an HMAC under the job's secret, is checked
-before anything else, and nothing of this ever comes from a socket. Tensors and arrays are not in the pickle but in a
-file that all data workers of a host map, copy on write: however many they are, the data set is in memory once.
+before anything else; its files may have come from another host (prep/parcels.py), not what is in them. Tensors and
+arrays are not in the pickle but in a file that all data workers of a host map, copy on write: however many they are,
+the data set is in memory once.
 """
 
 import contextlib
@@ -27,13 +28,12 @@ import numpy as np
 import torch
 
 from springtide import errors
+from springtide.prep.parcels import ARRAYS, CODE, CONTENTS, SEAL_BYTES
 from springtide.prep.stage import Pipeline
 
 FORMAT = 1
 ALIGNMENT = 64
 OUT_OF_BAND = 1024  # bytes from which an array goes beside the pickle: below, a page of a file costs more than a copy
-SEAL_BYTES = 32
-CONTENTS, CODE, ARRAYS = "contents", "code", "arrays"
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

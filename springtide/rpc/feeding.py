@@ -24,7 +24,7 @@ class DataWorkerWelcome(Message, frozen=True):
     seed: int
     heartbeat_s: float
     package: str
-    """Folder of the job's package; it is there once `PACKAGE_KEY` is shared."""
+    """Folder of the job's package, where it is seen from here; it is there once `PACKAGE_KEY` is shared."""
 
 
 class DataWorkerReady(Message, frozen=True):
@@ -52,6 +52,8 @@ class Package(Message, frozen=True):
     digest: str
     """Of the program that was split. A worker that has split it otherwise cannot be fed from this package."""
     stages: int = 1
+    sealed: str = ""
+    """Digest of its files, by which a data worker knows whether it sees them."""
 
 
 class Feeder(Message, frozen=True):

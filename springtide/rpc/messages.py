@@ -33,6 +33,9 @@ from springtide.rpc.nouns import Report as Report
 from springtide.rpc.nouns import Restore as Restore
 from springtide.rpc.nouns import Servers as Servers
 from springtide.rpc.nouns import SlotsMoved as SlotsMoved
+from springtide.rpc.packages import PackageAsk as PackageAsk
+from springtide.rpc.packages import PackagePart as PackagePart
+from springtide.rpc.packages import PackageWritten as PackageWritten
 from springtide.rpc.saving import Copied as Copied
 from springtide.rpc.saving import Copy as Copy
 from springtide.rpc.saving import CopyRequest as CopyRequest
@@ -135,6 +138,8 @@ class Heartbeat(Message, frozen=True):
     """Of a worker that trains from a stream: where it takes batches from others; empty: nowhere."""
     shufflers: int = 0
     """Of the same: digest of the `Shufflers` that it knows; 0: of none."""
+    usage: RoleUsage | None = None
+    """What it takes, where it was told to measure that itself."""
 
 
 class LeaseRequest(Message, frozen=True):
@@ -360,6 +365,9 @@ Request = (
     | JoinWorker
     | JoinDataWorker
     | DataWorkerReady
+    | PackageWritten
+    | PackagePart
+    | PackageAsk
     | Unfed
     | Noted
     | JoinAgent
@@ -402,6 +410,7 @@ Reply = (
     | Found
     | Claimed
     | saving.Replies
+    | PackagePart
     | Outlook
     | JobStatus
     | Refused

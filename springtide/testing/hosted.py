@@ -70,7 +70,7 @@ class HostPlatform:
         near = {"master_file": "", "secret_file": str(there), "master": f"{MASTER}:{roles.MASTER_PORT}"}
         settings = {**launch.settings, **near, "scratch": str(self.hosts.disk / "scratch"), "node": host}
         settings = {name: value for name, value in settings.items() if value and name in KNOWN}
-        environment = config.child_environment(settings, launch.environment)
+        environment = config.child_environment(settings, launch.environment, launch.given)
         with open(self.files.log_of(life.role), "ab") as log:
             waits = subprocess.Popen(
                 [*self.hosts.inside(host), sys.executable, "-m", launch.module, *launch.arguments],

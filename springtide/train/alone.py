@@ -3,6 +3,7 @@
 In: `train.session` and `train.batches`, as with any `train.link.Link`. Out: shards of a book in this process.
 """
 
+import pathlib
 from collections.abc import Callable
 
 from springtide import config, errors
@@ -90,6 +91,9 @@ class AloneLink:
 
     def settle(self, key: str) -> None:
         """No one waits for it."""
+
+    def deliver(self, package: pathlib.Path, sealed: str) -> None:
+        """It lies where data workers of this process look."""
 
     def form(self, asked: Form) -> Formed:
         """A group of one, until its script has ended."""

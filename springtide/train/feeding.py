@@ -8,7 +8,6 @@ whose program was split in the same way are fed. What cannot be handed over is t
 """
 
 import logging
-import pathlib
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ import msgspec
 from springtide import errors
 from springtide.data.source import Source, Unreadable, as_batch, on_one_line
 from springtide.domain.feeding import FeedState
-from springtide.prep import chance, package
+from springtide.prep import chance, package, parcels
 from springtide.prep.feed import Feed, Wanted
 from springtide.rpc.feeding import PACKAGE_KEY, Feeders, Package, feeds
 from springtide.rpc.messages import Welcome
@@ -214,9 +213,11 @@ class Feeding:
 
     def _package(self, made: Made) -> Package:
         if self._link.claim(PACKAGE_KEY):
-            folder = pathlib.Path(self._welcome.package)
-            package.write(folder, made.pipeline, secret=self._welcome.secret, paths=[path for path in sys.path if path])
-            found = Package(made.digest, len(made.pipeline.stages))
+            paths = [path for path in sys.path if path]
+            with parcels.writable(self._welcome.package) as folder:
+                sealed = package.write(folder, made.pipeline, secret=self._welcome.secret, paths=paths)
+                self._link.deliver(folder, sealed)
+            found = Package(made.digest, len(made.pipeline.stages), sealed)
             self._link.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
             self._link.settle(PACKAGE_KEY)
             moved = "reading, collating and a part of forward()" if made.moved else "reading and collating"

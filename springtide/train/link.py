@@ -5,6 +5,7 @@ The link is for the process that joined: a forked DataLoader child neither holds
 """
 
 import os
+import pathlib
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -16,10 +17,12 @@ from springtide.domain.cluster import Placement
 from springtide.domain.job import Blame
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import Cut, Seen
+from springtide.prep import parcels
 from springtide.rpc import channel, messages
 from springtide.rpc.messages import AtStep, End, Form, Formed, Leased, Regroup, Report, Servers, Wait, Welcome
 from springtide.rpc.messages import Feeders as Feeders
 from springtide.rpc.shuffling import Shufflers
+from springtide.telemetry.own_usage import OwnUsage
 from springtide.train.alone import AloneLink as AloneLink
 from springtide.train.following import FeedersFollower, ShufflersFollower, SlotsFollower
 from springtide.train.hands import Hands, Words
@@ -111,6 +114,10 @@ class Link(Protocol):
         """What was claimed is done."""
         ...
 
+    def deliver(self, package: pathlib.Path, sealed: str) -> None:
+        """See that the master has the package for data workers that lies in this folder."""
+        ...
+
     def form(self, asked: Form) -> Formed:
         """Wait until the bsp group, the first or another one, is formed."""
         ...
@@ -186,7 +193,7 @@ class MasterLink:
         self._secret, self._rank, self._incarnation = config.job_secret(settings), rank, settings.incarnation
         self._certificates = settings.tls
         self._channel = channel.for_member(settings, self._secret)
-        self._host = channel.own_host(settings, self._channel)
+        self._host, self._usage = channel.own_host(settings, self._channel), OwnUsage(settings)
         self._lock = threading.Lock()
         self.hands, self._told = Hands(), Words()
         self._report: Report | None = None
@@ -274,6 +281,10 @@ class MasterLink:
         """What was claimed is done."""
         self._channel.ask(messages.Settle(key))
 
+    def deliver(self, package: pathlib.Path, sealed: str) -> None:
+        """Nothing is sent where the master sees the folder."""
+        parcels.send(self._channel.ask, package, sealed)
+
     def form(self, asked: Form) -> Formed:
         """Wait until the bsp group is formed."""
         reply = self._channel.ask(asked)
@@ -360,7 +371,7 @@ class MasterLink:
         return messages.Heartbeat(
             self._take_report(), self._told.progress, self._told.failures, self._told.era, self._slots.epoch,
             objects=self._take_objects(), feeders=self._feeders.epoch,
-            shuffle=self._shuffle, shufflers=self._shufflers.digest,
+            shuffle=self._shuffle, shufflers=self._shufflers.digest, usage=self._usage.read(),
         )  # fmt: skip
 
     def _take_pulse(self, pulse: messages.Pulse) -> bool:

@@ -67,7 +67,7 @@ for x in batches:
         os._exit(0) if how == "without a word" else sys.exit(0)
 if not job.leaving:
     state = model.state_dict()
-    part = folder / f"counts-{os.getpid()}.npz"
+    part = folder / f"counts-{job.rank}-{os.getpid()}.npz"
     np.savez(
         part, small=state["small.weight"], keys=state["open.keys"], rows=state["open.rows"], steps=state["steps"]
     )

@@ -1,8 +1,11 @@
 """Jobs whose roles share no loopback, no disk, no /dev/shm and no process table: each is on a host of its own."""
 
+import time
+
 import numpy as np
 import pytest
 
+from springtide.domain.feeding import FeedRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing import hosts
 from springtide.testing.hosted import HostedJob
@@ -11,7 +14,8 @@ from tests.process import counting
 pytestmark = pytest.mark.process
 REFUSED = hosts.refusal()
 needs_hosts = pytest.mark.skipif(REFUSED is not None, reason=f"no hosts of our own here: {REFUSED}")
-BATCH = 8
+BATCH = 16
+SLOWLY = counting.SCRIPT.replace("sleep(pause_s)", "sleep(0.0 if (folder / 'hurry').exists() else pause_s)")
 
 
 @pytest.fixture
@@ -21,20 +25,52 @@ def cluster(tmp_path):
         yield found
 
 
+def started(folder, cluster, *, batches, pause_s=0.02, **more):
+    """A job that counts, with its run folder on the first host's own disk; and what it counts."""
+    ids = counting.draw(np.random.default_rng(5), batches * BATCH - 3)
+    script = counting.write(folder, ids, SLOWLY)
+    given = dict(name="apart", workers=2, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0)
+    spec = JobSpec(**(given | more))
+    runs = cluster.disk / "runs"
+    return HostedJob(script, [folder, 1, BATCH, pause_s], hosts=cluster, spec=spec, folder=runs), ids
+
+
+def exact(folder, ids):
+    """Whether every occurrence counts once."""
+    return counting.differences(folder, ids, epochs=1, batch=BATCH) == {}
+
+
 @needs_hosts
-def test_without_a_common_disk_a_worker_and_the_master_are_killed_and_every_occurrence_counts_once(tmp_path, cluster):
-    ids = counting.draw(np.random.default_rng(5), 2000)
-    script = counting.write(tmp_path, ids)
-    spec = JobSpec(name="apart", workers=2, servers=2, silence_s=10.0)
-    with HostedJob(script, [tmp_path, 1, BATCH, 0.01], hosts=cluster, spec=spec, folder=tmp_path / "runs") as job:
-        job.until(lambda status: status.samples > 200)
+def test_without_a_common_disk_a_worker_the_master_and_the_agent_go_and_every_occurrence_counts_once(tmp_path, cluster):
+    hosted, ids = started(tmp_path, cluster, batches=500, silence_s=10.0, feeding=FeedRules(workers=1))
+    with hosted as job:
+        job.until(lambda status: status.feed is not None and status.feed.made > 3)  # its package came over the wire
         assert job.kill("worker-1")
-        job.until(lambda status: status.samples > 600)
+        job.until(lambda status: all(view.usage for view in status.members if view.alive))  # they tell it themselves
         assert job.kill("master")
-        job.until(lambda status: status.samples > 1000)
+        trained = job.status.samples
+        job.until(lambda status: status.samples > trained)
         job.replace_agent()
-        ended = job.wait()
-    assert ended.phase is Phase.FINISHED
-    assert counting.differences(tmp_path, ids, epochs=1, batch=BATCH) == {}
+        (tmp_path / "hurry").touch()
+        assert job.wait().phase is Phase.FINISHED
+    assert exact(tmp_path, ids)
     kinds = [event["event"] for event in job.story]
     assert kinds.count("master_replaced") == 1 and "agent_took_over" in kinds
+
+
+@needs_hosts
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_hosts_that_are_cut_off_from_each_other_for_a_while_lose_and_repeat_nothing(tmp_path, cluster):
+    hosted, ids = started(tmp_path, cluster, batches=600, silence_s=30.0)
+    with hosted as job:
+        job.until(lambda status: status.samples > 300)
+        for one, other in (("two", "three"), ("one", "two"), ("one", "four"), ("two", "four")):
+            before = job.status.samples
+            cluster.cut(one, other)
+            time.sleep(5.0)  # so long, and no event tells its end
+            cluster.mend(one, other)
+            job.until(lambda status, before=before: status.samples > before + 100)
+        (tmp_path / "hurry").touch()
+        assert job.wait().phase is Phase.FINISHED
+    assert exact(tmp_path, ids)

@@ -16,10 +16,10 @@ import pytest
 
 from springtide.domain.cluster import Life, Role, RoleKind
 from springtide.domain.resources import Limits
-from springtide.platforms import cgroups, hierarchy, local
+from springtide.platforms import cgroups, local
 from springtide.platforms.base import Launch
-from springtide.platforms.group_files import GroupV2
-from springtide.telemetry import logs
+from springtide.telemetry import hierarchy, logs
+from springtide.telemetry.group_files import GroupV2
 from tests.process import running
 
 pytestmark = pytest.mark.process

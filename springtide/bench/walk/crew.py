@@ -23,7 +23,7 @@ from springtide.domain.feeding import FeedState, FeedTarget
 from springtide.domain.resources import Limits
 from springtide.planning.dataworkers.seeing import Cores, Told
 from springtide.platforms import cgroups
-from springtide.platforms.group_files import Group
+from springtide.telemetry.group_files import Group
 
 CPU = 0.02
 """Of a core, called a CPU: 8 for the trainer and 8 each for three data workers are two thirds of a core."""

@@ -7,7 +7,7 @@ import pytest
 
 from springtide.domain.resources import Limits
 from springtide.platforms import cgroups
-from springtide.platforms.hierarchy import Hierarchy
+from springtide.telemetry.hierarchy import Hierarchy
 
 LIMITS = Limits(cpu=0.5, memory=64 << 20)
 

@@ -7,7 +7,7 @@ that the machine has; the other version is known to this file only.
 import pytest
 
 from springtide.domain.resources import Limits, Usage
-from springtide.platforms.group_files import GroupV1, GroupV2
+from springtide.telemetry.group_files import GroupV1, GroupV2
 
 
 @pytest.fixture

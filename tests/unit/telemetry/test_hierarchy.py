@@ -1,6 +1,6 @@
 """Finding one's own control group from what the kernel says in /proc."""
 
-from springtide.platforms import hierarchy
+from springtide.telemetry import hierarchy
 
 V1 = """\
 31 23 0:28 / {root} rw,relatime - tmpfs tmpfs rw,mode=755

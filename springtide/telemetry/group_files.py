@@ -1,6 +1,7 @@
 """The files of one control group, behind one small face: limits in; usage, out-of-memory kills and members out.
 
-In: `platforms.cgroups` has made the folders. `GroupV1` has a folder for each controller, `GroupV2` one for all.
+In: `platforms.cgroups` has made the folders, or a container's host (`telemetry.own_usage`). `GroupV1` has a folder for
+each controller, `GroupV2` one for all.
 """
 
 import contextlib
@@ -20,6 +21,10 @@ LEAST_SHARES, LEAST_WEIGHT = 2, 1
 """Of the processors, beside others that want them: versions 1 and 2, where others have 1024 and 100."""
 
 
+ENDLESS = 1 << 60
+"""Bytes from which a limit of version 1 is none: the kernel writes the largest number of pages."""
+
+
 class Group(Protocol):
     """What a platform needs of a control group. Reading a file that is not there reads as nothing."""
 
@@ -37,6 +42,10 @@ class Group(Protocol):
 
     def usage(self) -> Usage:
         """CPU and memory of everything in it, of members that have ended too."""
+        ...
+
+    def limits(self) -> Limits:
+        """What it is held to now, whoever wrote it."""
         ...
 
     def oom_kills(self) -> int:
@@ -91,6 +100,13 @@ class GroupV1:
             throttled_s=read_table(self._folder_of, "cpu", "cpu.stat").get("nr_throttled", 0) * PERIOD_US / 1e6,
         )
 
+    def limits(self) -> Limits:
+        """A quota of -1 is none, and so is a memory limit beyond any machine's."""
+        period = read_number(self._folder_of, "cpu", "cpu.cfs_period_us")
+        quota = read_number(self._folder_of, "cpu", "cpu.cfs_quota_us")
+        memory = read_number(self._folder_of, "memory", "memory.limit_in_bytes")
+        return Limits(cpu=quota / period if quota and period else None, memory=memory if 0 < memory < ENDLESS else None)
+
     def oom_kills(self) -> int:
         """A line of `memory.oom_control`."""
         return read_table(self._folder_of, "memory", "memory.oom_control").get("oom_kill", 0)
@@ -140,6 +156,14 @@ class GroupV2:
             memory=memory.get("anon", 0) + memory.get("shmem", 0),
             peak=read_number(self._here, "", "memory.peak"),
             throttled_s=cpu.get("nr_throttled", 0) * PERIOD_US / 1e6,
+        )
+
+    def limits(self) -> Limits:
+        """`cpu.max` is quota and period; the word `max` is no limit."""
+        quota, _, period = _read(self._here, "", "cpu.max").strip().partition(" ")
+        memory = read_number(self._here, "", "memory.max")
+        return Limits(
+            cpu=int(quota) / int(period) if quota.isdigit() and period.isdigit() else None, memory=memory or None
         )
 
     def oom_kills(self) -> int:

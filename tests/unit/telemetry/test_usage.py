@@ -3,7 +3,7 @@
 import os
 
 from springtide.domain.resources import Usage
-from springtide.platforms import usage
+from springtide.telemetry import usage
 
 
 def test_this_process_has_taken_something():
