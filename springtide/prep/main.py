@@ -128,7 +128,7 @@ def await_package(link: channel.Channel, leaving: Leaving) -> Package | None:
 class Roster:
     """Who else feeds: a stage in the middle takes from those before it."""
 
-    def __init__(self, usage: OwnUsage) -> None:
+    def __init__(self, usage: OwnUsage | None = None) -> None:
         self._lock, self._usage = threading.Lock(), usage
         self._known: Feeders | None = None
         self._serving: Serving | None = None
@@ -140,7 +140,7 @@ class Roster:
         made = float(self._serving.made) if self._serving is not None else 0.0
         return messages.Heartbeat(
             messages.Report(counters={"made": made}), feeders=0 if self._known is None else self._known.epoch,
-            usage=self._usage.read(),
+            usage=None if self._usage is None else self._usage.read(),
         )  # fmt: skip
 
     def take(self, news: Feeders) -> None:
