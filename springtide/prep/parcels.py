@@ -65,10 +65,22 @@ def writable(folder: str) -> Iterator[pathlib.Path]:
         there.mkdir(parents=True, exist_ok=True, mode=0o700)
         tempfile.TemporaryFile(dir=there).close()
     except OSError:
-        with tempfile.TemporaryDirectory(prefix="springtide-package-") as own:
-            yield pathlib.Path(own)
+        own = _own_folder()
+        try:
+            yield own
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
     else:
         yield there
+
+
+def _own_folder() -> pathlib.Path:
+    try:
+        return pathlib.Path(tempfile.mkdtemp(prefix="springtide-package-"))
+    except OSError as error:
+        raise errors.DiskFull(
+            f"the package for data workers cannot be written to {tempfile.gettempdir()}: {error}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -81,7 +93,7 @@ def at_hand(ask: Ask, folder: str, sealed: str) -> Iterator[pathlib.Path]:
     if sealed_in(there) == sealed:
         yield there
         return
-    own = pathlib.Path(tempfile.mkdtemp(prefix="springtide-package-"))
+    own = _own_folder()
     try:
         fetch(ask, own, sealed)
         yield own

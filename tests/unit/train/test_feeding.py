@@ -1,5 +1,6 @@
 """A worker that is fed, and not: batches come in order, whoever makes them, and the change is at any batch."""
 
+import tempfile
 import threading
 
 import msgspec
@@ -230,8 +231,9 @@ def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
     assert not feeding.fed
 
 
-def test_a_package_that_cannot_be_written_is_refused_and_batches_read_here(worker, tmp_path):
+def test_a_package_that_can_be_written_nowhere_is_refused_and_batches_read_here(worker, tmp_path, monkeypatch):
     (tmp_path / "package").write_text("no folder")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "package"))
     feeding, master = worker()
     master.want()
     assert len(list(feeding.read(wants(3)))) == 3
