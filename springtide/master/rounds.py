@@ -40,7 +40,10 @@ class Rounds:
         self.saving, self._doors, self._clock = saving, doors, clock
         self.buddies = Buddies(saving.rules)
         self._copying = Copying(saving.rules.url, doors.changed, term=saving.term)
-        self.uploading = Uploading(saving.rules, saving.folder, doors.tell, self._copying, self._uploaded)
+        self.uploading = Uploading(
+            saving.rules, saving.folder, doors.tell, self._copying, self._uploaded,
+            holders=lambda: self.buddies.holders(self._coming(), ()).addresses,
+        )  # fmt: skip
         self.storing = Storing(saving.place, self.buddies, self._copying, lives=self._coming)
         self._cost = ""
         """What the loss of a host would cost, as it was told last."""

@@ -70,6 +70,6 @@ def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: in
         return f"{who}{same}; after the loss of a disk the job goes on {', else '.join(copies)}"
     return (
         f"{who}{same}, with no copy elsewhere: a server that is lost comes back from its own disk only, and with that "
-        "disk (a machine, a pod) the job would be lost, its model too. Give a checkpoint URL, a mirror "
+        "disk (a machine, a pod) the job would be lost. Give a checkpoint URL, a mirror "
         "(two servers or more), or a folder that all see"
     )

@@ -2,7 +2,8 @@
 
 In: `master.rounds` says which checkpoint is complete. Out: an event with what became of each, and `trouble` for the
 status. The process (`checkpoint.upload`) ends with the master; half a copy is never seen by a reader. Files on disks of
-servers are copied by these first (`master.copying`).
+servers are copied by these first (`master.copying`). Without a URL, what lies there is fetched into the run's folder
+when the job ends (`checkpoint.gather`).
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import logging
 import pathlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -27,11 +28,11 @@ class Uploading:
 
     def __init__(
         self, rules: CheckpointRules, folder: pathlib.Path, tell: Callable[..., None], copying: Copying,
-        then: Callable[[Manifest | None], None],
+        then: Callable[[Manifest | None], None], holders: Callable[[], Mapping[str, str]],
     ) -> None:  # fmt: skip
-        """`then` hears which one is at the URL now; None: that could not be."""
+        """`then` hears which one is at the URL now; None: that could not be. `holders`: who gives files away."""
         self._rules, self._folder, self._tell = rules, folder, tell
-        self._copying, self._then = copying, then
+        self._copying, self._then, self._holders = copying, then, holders
         self.running: Manifest | None = None
         """Its files must stay until it is copied."""
         self.done = 0
@@ -42,10 +43,13 @@ class Uploading:
         self._task: asyncio.Task[None] | None = None
 
     def look(self, last: Manifest | None, at: float, *, hurry: bool) -> bool:
-        """Begin an upload if it is time. Whether the last one is on its way: a job that ends waits for it, once."""
+        """Begin an upload if it is time. Whether the last one is on its way: a job that ends waits for it, once.
+
+        Without a URL only what would be gone with the servers is fetched, in a hurry: at the job's end.
+        """
         if self._next_at is None:
             self._next_at = at + self._rules.upload_every_s
-        if not self._rules.url or last is None:
+        if last is None or not (self._rules.url or (hurry and last.apart)):
             return False
         wanted = self._tried < last.number and (hurry or at >= self._next_at)
         if self.running is None and wanted:
@@ -56,15 +60,15 @@ class Uploading:
     async def _upload(self, manifest: Manifest) -> None:
         number, began = manifest.number, time.monotonic()
         try:
-            sent = await self._copying.through(manifest) if manifest.apart else Sum()
+            sent = await self._copying.through(manifest) if manifest.apart and self._rules.url else Sum()
             said = await self._process(number)
             files, size = said.files + sent.files, said.bytes + sent.bytes
             seconds = time.monotonic() - began
             said = msgspec.structs.replace(said, files=files, bytes=size, seconds=seconds)
         except Failed as error:
-            said = Uploaded(number, self._rules.url, error=str(error))
+            said = Uploaded(number, self._where, error=str(error))
         except (OSError, msgspec.MsgspecError) as error:
-            said = Uploaded(number, self._rules.url, error=f"the process that copies it failed: {error}")
+            said = Uploaded(number, self._where, error=f"the process that copies it failed: {error}")
         self.running = None
         if said.error:
             self.trouble = f"checkpoint {number} could not be copied to {said.url}: {said.error}"
@@ -78,10 +82,18 @@ class Uploading:
             )  # fmt: skip
         self._then(None if said.error else manifest)
 
+    @property
+    def _where(self) -> str:
+        return self._rules.url or str(self._folder)
+
     async def _process(self, number: int) -> Uploaded:
-        arguments = (str(self._folder), self._rules.url, str(number), str(self._rules.keep))
+        arguments: tuple[str, ...]
+        module, arguments = "upload", (str(self._folder), self._rules.url, str(number), str(self._rules.keep))
+        if not self._rules.url:
+            addresses = msgspec.json.encode(dict(self._holders())).decode()
+            module, arguments = "gather", (str(self._folder.absolute()), str(number), addresses)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "springtide.checkpoint.upload", *arguments,
+            sys.executable, "-m", f"springtide.checkpoint.{module}", *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None

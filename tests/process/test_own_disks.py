@@ -58,7 +58,9 @@ def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_ov
     assert status.phase is Phase.FINISHED, status
     back = ready(job, "server-1")[-1]
     assert back["checkpoint"] and "was read from its mirror" in back["mirror"], back
-    assert not list(job.files.checkpoints.rglob("*.seg")), "nobody has seen the job's folder"
+    told = [event for event in job.story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
+    last = reader.latest(str(job.files.checkpoints)).manifest
+    assert last.number == told[-1]["number"] and last.samples == len(ids) and not last.apart, "fetched at the end"
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
     assert not wrong, wrong
 

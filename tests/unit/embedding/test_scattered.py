@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from springtide import errors
-from springtide.checkpoint import reader, scattered
+from springtide.checkpoint import gather, reader, scattered
 from springtide.checkpoint.disks import Disk
 from springtide.checkpoint.places import Folder
 from springtide.domain.checkpoints import Buddy
@@ -132,6 +132,20 @@ def test_a_server_that_has_not_said_yet_where_it_gives_files_away_is_waited_for(
     monkeypatch.setattr(scattered.time, "sleep", say)
     source, found = hosts.bring_back(1, host=tmp_path / "another")
     assert source.number == 1 and found == part(hosts.roles[1].store)
+
+
+def test_at_the_end_a_checkpoint_is_brought_together_in_the_masters_folder(hosts):
+    hosts.save(1)
+    shutil.rmtree(hosts.disks[1].folder / "server-1")
+    master = hosts.master.path
+    with contextlib.closing(scattered.Scattered(str(master), master, hosts.ask, SECRET)) as place:
+        done = gather.gather(master, 1, place)
+        assert (done.files, done.error) == (2, "") and gather.gather(master, 1, place).files == 0
+    found = reader.latest(str(master))
+    assert found.manifest.number == 1 and not found.manifest.apart and not found.troubles
+    store = stores._native.Store(slots=stores.SLOTS, seed=5)
+    next_life.bring_back(store, messages.Restore(str(master), 1, OWN))
+    assert part(store) == part(hosts.roles[1].store)
 
 
 def test_a_server_sweeps_its_own_disk_of_what_the_master_does_not_need(hosts):
