@@ -20,7 +20,10 @@ constexpr uint32_t kSlots = 64;
 inline const std::string kSecret = "a secret of this test";
 
 struct Cluster {
-  explicit Cluster(uint16_t servers, uint32_t workers = 1) {
+  // With certificates: folders of the servers' own and of the clients'.
+  explicit Cluster(uint16_t servers, uint32_t workers = 1, const std::string& server_tls = "",
+                   std::string client_tls = "")
+      : tls(std::move(client_tls)) {
     placement.servers = servers;
     placement.epoch = 3;
     for (uint32_t slot = 0; slot < kSlots; ++slot) {
@@ -34,6 +37,8 @@ struct Cluster {
       stores.push_back(std::make_unique<Store>(store));
       ServerOptions options;
       options.secret = kSecret;
+      options.tls = server_tls;
+      options.shared_memory = server_tls.empty();
       options.index = i;
       options.workers = workers;
       options.stall_s = 1;
@@ -51,6 +56,7 @@ struct Cluster {
       o.ports.push_back(server->port());
     }
     o.secret = kSecret;
+    o.tls = tls;
     o.placement = placement;
     o.rank = rank;
     o.connect_timeout_s = 5;
@@ -61,6 +67,7 @@ struct Cluster {
   Server& operator[](size_t i) { return *servers_[i]; }
 
   Placement placement;
+  std::string tls;
   std::vector<std::unique_ptr<Store>> stores;
   std::vector<std::unique_ptr<Server>> servers_;
 };

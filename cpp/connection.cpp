@@ -15,16 +15,14 @@ constexpr uint64_t kWindowBytes = 64ULL << 30;  // address space that one client
 }  // namespace
 
 void Connection::serve(const Welcome& terms) {
-  set_timeouts(fd_.get(), state_.options.handshake_s, state_.options.handshake_s);
-  if (!local_) tune_tcp(fd_.get());
-  FrameHeader who;
-  if (!greet(fd_.get(), state_.options.secret, terms, who).empty()) {
+  if (!local_) tune_tcp(link_.get());
+  if (!greeted(terms)) {
     ++state_.count.refused;
-    return close_gently(fd_.get());
+    return close_gently(link_.get());
   }
   ++state_.count.accepted;
-  set_timeouts(fd_.get(), state_.options.stall_s, state_.options.stall_s);
-  RequestHandler handler(state_, fd_.get());
+  set_timeouts(link_.line(), state_.options.stall_s, state_.options.stall_s);
+  RequestHandler handler(state_, link_.line());
   try {
     while (next(handler)) {
     }
@@ -34,9 +32,26 @@ void Connection::serve(const Welcome& terms) {
   }
 }
 
+// Certificates first, where the job has some; within this host there is nobody to hide from.
+bool Connection::greeted(const Welcome& terms) {
+  const double patience_s = state_.options.handshake_s;
+  try {
+    if (!local_) link_.begin({state_.options.tls, TlsSide::listener, "", patience_s});
+  } catch (const HandshakeRefused& e) {  // in the clear, for those who know no better
+    set_timeouts(link_.get(), patience_s, patience_s);
+    send_failure(link_.get(), {}, Status::refused, std::string("this job has TLS, and ") + e.what());
+    return false;
+  } catch (const std::runtime_error&) {
+    return false;
+  }
+  set_timeouts(link_.line(), patience_s, patience_s);
+  FrameHeader who;
+  return greet(link_.line(), state_.options.secret, terms, who).empty();
+}
+
 bool Connection::next(RequestHandler& handler) {
   FrameHeader header;
-  const Io io = receive_all(fd_.get(), &header, sizeof header);
+  const Io io = receive_all(link_.line(), &header, sizeof header);
   if (io == Io::idle) return !state_.stopping;  // silence between frames is fine
   if (io != Io::ok) return lost(io);
   if (const std::string why = fault_in(header, state_.options.max_frame_bytes); !why.empty()) {
@@ -73,7 +88,7 @@ bool Connection::receive_body(const FrameHeader& header, RequestHandler& handler
   uint8_t* to = reserve(header.body_bytes);
   body = {to, header.body_bytes};
   if (body.empty()) return true;
-  const Io io = receive_all(fd_.get(), to, header.body_bytes);
+  const Io io = receive_all(link_.line(), to, header.body_bytes);
   return io == Io::ok || lost(io == Io::closed ? Io::torn : io == Io::idle ? Io::stalled : io);
 }
 
@@ -83,7 +98,7 @@ bool Connection::receive_window(const FrameHeader& header, RequestHandler& handl
     return misbehaved(header, "a window comes once, on a local connection");
   }
   Fd passed;
-  const Io io = receive_with_fd(fd_.get(), &claimed, sizeof claimed, passed);
+  const Io io = receive_with_fd(link_.get(), &claimed, sizeof claimed, passed);
   if (io != Io::ok) return lost(io);
   try {
     handler.use(Window::adopt(std::move(passed), kWindowBytes));
@@ -91,13 +106,13 @@ bool Connection::receive_window(const FrameHeader& header, RequestHandler& handl
     return misbehaved(header, e.what());
   }
   ++state_.count.shared;
-  return send_frame(fd_.get(), reply_to(header), {}) == Io::ok;
+  return send_frame(link_.line(), reply_to(header), {}) == Io::ok;
 }
 
 bool Connection::misbehaved(const FrameHeader& header, const std::string& why) {
   ++state_.count.bad_frames;
-  send_failure(fd_.get(), header, Status::bad_frame, why);  // it ends either way
-  close_gently(fd_.get());
+  send_failure(link_.line(), header, Status::bad_frame, why);  // it ends either way
+  close_gently(link_.get());
   return false;
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "handshake.h"
+#include "link.h"
 #include "request_handler.h"
 #include "server_state.h"
 #include "socket.h"
@@ -16,16 +17,17 @@ namespace springtide {
 
 class Connection {
  public:
-  Connection(ServerState& state, Fd fd, bool local) : state_(state), fd_(std::move(fd)), local_(local) {}
+  Connection(ServerState& state, Fd fd, bool local) : state_(state), link_(std::move(fd)), local_(local) {}
 
   void serve(const Welcome& terms);  // until the peer goes, misbehaves, or one of the two below
-  void stop_reading() { shut_reading(fd_.get()); }
-  void cut() { shut_both(fd_.get()); }
+  void stop_reading() { shut_reading(link_.get()); }
+  void cut() { shut_both(link_.get()); }
 
   std::thread thread;
   std::atomic<bool> finished{false};
 
  private:
+  bool greeted(const Welcome& terms);
   bool next(RequestHandler& handler);
   bool receive_body(const FrameHeader& header, RequestHandler& handler, std::span<const uint8_t>& body);
   bool receive_window(const FrameHeader& header, RequestHandler& handler);
@@ -34,7 +36,7 @@ class Connection {
   uint8_t* reserve(uint64_t bytes);
 
   ServerState& state_;
-  Fd fd_;
+  Link link_;
   bool local_;
   std::unique_ptr<uint8_t[]>
       buffer_;  // of the frame being read; not cleared, so that a large claim costs nothing

@@ -3,14 +3,16 @@
 #include <cerrno>
 #include <cstring>
 
+#include "tls_session.h"
+
 namespace springtide {
 
-Io send_frame(int fd, FrameHeader header, std::span<const uint8_t> body) {
+Io send_frame(Line line, FrameHeader header, std::span<const uint8_t> body) {
   header.body_bytes = body.size();
   seal(header);
   std::vector<iovec> buffers = {{&header, sizeof header}};
   if (!body.empty()) buffers.push_back({const_cast<uint8_t*>(body.data()), body.size()});
-  return send_all(fd, buffers);
+  return send_all(line, buffers);
 }
 
 FrameHeader reply_to(const FrameHeader& request) {
@@ -23,24 +25,25 @@ FrameHeader reply_to(const FrameHeader& request) {
   return reply;
 }
 
-Io send_failure(int fd, const FrameHeader& request, Status status, const std::string& why) {
+Io send_failure(Line line, const FrameHeader& request, Status status, const std::string& why) {
   FrameHeader reply = reply_to(request);
   reply.status = static_cast<uint16_t>(status);
-  return send_frame(fd, reply, bytes_of(why));
+  return send_frame(line, reply, bytes_of(why));
 }
 
-Io receive_frame(int fd, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit, std::string& why) {
-  Io io = receive_all(fd, &header, sizeof header);
+Io receive_frame(Line line, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit,
+                 std::string& why) {
+  Io io = receive_all(line, &header, sizeof header);
   if (io != Io::ok) {
-    why = describe(io);
+    why = describe(io, line);
     return io;
   }
   why = fault_in(header, limit);
   if (!why.empty()) return Io::ok;
   body.resize(header.body_bytes);
   if (body.empty()) return Io::ok;
-  io = receive_all(fd, body.data(), body.size());
-  if (io != Io::ok) why = describe(io);
+  io = receive_all(line, body.data(), body.size());
+  if (io != Io::ok) why = describe(io, line);
   return io;
 }
 
@@ -50,7 +53,7 @@ std::span<const uint8_t> bytes_of(const std::string& text) {
 
 std::string text_of(std::span<const uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
 
-std::string describe(Io io) {
+std::string describe(Io io, Line line) {
   switch (io) {
     case Io::ok:
       return "fine";
@@ -65,7 +68,9 @@ std::string describe(Io io) {
     case Io::failed:
       break;
   }
-  return std::strerror(errno);
+  const int error = errno;
+  if (line.tls != nullptr && !line.tls->why().empty()) return line.tls->why();
+  return std::strerror(error);
 }
 
 }  // namespace springtide

@@ -13,16 +13,17 @@
 namespace springtide {
 
 // Seals the header, sets body_bytes, sends both.
-Io send_frame(int fd, FrameHeader header, std::span<const uint8_t> body);
+Io send_frame(Line line, FrameHeader header, std::span<const uint8_t> body);
 // The reply to `request` that says what is wrong with it.
-Io send_failure(int fd, const FrameHeader& request, Status status, const std::string& why);
+Io send_failure(Line line, const FrameHeader& request, Status status, const std::string& why);
 FrameHeader reply_to(const FrameHeader& request);
 
 // Header and body; `why` says what is wrong unless Io::ok comes back and it is empty.
-Io receive_frame(int fd, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit, std::string& why);
+Io receive_frame(Line line, FrameHeader& header, std::vector<uint8_t>& body, uint64_t limit,
+                 std::string& why);
 
 std::span<const uint8_t> bytes_of(const std::string& text);
 std::string text_of(std::span<const uint8_t> bytes);
-std::string describe(Io io);
+std::string describe(Io io, Line line = -1);  // why it failed: of that line, or by errno
 
 }  // namespace springtide

@@ -51,8 +51,9 @@ void gather(std::span<const Piece> pieces, std::byte* into) {
   for (const Piece& piece : pieces) std::memcpy(into + piece.offset, piece.data, piece.size);
 }
 
-int send_pieces(int socket, std::span<const std::byte> prefix, std::span<const Piece> pieces, int passed) {
+int send_pieces(Line line, std::span<const std::byte> prefix, std::span<const Piece> pieces, int passed) {
   std::vector<iovec> parts = parts_of(prefix, pieces);
+  if (line.tls != nullptr) return send_all(line, parts) == Io::ok ? 0 : (errno != 0 ? errno : EPIPE);
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   for (size_t next = 0; next < parts.size();) {
     msghdr message = {};
@@ -67,7 +68,7 @@ int send_pieces(int socket, std::span<const std::byte> prefix, std::span<const P
       rights->cmsg_len = CMSG_LEN(sizeof(int));
       std::memcpy(CMSG_DATA(rights), &passed, sizeof(int));
     }
-    const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+    const ssize_t sent = ::sendmsg(line.fd, &message, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
       return errno;

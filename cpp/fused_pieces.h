@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "socket.h"
+
 namespace springtide {
 
 struct Piece {
@@ -21,8 +23,9 @@ bool pieces_fit(std::span<const Piece> pieces, uint64_t capacity);
 // Copies them to their places; what lies between them is left as it is.
 void gather(std::span<const Piece> pieces, std::byte* into);
 
-// Sends `prefix`, then the payload with zeros between the pieces, over a blocking socket. Where `passed` is 0
-// or more, that file descriptor goes along with the first byte. Returns 0, or the errno of what went wrong.
-int send_pieces(int socket, std::span<const std::byte> prefix, std::span<const Piece> pieces, int passed);
+// Sends `prefix`, then the payload with zeros between the pieces, over a blocking socket or TLS. Where
+// `passed` is 0 or more, that file descriptor goes along with the first byte. Returns 0, or the errno of what
+// went wrong.
+int send_pieces(Line line, std::span<const std::byte> prefix, std::span<const Piece> pieces, int passed);
 
 }  // namespace springtide

@@ -27,9 +27,10 @@ Digest digest_at(std::span<const uint8_t> bytes) {
 }
 
 // The next frame of the handshake, of the kind and size it must have.
-std::vector<uint8_t> expect(int fd, Kind kind, size_t bytes, FrameHeader& header, std::string& why, Io& io) {
+std::vector<uint8_t> expect(Line line, Kind kind, size_t bytes, FrameHeader& header, std::string& why,
+                            Io& io) {
   std::vector<uint8_t> body;
-  io = receive_frame(fd, header, body, kHandshakeBytes, why);
+  io = receive_frame(line, header, body, kHandshakeBytes, why);
   if (io != Io::ok || !why.empty()) return body;
   if (header.status != static_cast<uint16_t>(Status::ok)) {
     why = text_of(body);
@@ -51,8 +52,8 @@ void raise(const FrameHeader& header, const std::string& why) {
 }
 
 // Tells the peer, if it is still there to hear it.
-std::string refuse(int fd, const FrameHeader& header, Status status, const std::string& why) {
-  send_failure(fd, header, status, why);
+std::string refuse(Line line, const FrameHeader& header, Status status, const std::string& why) {
+  send_failure(line, header, status, why);
   return why;
 }
 
@@ -68,11 +69,11 @@ std::string random_bytes(size_t count) {
   return bytes;
 }
 
-std::string greet(int fd, const std::string& secret, const Welcome& welcome, FrameHeader& who) {
+std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who) {
   std::string why;
   Io io = Io::ok;
-  const std::vector<uint8_t> theirs = expect(fd, Kind::hello, kNonce, who, why, io);
-  if (!why.empty()) return refuse(fd, who, io == Io::ok ? Status::refused : Status::busy, why);
+  const std::vector<uint8_t> theirs = expect(line, Kind::hello, kNonce, who, why, io);
+  if (!why.empty()) return refuse(line, who, io == Io::ok ? Status::refused : Status::busy, why);
 
   const std::string ours = random_bytes(kNonce);
   const Digest proof = prove(secret, "springtide server", theirs, bytes_of(ours));
@@ -80,31 +81,31 @@ std::string greet(int fd, const std::string& secret, const Welcome& welcome, Fra
   challenge.insert(challenge.end(), proof.begin(), proof.end());
   FrameHeader header = reply_to(who);
   header.kind = static_cast<uint8_t>(Kind::challenge);
-  if (send_frame(fd, header, challenge) != Io::ok) return "the connection broke during the handshake";
+  if (send_frame(line, header, challenge) != Io::ok) return "the connection broke during the handshake";
 
   FrameHeader answer;
-  const std::vector<uint8_t> body = expect(fd, Kind::proof, sizeof(Digest), answer, why, io);
-  if (!why.empty()) return refuse(fd, answer, io == Io::ok ? Status::refused : Status::busy, why);
+  const std::vector<uint8_t> body = expect(line, Kind::proof, sizeof(Digest), answer, why, io);
+  if (!why.empty()) return refuse(line, answer, io == Io::ok ? Status::refused : Status::busy, why);
   if (!same_digest(digest_at(body), prove(secret, "springtide client", bytes_of(ours), theirs))) {
-    return refuse(fd, answer, Status::refused, "the client does not know this job's secret");
+    return refuse(line, answer, Status::refused, "the client does not know this job's secret");
   }
   header.kind = static_cast<uint8_t>(Kind::welcome);
   const auto* terms = reinterpret_cast<const uint8_t*>(&welcome);
-  if (send_frame(fd, header, {terms, sizeof welcome}) != Io::ok)
+  if (send_frame(line, header, {terms, sizeof welcome}) != Io::ok)
     return "the connection broke during the handshake";
   return {};
 }
 
-Welcome introduce(int fd, const std::string& secret, FrameHeader who) {
+Welcome introduce(Line line, const std::string& secret, FrameHeader who) {
   const std::string ours = random_bytes(kNonce);
   who.kind = static_cast<uint8_t>(Kind::hello);
-  if (const Io io = send_frame(fd, who, bytes_of(ours)); io != Io::ok) throw PeerLost(describe(io));
+  if (const Io io = send_frame(line, who, bytes_of(ours)); io != Io::ok) throw PeerLost(describe(io, line));
 
   std::string why;
   FrameHeader header;
   Io io = Io::ok;
   const std::vector<uint8_t> challenge =
-      expect(fd, Kind::challenge, kNonce + sizeof(Digest), header, why, io);
+      expect(line, Kind::challenge, kNonce + sizeof(Digest), header, why, io);
   raise(header, why);
   const std::span<const uint8_t> theirs = std::span(challenge).first(kNonce);
   if (!same_digest(digest_at(std::span(challenge).subspan(kNonce)),
@@ -113,9 +114,9 @@ Welcome introduce(int fd, const std::string& secret, FrameHeader who) {
   }
   const Digest proof = prove(secret, "springtide client", theirs, bytes_of(ours));
   who.kind = static_cast<uint8_t>(Kind::proof);
-  if (const Io io = send_frame(fd, who, proof); io != Io::ok) throw PeerLost(describe(io));
+  if (const Io io = send_frame(line, who, proof); io != Io::ok) throw PeerLost(describe(io, line));
 
-  const std::vector<uint8_t> body = expect(fd, Kind::welcome, sizeof(Welcome), header, why, io);
+  const std::vector<uint8_t> body = expect(line, Kind::welcome, sizeof(Welcome), header, why, io);
   raise(header, why);
   Welcome welcome;
   std::memcpy(&welcome, body.data(), sizeof welcome);

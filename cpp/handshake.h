@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string>
 
+#include "socket.h"
 #include "wire.h"
 
 namespace springtide {
@@ -38,10 +39,10 @@ struct HandshakeRefused : PeerLost {
 
 // Server's side. Empty when the client knows the secret; `who` is its hello. Else why it was refused (and
 // told so).
-std::string greet(int fd, const std::string& secret, const Welcome& welcome, FrameHeader& who);
+std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who);
 // Client's side. `who` carries rank, incarnation, generation, epoch. PeerLost or HandshakeRefused say what
 // went wrong.
-Welcome introduce(int fd, const std::string& secret, FrameHeader who);
+Welcome introduce(Line line, const std::string& secret, FrameHeader who);
 
 std::string random_bytes(size_t count);
 

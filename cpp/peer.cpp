@@ -33,21 +33,21 @@ Peer::Peer(const RemoteOptions& options, uint16_t index, std::string host, uint1
   if (index < options.lives.size()) life_ = options.lives[index];
   const Clock::time_point start = Clock::now();
   std::string last = "no answer";
-  fd_ = connect_until(start + seconds_of(connect_s.value_or(options.connect_timeout_s)), terms_, last);
-  if (!fd_) {
+  link_ = connect_until(start + seconds_of(connect_s.value_or(options.connect_timeout_s)), terms_, last);
+  if (!link_) {
     throw PeerLost(name() + " did not come up within " + seconds(since(start)) + " (" + last + "); " +
                    advice());
   }
   check_terms(terms_);
   if (shared && shared->window.valid()) {
     if (Fd local = connect_window(terms_, *shared)) {
-      fd_ = std::move(local);
+      link_ = std::move(local);
       shared_ = shared;
     }
   }
-  set_timeouts(fd_.get(), 0, options.request_timeout_s);
-  if (!shared_) tune_tcp(fd_.get());
-  close_in_children(fd_.get());
+  set_timeouts(link_.line(), 0, options.request_timeout_s);
+  if (!shared_) tune_tcp(link_.get());
+  close_in_children(link_.get());
   connected_ = last_reply_ = Clock::now();
   sender_ = std::thread([this] { send_loop(); });
   receiver_ = std::thread([this] { receive_loop(); });
@@ -61,10 +61,10 @@ Peer::~Peer() {
   }
   sender_.join();
   receiver_.join();
-  forget_in_children(fd_.get());
+  forget_in_children(link_.get());
 }
 
-Fd Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const {
+Link Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const {
   do {
     std::string host;
     uint16_t port = 0;
@@ -74,14 +74,19 @@ Fd Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string& 
     }
     Fd fd = connect_tcp(host, port, deadline);
     if (fd) {
+      Link link(std::move(fd));
       const double left = std::max(0.1, -since(deadline));
-      set_timeouts(fd.get(), left, left);
       try {
-        terms = introduce(fd.get(), options_.secret, header(Kind::hello));
-        return fd;
+        link.begin({options_.tls, TlsSide::caller, "server", left});
+        set_timeouts(link.line(), left, left);
+        terms = introduce(link.line(), options_.secret, header(Kind::hello));
+        return link;
       } catch (const HandshakeRefused& e) {
         throw PeerLost(name() + " refused the connection: " + e.what());
       } catch (const PeerLost& e) {
+        if (link.tls() != nullptr && link.tls()->refused()) {
+          throw PeerLost(name() + " refused the connection: " + e.what());
+        }
         last = e.what();
       }
     } else {
@@ -89,7 +94,7 @@ Fd Peer::connect_until(Clock::time_point deadline, Welcome& terms, std::string& 
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);
-  return Fd();
+  return Link();
 }
 
 void Peer::check_terms(const Welcome& terms) const {
@@ -179,13 +184,13 @@ void Peer::submit(const std::shared_ptr<Call>& call) {
   }
   sending_ = true;
   ++call->busy;
-  const int fd = fd_.get();
+  const Line line = link_.line();
   lock.unlock();
-  const Io io = send_some(fd, call->out);  // mostly the kernel takes it all: no thread is woken then
+  const Io io = send_some(line, call->out);  // mostly the kernel takes it all: no thread is woken then
   lock.lock();
   --call->busy;
   moved_.notify_all();
-  if (io != Io::ok) broke(name() + " is gone (" + describe(io) + "); " + advice());
+  if (io != Io::ok) broke(name() + " is gone (" + describe(io, line) + "); " + advice());
   if (failed_.empty() && broken_.empty() && !call->out.empty()) queue_.push_front(call);
   if (queue_.empty()) {
     sending_ = false;
@@ -205,13 +210,13 @@ void Peer::send_loop() {
       queue_.pop_front();
       if (call->done) continue;
       ++call->busy;
-      const int fd = fd_.get();
+      const Line line = link_.line();
       lock.unlock();
-      const Io io = send_all(fd, call->out);
+      const Io io = send_all(line, call->out);
       lock.lock();
       --call->busy;
       moved_.notify_all();
-      if (io != Io::ok) broke(name() + " takes no more requests (" + describe(io) + "); " + advice());
+      if (io != Io::ok) broke(name() + " takes no more requests (" + describe(io, line) + "); " + advice());
     }
     handed_over_ = sending_ = false;
     moved_.notify_all();
@@ -282,7 +287,7 @@ std::exception_ptr Peer::failure_of(const Call& call) const {
 void Peer::fail(const std::string& why) {
   if (failed_.empty()) {
     failed_ = why;
-    shut_both(fd_.get());
+    shut_both(link_.get());
     for (const auto& call : awaiting_) {
       call->error = std::make_exception_ptr(PeerLost(why));
       call->done = true;

@@ -17,6 +17,7 @@
 
 #include "call.h"
 #include "handshake.h"
+#include "link.h"
 #include "remote_backend.h"
 #include "socket.h"
 
@@ -52,13 +53,14 @@ class Peer {
   void add_to(RemoteStats& stats) const;
 
  private:
-  Fd connect_until(Clock::time_point deadline, Welcome& terms, std::string& last) const;  // invalid: in vain
+  Link connect_until(Clock::time_point deadline, Welcome& terms,
+                     std::string& last) const;  // invalid: in vain
   // A connection through shared memory, once the server has taken the window; invalid: not on this host.
   Fd connect_window(const Welcome& terms, SharedWindow& shared) const;
   void check_terms(const Welcome& terms) const;
   void send_loop();
   void receive_loop();
-  static bool receive_reply(int fd, Call& call, const FrameHeader& answer, std::string& why);
+  static bool receive_reply(Line line, Call& call, const FrameHeader& answer, std::string& why);
   // These with the lock held.
   void receive_next(std::unique_lock<std::mutex>& lock);
   void stand_by(std::unique_lock<std::mutex>& lock);
@@ -72,7 +74,7 @@ class Peer {
   bool reopen(std::unique_lock<std::mutex>& lock);
   enum class Found { good, other, stale };
   Found judge(const Welcome& terms) const;
-  void take_over(Fd fresh, const Welcome& terms);
+  void take_over(Link fresh, const Welcome& terms);
   void drop_unrepeatable();
   void send_again();
   bool has_credit(const Call& call) const;
@@ -87,7 +89,7 @@ class Peer {
   mutable std::mutex where_mutex_;  // of the next two
   std::string host_;
   uint16_t port_;
-  Fd fd_;
+  Link link_;
   Welcome terms_;
   std::shared_ptr<SharedWindow> shared_;
   Clock::time_point connected_{};

@@ -32,11 +32,11 @@ void Peer::receive_loop() {
 
 // One reply, and its call is finished. The lock is let go while the socket is read.
 void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
-  const int fd = fd_.get();
+  const Line line = link_.line();
   lock.unlock();
   FrameHeader answer;
-  const Io io = receive_all(fd, &answer, sizeof answer);
-  std::string why = io == Io::ok ? fault_in(answer, kReplyBytes) : describe(io);
+  const Io io = receive_all(line, &answer, sizeof answer);
+  std::string why = io == Io::ok ? fault_in(answer, kReplyBytes) : describe(io, line);
   lock.lock();
   if (closing_ || !failed_.empty()) return;
   if (why.empty() && (awaiting_.empty() || awaiting_.front()->header.request != answer.request)) {
@@ -50,7 +50,7 @@ void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   const std::shared_ptr<Call> call = awaiting_.front();
   ++call->busy;
   lock.unlock();
-  const bool whole = receive_reply(fd, *call, answer, why);
+  const bool whole = receive_reply(line, *call, answer, why);
   lock.lock();
   --call->busy;
   if (!failed_.empty()) return moved_.notify_all();
@@ -59,7 +59,7 @@ void Peer::receive_next(std::unique_lock<std::mutex>& lock) {
   finish(*call);
 }
 
-bool Peer::receive_reply(int fd, Call& call, const FrameHeader& answer, std::string& why) {
+bool Peer::receive_reply(Line line, Call& call, const FrameHeader& answer, std::string& why) {
   call.answer = answer;
   const bool rows = answer.status == static_cast<uint16_t>(Status::ok) && call.in_bytes != 0;
   Io io = Io::ok;
@@ -73,14 +73,14 @@ bool Peer::receive_reply(int fd, Call& call, const FrameHeader& answer, std::str
     }
     std::vector<iovec> in = call.in;
     in.push_back({&call.answer.server_ns, sizeof call.answer.server_ns});
-    io = receive_all(fd, in);
+    io = receive_all(line, in);
     call.slots_left = (call.answer.server_ns & kSlotsLeft) != 0;
     call.answer.server_ns &= ~kSlotsLeft;
   } else if (answer.body_bytes != 0) {
     call.reply.resize(answer.body_bytes);
-    io = receive_all(fd, call.reply.data(), call.reply.size());
+    io = receive_all(line, call.reply.data(), call.reply.size());
   }
-  if (io != Io::ok) why = describe(io);
+  if (io != Io::ok) why = describe(io, line);
   return io == Io::ok;
 }
 

@@ -23,7 +23,7 @@ void Peer::broke(const std::string& why) {
   if (closing_ || patience_s <= 0 || !patient_) return fail(why);
   broken_ = why;
   reopen_until_ = Clock::now() + seconds_of(patience_s);
-  shut_both(fd_.get());  // whoever sends or receives lets go
+  shut_both(link_.get());  // whoever sends or receives lets go
   queue_.clear();
   moved_.notify_all();
   to_receive_.notify_all();
@@ -78,14 +78,17 @@ bool Peer::reopen(std::unique_lock<std::mutex>& lock) {
   std::string last = "no answer";
   while (failed_.empty() && Clock::now() < reopen_until_) {
     const auto soon = std::min(reopen_until_, Clock::now() + seconds_of(kSliceS));
-    Fd fresh;
+    Link fresh;
     Welcome terms;
     lock.unlock();
     try {
       fresh = connect_until(soon, terms, last);
       if (fresh) check_terms(terms);
     } catch (const PeerLost& e) {
-      fresh = Fd();
+      fresh = Link();
+      last = e.what();
+    } catch (const BadInput& e) {  // a name that cannot be looked up now, certificates that are being renewed
+      fresh = Link();
       last = e.what();
     }
     lock.lock();
@@ -122,12 +125,12 @@ bool Peer::reopen(std::unique_lock<std::mutex>& lock) {
   return false;
 }
 
-void Peer::take_over(Fd fresh, const Welcome& terms) {
-  set_timeouts(fresh.get(), 0, options_.request_timeout_s);
+void Peer::take_over(Link fresh, const Welcome& terms) {
+  set_timeouts(fresh.line(), 0, options_.request_timeout_s);
   if (!shared_) tune_tcp(fresh.get());
-  forget_in_children(fd_.get());
-  fd_ = std::move(fresh);
-  close_in_children(fd_.get());
+  forget_in_children(link_.get());
+  link_ = std::move(fresh);
+  close_in_children(link_.get());
   terms_.instance = terms.instance;
   moved_here_ = same_place_ = false;
   send_again();

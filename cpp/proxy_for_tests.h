@@ -40,6 +40,11 @@ class Proxy {
   void refuse(bool refuse) { refusing_ = refuse; }
   void hold_replies() { holding_ = true; }  // from now on they get no further than here
   int cuts() const { return cuts_; }
+  void record() { recording_ = true; }
+  std::vector<char> recorded() const {
+    const std::lock_guard lock(mutex_);
+    return recorded_;
+  }
 
  private:
   void accept_loop() {
@@ -61,6 +66,10 @@ class Proxy {
     while (true) {
       const ssize_t count = recv(from, bytes.data(), bytes.size(), 0);
       if (count <= 0) break;
+      if (recording_) {
+        const std::lock_guard lock(mutex_);
+        recorded_.insert(recorded_.end(), bytes.begin(), bytes.begin() + count);
+      }
       if (replies && holding_) continue;
       if (replies && left_ >= 0 && (left_ -= count) < 0) {
         left_ = -1;
@@ -76,10 +85,11 @@ class Proxy {
   std::atomic<uint16_t> to_;
   uint16_t port_ = 0;
   Fd listener_;
-  std::atomic<bool> closing_{false}, refusing_{false}, holding_{false};
+  std::atomic<bool> closing_{false}, refusing_{false}, holding_{false}, recording_{false};
   std::atomic<int64_t> left_{-1};
   std::atomic<int> cuts_{0};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::vector<char> recorded_;
   std::list<Fd> fds_;  // kept open until the end, so that no number is used again
   std::list<std::thread> threads_;
   std::thread acceptor_;

@@ -73,7 +73,7 @@ bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uin
   if (!reply.left.empty()) reply.spent |= kSlotsLeft;
   reply.out.push_back({&reply.spent, sizeof reply.spent});
   state_.count.bytes_out += sizeof reply.head + reply.head.body_bytes;
-  return send_all(fd_, reply.out) == Io::ok;
+  return send_all(line_, reply.out) == Io::ok;
 }
 
 // One piece of the reply, sent as its rows come; what is left at the end goes with the trailer.
@@ -96,7 +96,7 @@ bool RequestHandler::look_up(const BodyView& body, size_t first, size_t end, boo
         reply.add(rows_.data(), sent, at);
         sent = at;
         mid_reply_ = true;
-        gone = send_all(fd_, reply.out) != Io::ok;
+        gone = send_all(line_, reply.out) != Io::ok;
         since = now_ns();
       });
   reply.spent += now_ns() - since;

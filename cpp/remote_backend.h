@@ -19,6 +19,7 @@ struct RemoteOptions {
   std::vector<std::string> hosts;  // of server 0, 1, ...
   std::vector<uint16_t> ports;
   std::string secret;  // of the job; never sent, only proved
+  std::string tls;     // folder of this client's certificates (tls_context.h); empty: no TLS
   Placement placement;
   uint32_t rank = 0;
   uint32_t incarnation = 0;  // how often this rank was started again

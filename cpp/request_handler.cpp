@@ -261,7 +261,7 @@ bool RequestHandler::scan(const FrameHeader& header, std::span<const uint8_t> bo
                             {keys.data(), keys.size() * sizeof(Key)},
                             {rows.data(), rows.size() * sizeof(float)}};
   state_.count.bytes_out += sizeof answer + answer.body_bytes;
-  return send_all(fd_, out) == Io::ok;
+  return send_all(line_, out) == Io::ok;
 }
 
 bool RequestHandler::stats(const FrameHeader& header) {
@@ -271,13 +271,13 @@ bool RequestHandler::stats(const FrameHeader& header) {
 
 bool RequestHandler::reply(const FrameHeader& reply, std::span<const uint8_t> body) {
   state_.count.bytes_out += sizeof reply + body.size();
-  return send_frame(fd_, reply, body) == Io::ok;
+  return send_frame(line_, reply, body) == Io::ok;
 }
 
 bool RequestHandler::fail(const FrameHeader& request, Status status, const std::string& why) {
   if (mid_reply_) return false;
   state_.count.bytes_out += sizeof request + why.size();
-  return send_failure(fd_, request, status, why) == Io::ok;
+  return send_failure(line_, request, status, why) == Io::ok;
 }
 
 bool RequestHandler::refuse_slots(const FrameHeader& request, std::vector<uint16_t> slots,

@@ -21,8 +21,8 @@ struct TableReference;
 
 class RequestHandler {
  public:
-  RequestHandler(ServerState& state, int fd)
-      : state_(state), fd_(fd), turn_(state.turn), dims_(state.store) {}
+  RequestHandler(ServerState& state, Line line)
+      : state_(state), line_(line), turn_(state.turn), dims_(state.store) {}
 
   // False when the connection must end: it broke, or the peer speaks nonsense.
   bool handle(const FrameHeader& header, std::span<const uint8_t> body);
@@ -65,7 +65,7 @@ class RequestHandler {
   void check_push(const FrameHeader& header, const BodyView& body);
 
   ServerState& state_;
-  int fd_;
+  const Line line_;
   const uint64_t turn_;
   Dims dims_;
   Window window_;

@@ -18,6 +18,7 @@
 #include "frame_io.h"
 #include "handover.h"
 #include "server_state.h"
+#include "tls_context.h"
 
 namespace springtide {
 
@@ -100,6 +101,7 @@ void Server::Impl::admit(int listener, bool is_local) {
   }
   if (state.count.connections >= state.options.max_connections) {
     ++state.count.refused;
+    if (!is_local && !state.options.tls.empty()) return;  // no words before a handshake: it will try again
     set_timeouts(fd.get(), 1, 1);
     FrameHeader nobody;
     nobody.kind = static_cast<uint8_t>(Kind::welcome);
@@ -161,6 +163,7 @@ Server::Server(Store& store, const ServerOptions& options) : impl_(std::make_uni
 Server::~Server() { stop(0); }
 
 void Server::start() {
+  if (!impl_->state.options.tls.empty()) tls_context(impl_->state.options.tls);  // what is wrong is said now
   Impl& s = *impl_;
   if (s.tcp || s.stopped) throw BadInput("a server starts once");
   s.tcp = listen_tcp(s.state.options.host, s.state.options.port, s.port);

@@ -17,6 +17,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0: a free one
   std::string secret;
+  std::string tls;       // folder of this server's certificates (tls_context.h); empty: no TLS
   uint32_t index = 0;    // which server of the job this is
   uint32_t workers = 1;  // bsp: parts of one step
   uint32_t threads = 1;  // of the store: pieces of a pull are then large enough for all of them

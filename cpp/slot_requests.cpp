@@ -51,7 +51,7 @@ bool RequestHandler::lay_in(const FrameHeader& header, std::span<const uint8_t> 
 // of the server that gives them are read from there; it keeps them closed until it has its answer.
 bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t> body) {
   const SlotBatch batch = decode_batch(body);
-  const int giver = batch.by_reference ? peer_process(fd_) : 0;
+  const int giver = batch.by_reference ? peer_process(line_.fd) : 0;
   if (batch.by_reference && giver == 0) throw BadInput("slots by reference come from a process on this host");
   BatchAnswer answer;
   ImageWriter image;

@@ -32,21 +32,23 @@ Fd within_host(const ServerState& state, const HandoverOptions& to, const FrameH
 SlotTarget::SlotTarget(const ServerState& state, const HandoverOptions& to) {
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(to.timeout_s));
-  fd_ = connect_tcp(to.host, to.port, deadline);
-  if (!fd_) throw PeerLost(std::string("cannot be reached: ") + std::strerror(errno));
-  set_timeouts(fd_.get(), to.timeout_s, to.timeout_s);
-  tune_tcp(fd_.get());
+  Fd fd = connect_tcp(to.host, to.port, deadline);
+  if (!fd) throw PeerLost(std::string("cannot be reached: ") + std::strerror(errno));
+  tune_tcp(fd.get());
+  // Exact: handover.cpp polls for answers.
+  link_ = Link(std::move(fd), {state.options.tls, TlsSide::caller, "server", to.timeout_s, true});
+  set_timeouts(link_.line(), to.timeout_s, to.timeout_s);
   FrameHeader who;
   who.rank = state.options.index;
   who.generation = state.generation;
-  const Welcome terms = introduce(fd_.get(), state.options.secret, who);
+  const Welcome terms = introduce(link_.line(), state.options.secret, who);
   if (terms.server_index != to.server) {
     throw PeerLost("says it is server " + std::to_string(terms.server_index));
   }
   if (terms.slots != state.store.slots()) throw PeerLost("cuts its tables into another number of slots");
   generation_ = terms.generation;
   if (Fd local = within_host(state, to, who, terms)) {
-    fd_ = std::move(local);
+    link_ = std::move(local);
     local_ = true;
   }
 }
@@ -63,8 +65,8 @@ const Window& SlotTarget::share(uint64_t bytes) {
   seal(header);
   std::vector<iovec> buffers = {{&header, sizeof header}};
   const auto* claimed = reinterpret_cast<const uint8_t*>(&bytes);
-  if (send_all(fd_.get(), buffers) != Io::ok ||
-      send_with_fd(fd_.get(), {claimed, sizeof bytes}, window.fd()) != Io::ok) {
+  if (send_all(link_.line(), buffers) != Io::ok ||
+      send_with_fd(link_.get(), {claimed, sizeof bytes}, window.fd()) != Io::ok) {
     throw PeerLost("went away");
   }
   FrameHeader answer;
@@ -85,10 +87,10 @@ void SlotTarget::send(Kind kind, uint64_t slot, std::span<const uint8_t> body) {
     header.body_bytes = body.size();
     seal(header);
     std::vector<iovec> buffers = {{&header, sizeof header}};
-    if (send_all(fd_.get(), buffers) != Io::ok) throw PeerLost("went away");
+    if (send_all(link_.line(), buffers) != Io::ok) throw PeerLost("went away");
     return;
   }
-  if (send_frame(fd_.get(), header, body) != Io::ok) throw PeerLost("went away");
+  if (send_frame(link_.line(), header, body) != Io::ok) throw PeerLost("went away");
 }
 
 std::string SlotTarget::receive(FrameHeader& answer) {
@@ -98,13 +100,14 @@ std::string SlotTarget::receive(FrameHeader& answer) {
 
 std::string SlotTarget::receive(FrameHeader& answer, std::vector<uint8_t>& body) {
   std::string why;
-  if (const Io io = receive_frame(fd_.get(), answer, body, kReplyBytes, why); io != Io::ok || !why.empty()) {
-    throw PeerLost(why.empty() ? describe(io) : why);
+  if (const Io io = receive_frame(link_.line(), answer, body, kReplyBytes, why);
+      io != Io::ok || !why.empty()) {
+    throw PeerLost(why.empty() ? describe(io, link_.line()) : why);
   }
   if (answer.request != ++received_) throw PeerLost("answered what nobody asked");
   return answer.status == static_cast<uint16_t>(Status::ok) ? "" : text_of(body) + " ";
 }
 
-void SlotTarget::cut() { shut_both(fd_.get()); }
+void SlotTarget::cut() { shut_both(link_.get()); }
 
 }  // namespace springtide

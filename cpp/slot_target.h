@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "link.h"
 #include "server.h"
 #include "server_state.h"
 #include "socket.h"
@@ -30,12 +31,12 @@ class SlotTarget {
   // target is on another host, or there is none. Once, before anything is sent.
   const Window& share(uint64_t bytes);
 
-  int fd() const { return fd_.get(); }
+  int fd() const { return link_.get(); }
   bool local() const { return local_; }
   void cut();  // whoever sends or receives here gets PeerLost; from any thread
 
  private:
-  Fd fd_;
+  Link link_;
   bool local_ = false;
   Window window_;
   uint32_t generation_ = 0;

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <memory>
 
+#include "tls_session.h"
 #include "types.h"
 
 namespace springtide {
@@ -62,17 +63,6 @@ timeval as_timeval(double seconds) {
   return tv;
 }
 
-// Drops the first `bytes` of the list.
-void advance(std::vector<iovec>& buffers, size_t bytes) {
-  size_t whole = 0;
-  while (whole < buffers.size() && bytes >= buffers[whole].iov_len) bytes -= buffers[whole++].iov_len;
-  buffers.erase(buffers.begin(), buffers.begin() + static_cast<ptrdiff_t>(whole));
-  if (bytes != 0) {
-    buffers.front().iov_base = static_cast<uint8_t*>(buffers.front().iov_base) + bytes;
-    buffers.front().iov_len -= bytes;
-  }
-}
-
 msghdr message_of(std::vector<iovec>& buffers) {
   msghdr message{};
   message.msg_iov = buffers.data();
@@ -96,6 +86,16 @@ bool finish_connect(int fd, Clock::time_point deadline) {
 }
 
 }  // namespace
+
+void advance(std::vector<iovec>& buffers, size_t bytes) {
+  size_t whole = 0;
+  while (whole < buffers.size() && bytes >= buffers[whole].iov_len) bytes -= buffers[whole++].iov_len;
+  buffers.erase(buffers.begin(), buffers.begin() + static_cast<ptrdiff_t>(whole));
+  if (bytes != 0) {
+    buffers.front().iov_base = static_cast<uint8_t*>(buffers.front().iov_base) + bytes;
+    buffers.front().iov_len -= bytes;
+  }
+}
 
 void Fd::reset() {
   if (fd_ >= 0) close(fd_);
@@ -170,16 +170,18 @@ void tune_tcp(int fd) {
              30000);  // ms of sent bytes without an answer from the other host
 }
 
-void set_timeouts(int fd, double receive_s, double send_s) {
+void set_timeouts(Line line, double receive_s, double send_s) {
+  if (line.tls != nullptr) line.tls->set_timeouts(receive_s, send_s);
   const timeval receive = as_timeval(receive_s), send = as_timeval(send_s);
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof receive);
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof send);
+  setsockopt(line.fd, SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof receive);
+  setsockopt(line.fd, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof send);
 }
 
-Io send_all(int fd, std::vector<iovec>& buffers) {
+Io send_all(Line line, std::vector<iovec>& buffers) {
+  if (line.tls != nullptr) return line.tls->send(buffers, true);
   while (!buffers.empty()) {
     const msghdr message = message_of(buffers);
-    const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    const ssize_t sent = sendmsg(line.fd, &message, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
       return errno == EAGAIN ? Io::stalled : Io::failed;
@@ -189,10 +191,11 @@ Io send_all(int fd, std::vector<iovec>& buffers) {
   return Io::ok;
 }
 
-Io send_some(int fd, std::vector<iovec>& buffers) {
+Io send_some(Line line, std::vector<iovec>& buffers) {
+  if (line.tls != nullptr) return line.tls->send(buffers, false);
   while (!buffers.empty()) {
     const msghdr message = message_of(buffers);
-    const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = sendmsg(line.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (errno == EINTR) continue;
       return errno == EAGAIN ? Io::ok : Io::failed;
@@ -202,12 +205,13 @@ Io send_some(int fd, std::vector<iovec>& buffers) {
   return Io::ok;
 }
 
-Io receive_all(int fd, void* out, size_t bytes) {
+Io receive_all(Line line, void* out, size_t bytes) {
+  if (line.tls != nullptr) return line.tls->receive(out, bytes);
   auto* to = static_cast<uint8_t*>(out);
   size_t have = 0;
   while (have < bytes) {
     const size_t piece = std::min(bytes - have, kReceiveAtOnce);
-    const ssize_t got = recv(fd, to + have, piece, MSG_WAITALL);
+    const ssize_t got = recv(line.fd, to + have, piece, MSG_WAITALL);
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) return have == 0 ? Io::idle : Io::stalled;
@@ -219,16 +223,17 @@ Io receive_all(int fd, void* out, size_t bytes) {
   return Io::ok;
 }
 
-Io receive_all(int fd, std::vector<iovec>& buffers) {
+Io receive_all(Line line, std::vector<iovec>& buffers) {
+  if (line.tls != nullptr) return line.tls->receive(buffers);
   while (!buffers.empty()) {
     if (buffers.front().iov_len > kReceiveAtOnce || buffers.size() == 1) {
-      const Io io = receive_all(fd, buffers.front().iov_base, buffers.front().iov_len);
+      const Io io = receive_all(line, buffers.front().iov_base, buffers.front().iov_len);
       if (io != Io::ok) return io == Io::closed ? Io::torn : io == Io::idle ? Io::stalled : io;
       buffers.erase(buffers.begin());
       continue;
     }
     msghdr message = message_of(buffers);
-    const ssize_t got = recvmsg(fd, &message, MSG_WAITALL);
+    const ssize_t got = recvmsg(line.fd, &message, MSG_WAITALL);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno == EAGAIN ? Io::stalled : Io::failed;
     if (got == 0) return Io::torn;

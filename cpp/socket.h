@@ -46,6 +46,16 @@ class Fd {
   int fd_ = -1;
 };
 
+class TlsSession;
+
+// What bytes go over: a socket, and TLS where there is some (link.h owns both). A plain number is a socket
+// without.
+struct Line {
+  Line(int socket, TlsSession* session = nullptr) : fd(socket), tls(session) {}  // NOLINT
+  int fd;
+  TlsSession* tls;
+};
+
 enum class Io : uint8_t {
   ok,
   closed,   // the peer closed before the first byte
@@ -64,14 +74,14 @@ Fd connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadlin
 Fd connect_local(const std::string& name);
 
 void tune_tcp(int fd);  // no delay, keepalive, lost peers noticed in seconds
-void set_timeouts(int fd, double receive_s, double send_s);  // 0: forever
+void set_timeouts(Line line, double receive_s, double send_s);  // 0: forever
 
 // The list of buffers is used up as bytes move.
-Io send_all(int fd, std::vector<iovec>& buffers);
+Io send_all(Line line, std::vector<iovec>& buffers);
 // As much as the kernel takes at once. `ok` with buffers left means that it would have blocked.
-Io send_some(int fd, std::vector<iovec>& buffers);
-Io receive_all(int fd, void* out, size_t bytes);
-Io receive_all(int fd, std::vector<iovec>& buffers);
+Io send_some(Line line, std::vector<iovec>& buffers);
+Io receive_all(Line line, void* out, size_t bytes);
+Io receive_all(Line line, std::vector<iovec>& buffers);
 // A frame's bytes with one descriptor attached, and back. receive_with_fd leaves `passed` invalid when none
 // came.
 Io send_with_fd(int fd, std::span<const uint8_t> bytes, int passed);
@@ -85,5 +95,6 @@ void shut_both(int fd);
 // reset.
 void close_gently(int fd);
 size_t total_bytes(std::span<const iovec> buffers);
+void advance(std::vector<iovec>& buffers, size_t bytes);  // drops the first `bytes` of the list
 
 }  // namespace springtide

@@ -86,7 +86,7 @@ void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::v
                  nb::bytes secret, std::vector<uint16_t> server_of_slot, uint32_t epoch, uint32_t rank,
                  uint32_t incarnation, uint32_t generation, double connect_timeout_s,
                  double request_timeout_s, double reconnect_s, bool shared_memory, double recovery_s,
-                 std::vector<uint32_t> lives) {
+                 std::vector<uint32_t> lives, std::string tls) {
   st::RemoteOptions options;
   options.placement = {epoch, std::move(server_of_slot), static_cast<uint16_t>(hosts.size())};
   options.hosts = std::move(hosts);
@@ -101,6 +101,7 @@ void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::v
   options.generation = generation;
   options.recovery_s = recovery_s;
   options.lives = std::move(lives);
+  options.tls = std::move(tls);
   nb::gil_scoped_release release;
   new (self) st::RemoteBackend(options);
 }
@@ -138,7 +139,7 @@ void bind_remote(nb::module_& m) {
            nb::arg("server_of_slot"), nb::arg("epoch"), nb::arg("rank"), nb::arg("incarnation"),
            nb::arg("generation"), nb::arg("connect_timeout_s"), nb::arg("request_timeout_s"),
            nb::arg("reconnect_s") = 5.0, nb::arg("shared_memory"), nb::arg("recovery_s") = 0.0,
-           nb::arg("lives") = std::vector<uint32_t>())
+           nb::arg("lives") = std::vector<uint32_t>(), nb::arg("tls") = "")
       .def(
           "readdress",
           [](st::RemoteBackend& backend, size_t server, uint32_t life, const std::string& host,

@@ -1,14 +1,13 @@
 // Pieces of a batch: Python holds what they belong to and hands over (offset, address, size) for each.
+#include "fused.h"
+
 #include <cerrno>
 
 #include "bindings.h"
-#include "fused_pieces.h"
 #include "types.h"
 
 using namespace nb::literals;
 using namespace springtide;
-
-namespace {
 
 std::vector<Piece> read_pieces(nb::list told, uint64_t capacity) {
   std::vector<Piece> pieces;
@@ -26,8 +25,6 @@ std::vector<Piece> read_pieces(nb::list told, uint64_t capacity) {
   }
   return pieces;
 }
-
-}  // namespace
 
 void bind_fused(nb::module_& m) {
   m.def(

@@ -59,6 +59,7 @@ void bind_server(nb::module_& m) {
       .def_prop_rw(
           "secret", [](const st::ServerOptions& o) { return nb::bytes(o.secret.data(), o.secret.size()); },
           [](st::ServerOptions& o, nb::bytes secret) { o.secret.assign(secret.c_str(), secret.size()); })
+      .def_rw("tls", &st::ServerOptions::tls)
       .def_rw("index", &st::ServerOptions::index)
       .def_rw("workers", &st::ServerOptions::workers)
       .def_rw("threads", &st::ServerOptions::threads)

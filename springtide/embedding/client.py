@@ -70,6 +70,7 @@ class TableClient:
         reconnect_s: float = 5.0,
         shared_memory: bool = True,
         threads: int = 1,
+        certificates: str = "",
     ) -> "TableClient":
         """Tables on servers: (host, port) of each, the server of each slot, the job's secret.
 
@@ -89,6 +90,7 @@ class TableClient:
                 connect_timeout_s=connect_timeout_s,
                 request_timeout_s=request_timeout_s,
                 reconnect_s=reconnect_s,
+                tls=certificates,
                 shared_memory=shared_memory,
             ),
             threads=threads,

@@ -64,6 +64,7 @@ class ServerRole:
         port: int = 0,
         threads: int | None = None,
         shared_memory: bool = True,
+        certificates: str = "",
         **limits: Any,
     ) -> None:
         """Settings of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes` may be given as `limits`."""
@@ -78,7 +79,7 @@ class ServerRole:
         options = _native.ServerOptions()
         settings = dict(host=host, port=port, secret=secret, index=index, workers=workers, threads=threads)
         known = [name for name in dir(options) if not name.startswith("_")]
-        for name, value in {**settings, "shared_memory": shared_memory, **limits}.items():
+        for name, value in {**settings, "shared_memory": shared_memory, "tls": certificates, **limits}.items():
             if name not in known:
                 raise errors.UnknownName("setting of a server", name, known)
             setattr(options, name, value)

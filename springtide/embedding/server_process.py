@@ -56,7 +56,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
         link.introduce(msgspec.structs.replace(hello, welcomed=True))
         role = ServerRole(
             index=rank, slots=welcome.slots, seed=welcome.seed, workers=welcome.workers, secret=secret,
-            host=channel.own_host(settings, link),
+            host=channel.own_host(settings, link), certificates=settings.tls,
         )  # fmt: skip
         try:
             with saves(role, link, welcome, settings, over) as scattered:

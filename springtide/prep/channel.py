@@ -22,6 +22,7 @@ import msgspec
 
 from springtide import _native, errors
 from springtide.prep import codec, greeting, shared_pages
+from springtide.prep.secure import SecureSocket
 from springtide.rpc import addresses, auth
 from springtide.rpc.frames import BadFrame
 
@@ -79,7 +80,7 @@ class Received(NamedTuple):
 class Channel:
     """Both ways at once: any thread may send, one thread receives."""
 
-    def __init__(self, sock: socket.socket, *, shared_bytes: int = SHARED_BYTES) -> None:
+    def __init__(self, sock: socket.socket | SecureSocket, *, shared_bytes: int = SHARED_BYTES) -> None:
         self.local = sock.family == socket.AF_UNIX
         """Whether the peer is on this host, so that payloads go through shared memory."""
         sock.settimeout(None)
@@ -126,7 +127,12 @@ class Channel:
                 segment.told = True
             else:
                 passed, pieces = -1, message.pieces if message is not None else []
-            if error := _native.send_pieces(self._sock.fileno(), head + written + header, pieces, size, passed):
+            prefix = head + written + header
+            if isinstance(self._sock, SecureSocket):
+                error = self._sock.send_pieces(prefix, pieces, size)
+            else:
+                error = _native.send_pieces(self._sock.fileno(), prefix, pieces, size, passed)
+            if error:
                 raise OSError(error, os.strerror(error))
 
     def recv(self, types: Mapping[str, type] | None = None) -> Received:
@@ -193,6 +199,7 @@ class Channel:
         return head if len(head) == HEAD.size else head + bytes(self._read(bytearray(HEAD.size - len(head))))
 
     def _receive(self, size: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        assert isinstance(self._sock, socket.socket)  # a Unix socket
         try:
             return self._sock.recvmsg(size, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
@@ -212,13 +219,20 @@ class Channel:
         return into
 
 
-def connect(address: str, secret: bytes, *, shared: bool = True, shared_bytes: int = SHARED_BYTES) -> Channel:
+def connect(
+    address: str, secret: bytes, *, shared: bool = True, shared_bytes: int = SHARED_BYTES, certificates: str = ""
+) -> Channel:
     """A channel to the listener at "host:port", both sides proved; through shared memory where it is on this host.
 
+    With `certificates` (a folder, `rpc.tls`) by TLS, except within this host.
     OSError when nobody listens there, `Rejected` when it is not a process of this job.
     """
-    sock = socket.create_connection(addresses.parse(address), timeout=auth.DEADLINE_S)
+    plain = socket.create_connection(addresses.parse(address), timeout=auth.DEADLINE_S)
+    sock: socket.socket | SecureSocket = plain
     try:
+        if certificates:
+            sock = SecureSocket(plain, certificates, listens=False)
+            sock.settimeout(auth.DEADLINE_S)
         name = greeting.call(sock, secret)
         if shared and name and (near := _reach(name, secret)) is not None:
             sock.close()

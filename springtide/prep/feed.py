@@ -46,12 +46,14 @@ class Feed:
         most_bytes: int = 1 << 30,
         seed: int = 0,
         types: Mapping[str, type] | None = None,
+        certificates: str = "",
     ) -> None:
+        """`certificates`: a folder (`rpc.tls`), where the job has TLS."""
         if room < 1 or most_bytes < 1:
             raise errors.BadInput(f"a queue of {room} batches and {most_bytes} bytes: wanted 1 or more of each")
         self.asks: tuple[int, ...] = ()
         """Numbers that go with every request, for `run.keeping(indices, asks)` of the first stage where it has that."""
-        self._pool = Pool(secret, types=types or {})
+        self._pool = Pool(secret, types=types or {}, certificates=certificates)
         self._room, self._most_bytes, self._seed = room, most_bytes, seed
         self._totals = _Totals()
         self._closing = weakref.finalize(self, self._pool.close)  # at exit too, while threads can still end in order

@@ -12,6 +12,7 @@ import socket
 
 import msgspec
 
+from springtide.prep.secure import SecureSocket
 from springtide.rpc import auth, frames
 
 VERSION = 1
@@ -58,7 +59,7 @@ Word = Challenge | Answer | Welcome | Stay | Refused
 _decoder: "msgspec.msgpack.Decoder[Word]" = msgspec.msgpack.Decoder(Word)
 
 
-def receive(sock: socket.socket, secret: bytes, local: str) -> bool:
+def receive(sock: socket.socket | SecureSocket, secret: bytes, local: str) -> bool:
     """Listener's part. True once the caller has proved itself and chosen this connection; False when it hung up."""
     nonce = secrets.token_bytes(auth.NONCE_BYTES)
     _say(sock, Challenge(VERSION, nonce))
@@ -80,7 +81,7 @@ def receive(sock: socket.socket, secret: bytes, local: str) -> bool:
         return False
 
 
-def call(sock: socket.socket, secret: bytes) -> str:
+def call(sock: socket.socket | SecureSocket, secret: bytes) -> str:
     """Caller's part up to the choice: the name of the listener's Unix socket. `stay` comes next."""
     asked = _hear(sock)
     if not isinstance(asked, Challenge):
@@ -97,16 +98,16 @@ def call(sock: socket.socket, secret: bytes) -> str:
     return verdict.local
 
 
-def stay(sock: socket.socket) -> None:
+def stay(sock: socket.socket | SecureSocket) -> None:
     """Caller: this connection it is."""
     _say(sock, Stay())
 
 
-def _say(sock: socket.socket, said: _Said) -> None:
+def _say(sock: socket.socket | SecureSocket, said: _Said) -> None:
     sock.sendall(frames.pack(said, limit=frames.MAX_HANDSHAKE_BYTES))
 
 
-def _hear(sock: socket.socket) -> Word:
+def _hear(sock: socket.socket | SecureSocket) -> Word:
     head = _exactly(sock, frames.LENGTH.size)
     (size,) = frames.LENGTH.unpack(head)
     if size > frames.MAX_HANDSHAKE_BYTES:
@@ -114,7 +115,7 @@ def _hear(sock: socket.socket) -> Word:
     return frames.unpack(_exactly(sock, size), _decoder)
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
+def _exactly(sock: socket.socket | SecureSocket, size: int) -> bytes:
     read = b""
     while len(read) < size:
         more = sock.recv(size - len(read))

@@ -15,6 +15,7 @@ import weakref
 
 from springtide import errors
 from springtide.prep import channel, greeting
+from springtide.prep.secure import SecureSocket
 from springtide.rpc import addresses, auth
 
 GREETINGS = 32  # at once; more callers wait in the kernel's queue
@@ -33,8 +34,8 @@ os.register_at_fork(after_in_child=_after_fork)
 class Listener:
     """Accepts callers from the moment it is made. `host` "0.0.0.0": of other hosts too."""
 
-    def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._secret = secret
+    def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0, certificates: str = "") -> None:
+        self._secret, self._certificates = secret, certificates
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._tcp = socket.create_server((host, port), family=family, backlog=128)
@@ -96,9 +97,12 @@ class Listener:
             return
         threading.Thread(target=self._greet, args=(sock,), name="batch-greeting", daemon=True).start()
 
-    def _greet(self, sock: socket.socket) -> None:
-        sock.settimeout(auth.DEADLINE_S)
+    def _greet(self, plain: socket.socket) -> None:
+        sock: socket.socket | SecureSocket = plain
         try:
+            if self._certificates and plain.family != socket.AF_UNIX:
+                sock = SecureSocket(plain, self._certificates, listens=True)
+            sock.settimeout(auth.DEADLINE_S)
             if greeting.receive(sock, self._secret, self._name if sock.family != socket.AF_UNIX else ""):
                 self._proved.put(channel.Channel(sock))
                 return
@@ -107,4 +111,4 @@ class Listener:
         finally:
             self._greetings.release()
         with contextlib.suppress(OSError):
-            sock.close()
+            plain.close()

@@ -85,7 +85,10 @@ def serve(settings: config.Settings, leaving: Leaving) -> None:
         gc.freeze()  # the data set stays: no collection of garbage needs to walk over it
         stage = stage_of(rank, found.stages)
         host = channel.own_host(settings, link)
-        serving = Serving(pipeline, stage, secret, host=host, threads=torch.get_num_threads(), seed=welcome.seed)
+        serving = Serving(
+            pipeline, stage, secret, host=host, threads=torch.get_num_threads(), seed=welcome.seed,
+            certificates=settings.tls,
+        )  # fmt: skip
         try:
             roster.follow(serving, stage, found.stages)
             log.info("serving stage %d of %d at %s", stage + 1, found.stages, serving.address)

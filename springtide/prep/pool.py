@@ -66,13 +66,20 @@ class _Link:
 class Pool:
     """Any thread may call anything. `heard` is called after every change, by the thread that heard of it."""
 
-    def __init__(self, secret: bytes, *, types: Mapping[str, type], heard: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        types: Mapping[str, type],
+        heard: Callable[[], None] = lambda: None,
+        certificates: str = "",
+    ) -> None:
         self.types = dict(types)
         self.made = 0
         """Batches that came and were news."""
         self.batch_bytes: int | None = None
         """Size of a large one among the last."""
-        self._secret = secret
+        self._secret, self._certificates = secret, certificates
         self._heard = heard
         self._pid = os.getpid()
         self._changed = threading.Condition()
@@ -258,7 +265,7 @@ class Pool:
     def _call(self, link: _Link) -> bool:
         """Connect, and take part; False when nobody answers."""
         try:
-            connected = connect(link.address, self._secret)
+            connected = connect(link.address, self._secret, certificates=self._certificates)
         except auth.Rejected as error:
             log.warning("data worker %s at %s is not of this job: %s", link.worker, link.address, error)
             with self._changed:

@@ -69,7 +69,9 @@ class Serving:
         port: int = 0,
         threads: int = 1,
         seed: int = 0,
+        certificates: str = "",
     ) -> None:
+        """`certificates`: a folder (`rpc.tls`), where the job has TLS."""
         if not 0 <= stage < len(pipeline.stages):
             raise errors.BadInput(f"stage {stage} of a pipeline of {len(pipeline.stages)}: they count from 0")
         self.done = threading.Event()
@@ -80,8 +82,8 @@ class Serving:
         self._changed = threading.Condition()
         self._trainers: list[_Trainer] = []
         self._draining = self._closed = False
-        self._before = Pool(secret, types={}, heard=self._wake) if stage > 0 else None
-        self._listener = listener.Listener(secret, host=host, port=port)
+        self._before = Pool(secret, types={}, heard=self._wake, certificates=certificates) if stage > 0 else None
+        self._listener = listener.Listener(secret, host=host, port=port, certificates=certificates)
         self.address = self._listener.address
         self._ours = [
             threading.Thread(target=target, name=f"data-worker-{name}", daemon=True)

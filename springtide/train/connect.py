@@ -63,6 +63,7 @@ def tables(welcome: Welcome, settings: config.Settings, *, behind: Behind | None
         shared_memory=settings.shared_memory,
         recovery_s=settings.recovery_s,
         lives=list(welcome.lives),
+        tls=welcome.certificates,
     )
     return TableClient(backend, threads=torch.get_num_threads(), behind=behind)
 

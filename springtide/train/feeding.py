@@ -184,7 +184,9 @@ class Feeding:
         except errors.BadInput as error:
             self._refuse(str(error))
             return
-        self._feed = Feed(self._welcome.secret, seed=self._welcome.seed, types=made.types)
+        self._feed = Feed(
+            self._welcome.secret, seed=self._welcome.seed, types=made.types, certificates=self._welcome.certificates
+        )
         self._splitting.asks = self._ask_for
         threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
 
