@@ -39,6 +39,8 @@ class Settings:
     """File with that secret, hex, readable by its owner only: an environment shows up in too many places."""
     tls: str = ""
     """Folder with ca.crt, tls.crt and tls.key of this process: connections of the job are mutual TLS. Empty: plain."""
+    plain_groups: bool = False
+    """Whether workers of a bsp group may speak among themselves in the clear in a job with TLS: gloo knows no other."""
     brain: str = ""
     """host:port of a brain that plans for many jobs (`springtide brain serve`). Empty: each master plans by itself."""
     brain_secret_file: str = ""

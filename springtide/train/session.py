@@ -203,7 +203,13 @@ class Job:
         asked = sync or self._welcome.sync
         if asked not in ("async", "bsp"):
             raise errors.UnknownName("sync mode", asked, ["async", "bsp"])
-        return "alone" if self.alone else "bsp" if asked == "bsp" else "async"
+        mode: wiring.Mode = "alone" if self.alone else "bsp" if asked == "bsp" else "async"
+        if mode == "bsp" and self._welcome.certificates and not self._settings.plain_groups:
+            raise errors.BadInput(
+                'sync="bsp" in a job with TLS: a group sums dense gradients over torch\'s gloo, which has no TLS. '
+                'Use sync="async", run the job without TLS, or allow it: st.join(plain_groups=True)'
+            )
+        return mode
 
     def _card(
         self, opened: sources.Source, mode: wiring.Mode, scaling: str | None, epochs: int, seed: int

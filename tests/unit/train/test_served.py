@@ -1,5 +1,6 @@
 """A loop whose tables are on servers: the same as alone, for every optimizer, whatever the number of servers."""
 
+import msgspec
 import pytest
 import torch
 
@@ -177,3 +178,15 @@ def test_a_parameter_of_two_optimizers_is_refused_on_servers(served_job):
     both = [OPTIMIZERS["sgd"](model), torch.optim.SGD(model.mlp[2].parameters(), lr=0.1)]
     with pytest.raises(errors.BadInput, match=r"'mlp.2.weight' is in two optimizers"):
         served_job().prepare(model, both, dataset)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_group_does_not_speak_in_the_clear_in_a_job_with_tls_unless_that_is_allowed(served_job, allowed):
+    job = served_job(sync="bsp", plain_groups=allowed)
+    job._welcome = msgspec.structs.replace(job._welcome, certificates="somewhere")
+    if allowed:
+        assert job._mode(None) == "bsp"
+    else:
+        with pytest.raises(errors.BadInput, match="gloo, which has no TLS"):
+            job._mode(None)
+    assert job._mode("async") == "async"

@@ -1,0 +1,106 @@
+"""Batches from data workers by TLS: whole, both ways at once, and not for those without certificates."""
+
+import contextlib
+import datetime
+import pathlib
+import select
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from springtide import errors
+from springtide.platforms import credentials
+from springtide.prep import channel, codec, listener
+from springtide.rpc import auth
+
+SECRET = b"a job's secret"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    root = tmp_path_factory.mktemp("tls")
+    for job in ("mine", "other"):
+        credentials.lay_out(credentials.make(job, at=datetime.datetime.now(datetime.UTC)), root / job)
+    return root
+
+
+@contextlib.contextmanager
+def listening(root: pathlib.Path, role: str = "data-worker") -> Iterator[listener.Listener]:
+    with contextlib.closing(listener.Listener(SECRET, certificates=str(root / "mine" / role))) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def sides(root: pathlib.Path, *, shared: bool = False) -> Iterator[tuple[channel.Channel, channel.Channel]]:
+    with listening(root) as made:
+        caller = channel.connect(made.address, SECRET, shared=shared, certificates=str(root / "mine/worker"))
+        accepted = made.accept()
+        with contextlib.closing(caller), contextlib.closing(accepted):
+            yield caller, accepted
+
+
+def test_words_and_batches_go_both_ways_at_once(root: pathlib.Path) -> None:
+    with sides(root) as (caller, accepted), ThreadPoolExecutor(2) as pool:
+        assert not caller.local
+        sent = {"x": torch.arange(300_000), "t": ["b" * 100] * 99, "none": torch.empty(0)}
+        for _ in range(3):
+            sending = [pool.submit(each.send, 7, {"step": 3}, codec.pack(sent)) for each in (caller, accepted)]
+            for receiver in (caller, accepted):
+                kind, fields, payload = receiver.recv({})
+                assert (kind, fields) == (7, {"step": 3}) and payload is not None
+                came = payload.tree()
+                assert torch.equal(came["x"], sent["x"]) and came["t"] == sent["t"] and not len(came["none"])
+            for each in sending:
+                each.result()
+
+
+def test_a_poll_tells_of_every_message(root: pathlib.Path) -> None:
+    with sides(root) as (caller, accepted):
+        for number in range(20):
+            caller.send(number, ["a" * 40_000] if number % 2 else None)
+        ready = select.poll()
+        ready.register(accepted.fileno(), select.POLLIN)
+        for number in range(20):
+            assert ready.poll(10_000)
+            assert accepted.recv().kind == number
+        assert not ready.poll(0)
+
+
+def test_within_a_host_batches_still_go_through_shared_memory(root: pathlib.Path) -> None:
+    with sides(root, shared=True) as (caller, accepted):
+        assert caller.local and accepted.local
+
+
+def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "DEADLINE_S", 0.3)
+    with listening(root) as made:
+        host, port = made.address.split(":")
+        for first in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x40\x00", bytes(50_000)):
+            with socket.create_connection((host, int(port)), timeout=20) as stranger, contextlib.suppress(OSError):
+                stranger.sendall(first)
+                while stranger.recv(4096):
+                    pass
+        with pytest.raises(auth.Rejected, match="certificate is not good"):
+            channel.connect(made.address, SECRET, certificates=str(root / "other/worker"))
+        with pytest.raises((auth.Rejected, OSError, EOFError)):
+            channel.connect(made.address, SECRET)
+        with pytest.raises(errors.BadInput, match="No such file"):
+            channel.connect(made.address, SECRET, certificates=str(root / "nowhere"))
+        with contextlib.closing(channel.connect(made.address, SECRET, certificates=str(root / "mine/worker"))):
+            made.accept().close()
+
+
+def test_a_caller_speaks_to_data_workers_only(root: pathlib.Path) -> None:
+    with listening(root, "server") as made, pytest.raises(auth.Rejected, match="for a server; a data-worker was"):
+        channel.connect(made.address, SECRET, certificates=str(root / "mine/worker"))
+
+
+def test_one_that_hangs_up_is_noticed_by_who_waits(root: pathlib.Path) -> None:
+    with sides(root) as (caller, accepted), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(accepted.recv)
+        caller.close()
+        with pytest.raises(EOFError):
+            waiting.result()
