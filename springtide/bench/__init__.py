@@ -43,6 +43,7 @@ BENCHES = {
     "dataworkers-walk": "springtide.bench.dataworkers_walk",
     "transfer": "springtide.bench.transfer",
     "dataworkers": "springtide.bench.dataworkers",
+    "platforms": "springtide.bench.platforms",
     "online": "springtide.bench.online.closed_loop",
     "stream": "springtide.bench.stream",
     "shuffle": "springtide.bench.shuffle",

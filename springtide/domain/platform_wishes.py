@@ -94,3 +94,11 @@ class RayWish:
     """pip, env_vars, ... over what Springtide ships by itself."""
     run_folder: str = ""
     """Journal, story and checkpoints: a folder that all nodes see outlives the node where the job is kept."""
+    pending_s: float = 120.0
+    """A role that no node takes for so long is given up: the job goes on smaller, and says so."""
+    tls: bool = False
+    """Mutual TLS between all roles, by certificates of the job's own authority."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pending_s < math.inf:
+            raise errors.BadInput(f"pending_s {self.pending_s:g}: wanted seconds, more than 0")

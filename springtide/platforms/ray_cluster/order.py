@@ -4,10 +4,12 @@ In: `submitting` writes an `Order`; a steward that Ray starts again is made from
 options for `platform`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from springtide import errors
+from springtide.domain.capacity import USUAL_SERVER, USUAL_WORKER, Capacity
 from springtide.domain.cluster import RANKED, Life, Role, RoleKind
 from springtide.domain.resources import Limits
 from springtide.platforms.run_plan import RunPlan
@@ -15,9 +17,11 @@ from springtide.platforms.run_plan import RunPlan
 NAMESPACE = "springtide"
 """Of all our actors and records: the same for every program that looks."""
 
-USUAL_CPU = {RoleKind.WORKER: 0.8, RoleKind.DATA_WORKER: 0.8, RoleKind.SERVER: 0.2}
+USUAL_CPU = {RoleKind.WORKER: USUAL_WORKER, RoleKind.DATA_WORKER: USUAL_WORKER, RoleKind.SERVER: USUAL_SERVER}
 """Cores that a role without a limit asks of its node, as planning reckons: Ray counts them, and holds it to none."""
 PENDING_S = 120.0
+ROLES = ("master", *(str(kind) for kind in RANKED))
+"""That may ask for custom resources; the master's are the steward's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,11 @@ class Order:
     version: str = ""
     """Springtide's, where the job was submitted."""
     began_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        for role in self.resources:
+            if role not in ROLES:
+                raise errors.UnknownName("role in ray.resources", role, ROLES)
 
 
 def steward_of(job: str) -> str:
@@ -75,6 +84,18 @@ def needs(kind: RoleKind, limits: Limits, resources: Mapping[str, Mapping[str, f
         asked["resources"] = custom
     asked["scheduling_strategy"] = "SPREAD" if kind is RoleKind.SERVER else "DEFAULT"
     return asked
+
+
+def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> Capacity:
+    """What all nodes have. What an actor asked for stays as it is, so that sizes of roles are not planned here."""
+    each = [node["Resources"] for node in nodes]
+    if not any(has.get("CPU") for has in each):
+        raise errors.BadInput("this Ray cluster has no node with processors (CPU): see `ray status`")
+    return Capacity(
+        cpu=sum(has.get("CPU", 0.0) for has in each), memory=sum(has.get("memory", 0.0) for has in each),
+        node_cpu=max(has.get("CPU", 0.0) for has in each), node_memory=max(has.get("memory", 0.0) for has in each),
+        holds=False, trouble="Ray keeps what a role asked for as it is, all its life",
+    )  # fmt: skip
 
 
 def whole(cpu: float) -> float:

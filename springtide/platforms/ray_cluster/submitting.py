@@ -24,11 +24,7 @@ CALLS = 16  # that may wait at a steward at the same time
 
 def submit(wanted: order.Order, runtime_env: Mapping[str, Any] | None = None) -> None:
     """Make the steward and wait for its first word. All actors of the job get the steward's `runtime_env`."""
-    if taken(wanted.name):
-        raise errors.BadInput(
-            f"a job named {wanted.name} runs on this cluster; stop it with `springtide stop {wanted.name}`, or give "
-            "another name with --name"
-        )
+    refuse_taken(wanted.name)
     records.write(records.fresh(wanted))
     try:
         steward = ray.remote(Steward).options(**options_of(wanted, runtime_env or {})).remote(wanted)
@@ -62,13 +58,16 @@ def options_of(wanted: order.Order, runtime_env: Mapping[str, Any]) -> dict[str,
     }  # fmt: skip
 
 
-def taken(name: str) -> bool:
-    """Whether a job of that name runs."""
+def refuse_taken(name: str) -> None:
+    """One job of a name at a time; the next may have it when that one is over."""
     try:
         ray.get_actor(order.steward_of(name), namespace=order.NAMESPACE)
     except ValueError:
-        return False
-    return True
+        return
+    raise errors.BadInput(
+        f"a job named {name} runs on this cluster; stop it with `springtide stop {name} --platform ray`, or give "
+        "another name with --name"
+    )
 
 
 def order_of(plan: RunPlan, *, run_folder: str = "", **others: Any) -> order.Order:

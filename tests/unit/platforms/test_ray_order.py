@@ -8,8 +8,10 @@ from hypothesis import given
 
 from springtide import errors
 from springtide.domain.cluster import RANKED, Life, Role, RoleKind
+from springtide.domain.job import JobSpec
 from springtide.domain.resources import Limits
 from springtide.platforms.ray_cluster import deaths, order, terms
+from springtide.platforms.run_plan import RunPlan
 
 LIVES = st.builds(
     Life, st.builds(Role, st.sampled_from(RANKED), st.integers(0, 999)), st.integers(0, 999)
@@ -34,8 +36,25 @@ def test_actors_of_other_jobs_and_programs_are_none_of_ours(job, other, life):
 def test_servers_are_spread_and_workers_go_where_there_is_room():
     server = order.needs(RoleKind.SERVER, Limits(cpu=0.5, memory=1 << 30), {})
     assert server == {"num_cpus": 0.5, "memory": 1 << 30, "scheduling_strategy": "SPREAD"}
-    worker = order.needs(RoleKind.WORKER, Limits(), {"worker": {"fast_disk": 1.0}})
-    assert worker == {"num_cpus": 0.8, "resources": {"fast_disk": 1.0}, "scheduling_strategy": "DEFAULT"}
+    worker = order.needs(RoleKind.WORKER, Limits(), {"worker": {"fast_disk": 1.0, "GPU": 2}})
+    assert worker == {
+        "num_cpus": 0.8, "num_gpus": 2, "resources": {"fast_disk": 1.0}, "scheduling_strategy": "DEFAULT",
+    }  # fmt: skip
+
+
+def test_a_cluster_has_what_its_nodes_have_and_its_largest_node_bounds_a_role():
+    nodes = [{"Resources": {"CPU": 4.0, "memory": 8e9}}, {"Resources": {"CPU": 16.0, "memory": 4e9}}, {"Resources": {}}]
+    has = order.capacity_of(nodes)
+    assert (has.cpu, has.memory, has.node_cpu, has.node_memory) == (20.0, 12e9, 16.0, 8e9)
+    assert not has.holds, "limits of an actor that runs cannot change"
+    with pytest.raises(errors.BadInput, match="no node with processors"):
+        order.capacity_of([{"Resources": {"memory": 1e9}}])
+
+
+def test_a_role_that_is_none_cannot_ask_for_resources():
+    plan = RunPlan(spec=JobSpec(name="a"), script="a.py")
+    with pytest.raises(errors.UnknownName, match="Did you mean 'worker'"):
+        order.Order(name="a", plan=plan, run_folder="/tmp/a", resources={"workers": {"GPU": 1}})
 
 
 def test_more_than_one_core_is_asked_for_in_whole_ones():

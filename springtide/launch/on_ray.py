@@ -1,0 +1,33 @@
+"""A job for a Ray cluster: what the cluster has, what the job becomes there, its code on the way, its steward.
+
+In: an `ElasticJob` from `launch.submitting` or `springtide.ray`. Out: a job that the cluster keeps, by its name. Next:
+`platforms.ray_cluster.submitting`.
+"""
+
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from springtide.domain.elastic_job import ElasticJob
+from springtide.launch import resolving
+from springtide.platforms.ray_cluster import cluster, code, order, submitting
+
+
+def submit(
+    job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str], say: Callable[[str], None]
+) -> str:  # fmt: skip
+    """Give the job to the cluster at `where["address"]`; its name there.
+
+    `folder` has its code, and is shipped; None: the cluster's nodes have it.
+    """
+    cluster.connect(where.get("address", ""))
+    plan = resolving.resolve(job, order.capacity_of(cluster.nodes()), code=folder, say=say)
+    submitting.refuse_taken(plan.spec.name)
+    wanted = submitting.order_of(
+        replace(plan, tls=job.ray.tls),
+        resources=job.ray.resources,
+        pending_s=job.ray.pending_s,
+        run_folder=job.ray.run_folder,
+    )
+    submitting.submit(wanted, code.shipped(folder, job.ray.runtime_env))
+    return plan.spec.name

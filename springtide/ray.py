@@ -1,0 +1,76 @@
+"""`springtide.ray.run(job)`: train from inside a Ray program of one's own, on the cluster that it is connected to.
+
+In: a script, a YAML file or an `ElasticJob`. Out: the job's last status, when it is over. Next: `launch.on_ray` submits
+it, as `springtide submit --platform ray` does; `springtide status`, `logs`, `scale` and `stop` reach it alike.
+
+    import springtide.ray
+
+    status = springtide.ray.run("train.py", arguments=("--epochs", "3"))
+    print(status.phase, status.samples)
+"""
+
+import contextlib
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from springtide import errors
+from springtide.domain.elastic_job import ElasticJob
+from springtide.launch import on_ray, reading
+from springtide.platforms.ray_cluster.reach import RayReach
+from springtide.rpc import messages
+
+LOOK_S = 0.5
+
+__all__ = ["run"]
+
+
+def run(
+    job: ElasticJob | str | os.PathLike[str],
+    *,
+    address: str = "",
+    on_status: Callable[[messages.JobStatus], None] = lambda _: None,
+    **fields: Any,
+) -> messages.JobStatus:
+    """Train to the end; the last status, however it ended.
+
+    `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`; `fields` are those of `ElasticJob`, laid over
+    it. A program that is connected to Ray uses its connection; else one is made, to `address` or to the cluster of this
+    machine. Ctrl-C, or an exception of `on_status`, drains the job, waits for it, and is raised; once more kills it.
+    """
+    wanted, folder = job_of(job, fields)
+    reach = RayReach(on_ray.submit(wanted, folder, {"address": address} if address else {}, print))
+    try:
+        while reach.running():
+            on_status(reach.status())
+            time.sleep(LOOK_S)
+        return reach.status()
+    except BaseException as error:
+        drain(reach, f"stopped by its program: {type(error).__name__}")
+        raise
+
+
+def drain(reach: RayReach, why: str) -> None:
+    """Have workers finish the batch in hand, and wait for the end; an impatient user kills it."""
+    try:
+        with contextlib.suppress(errors.SpringtideError):
+            reach.ask(messages.Stop(why))
+        while reach.running():
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        reach.kill()
+
+
+def job_of(job: ElasticJob | str | os.PathLike[str], fields: dict[str, Any]) -> tuple[ElasticJob, pathlib.Path]:
+    """What is to run, with some fields changed, and the folder of its code."""
+    if isinstance(job, ElasticJob):
+        wanted = replace(job, **fields)
+        return wanted, pathlib.Path(wanted.working_dir or ".")
+    path = pathlib.Path(job)
+    if path.suffix in (".yaml", ".yml"):
+        read = reading.read(path)
+        return replace(read.job, **fields), read.folder
+    return ElasticJob(script=path.name, **fields), path.parent
