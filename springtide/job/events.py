@@ -142,6 +142,17 @@ class ServerReplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """The host of this process takes it away soon."""
+
+    role: Role
+    incarnation: int
+    why: str
+    empty: bool = False
+    """Of a server: its slots are with others, and every worker knows."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerGranted:
     """A server may use so much from now on, in this life and the next: more than before, or less again."""
 
@@ -282,6 +293,7 @@ Event = (
     | PlanTaken
     | PlanEnded
     | ServerReplaced
+    | Leaving
     | ServerGranted
     | Emptied
     | DataWorkersScaled

@@ -18,6 +18,7 @@ from springtide.job import (
     feeders,
     groups,
     invariants,
+    notices,
     planned,
     recovery,
     rollout,
@@ -119,9 +120,8 @@ class JobState:
                 return [self.decide(*news, told=isinstance(event, events.PlanTaken))] if news else []
             case events.ServersScaled() | events.ServerReplaced() | events.ServerGranted():
                 return [self.decide(*rollout.change_servers(self, event, at))]
-            case events.Emptied(role):
-                left = rollout.leave(self.node(role), at)
-                return [actions.Left(role), self.decide(*left)] if left else []
+            case events.Leaving() | events.Emptied():
+                return notices.take(self, event, at)
             case events.Judged(what, why, told):
                 return [self.decide(what, why, told=told)]
             case events.InStep():

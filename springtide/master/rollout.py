@@ -99,6 +99,13 @@ class Rollout:
         epoch = self._record.epoch
         return not self._goal and (epoch <= 1 or all(self._epochs.get(one, 0) >= epoch for one in members))
 
+    @property
+    def informed(self) -> bool:
+        """Whether every worker goes by the newest placement."""
+        state, epochs = self._record.state, self._epochs
+        alive = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        return all(epochs.get(Holder(node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive)
+
     def release(self) -> None:
         """Nobody is in the middle of a step any more: servers may do what they could not be told before."""
         self._orders += 1
@@ -295,11 +302,7 @@ class Rollout:
     def _let_go(self) -> None:
         """Drained servers without slots, once all workers go by a placement without them."""
         state = self._record.state
-        have = set(self._record.owners)
-        alive = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
-        informed = all(
-            self._epochs.get(Holder(node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive
-        )
+        have, informed = set(self._record.owners), self.informed
         for node in rollout.of(state.nodes):
             if node.state is NodeState.DRAINING and node.role.rank not in have and informed:
                 self._happen(events.Emptied(node.role))

@@ -23,6 +23,8 @@ from springtide.rpc.feeding import Unfed as Unfed
 from springtide.rpc.handshake import Accepted as Accepted
 from springtide.rpc.handshake import Answer as Answer
 from springtide.rpc.handshake import Challenge as Challenge
+from springtide.rpc.leaving import Farewell as Farewell
+from springtide.rpc.leaving import Leaving as Leaving
 from springtide.rpc.nouns import Goal as Goal
 from springtide.rpc.nouns import Holding as Holding
 from springtide.rpc.nouns import JobStatus as JobStatus
@@ -387,6 +389,7 @@ Request = (
     | Fail
     | Exited
     | Look
+    | Leaving
     | Scale
     | saving.Requests
     | SlotsMoved
@@ -413,6 +416,7 @@ Reply = (
     | PackagePart
     | Outlook
     | JobStatus
+    | Farewell
     | Refused
 )
 Handshake = Challenge | Answer | Accepted | Refused

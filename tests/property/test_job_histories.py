@@ -184,17 +184,19 @@ def draw_event(world, pick, rare):
         case "server lost":
             server = world.state.node(Role(RoleKind.SERVER, pick(range(SPEC.servers))))
             return ended(server.role, pick(["killed", "oom", "evicted", "crashed", "left"]), server.incarnation)
+        case "leaving":
+            return events.Leaving(node.role, life, "its pod is being evicted", empty=pick([False, True]))
         case "infrastructure":
             return events.Failed(role, "Error", "trace", Blame.INFRASTRUCTURE, life)
         case "raised":
             return events.Failed(role, "Error", "trace", Blame.USER, life)
-        case "recover":
-            return events.Recovered(2)
         case _:
-            return events.StopAsked("Ctrl-C")
+            return events.Recovered(2) if kind == "recover" else events.StopAsked("Ctrl-C")
 
 
 RARE = [
+    "leaving",
+    "leaving",
     "plan",
     "move",
     "move",

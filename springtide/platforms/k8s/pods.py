@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from springtide.domain import script_settings
 from springtide.domain.cluster import Life, Role, RoleKind
 from springtide.domain.scale_plan import PodWish
+from springtide.platforms import roles
 from springtide.platforms.k8s import names, quantities
 from springtide.platforms.k8s.job_object import JobObject, Object, owned
 
@@ -24,11 +26,6 @@ LITTLE_CPU = 0.01
 PATIENCE_S = 900
 """Roles look for their next master so long: its pod may have to wait for a node, and its image for the network."""
 
-MODULES = {
-    RoleKind.SERVER: "springtide.embedding.server_process",
-    RoleKind.WORKER: "springtide.train.runner",
-    RoleKind.DATA_WORKER: "springtide.prep.main",
-}
 MASTER_MODULE = "springtide.launch.in_pod"
 UNPACK_MODULE = "springtide.platforms.k8s.unpack"
 DRAIN_MODULE = "springtide.platforms.k8s.drain"
@@ -72,12 +69,13 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     wish, life, name = job.job.kubernetes, entry.life, entry.pod_name(job.name)
     kind = life.role.kind
     arguments = (job.job.script, *job.job.arguments) if kind is RoleKind.WORKER else ()
-    container = _container(job, site, entry.role, MODULES[kind], arguments, resources_of(job, entry))
+    container = _container(job, site, entry.role, roles.module_of(kind), arguments, resources_of(job, entry))
     container["env"] += environment(job, site, life, cpu=entry.cpu)
     container["resizePolicy"] = [
         {"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")
     ]  # fmt: skip
-    container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", DRAIN_MODULE]}}}
+    if kind is not RoleKind.DATA_WORKER:  # which holds nothing, and leaves on SIGTERM
+        container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", DRAIN_MODULE]}}}
     shared = _run_volume(job) if wish.run_volume.shared else {"name": "run", "emptyDir": {}}
     volumes = [shared]
     if kind is not RoleKind.SERVER:  # torch hands tensors between processes through it; 64M by default is too little
@@ -109,19 +107,15 @@ def resources_of(job: JobObject, entry: PodWish) -> Object:
 
 def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = None) -> list[Object]:
     """What a role is told, the user's variables last: these may set anything but what makes the job one."""
-    told = {
-        "SPRINGTIDE_MEMBER": str(life.role),
-        "SPRINGTIDE_INCARNATION": str(life.incarnation),
-        "SPRINGTIDE_MASTER": names.master_address(job.name, job.namespace),
-        "SPRINGTIDE_SECRET_FILE": f"{names.CREDENTIALS}/secret",
-        "SPRINGTIDE_REPORT_USAGE": "1",
-        "SPRINGTIDE_MASTER_PATIENCE_S": str(PATIENCE_S),
-        "SPRINGTIDE_SHARED_MEMORY": "0",  # pods of one node share none
-    }
+    there = roles.Directions(
+        master=names.master_address(job.name, job.namespace), secret_file=f"{names.CREDENTIALS}/secret",
+        tls=names.CREDENTIALS if job.job.kubernetes.tls else "", patience_s=PATIENCE_S,
+    )  # fmt: skip
+    settings = roles.settings_of(life, there, report_usage=True, script=script_settings.told(job.job))
+    told = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
+    told["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share none
     if life.role.kind is RoleKind.SERVER:
         told["SPRINGTIDE_SCRATCH"] = names.RUN
-    if job.job.kubernetes.tls:
-        told["SPRINGTIDE_TLS"] = names.CREDENTIALS
     if life.role.kind is RoleKind.MASTER:
         if brain := job.job.brain or site.brain:
             told["SPRINGTIDE_BRAIN"] = brain
