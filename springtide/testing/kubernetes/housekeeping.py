@@ -1,11 +1,14 @@
 """What a cluster's own controllers see to, as far as jobs can tell: namespaces, accounts, budgets.
 
-In: changes of the store. Out: further changes: a new namespace has a `default` account and the server's certificate;
-one that is being deleted is emptied, then goes; a budget's status says how many pods may be disrupted now.
+In: changes of the store. Out: changes: what is owned goes with its owner (`collecting`), pods with their node; a
+new namespace has a `default` account and the server's certificate; one that is being deleted is emptied, then goes; a
+budget's status says how many pods may be disrupted now.
 """
 
-from springtide.testing.kubernetes import quantities, selectors, statuses
-from springtide.testing.kubernetes.kinds import ACCOUNTS, BUDGETS, NAMESPACES, PODS, Kind
+import copy
+
+from springtide.testing.kubernetes import collecting, quantities, selectors, statuses
+from springtide.testing.kubernetes.kinds import ACCOUNTS, BUDGETS, NAMESPACES, NODES, PODS, Kind
 from springtide.testing.kubernetes.lifecycle import Lifecycle
 from springtide.testing.kubernetes.paths import Registry
 from springtide.testing.kubernetes.statuses import Json
@@ -20,9 +23,13 @@ class Housekeeping:
     def __init__(self, lifecycle: Lifecycle, registry: Registry, ca: str) -> None:
         self._life, self._registry, self._ca = lifecycle, registry, ca
         self._busy: set[str] = set()
+        self._uids: set[str] = set()
 
     def after(self, resource: str, change: Change) -> None:
         """Do what follows from a change."""
+        uid = change.now["metadata"]["uid"]
+        self._uids.discard(uid) if change.type == "DELETED" else self._uids.add(uid)
+        self._collect(resource, change)
         if resource == "namespaces" and change.type == "ADDED":
             self._furnish(change.key[1])
         terminating = [
@@ -39,6 +46,64 @@ class Housekeeping:
         self._life.create(ACCOUNTS, namespace, {"metadata": {"name": "default"}})
         body = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": self._ca}}
         self._life.create(CONFIG_MAPS, namespace, body)
+
+    def _collect(self, resource: str, change: Change) -> None:
+        """Owned objects go after their owners, or before them, or stay: as the deletion asked."""
+        store, uid = self._life.store, change.now["metadata"]["uid"]
+        holds = change.now["metadata"].get("finalizers") or []
+        if change.type != "DELETED" and collecting.orphans([change.now], self._uids):
+            self._go(resource, change.key)
+        leaving = bool(change.now["metadata"].get("deletionTimestamp")) and change.type != "DELETED"
+        if change.type == "DELETED" or (leaving and {"foregroundDeletion", "orphan"} & set(holds)):
+            for other, key in collecting.owned_by(uid, store.entries(), store.get):
+                self._release(other, key, uid) if "orphan" in holds else self._go(other, key)
+        if leaving and not collecting.owned_by(uid, store.entries(), store.get):
+            left = [each for each in holds if each not in ("foregroundDeletion", "orphan")]
+            if left != holds:
+                self._life.change(self._registry.of_resource(resource), change.key, _with_holds(change.now, left))
+        if change.type == "DELETED" and "foregroundDeletion" not in holds:
+            for owner in change.now["metadata"].get("ownerReferences") or []:
+                self._look_again(owner["uid"])
+        if resource == NODES.resource and change.type == "DELETED":
+            names = {each["metadata"]["name"] for each in store.all(NODES.resource)}
+            for pod in collecting.stranded(store.all(PODS.resource), names):
+                self._strand(pod)
+
+    def _go(self, resource: str, key: Key) -> None:
+        found = self._life.store.get(resource, key)
+        if found is not None and not found["metadata"].get("deletionTimestamp"):
+            self._life.delete(self._registry.of_resource(resource), key, {})
+
+    def _release(self, resource: str, key: Key, uid: str) -> None:
+        found = copy.deepcopy(self._life.store.get(resource, key) or {})
+        owners = [each for each in found["metadata"].get("ownerReferences") or [] if each["uid"] != uid]
+        found["metadata"]["ownerReferences"] = owners
+        self._life.store.put(resource, key, found)
+
+    def _look_again(self, uid: str) -> None:
+        """An owner may have waited for the last of what it owned."""
+        store = self._life.store
+        for resource, key in list(store.entries()):
+            found = store.get(resource, key)
+            if found is None or found["metadata"]["uid"] != uid or not found["metadata"].get("deletionTimestamp"):
+                continue
+            holds = found["metadata"].get("finalizers") or []
+            if "foregroundDeletion" in holds and not collecting.owned_by(uid, store.entries(), store.get):
+                left = [each for each in holds if each != "foregroundDeletion"]
+                self._life.change(self._registry.of_resource(resource), key, _with_holds(found, left))
+
+    def _strand(self, pod: Json) -> None:
+        """The node of a pod is gone: it has failed, and goes by force."""
+        key: Key = (pod["metadata"]["namespace"], pod["metadata"]["name"])
+        if pod["status"].get("phase") not in ("Succeeded", "Failed"):
+            failed = copy.deepcopy(pod)
+            entry = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
+                     "message": "PodGC: node no longer exists"}  # fmt: skip
+            failed["status"]["phase"] = "Failed"
+            failed["status"]["conditions"] = [*(failed["status"].get("conditions") or []), entry]
+            self._life.store.put(PODS.resource, key, failed)
+        if self._life.store.get(PODS.resource, key) is not None:
+            self._life.delete(PODS, key, {"gracePeriodSeconds": 0})
 
     def _empty(self, namespace: str) -> None:
         if namespace in self._busy:
@@ -62,6 +127,13 @@ class Housekeeping:
             if status != budget.get("status"):
                 key: Key = (namespace, budget["metadata"]["name"])
                 store.put(BUDGETS.resource, key, {**budget, "status": status})
+
+
+def _with_holds(item: Json, holds: list[str]) -> Json:
+    changed = copy.deepcopy(item)
+    changed["metadata"]["finalizers"] = holds
+    changed["metadata"].pop("resourceVersion", None)
+    return changed
 
 
 def counted(budget: Json, pods: list[Json]) -> Json:

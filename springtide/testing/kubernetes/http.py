@@ -42,7 +42,7 @@ class Api:
         self._parts = Parts(self.life, self.tokens, clock)
         self._open: set[web.StreamResponse] = set()
         self.store.after_change += [self._learn, Housekeeping(self.life, self.registry, ca).after]
-        for name in ("default", "kube-system"):
+        for name in ("default", "kube-system", "kube-node-lease"):
             self.life.create(NAMESPACES, "", {"metadata": {"name": name}})
 
     def application(self) -> web.Application:
