@@ -81,9 +81,12 @@ class GroupV1:
         if limits.low and (cpu := self._folder_of.get("cpu")):
             write(cpu / "cpu.shares", LEAST_SHARES)
         if limits.memory is not None and (memory := self._folder_of.get("memory")):
-            write(memory / "memory.limit_in_bytes", limits.memory)
-            if (memory / "memory.memsw.limit_in_bytes").exists():
-                write(memory / "memory.memsw.limit_in_bytes", limits.memory)
+            names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+            if read_number(self._folder_of, "memory", names[0]) < limits.memory:
+                names.reverse()  # memory alone may never be more than with swap
+            for name in names:
+                if "memsw" not in name or (memory / name).exists():
+                    write(memory / name, limits.memory)
 
     def admit(self, pid: int) -> None:
         """Into all of them."""

@@ -1,4 +1,4 @@
-"""Pure but for what it looks up. What is special of pods: defaults, what may not change, how long they may take to end.
+"""What is special of pods: defaults, what may not change, how long they may take to end.
 
 In: a pod on its way into the store. Out: the pod as a server keeps it (service account and its token, priority, quality
 of service), or what is wrong with it.

@@ -1,4 +1,4 @@
-"""Pure. What `containers` is to start for a container of a pod.
+"""What `containers` is to start for a container of a pod.
 
 In: the pod and what it refers to. Out: a `Wish`: command, environment, volumes, limits, user. `environment.Missing`
 where the pod cannot run as it is.

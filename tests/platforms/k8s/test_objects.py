@@ -174,7 +174,7 @@ def test_a_pod_has_the_servers_defaults_and_cannot_be_rewritten(cluster: Cluster
             await client.patch(PODS, "p", {"spec": {"restartPolicy": "Always"}})
         with pytest.raises(errors.ClusterRefused):
             await client.create(PODS, making.pod("q", containers=[{"name": "A_b", "image": "x"}]))
-        with pytest.raises(errors.Forbidden):
+        with pytest.raises(errors.ClusterRefused, match="service account"):
             await client.create(PODS, making.pod("r", serviceAccountName="nobody"))
         await client.delete(PODS, "p")
         with pytest.raises(errors.NotFound):
