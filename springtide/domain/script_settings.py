@@ -29,7 +29,7 @@ class Data(dict[str, str]):
         if not self:
             raise errors.BadInput(
                 f"job.data[{name!r}]: the job was given no data; write `data: {{{name}: PATH_OR_URL}}` into its spec, "
-                'or use job.data.get("..." , "default")'
+                f'or have `job.data.get({name!r}, "...")` say where else it is'
             )
         raise errors.UnknownName("data set in the job's spec", name, self)
 

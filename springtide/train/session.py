@@ -5,7 +5,7 @@ iterates over), optimizer.py (what it steps), step.py (where both meet).
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
-from springtide.domain import caching
+from springtide.domain import caching, script_settings
 from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
 from springtide.train import batches, feeding, leases, link, orders, registry, reports, streams, wiring
@@ -58,6 +58,8 @@ class Job:
         """How many workers the job has."""
         self.sync: str = self._welcome.sync
         """How they keep together, unless `prepare` is told otherwise: "async" or "bsp"."""
+        self.data: Mapping[str, str] = script_settings.data_of(settings.data)
+        """Paths or URLs by name, as the job's spec gives them: `job.data["train"]`."""
         self.meter = Meter()
         """Where the time of each step went: `job.meter.collect()` sums it up."""
         self._reports = reports.Reports(to_master, self.meter, every_s=settings.report_every_s)

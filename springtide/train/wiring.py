@@ -14,8 +14,9 @@ from torch import nn
 
 from springtide import _native, config, errors
 from springtide.data.source import Source
+from springtide.domain import script_settings
 from springtide.domain.caching import CacheRules
-from springtide.embedding import convert, uncompiled
+from springtide.embedding import convert, uncompiled, wishes
 from springtide.embedding.client import Behind, TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.tables import ServedTable
@@ -78,6 +79,7 @@ def wire(
     to_master.follow_slots(client.reroute)
     meter.spent = connect.spending(client)
     served = convert.convert(model, client)
+    wishes.grant(served, script_settings.tables_of(settings.tables))
     rates = Rates(own, served)
     groups = dense_groups(model, own, [table.weight for table in served])
     client.declare([table.spec for table in served])
