@@ -19,10 +19,8 @@ class OnlineOptions:
     """What was given on the command line."""
 
     online: Annotated[str, typer.Option(help="On a stream: workers follow its traffic.", metavar="auto|off")] = "auto"
-    min_workers: Annotated[int, typer.Option(min=1, help="On a stream: never fewer workers.")] = 1
-    max_workers: Annotated[
-        int | None, typer.Option(min=1, help="On a stream: never more.  [default: as many as cores]")
-    ] = None
+    min_workers: Annotated[int, typer.Option(min=1, help="Never fewer workers, where it is found out.")] = 1
+    max_workers: Annotated[int | None, typer.Option(min=1, help="Never more.  [default: as many as cores]")] = None
     slo_lag: Annotated[
         str, typer.Option(help="A sample of a stream may wait so long, such as 90s, 20m.", metavar="TIME")
     ] = "20m"

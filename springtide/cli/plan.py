@@ -1,11 +1,13 @@
 """`springtide plan`: what a policy would do with a job now, from which candidates, and why. Changes nothing.
 
-In: a run, whose master writes down what its planner was shown (`view.json`), or such a file written by hand. Out: the
-model, the candidates with the chosen one marked, the decision with its reason, within 80 columns; `--json` for scripts.
+In: a run, whose master writes down what its planner was shown (`view.json`), or such a file written by hand; of the
+spec of a job that has not begun only its bounds and its first shape can be told. Out: the model, the candidates with
+the chosen one marked, the decision with its reason, within 80 columns; `--json` for scripts.
 """
 
 import math
 import pathlib
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +39,12 @@ MEANING = {
 def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) -> int:
     """Ask the policy, and show what it went by."""
     path = found(source, folder)
+    if is_spec(path):
+        from springtide.cli import submit
+        from springtide.launch import reading
+        from springtide.launch.finding import Where
+
+        return submit.rehearse(reading.read(path), Where(folder=folder), named=False, as_json=as_json)
     shown = views.read(path)
     config = shown.config if policy is None else replace(shown.config, policy=policy)
     decision = policies.load(config.policy)(shown.view, config)
@@ -65,6 +73,15 @@ def found(source: str | None, folder: str) -> pathlib.Path:
             "examples/plan_job.yaml"
         )
     return run.files.view
+
+
+def is_spec(path: pathlib.Path) -> bool:
+    """Whether a file is the spec of a job that has not begun, not what a planner was shown."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return False  # told by who reads it
+    return bool(re.search(r"^(kind: *ElasticJob|script:|  script:)", text, flags=re.M)) and "\njobs:" not in f"\n{text}"
 
 
 def show(screen: console.Console, one: Outlook) -> None:

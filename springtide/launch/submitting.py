@@ -28,6 +28,8 @@ def submit(job: ElasticJob, where: Where, *, code: pathlib.Path | None = None, s
     """Submit a job; its name. `code`: folder with the script, shipped where that is needed; None: an image has it."""
     if code is not None and not code.is_dir():
         raise errors.MissingFile(f"workingDir {code}: no such folder; wanted the one with {job.script}")
+    if job.stopped and where.platform != "k8s":
+        raise errors.BadInput("stopped: true: there is nothing to run; leave it out")
     if where.remote:
         return to_cluster(job, where, code=code, say=say)
     return here(job, where, code=code or pathlib.Path())

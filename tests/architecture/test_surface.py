@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tomllib
 
+import pytest
+
 import springtide
 from springtide import errors
 from tests.architecture import sources
@@ -98,13 +100,14 @@ def test_the_version_is_written_once():
     assert project["version"] == springtide.__version__
 
 
-def test_the_settings_page_says_what_config_says():
+@pytest.mark.parametrize("page", ["settings", "spec"])
+def test_pages_that_are_made_from_docstrings_say_what_these_say(page):
     done = subprocess.run(
-        [sys.executable, "-c", "import settings_page; print(settings_page.page(), end='')"],
+        [sys.executable, "-c", f"import {page}_page; print({page}_page.page(), end='')"],
         cwd=sources.ROOT / "tools",
         capture_output=True,
         text=True,
         check=True,
     )
-    page = (sources.ROOT / "docs" / "settings.md").read_text()
-    assert page == done.stdout, "run tools/settings_page.py"
+    written = (sources.ROOT / "docs" / f"{page}.md").read_text()
+    assert written == done.stdout, f"run tools/{page}_page.py"

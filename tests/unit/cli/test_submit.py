@@ -62,3 +62,8 @@ def test_a_platform_that_is_none_and_options_of_two_are_refused(folder, capsys):
     assert "no platform named 'kubernetes'" in capsys.readouterr().err
     assert app.main(["submit", "job.yaml", "--address", "auto", "--namespace", "ml"]) == 2
     assert "of which platform" in capsys.readouterr().err
+
+
+def test_plan_takes_a_spec_too_and_says_what_the_job_may_become(folder, capsys):
+    assert app.main(["plan", "job.yaml"]) == 0
+    assert "may become 1 to 2 workers" in capsys.readouterr().out

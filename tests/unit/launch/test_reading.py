@@ -1,6 +1,7 @@
 """Specs as people write them, right and wrong."""
 
 import pathlib
+import re
 
 import pytest
 from hypothesis import given
@@ -157,3 +158,11 @@ def test_what_is_written_as_yaml_is_the_same_job_when_it_is_read():
 
     job = reading.parse(WHOLE, PATH).job
     assert reading.parse(yaml.safe_dump(spelling.to_plain(job)), PATH).job == job
+
+
+def test_specs_of_the_examples_and_of_the_pages_are_right():
+    root = pathlib.Path(__file__).resolve().parents[3]
+    job = reading.read(root / "examples" / "job.yaml").job
+    assert (root / "examples" / job.script).is_file()
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", (root / "docs" / "submitting.md").read_text(), flags=re.M | re.S)
+    assert [reading.parse(block, PATH).job.script for block in blocks] == ["train.py", "train.py"]

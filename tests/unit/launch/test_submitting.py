@@ -39,6 +39,8 @@ def test_what_is_wrong_is_said_before_anything_is_handed_over(tmp_path, cluster)
         submitting.submit(ElasticJob(script="train.py"), where, code=tmp_path)
     with pytest.raises(errors.MissingFile, match="no such folder; wanted the one with"):
         submitting.submit(ElasticJob(script="train.py"), where, code=tmp_path / "nowhere")
+    with pytest.raises(errors.BadInput, match="nothing to run"):
+        submitting.submit(ElasticJob(script="train.py", stopped=True), Where(folder=str(tmp_path / "runs")))
     assert not cluster and not (tmp_path / "runs").exists()
 
 
