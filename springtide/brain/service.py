@@ -31,6 +31,8 @@ GATHER_S = 1.0
 """How long a round waits for others to ask too, after the first."""
 KEEP_S = 10.0
 """Between two times that a live job is written down, if nothing was promised to it."""
+WATCH_S = 1.0
+"""Between two looks at whether this brain is still the one that serves, where others wait to take over."""
 READ_S = 60.0
 """Between two times that the history is read, if no job ended."""
 
@@ -38,8 +40,14 @@ READ_S = 60.0
 class Service:
     """One brain. Lives in one event loop; the database is used in threads, one call at a time."""
 
-    def __init__(self, rules: Rules, store: Store, pool: Pool, *, gather_s: float = GATHER_S) -> None:
+    def __init__(
+        self, rules: Rules, store: Store, pool: Pool, *, gather_s: float = GATHER_S, strict: bool = False
+    ) -> None:
+        """`strict`: others wait to take over, so a promise that could not be written down is none."""
         self.address = ""
+        self.deposed = asyncio.Event()
+        """Another brain serves from the database, or may by now: this one must not any more."""
+        self._strict = strict
         self.council, self._store, self.pool = Council(rules), store, pool
         self._gather_s = gather_s
         start, began = time.time(), time.monotonic()
@@ -66,6 +74,8 @@ class Service:
 
     async def handle(self, peer: Peer, request: counsel.Request) -> counsel.Reply:
         """Answer one request."""
+        if self.deposed.is_set():
+            raise errors.TemporaryError("this brain serves no more: ask the one that does")
         match request:
             case counsel.Consult():
                 return await self._consult(request)
@@ -102,10 +112,25 @@ class Service:
             await asyncio.sleep(every_s)
             try:
                 await self.write_down()
-                await self._in_thread(self._store.claim)  # it may have gone with the connection
+                if not self._strict:
+                    await self._in_thread(self._store.claim)  # it may have gone with the connection
+            except errors.BadInput as error:
+                self._depose(str(error))
             except Exception as error:  # as with rounds: silent jobs must be forgotten, whatever one of them has said
                 self._trouble = f"live jobs were not written down: {type(error).__name__}: {error}"
                 log.exception("live jobs were not written down")
+
+    async def watch(self, every_s: float = WATCH_S) -> None:
+        """Where others wait to take over: see that this brain still has its lock, and stop where it has not."""
+        while not self.deposed.is_set():
+            await asyncio.sleep(every_s)
+            if not await self._in_thread(self._store.holds):
+                self._depose("its lock on the database went with its connection")
+
+    def _depose(self, why: str) -> None:
+        log.warning("this brain stops serving: %s", why)
+        self._give_up(f"this brain serves no more: {why}")
+        self.deposed.set()
 
     async def write_down(self) -> None:
         """All jobs that have shown themselves since they were written down, and none that are gone."""
@@ -130,8 +155,8 @@ class Service:
             future = self._waiting[view.name] = asyncio.get_running_loop().create_future()
             self._asked.set()
             advice = await future
-        elif advice.plan is not None:
-            await self._keep([view.name])
+        elif advice.plan is not None and not await self._keep([view.name]) and self._strict:
+            raise errors.TemporaryError(f"what job {own} was promised could not be written down")
         return counsel.Counsel(names.own_words(advice, own))
 
     async def _conclude(self, request: counsel.Conclude) -> Ok:
@@ -153,7 +178,8 @@ class Service:
         told = {name: advice for each in decided for name, advice in each.items()}
         self._decisions += 1
         self._decision_s = time.monotonic() - began
-        await self._keep([name for name, advice in told.items() if advice.plan is not None])
+        if not await self._keep([name for name, advice in told.items() if advice.plan is not None]) and self._strict:
+            raise errors.TemporaryError(f"promises could not be written down: {self._trouble}")
         for name, advice in told.items():
             future = self._waiting.pop(name, None)
             if future is not None and not future.done():
@@ -181,18 +207,21 @@ class Service:
         if future is not None and not future.done():
             future.set_exception(errors.TemporaryError(f"job {name} is over"))
 
-    async def _keep(self, changed: list[str], gone: list[str] | None = None) -> None:
-        """Write jobs down. A database that cannot be written is said, and decisions go on."""
+    async def _keep(self, changed: list[str], gone: list[str] | None = None) -> bool:
+        """Write jobs down; whether they are. A database that cannot be written is said, and decisions go on."""
         now, live = self._clock(), {name: self.council.jobs[name] for name in changed if name in self.council.jobs}
         if not live and not gone:
-            return
+            return True
         rows = {name: row for name, one in live.items() if (row := self._row(one)) is not None}
         try:
             await self._in_thread(lambda: self._store.keep_live(list(rows.values()), gone or []))
         except errors.SpringtideError as error:
             self._troubled("live jobs were not written down", error)
-            return
+            if isinstance(error, errors.Fenced):
+                self._depose(str(error))
+            return False
         self._kept_at.update(dict.fromkeys(rows, now))
+        return True
 
     def _row(self, live: Live) -> dict[str, Any] | None:
         """What is written down of a job; None: it says what cannot be, and others are written down all the same."""

@@ -7,6 +7,7 @@ and a service until a signal comes. Everything that matters is in the database b
 import asyncio
 import contextlib
 import fcntl
+import functools
 import logging
 import os
 import pathlib
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from springtide import config, errors
-from springtide.brain import store
+from springtide.brain import health, store
 from springtide.brain.council import Rules
 from springtide.brain.pool import Pool
 from springtide.brain.service import GATHER_S, KEEP_S, Service
@@ -26,6 +27,8 @@ from springtide.rpc import addresses, counsel, whereabouts
 from springtide.rpc.listener import Handle, Listener
 
 log = logging.getLogger(__name__)
+
+TURN_S = 1.0  # between two tries of a standby: an advisory lock is asked for, which costs the database next to nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,10 @@ class Options:
     secret_file: str = ""
     """Empty: one in the folder, drawn if there is none."""
     executors: int = 1
+    standby: bool = False
+    """Where another brain serves from the database, wait until it does not any more, then take over."""
+    health: str = ""
+    """HOST:PORT of /live and /ready, for those who keep this process running; empty: none."""
     gather_s: float = GATHER_S
     keep_s: float = KEEP_S
 
@@ -79,22 +86,80 @@ async def serve(options: Options, *, ready: Callable[[str], None]) -> None:
     for stop in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(stop, over.set)
     try:
-        async with serving(options) as service:
-            ready(service.address)
-            await over.wait()
-            log.info("going; live jobs and promises are in the database")
+        async with health.opened(options.health) as shown:
+            while not over.is_set():
+                await _serve_once(options, over, shown, ready)
     finally:
         for stop in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(stop)
 
 
+async def _serve_once(
+    options: Options, over: asyncio.Event, shown: health.Health, ready: Callable[[str], None]
+) -> None:  # fmt: skip
+    """Serve until it is over; a standby's turn may also end because another brain has the database."""
+    async with serving(options, over) as service:
+        if service is None:
+            return
+        ready(service.address)
+        shown.serving = True
+        try:
+            await _first(over, service.deposed)
+        finally:
+            shown.serving = False
+        if over.is_set():
+            log.info("going; live jobs and promises are in the database")
+        elif not options.standby:
+            raise errors.JobFailed("another brain serves from the database by now: this one must not any more")
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Wait for any of them."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
 @contextlib.asynccontextmanager
-async def serving(options: Options) -> AsyncIterator[Service]:
-    """A service that listens."""
+async def serving(options: Options, over: asyncio.Event | None = None) -> AsyncIterator[Service | None]:
+    """A service that listens; None: it is over before it was this brain's turn."""
     host, port = addresses.parse(options.listen)
     with alone(options.folder):
-        async with _serving(options, host, port) as service:
+        secret = own_secret(options)
+        database = await _its_turn(options, over or asyncio.Event())
+        if database is None:
+            yield None
+            return
+        async with _serving(options, (host, port), secret, database) as service:
             yield service
+
+
+async def _its_turn(options: Options, over: asyncio.Event) -> store.Store | None:
+    """The database, claimed. A standby waits for that as long as it takes, also for a database that is away."""
+    url, waited = options.database or str(options.folder / "brain.db"), ""
+    while True:
+        database: store.Store | None = None
+        try:
+            database = await asyncio.to_thread(store.open_store, url)
+            await asyncio.to_thread(functools.partial(database.claim, strict=options.standby))
+            return database
+        except errors.SpringtideError as error:
+            if database is not None:
+                await asyncio.to_thread(database.close)
+            turn_comes = isinstance(error, errors.TemporaryError) or database is not None
+            if not (options.standby and turn_comes):
+                raise
+            if str(error) != waited:
+                log.info("standing by: %s", error)
+            waited = str(error)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), TURN_S)
+        if over.is_set():
+            return None
 
 
 @contextlib.contextmanager
@@ -118,19 +183,20 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _serving(options: Options, host: str, port: int) -> AsyncIterator[Service]:
-    secret = own_secret(options)
-    database = await asyncio.to_thread(store.open_store, options.database or str(options.folder / "brain.db"))
+async def _serving(
+    options: Options, at: tuple[str, int], secret: bytes, database: store.Store
+) -> AsyncIterator[Service]:
     pool = Pool()
-    service = Service(options.rules, database, pool, gather_s=options.gather_s)
+    service = Service(options.rules, database, pool, gather_s=options.gather_s, strict=options.standby)
     listener = Listener(secret, cast("Handle", service.handle), lambda _: None, calls=counsel.CALLS, who="brain")
     loops: list[asyncio.Task[None]] = []
     try:
-        await asyncio.to_thread(database.claim)
         await pool.resize(options.executors)
         await service.restore()
-        service.address = await listener.start(host, port)
+        service.address = await listener.start(*at)
         loops += [asyncio.create_task(service.rounds()), asyncio.create_task(service.tidy(options.keep_s))]
+        if options.standby:
+            loops.append(asyncio.create_task(service.watch()))
         said = whereabouts.Whereabouts(pid=os.getpid(), address=service.address)
         whereabouts.write(where_file(options.folder), said)
         yield service

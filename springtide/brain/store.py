@@ -20,8 +20,10 @@ from springtide.brain import rows, schema, versioning
 from springtide.domain.view import PastJob
 
 BUSY_S = 30.0  # how long to wait for another process that writes: it takes milliseconds
-POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
-"""Seconds, and milliseconds: a server that is cut off must not hold up decisions for the minutes that TCP would."""
+NOTICED = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
+POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "options": NOTICED}
+"""Seconds, and milliseconds: a server that is cut off must not hold up decisions for the minutes that TCP would, nor
+must it keep the lock of a brain that is cut off for the hours that it would."""
 BRAIN = 0x5B7A13  # any number, the same in all of us: PostgreSQL's advisory lock of the brain that serves
 NEWEST = 1000  # past jobs that a decision looks at: a warm start compares each with each
 
@@ -42,13 +44,14 @@ class Store:
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine, self.where = engine, where
         self._lock: sa.Connection | None = None
+        self._strict = False
         self._file: IO[str] | None = None
 
     def remember(self, past: PastJob) -> None:
         """Keep a job that is over; telling it twice is harmless. It lives no longer."""
         row = rows.row_of(past)
         insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
-        with self._transaction() as connection:
+        with self._writing() as connection:
             connection.execute(insert(schema.past_jobs).values(row).on_conflict_do_nothing())
             connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name == row["name"]))
 
@@ -69,7 +72,7 @@ class Store:
     def keep_live(self, live: Sequence[Mapping[str, Any]], gone: Sequence[str] = ()) -> None:
         """Replace the rows of some live jobs, and forget others, all at once."""
         insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
-        with self._transaction() as connection:
+        with self._writing() as connection:
             if gone:
                 connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name.in_(gone)))
             if live:
@@ -82,12 +85,16 @@ class Store:
         with self._transaction() as connection:
             return [dict(row) for row in connection.execute(sa.select(schema.live_jobs)).mappings()]
 
-    def claim(self) -> None:
+    def claim(self, *, strict: bool = False) -> None:
         """Be the one brain that serves from this database, until it is closed; BadInput if another one does.
 
         Two would each give the same cores away. PostgreSQL's lock goes with its connection: one that was lost is made
         again. A brain's SQLite file lies in its folder, which has a lock of its own, or is told apart by the same here.
+
+        `strict`, where others wait to take over: all that is written goes by the connection that holds the lock, so
+        nothing can be written by a brain that has lost it, and the next one begins when all before is there to read.
         """
+        self._strict = strict and self._engine.dialect.name == "postgresql"
         with said(self.where):
             if self._engine.dialect.name != "postgresql":
                 self._claim_file()
@@ -98,6 +105,14 @@ class Store:
                     self._lock = None
                     raise self._taken()
                 self._lock.commit()
+
+    def holds(self) -> bool:
+        """Whether this brain is still the one that serves; a lock that went with its connection is not taken again."""
+        if self._engine.dialect.name != "postgresql":
+            return self._file is not None
+        if self._lock is not None and not _answers(self._lock):
+            self._lock = None
+        return self._lock is not None
 
     def _claim_file(self) -> None:
         name = self._engine.url.database
@@ -124,6 +139,26 @@ class Store:
         if self._file is not None:
             self._file.close()
         self._engine.dispose()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        if not self._strict:
+            with self._transaction() as connection:
+                yield connection
+            return
+        if self._lock is None:
+            raise errors.Fenced(f"this brain has lost its lock on the database {self.where}: it may write no more")
+        with said(self.where):
+            try:
+                with self._lock.begin():
+                    yield self._lock
+            except exc.DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                self._lock = None
+                raise errors.Fenced(
+                    f"the connection to {self.where} is lost, and this brain's lock with it: another may serve by now"
+                ) from error
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:

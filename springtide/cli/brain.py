@@ -68,6 +68,12 @@ def serve(
     forget: Annotated[float, typer.Option(help="A silent job is gone after this.", metavar="SECONDS")] = 600.0,
     folder: Folder = FOLDER,
     secret_file: SecretFile = "",
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another brain serves from the database, then take over.")
+    ] = False,
+    health: Annotated[
+        str, typer.Option(help="/live and /ready, for those who keep it running.", metavar="HOST:PORT")
+    ] = "",
     debug: Debug = False,
 ) -> int:
     """Plan for all masters that ask, until Ctrl-C. Jobs and promises are kept: start it again and nothing is lost."""
@@ -87,7 +93,7 @@ def serve(
     )  # fmt: skip
     options = serving.Options(
         rules=rules, folder=pathlib.Path(folder), listen=listen, database=database, secret_file=secret_file,
-        executors=executors,
+        executors=executors, standby=standby, health=health,
     )  # fmt: skip
 
     def ready(address: str) -> None:

@@ -1,7 +1,7 @@
 """What a monitor is told of a job: its status as figures with names, units in them, and help.
 
 In: a `JobStatus`, of a running job or of one that is over. Out: families for `telemetry.prometheus`. Next:
-`springtide metrics` prints them, `master.exposing` serves them.
+`springtide metrics` prints them, `telemetry.exposing` serves them.
 """
 
 from springtide.domain.cluster import RANKED

@@ -24,13 +24,13 @@ from springtide.master import advisers, entries, gauges
 from springtide.master.aside import Aside
 from springtide.master.autoscale import Advised
 from springtide.master.desk import Desk
-from springtide.master.exposing import Exposing
 from springtide.master.journal import Journal
 from springtide.master.record import Record
 from springtide.master.saving import Saving
 from springtide.rpc import addresses, whereabouts
 from springtide.rpc.listener import Listener
 from springtide.telemetry import events, logs, views
+from springtide.telemetry.exposing import Exposing
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25

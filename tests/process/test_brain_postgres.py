@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from springtide.brain import store, versioning
 from springtide.domain.view import PastJob
 from springtide.rpc import counsel
 from tests.architecture import sources
+from tests.process import running
 from tests.unit.brain.serving_here import brain, master
 from tests.unit.brain.test_store import WRITER, past, pasts
 from tests.unit.planning import views
@@ -139,6 +141,68 @@ def test_a_brain_serves_from_it_and_is_followed_by_another(url, tmp_path):
             assert status.database.startswith("postgresql+psycopg://")
 
     asyncio.run(second(asyncio.run(first())))
+
+
+HOLDERS = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+
+
+def terminate(url):
+    """What an administrator, a failover or a cut cable does to the connection that holds the brain's lock."""
+    engine = sa.create_engine(store.parse(url), poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        assert connection.execute(sa.text(HOLDERS + " AND pid <> pg_backend_pid()")).all()
+
+
+def test_a_brain_that_has_lost_its_lock_can_write_nothing_whether_it_knows_or_not(url):
+    with closing(store.open_store(url)) as first, closing(store.open_store(url)) as second:
+        first.claim(strict=True)
+        first.remember(past("before"))
+        with pytest.raises(errors.BadInput, match="another brain"):
+            second.claim(strict=True)
+        terminate(url)
+        second.claim(strict=True)
+        for _ in range(2):
+            with pytest.raises(errors.Fenced):
+                first.remember(past("after"))
+        assert not first.holds() and second.holds()
+        second.remember(past("by the second"))
+        assert [job.name for job in second.history().jobs] == ["before", "by the second"]
+
+
+def test_a_standby_takes_over_with_all_promises_and_the_one_before_says_nothing_more(url, tmp_path):
+    async def second(plan):
+        folder = tmp_path / "two"
+        async with brain(folder, database=url, standby=True) as service, master(folder, service) as job:
+            status = await job.ask(counsel.Inspect())
+            assert [one.promised for one in status.jobs] == [plan.shape]
+
+    async def run():
+        folder = tmp_path / "one"
+        async with brain(folder, database=url, standby=True) as service, master(folder, service) as job:
+            plan = (await job.advise(views.waiting(), epoch=0, now=0.0)).plan
+            waiting = asyncio.create_task(second(plan))
+            await asyncio.to_thread(terminate, url)
+            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(service.deposed.wait(), 30)
+            with pytest.raises((errors.BrainUnreachable, errors.TemporaryError)):
+                await job.advise(replace(views.waiting(), name="another"), epoch=0, now=0.0)
+
+    asyncio.run(run())
+
+
+def test_of_two_processes_one_serves_and_the_other_follows_when_it_is_killed(url, tmp_path):
+    def serve(name):
+        words = ("--database", url, "--standby", "--listen", "127.0.0.1:0", "--health", "127.0.0.1:0")
+        return running.springtide("brain", "serve", *words, "--folder", str(tmp_path / name), folder=tmp_path)
+
+    with serve("one") as one:
+        one.wait_for("brain: serving at ")
+        with serve("two") as two:
+            two.wait_for("standing by: another brain serves")
+            one.process.send_signal(signal.SIGKILL)
+            two.wait_for("brain: serving at ")
+            two.process.send_signal(signal.SIGTERM)
+            assert two.finish()[0] == 0
 
 
 def test_while_the_server_is_away_decisions_go_on_and_afterwards_all_is_kept(url, server, tmp_path):

@@ -1,4 +1,4 @@
-"""Serves a job's figures to Prometheus: `GET /metrics` over plain HTTP, on the master's own event loop.
+"""Serves figures to Prometheus: `GET /metrics` over plain HTTP, on a process's own event loop.
 
 In: how to make the text. Out: an address. Reads requests of a few kilobytes and answers each at once; whoever is slower
 than some seconds, or asks for anything else, is told so and hung up on. Nothing here can change a job.
@@ -26,16 +26,16 @@ class Exposing:
         self._server: asyncio.Server | None = None
         self.address = ""
 
-    async def start(self, port: int, host: str = "127.0.0.1") -> str:
-        """Listen; where."""
+    async def start(self, port: int, host: str = "127.0.0.1", *, option: str = "--metrics-port") -> str:
+        """Listen; where. `option` is what a user would change."""
         try:
             self._server = await asyncio.start_server(self._answer, host, port, limit=MOST_BYTES)
         except OSError as error:
             raise errors.BadInput(
-                f"--metrics-port {port}: cannot listen on {host}: {error.strerror or error}; give another, or 0"
+                f"{option} {port}: cannot listen on {host}: {error.strerror or error}; give another, or 0"
             ) from None
         self.address = f"{host}:{self._server.sockets[0].getsockname()[1]}"
-        log.info("figures at http://%s/metrics", self.address)
+        log.info("answers HTTP at %s", self.address)
         return self.address
 
     async def close(self) -> None:

@@ -11,9 +11,10 @@ from springtide import errors
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.job import Phase
 from springtide.domain.online_job import OnlineState
-from springtide.master import exposing, gauges
-from springtide.master.exposing import Exposing
+from springtide.master import gauges
 from springtide.rpc.messages import JobStatus, MemberView
+from springtide.telemetry import exposing
+from springtide.telemetry.exposing import Exposing
 
 ONLINE = OnlineState(
     lag_s=3.5, slo_lag_s=1200, backlog=70, arriving=20.0, trained=21.0, utilization=0.8, forecast=25.0, late=4,
