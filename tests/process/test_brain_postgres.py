@@ -190,6 +190,7 @@ def test_a_standby_takes_over_with_all_promises_and_the_one_before_says_nothing_
     asyncio.run(run())
 
 
+@pytest.mark.soak
 def test_of_two_processes_one_serves_and_the_other_follows_when_it_is_killed(url, tmp_path):
     def serve(name):
         words = ("--database", url, "--standby", "--listen", "127.0.0.1:0", "--health", "127.0.0.1:0")
