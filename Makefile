@@ -67,6 +67,7 @@ format: env
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/python tools/settings_page.py
+	$(BIN)/python tools/helm_chart.py
 	$(BIN)/clang-format -i cpp/*.h cpp/*.cpp cpp/bindings/*.h cpp/bindings/*.cpp
 
 docs: env

@@ -151,7 +151,8 @@ def operator(
     from springtide.telemetry import logs
 
     logs.log_to_stderr(debug=debug)
-    logging.getLogger("kopf").setLevel(logging.INFO if debug else logging.WARNING)
+    for name in ("kopf", "aiohttp.access"):
+        logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
     secret = pathlib.Path(brain_secret_file).read_text().strip() if brain_secret_file else ""
     options = running.Options(
         site=Site(image=image or default_image(), brain=brain, scheduler=scheduler), namespaces=tuple(namespace or ()),
@@ -199,7 +200,7 @@ def as_yaml(objects: list[Any]) -> str:
             """Always."""
             return True
 
-    return "".join(f"---\n{yaml.dump(each, Dumper=Plain, sort_keys=False)}" for each in objects)
+    return "".join(f"---\n{yaml.dump(each, Dumper=Plain, sort_keys=False, width=1 << 20)}" for each in objects)
 
 
 def with_client(kubeconfig: str, context: str, work: Any) -> Any:

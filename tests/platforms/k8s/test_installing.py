@@ -1,6 +1,9 @@
 """Install, look, upgrade, take out: as `springtide k8s` does it."""
 
-from springtide.platforms.k8s import installing, kinds, manifests
+import pytest
+
+from springtide import errors
+from springtide.platforms.k8s import crds, installing, kinds, manifests
 from springtide.platforms.k8s.client import Client
 from tests.platforms.k8s.conftest import Cluster
 
@@ -42,3 +45,40 @@ def test_a_cluster_without_us_is_told_apart(cluster: Cluster) -> None:
     if cluster.server is not None:
         assert not found["elasticjobs.springtide.dev"].well
     assert "springtide k8s install" in found["operator"].said
+
+
+REFUSED = [
+    ({"script": "other.py"}, "script cannot change"),
+    ({"arguments": ["--more"]}, "arguments cannot change"),
+    ({"workers": {"count": 2, "min": 1}}, "count beside min or max"),
+    ({"workers": {"min": 3, "max": 2}}, "no more at least"),
+    ({"stopped": False}, "stays so"),
+]
+
+
+def test_rules_of_the_definitions_hold(cluster: Cluster) -> None:
+    """They are in CEL, which only a real API server evaluates."""
+    if cluster.server is not None:
+        pytest.skip("rules in CEL need a real API server")
+
+    async def work(client: Client) -> None:
+        await installing.apply(client, crds.all_definitions(), lambda _: None)
+        job = kinds.ELASTIC_JOBS.body("ctr", spec={"script": "train.py", "stopped": True})
+        await client.create(kinds.ELASTIC_JOBS, job)
+        for spec, word in REFUSED:
+            with pytest.raises(errors.ClusterRefused, match=word):
+                await client.patch(kinds.ELASTIC_JOBS, "ctr", {"spec": spec})
+        allowed = {"workers": {"min": 2, "max": 8}, "environment": {"A": "b"}, "dataWorkers": 2}
+        await client.patch(kinds.ELASTIC_JOBS, "ctr", {"spec": allowed})
+        for name in ("x" * 41, "9lives", "a.b"):
+            with pytest.raises(errors.ClusterRefused):
+                await client.create(kinds.ELASTIC_JOBS, kinds.ELASTIC_JOBS.body(name, spec={"script": "t.py"}))
+        plan = {"job": "ctr", "pods": [{"role": "worker", "rank": 0}]}
+        with pytest.raises(errors.ClusterRefused, match="for masters"):
+            await client.create(kinds.SCALE_PLANS, kinds.SCALE_PLANS.body("mine", spec=plan))
+        with pytest.raises(errors.ClusterRefused, match="named like its job"):
+            spec = {"job": "ctr", "origin": "master"}
+            await client.create(kinds.SCALE_PLANS, kinds.SCALE_PLANS.body("mine", spec=spec))
+        await client.create(kinds.SCALE_PLANS, kinds.SCALE_PLANS.body("mine", spec={"job": "ctr", "workers": 3}))
+
+    cluster.run(work)

@@ -1,0 +1,68 @@
+"""The Helm chart says what `springtide k8s install` does."""
+
+import base64
+import importlib.util
+import re
+
+import pytest
+import yaml
+
+from springtide.platforms.k8s import manifests
+from tests.architecture import sources
+
+CHART = sources.ROOT / "deploy" / "helm" / "springtide"
+
+
+def generated():
+    spec = importlib.util.spec_from_file_location("helm_chart", sources.ROOT / "tools" / "helm_chart.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.files()
+
+
+def rendered(values):
+    """What Helm makes of our templates: they use its `if`, and a few names."""
+    objects = []
+    for path in sorted([*CHART.glob("crds/*.yaml"), *CHART.glob("templates/*.yaml")]):
+        text = path.read_text()
+        branch = re.fullmatch(
+            r"(?s)(#[^\n]*\n)\{\{- if \.Values\.brain\.database \}\}\n(.*?)(?:\{\{- else \}\}\n(.*?))?\{\{- end \}\}\n",
+            text,
+        )
+        if branch:
+            text = (branch[2] if values["database"] else branch[3]) or ""
+        text = re.sub(r"\{\{- \$known[^\n]*\n", "", text)
+        for mark, value in {
+            "{{ .Values.image }}": values["image"],
+            "{{ .Release.Namespace }}": values["namespace"],
+            "{{ .Values.brain.replicas }}": "2",
+            "{{ .Values.brain.database | b64enc }}": base64.b64encode(values["database"].encode()).decode(),
+        }.items():
+            text = text.replace(mark, value)
+        text = re.sub(r"\{\{ if \$known \}\}.*?\{\{ end \}\}", base64.b64encode(b"ab").decode(), text)
+        text = re.sub(r"\{\{ required \"[^\"]*\" \.Values\.brain\.capacity \}\}", "64", text)
+        assert "{{" not in text, f"{path.name} has a template that this test does not know"
+        objects += [each for each in yaml.safe_load_all(text) if each]
+    return objects
+
+
+def by_name(objects):
+    return {(each["kind"], each["metadata"]["name"]): each for each in objects}
+
+
+@pytest.mark.parametrize("database", ["", "postgresql://b:pw@db/b"], ids=["alone", "with a brain"])
+def test_chart_and_install_agree(database):
+    values = {"image": "registry/springtide:9", "namespace": "tide", "database": database}
+    plan = manifests.Plan(
+        image=values["image"], namespace="tide", database=database, brain_secret="ab" if database else "",
+        brain_capacity="64" if database else "",
+    )  # fmt: skip
+    wanted = [each for each in manifests.everything(plan) if each["kind"] != "Namespace"]
+    assert by_name(rendered(values)) == by_name(wanted)
+
+
+def test_the_chart_is_up_to_date():
+    for name, text in generated().items():
+        assert (CHART / name).read_text() == text, f"{name}: run tools/helm_chart.py"
+    known = {str(path.relative_to(CHART)) for path in CHART.rglob("*.yaml")}
+    assert known == set(generated())

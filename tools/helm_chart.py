@@ -1,0 +1,94 @@
+"""Write deploy/helm/springtide from what `springtide k8s install` makes. A test fails when the chart is behind.
+
+What differs from one release to another is put in as marks, which become Helm's templates once the YAML is written.
+"""
+
+import pathlib
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from springtide import __version__  # noqa: E402
+from springtide.cli.k8s import as_yaml  # noqa: E402
+from springtide.platforms.k8s import crds, manifests  # noqa: E402
+
+CHART = ROOT / "deploy" / "helm" / "springtide"
+NOTE = "# Written by tools/helm_chart.py from springtide/platforms/k8s; change it there.\n"
+REPLICAS = 987654321
+SECRET = '{{ if $known }}{{ index $known.data "secret" }}{{ else }}{{ randAlphaNum 64 | sha256sum | b64enc }}{{ end }}'
+
+CAPACITY = '{{ required "brain.capacity: what all jobs may take, such as 640,2560G" .Values.brain.capacity }}'
+
+VALUES = f"""# Springtide with Springtide's own image; docs/kubernetes.md tells more.
+image: springtide:{__version__}
+
+# A brain that plans for all jobs, over PostgreSQL. Without a database each job's master plans by itself.
+brain:
+  database: ""      # postgresql://user:password@host/name
+  capacity: ""      # what all jobs together may take: CORES or CORES,SIZE such as 640,2560G
+  replicas: 2
+"""
+
+
+def plan(*, brain: bool) -> manifests.Plan:
+    """What is installed, with marks for what a user of the chart says."""
+    given = dict(image="{{ .Values.image }}", namespace="{{ .Release.Namespace }}")
+    if brain:
+        given |= dict(
+            database="-", brain_secret="-", brain_replicas=REPLICAS,
+            brain_capacity=CAPACITY,
+        )  # fmt: skip
+    return manifests.Plan(**given)
+
+
+def template(*objects: dict[str, Any]) -> str:
+    """YAML with templates in it."""
+    return as_yaml(list(objects)).replace(str(REPLICAS), "{{ .Values.brain.replicas }}")
+
+
+def brain() -> str:
+    """Its secret is drawn once and kept over upgrades."""
+    given = plan(brain=True)
+    secret = manifests.brain_secret(given)
+    secret["data"] = {"secret": SECRET, "database": "{{ .Values.brain.database | b64enc }}"}
+    rest = (manifests.brain_service(given), manifests.brain_deployment(given), manifests.brain_budget(given))
+    known = '{{- $known := lookup "v1" "Secret" .Release.Namespace "' + manifests.BRAIN + '" }}\n'
+    return "{{- if .Values.brain.database }}\n" + known + template(secret, *rest) + "{{- end }}\n"
+
+
+def operator() -> str:
+    """The operator, which knows of the brain if there is one."""
+    with_brain, alone = (template(manifests.operator_deployment(plan(brain=each))) for each in (True, False))
+    return "{{- if .Values.brain.database }}\n" + with_brain + "{{- else }}\n" + alone + "{{- end }}\n"
+
+
+def files() -> dict[str, str]:
+    """All files of the chart."""
+    alone = plan(brain=False)
+    version = __version__.replace(".dev", "-dev.")
+    chart = {
+        "apiVersion": "v2", "name": "springtide", "type": "application", "version": version,
+        "appVersion": __version__, "description": "Elastic training for recommendation models: operator and brain.",
+        "kubeVersion": ">=1.25.0-0",
+    }  # fmt: skip
+    found = {
+        "Chart.yaml": as_yaml([chart]).removeprefix("---\n"),
+        "values.yaml": VALUES,
+        "templates/rights.yaml": template(
+            *manifests.user_roles(), manifests.account(alone), *manifests.operator_rights(alone)
+        ),
+        "templates/operator.yaml": operator(),
+        "templates/brain.yaml": brain(),
+    }
+    for each in crds.all_definitions():
+        found[f"crds/{each['spec']['names']['plural']}.yaml"] = as_yaml([each])
+    return {name: text if name == "values.yaml" else NOTE + text for name, text in found.items()}
+
+
+if __name__ == "__main__":
+    for name, text in files().items():
+        path = CHART / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
