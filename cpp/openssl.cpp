@@ -59,14 +59,12 @@ OpenSsl load() {
   SPRINGTIDE_LOOK_UP(SSL_CTX_load_verify_locations);
   SPRINGTIDE_LOOK_UP(SSL_CTX_set_ciphersuites);
   SPRINGTIDE_LOOK_UP(SSL_CTX_set_num_tickets);
-  SPRINGTIDE_LOOK_UP(SSL_CTX_set_default_read_buffer_len);
   SPRINGTIDE_LOOK_UP(SSL_CTX_get0_certificate);
   SPRINGTIDE_LOOK_UP(SSL_new);
   SPRINGTIDE_LOOK_UP(SSL_free);
   SPRINGTIDE_LOOK_UP(SSL_set_bio);
   SPRINGTIDE_LOOK_UP(SSL_set_accept_state);
   SPRINGTIDE_LOOK_UP(SSL_set_connect_state);
-  SPRINGTIDE_LOOK_UP(SSL_set_read_ahead);
   SPRINGTIDE_LOOK_UP(SSL_do_handshake);
   SPRINGTIDE_LOOK_UP(SSL_read_ex);
   SPRINGTIDE_LOOK_UP(SSL_write_ex);

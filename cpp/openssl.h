@@ -36,14 +36,12 @@ struct OpenSsl {
   int (*SSL_CTX_load_verify_locations)(SslCtx*, const char*, const char*);
   int (*SSL_CTX_set_ciphersuites)(SslCtx*, const char*);
   int (*SSL_CTX_set_num_tickets)(SslCtx*, size_t);
-  void (*SSL_CTX_set_default_read_buffer_len)(SslCtx*, size_t);
   X509* (*SSL_CTX_get0_certificate)(const SslCtx*);
   Ssl* (*SSL_new)(SslCtx*);
   void (*SSL_free)(Ssl*);
   void (*SSL_set_bio)(Ssl*, Bio*, Bio*);
   void (*SSL_set_accept_state)(Ssl*);
   void (*SSL_set_connect_state)(Ssl*);
-  void (*SSL_set_read_ahead)(Ssl*, int);
   int (*SSL_do_handshake)(Ssl*);
   int (*SSL_read_ex)(Ssl*, void*, size_t, size_t*);
   int (*SSL_write_ex)(Ssl*, const void*, size_t, size_t*);

@@ -18,7 +18,6 @@ constexpr int kVerifyPeer = 1, kFailWithout = 2;
 constexpr int kPem = 1;
 constexpr uint64_t kNoTicket = 1 << 14;
 constexpr int kAlternativeNames = 85, kUri = 6;
-constexpr size_t kReadAhead = 256 << 10;
 constexpr const char* kSuites = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 const std::string kScheme = "springtide:";
 
@@ -65,7 +64,6 @@ std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
   }
   o.SSL_CTX_set_options(made->ctx, kNoTicket);
   o.SSL_CTX_set_verify(made->ctx, kVerifyPeer | kFailWithout, nullptr);
-  o.SSL_CTX_set_default_read_buffer_len(made->ctx, kReadAhead);
   made->own = name_in(o.SSL_CTX_get0_certificate(made->ctx));
   if (made->own.job.empty()) {
     why = "tls.crt has no name such as springtide:JOB/worker in it";

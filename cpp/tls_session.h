@@ -66,12 +66,14 @@ class TlsSession {
   const int fd_;
   const OpenSsl& o_;
   const std::shared_ptr<const TlsContext> context_;
-  mutable std::mutex mutex_;  // of the next five: OpenSSL's objects are for one thread at a time
+  mutable std::mutex mutex_;  // of the next eight: OpenSSL's objects are for one thread at a time
   Ssl* ssl_;
   std::string why_;
   bool refused_ = false;
-  std::vector<uint8_t> batch_;  // encrypted, not handed to the kernel yet
-  bool ended_ = false;          // the peer has closed its side
+  std::vector<uint8_t> batch_;        // encrypted, not handed to the kernel yet
+  bool ended_ = false;                // the peer has closed its side
+  std::unique_ptr<uint8_t[]> ahead_;  // off the socket, from `at_` to `filled_`; none: exact
+  size_t at_ = 0, filled_ = 0;
   std::vector<uint8_t> going_;  // what is being handed over, from `gone_` on; the sender's
   size_t gone_ = 0;
   size_t sealed_ = 0;  // bytes of the caller's list that are in `going_`

@@ -157,7 +157,8 @@ TEST(strangers_are_told_why_and_cost_nothing) {
   CHECK(has(said(Secure(1, "mixed")), "key values mismatch"));
   CHECK(has(said(Secure(1, "nowhere")), "No such file"));
   CHECK(has(said(Secure(1, "cousin")), "for the job 'mine', this is 'cousin'"));
-  CHECK(has(said(Secure(1, "")), "this job has TLS, and it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides"));
+  CHECK(has(said(Secure(1, "")),
+            "this job has TLS, and it does not speak TLS 1.3: is SPRINGTIDE_TLS set on both sides"));
   CHECK(said(Secure(1)) == "");
   Cluster plain(1);
   plain.tls = certificates()["worker"];

@@ -19,6 +19,7 @@ BENCHES = {
     "store": "springtide.bench.store",
     "store-growth": "springtide.bench.store_growth",
     "pull": "springtide.bench.pull",
+    "tls": "springtide.bench.tls",
     "straggler": "springtide.bench.straggler",
     "train": "springtide.bench.train",
     "cost-growth": "springtide.bench.cost_growth",

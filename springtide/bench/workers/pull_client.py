@@ -1,6 +1,7 @@
 """The asking side of `bench pull`: one request outstanding, fresh keys each time, rows in this process's memory.
 
-Options: kind, address, tables, rows, dim, keys, shared. A round: seconds -> pulls a second, CPU seconds a pull.
+Options: kind, address, tables, rows, dim, keys, shared, perhaps certificates (a folder, for TLS).
+A round: seconds -> pulls a second, CPU seconds a pull.
 """
 
 import resource
@@ -36,8 +37,9 @@ def springtide(options: dict[str, Any]) -> Pull:
 
     host, _, port = options["address"].rpartition(":")
     client = TableClient.connect(
-        [(host, int(port))], secret=b"bench", placement=[0] * 1024, shared_memory=options["shared"]
-    )
+        [(host, int(port))], secret=b"bench", placement=[0] * 1024, shared_memory=options["shared"],
+        certificates=options.get("certificates", ""),
+    )  # fmt: skip
     wanted = ["shm" if options["shared"] else "tcp"]
     assert client.stats()["transports"] == wanted, f"connected by {client.stats()['transports']}, wanted {wanted}"
     features = [
@@ -63,15 +65,15 @@ def raw(options: dict[str, Any]) -> Pull:
     host, _, port = options["address"].rpartition(":")
     peer = socket.create_connection((host, int(port)))
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if "certificates" in options:
+        peer = line.tls_context(options["certificates"], server=False).wrap_socket(peer)
     sets = [table.astype(np.int64) * options["rows"] + keys for table, keys in draw(options)]
     out = np.empty((options["keys"], options["dim"]), dtype=np.float32)
     view = memoryview(out.data).cast("B")
 
     def pull(turn: int) -> None:
         peer.sendall(sets[turn % SETS].data)
-        have = 0
-        while have < len(view):
-            have += peer.recv_into(view[have:])
+        line.fill(peer, view)
 
     pull(0)
     assert (out == 1).all(), "rows came wrong"

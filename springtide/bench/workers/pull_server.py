@@ -1,6 +1,7 @@
 """The serving side of `bench pull`: springtide's server, a plain socket with np.take, or torch.distributed.rpc.
 
-Options: kind, tables, rows, dim, keys, port. Rounds: {"what": "address"} -> address; {"what": "cpu"} -> CPU seconds.
+Options: kind, tables, rows, dim, keys, port, perhaps certificates (a folder, for TLS).
+Rounds: {"what": "address"} -> address; {"what": "cpu"} -> CPU seconds.
 """
 
 import resource
@@ -20,7 +21,9 @@ def springtide(options: dict[str, Any]) -> str:
     from springtide import _native
     from springtide.embedding import serve
 
-    role = serve.ServerRole(index=0, slots=1024, seed=0, workers=1, secret=b"bench")
+    role = serve.ServerRole(
+        index=0, slots=1024, seed=0, workers=1, secret=b"bench", certificates=options.get("certificates", "")
+    )
     keys = np.arange(options["rows"], dtype=np.int64)
     weights = np.ones(options["rows"] * options["dim"], dtype=np.float32)
     for table in range(options["tables"]):
@@ -38,10 +41,12 @@ def raw(options: dict[str, Any]) -> str:
     def serve() -> None:
         peer, _ = listener.accept()
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if "certificates" in options:
+            peer = line.tls_context(options["certificates"], server=True).wrap_socket(peer, server_side=True)
         index = np.empty(options["keys"], dtype=np.int64)
         out = np.empty((options["keys"], options["dim"]), dtype=np.float32)
         view = memoryview(index.data).cast("B")
-        while peer.recv_into(view, len(view), socket.MSG_WAITALL) == len(view):
+        while line.fill(peer, view):
             np.take(table, index, axis=0, out=out, mode="clip")
             peer.sendall(out.data)
 
