@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import springtide
 from springtide.domain.resources import Limits
 from springtide.platforms import cgroups, watchdog
-from springtide.platforms.group_files import Group, kill_members
+from springtide.telemetry.group_files import Group, kill_members
 from springtide.testing.kubernetes import enter
 
 log = logging.getLogger(__name__)
