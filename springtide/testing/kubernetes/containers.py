@@ -76,6 +76,8 @@ class Container:
     group: Group | None
     log: pathlib.Path
     started_at: float
+    begun: asyncio.Event
+    """Its command runs, or never will."""
     ended: "asyncio.Future[End]"
     wish: Wish
     limits: Limits
@@ -118,6 +120,7 @@ class Machine:
         self._groups = cgroups.Groups(log.warning)
         self._containers: dict[int, Container] = {}
         self._number = 0
+        self._pipes: set[int] = set()
         self._watchdog = subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__],
             stdin=subprocess.PIPE,
@@ -133,9 +136,9 @@ class Machine:
         root = self._roots / str(self._number)
         root.mkdir()
         group = self._make_group(f"{wish.name}-{self._number}", wish.limits)
-        process = self._spawn(words_of(wish, root, group), wish.log)
+        process, begun = self._spawn(words_of(wish, root, group), wish.log)
         loop = asyncio.get_running_loop()
-        container = Container(process, group, wish.log, time.time(), loop.create_future(), wish, wish.limits)
+        container = Container(process, group, wish.log, time.time(), begun, loop.create_future(), wish, wish.limits)
         self._containers[process.pid] = container
         pidfd = os.pidfd_open(process.pid)
         loop.add_reader(pidfd, self._ended, container, pidfd, root)
@@ -147,7 +150,7 @@ class Machine:
         if first is None:
             return None
         wish = dataclasses.replace(container.wish, argv=argv)
-        process = self._spawn(words_of(wish, None, container.group) | {"join": first}, container.log)
+        process, _ = self._spawn(words_of(wish, None, container.group) | {"join": first}, container.log)
         pidfd = os.pidfd_open(process.pid)
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
         loop.add_reader(pidfd, ended.set)
@@ -163,16 +166,35 @@ class Machine:
             process.wait()
         return process.returncode
 
-    def _spawn(self, words: Mapping[str, object], path: pathlib.Path) -> "subprocess.Popen[bytes]":
+    def _spawn(
+        self, words: Mapping[str, object], path: pathlib.Path
+    ) -> "tuple[subprocess.Popen[bytes], asyncio.Event]":
+        """Start `enter`; the event comes when the command runs, or never will."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", enter.__file__, json.dumps(words)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                process_group=self._watchdog.pid,
-            )
+        ours, theirs = os.pipe()
+        try:
+            with open(path, "ab") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", enter.__file__, json.dumps({**words, "started": theirs})],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    process_group=self._watchdog.pid,
+                    pass_fds=[theirs],
+                )
+        finally:
+            os.close(theirs)
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def see() -> None:
+            loop.remove_reader(ours)
+            os.close(ours)
+            self._pipes.discard(ours)
+            begun.set()
+
+        self._pipes.add(ours)
+        loop.add_reader(ours, see)
+        return process, begun
 
     def close(self) -> None:
         """End whatever runs."""
@@ -183,6 +205,10 @@ class Machine:
         watch.stdin.close()
         watch.wait()
         watch.stdout.close()
+        loop = asyncio.get_running_loop()
+        for pipe in self._pipes:
+            loop.remove_reader(pipe)
+            os.close(pipe)
         deadline = time.monotonic() + DYING_S
         for container in list(self._containers.values()):
             container.process.wait()
@@ -263,6 +289,8 @@ def why_not() -> str:
             name="probe", argv=["true"], env={"PATH": "/usr/bin:/bin"}, cwd="/", hostname="probe",
             hosts=folder / "hosts", log=folder / "log", uid=os.getuid(), gid=os.getgid(), read_only=True,
         )  # fmt: skip
-        command = [sys.executable, "-I", "-S", enter.__file__, json.dumps(words_of(wish, folder / "root", None))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        with open("/dev/null") as nothing:
+            words = {**words_of(wish, folder / "root", None), "started": nothing.fileno()}
+            command = [sys.executable, "-I", "-S", enter.__file__, json.dumps(words)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=[nothing.fileno()])
         return "" if done.returncode == 0 else done.stderr.strip() or f"a container ended with {done.returncode}"

@@ -208,6 +208,7 @@ def main() -> None:
     except OSError as error:
         sys.stderr.write(f"cannot start the container: {error}\n")
         os._exit(COULD_NOT_START)
+    os.set_inheritable(wish["started"], False)  # whoever holds the other end sees it close when the command begins
     child = os.fork()
     if child == 0:
         try:
@@ -217,6 +218,7 @@ def main() -> None:
             sys.stderr.write(f"cannot start the container: {error}\n")
             sys.stderr.flush()
             os._exit(COULD_NOT_START)
+    os.close(wish["started"])
     for number in FORWARDED:
         signal.signal(number, lambda got, _: os.kill(child, got))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)

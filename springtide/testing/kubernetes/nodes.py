@@ -44,7 +44,7 @@ def _status(name: str, cpu: float, memory: int, port: int) -> Json:
         "capacity": size,
         "allocatable": size,
         "conditions": [condition("True", "KubeletReady", "LocalKubelet is posting ready status")],
-        "addresses": [{"type": "InternalIP", "address": HOST}, {"type": "Hostname", "address": name}],
+        "addresses": [{"type": "InternalIP", "address": HOST}],  # a name would be asked for by API servers
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "nodeInfo": {
             "architecture": ARCHITECTURE, "operatingSystem": "linux", "osImage": "local", "machineID": name,

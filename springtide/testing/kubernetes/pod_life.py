@@ -227,6 +227,7 @@ class PodLife:
             return None
         started = self._place.machine.start(wish)
         self.running[container["name"]] = started
+        await started.begun.wait()
         identity = f"local://{started.process.pid}-{int(started.started_at * 1000)}"
         states[index] = replace(
             states[index], started_at=started.started_at, ended_at=None, identity=identity, message=""

@@ -1,0 +1,322 @@
+"""Pods run on this machine as they would on a node: on our API server, or on a real one, by the same calls."""
+
+import asyncio
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from springtide import errors
+from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.kinds import CONFIG_MAPS, DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+from springtide.testing.kubernetes import containers
+from springtide.testing.kubernetes.kubelet import LocalKubelet
+from tests.platforms.k8s import making
+from tests.platforms.k8s.conftest import Cluster
+from tests.platforms.k8s.test_objects import wait_for_account
+
+pytestmark = pytest.mark.process
+
+SOON_S = 20.0
+GIB = 1 << 30
+Object = dict[str, Any]
+
+
+@pytest.fixture
+def kubelet(cluster: Cluster, tmp_path: pathlib.Path) -> Iterator[LocalKubelet]:
+    if why := containers.why_not():
+        pytest.skip(f"no containers here: {why}")
+    cluster.run(wait_for_account)
+    sizes = {f"{cluster.namespace}-1": (4.0, 8 * GIB), f"{cluster.namespace}-2": (2.0, 4 * GIB)}
+    with LocalKubelet(
+        cluster.kubeconfig,
+        tmp_path / "kubelet",
+        nodes=sizes,
+        scheduler="springtide-local",
+        namespaces=[cluster.namespace],
+    ) as running:
+        yield running
+
+
+async def until(client: Client, name: str, holds: Callable[[Object], Any]) -> Object:
+    """The pod once something holds of it; `{}` once it is gone, if that is what holds."""
+    seen: Object = {}
+    try:
+        async with asyncio.timeout(SOON_S):
+            changes = client.watch(PODS, fields=f"metadata.name={name}")
+            async with contextlib.aclosing(changes):  # type: ignore[type-var]
+                async for change in changes:
+                    seen = {} if change.what == "gone" else change.thing or seen
+                    if holds(seen):
+                        return seen
+    except TimeoutError:
+        raise AssertionError(f"it came to this: {seen.get('status')}") from None
+    raise AssertionError("the watch ended")
+
+
+def is_over(pod: Object) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def runs(pod: Object) -> bool:
+    return pod.get("status", {}).get("phase") == "Running"
+
+
+async def log_of(client: Client, name: str, **options: Any) -> list[str]:
+    return [line async for line in client.logs(name, **options)]
+
+
+def end_of(pod: Object) -> Object:
+    state: Object = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    return state
+
+
+TELLS = """
+import os, socket, pathlib
+at = pathlib.Path("/run/springtide")
+print(os.environ["GREETING"], os.environ["FROM_MAP"], (at / "secret/word").read_text(), (at / "run/first").read_text())
+print(os.getpid(), os.getuid(), socket.gethostname(), os.environ["IP"] == socket.gethostbyname("friends"))
+print(len((at / "account/token").read_text()) > 10, (at / "account/namespace").read_text() == os.environ["NAMESPACE"])
+try:
+    open("/etc/odd", "w")
+except OSError as error:
+    print(error.strerror)
+(at / "run/written").write_text("yes")
+"""
+
+
+def rich_pod(namespace: str) -> Object:
+    field = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    env = [
+        {"name": "NAMESPACE", "value": namespace},
+        {"name": "WHO", "value": "you"},
+        {"name": "GREETING", "value": "hello-$(WHO)"},
+        {"name": "IP", **field},
+    ]
+    mounts = [{"name": name, "mountPath": f"/run/springtide/{name}"} for name in ("secret", "run", "account")]
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    ]
+    main = {
+        "name": "main",
+        "image": "springtide:test",
+        "command": ["python", "-c", TELLS],
+        "env": env,
+        "envFrom": [{"configMapRef": {"name": "settings"}}],
+        "volumeMounts": mounts,
+        "securityContext": {"readOnlyRootFilesystem": True},
+    }
+    first = {
+        "name": "first",
+        "image": "springtide:test",
+        "command": ["sh", "-c", "echo -n before > /run/springtide/run/first"],
+        "volumeMounts": mounts,
+    }
+    body = making.pod(
+        "rich",
+        initContainers=[first],
+        containers=[main],
+        automountServiceAccountToken=False,
+        securityContext={"runAsUser": 10001, "runAsNonRoot": True, "fsGroup": 10001},
+        volumes=[
+            {"name": "secret", "secret": {"secretName": "words", "defaultMode": 0o400}},
+            {"name": "run", "emptyDir": {}},
+            {"name": "account", "projected": {"sources": sources}},
+        ],
+    )
+    body["metadata"]["labels"] = {"friend": "yes"}
+    return body
+
+
+def test_a_pod_sees_its_volumes_its_environment_its_name_and_its_friends(
+    cluster: Cluster, kubelet: LocalKubelet
+) -> None:
+    async def work(client: Client) -> None:
+        await client.create(SECRETS, SECRETS.body("words", data={"word": "c2VjcmV0"}))
+        await client.create(CONFIG_MAPS, CONFIG_MAPS.body("settings", data={"FROM_MAP": "mapped"}))
+        spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"friend": "yes"}}
+        await client.create(SERVICES, SERVICES.body("friends", spec=spec))
+        await client.create(PODS, rich_pod(cluster.namespace))
+        over = await until(client, "rich", is_over)
+        told = await log_of(client, "rich")
+        assert over["status"]["phase"] == "Succeeded", told
+        assert told == [
+            "hello-you mapped secret before",
+            "1 10001 rich True",
+            "True True",
+            "Read-only file system",
+        ]
+
+    cluster.run(work)
+
+
+def test_what_a_container_is_short_of_ends_it_and_its_policy_says_whether_it_comes_back(
+    cluster: Cluster, kubelet: LocalKubelet
+) -> None:
+    async def work(client: Client) -> None:
+        hungry = making.pod("hungry", "python", "-c", "x = bytearray(300 << 20); print(len(x))")
+        hungry["spec"]["containers"][0]["resources"] = {"limits": {"memory": "64Mi", "cpu": "1"}}
+        await client.create(PODS, hungry)
+        again = making.pod("again", "sh", "-c", "echo $HOSTNAME; test -e /run/keep/x || { touch /run/keep/x; exit 3; }")
+        again["spec"]["containers"][0]["volumeMounts"] = [{"name": "keep", "mountPath": "/run/keep"}]
+        again["spec"] |= {"restartPolicy": "OnFailure", "volumes": [{"name": "keep", "emptyDir": {}}]}
+        await client.create(PODS, again)
+        over = await until(client, "hungry", is_over)
+        if containers_are_limited():
+            assert (end_of(over)["exitCode"], end_of(over)["reason"]) == (137, "OOMKilled")
+        over = await until(client, "again", is_over)
+        status = over["status"]["containerStatuses"][0]
+        assert (over["status"]["phase"], status["restartCount"]) == ("Succeeded", 1)
+        assert status["lastState"]["terminated"]["exitCode"] == 3
+        assert await log_of(client, "again", previous=True) == ["again"]
+
+    cluster.run(work)
+
+
+def containers_are_limited() -> bool:
+    from springtide.platforms import cgroups
+
+    return not cgroups.why_not()
+
+
+LINGERS = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: (print("asked"), exit(7)))
+print("up")
+time.sleep(99)
+"""
+
+
+def test_a_deleted_pod_runs_its_hook_is_asked_to_end_and_goes(cluster: Cluster, kubelet: LocalKubelet) -> None:
+    async def work(client: Client) -> None:
+        body = making.pod("slow", "python", "-u", "-c", LINGERS)
+        hook = {"exec": {"command": ["sh", "-c", "echo hooked $(cat /proc/1/comm) >> /proc/1/fd/1"]}}
+        body["spec"]["containers"][0]["lifecycle"] = {"preStop": hook}
+        await client.create(PODS, body)
+        lines = client.logs("slow", follow=True)
+        await until(client, "slow", runs)
+        told = [await asyncio.wait_for(anext(aiter_(lines)), SOON_S)]
+        await client.delete(PODS, "slow")
+        told += [line async for line in lines]
+        assert told == ["up", "hooked python", "asked"]
+        await until(client, "slow", lambda pod: not pod)
+
+    cluster.run(work)
+
+
+def aiter_(lines: Any) -> Any:
+    return lines.__aiter__()
+
+
+def test_a_budget_holds_evictions_back_and_a_drained_node_ends_empty(cluster: Cluster, kubelet: LocalKubelet) -> None:
+    async def work(client: Client) -> None:
+        for name in ("a", "b"):
+            body = making.pod(name, "sleep", "99", terminationGracePeriodSeconds=0)
+            body["metadata"]["labels"] = {"app": "x"}
+            await client.create(PODS, body)
+        spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}
+        await client.create(DISRUPTION_BUDGETS, DISRUPTION_BUDGETS.body("keep", spec=spec))
+        for name in ("a", "b"):
+            await until(client, name, is_ready)
+        async with asyncio.timeout(SOON_S):
+            while (await client.get(DISRUPTION_BUDGETS, "keep"))["status"].get("disruptionsAllowed") != 1:
+                await asyncio.sleep(0.05)
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction"}
+        await client.post(PODS, "a", "eviction", {**eviction, "metadata": {"name": "a"}})
+        hasty = Client(client.access, namespace=client.namespace, within_s=0.5)
+        with pytest.raises(errors.SpringtideError):
+            await hasty.post(PODS, "b", "eviction", {**eviction, "metadata": {"name": "b"}})
+        await hasty.close()
+        await until(client, "a", lambda pod: not pod)
+        await client.delete(DISRUPTION_BUDGETS, "keep")
+        node = (await client.get(PODS, "b"))["spec"]["nodeName"]
+        await asyncio.to_thread(kubelet.drain, node)
+        assert not (await client.list(PODS, labels="app=x")).items
+
+    cluster.run(work)
+
+
+def test_a_pod_that_fits_nowhere_says_so_and_one_of_higher_priority_makes_room(
+    cluster: Cluster, kubelet: LocalKubelet
+) -> None:
+    async def work(client: Client) -> None:
+        huge = making.pod("huge", "true")
+        huge["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
+        await client.create(PODS, huge)
+        await client.create(
+            PODS, making.pod("odd", containers=[{"name": "m", "image": "missing:1", "command": ["true"]}])
+        )
+
+        def says(pod: Object) -> bool:
+            conditions = pod.get("status", {}).get("conditions", [])
+            return any(each.get("reason") == "Unschedulable" for each in conditions)
+
+        waiting = await until(client, "huge", says)
+        message = next(each for each in waiting["status"]["conditions"] if each["type"] == "PodScheduled")["message"]
+        assert message == "0/2 nodes are available: 2 Insufficient cpu."
+
+        def pulls(pod: Object) -> bool:
+            states = pod.get("status", {}).get("containerStatuses", [])
+            return any(each["state"].get("waiting", {}).get("reason") == "ImagePullBackOff" for each in states)
+
+        await until(client, "odd", pulls)
+
+    cluster.run(work)
+
+
+def test_a_lost_node_says_nothing_and_its_pods_go_with_it(cluster: Cluster, kubelet: LocalKubelet) -> None:
+    async def work(client: Client) -> None:
+        await client.create(PODS, making.pod("a", "sleep", "99"))
+        running = await until(client, "a", runs)
+        node = running["spec"]["nodeName"]
+        await asyncio.to_thread(kubelet.kill_node, node)
+        assert runs(await client.get(PODS, "a")), "nobody said otherwise"
+        await asyncio.to_thread(kubelet.remove_node, node)
+        if cluster.server is not None:  # a real cluster takes up to a minute
+            await until(client, "a", lambda pod: not pod)
+        await client.create(PODS, making.pod("b", "true"))
+        assert (await until(client, "b", is_over))["spec"]["nodeName"] != node
+
+    cluster.run(work)
+
+
+def test_a_resize_in_place_reaches_the_running_process(cluster: Cluster, kubelet: LocalKubelet) -> None:
+    if not containers_are_limited():
+        pytest.skip("no control groups here")
+
+    async def work(client: Client) -> None:
+        body = making.pod("grows", "sleep", "99")
+        body["spec"]["containers"][0]["resources"] = {"limits": {"memory": "128Mi", "cpu": "500m"}}
+        await client.create(PODS, body)
+        await until(client, "grows", runs)
+        size = {"limits": {"memory": "256Mi", "cpu": "1"}, "requests": {"memory": "256Mi", "cpu": "1"}}
+        change = {"spec": {"containers": [{"name": "main", "resources": size}]}}
+        await client.patch(PODS, "grows", change, subresource="resize", how="strategic")
+
+        def grown(pod: Object) -> bool:
+            states = pod.get("status", {}).get("containerStatuses", [{}])
+            return bool(states[0].get("resources", {}).get("limits", {}).get("memory") == "256Mi")
+
+        await until(client, "grows", grown)
+        pid = kubelet.pids(cluster.namespace, "grows")["main"]
+        assert str(256 << 20) in memory_limit(pid)
+
+    cluster.run(work)
+
+
+def memory_limit(pid: int) -> str:
+    for line in pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        for base, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+            file = pathlib.Path(base + path) / name
+            if ("memory" in names or not names) and file.exists():
+                return file.read_text()
+    return ""
