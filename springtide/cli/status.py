@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from springtide import errors
 from springtide.cli import feeding, online, outcome
 from springtide.cli.picture import WIDTH, alive_text, decision_of, wrap
 from springtide.domain.cluster import RoleKind
@@ -23,7 +24,7 @@ from springtide.rpc.messages import JobStatus, MemberView
 def status(name: str | None, where: Where, *, every: bool, as_json: bool) -> int:
     """Show one job, the newest unless it is named; or all."""
     if every:
-        shown = [(reach, reach.status()) for reach in finding.every(where)]
+        shown = [(reach, status_of(reach)) for reach in finding.every(where)]
         print("\n".join(["JOB                  STATE     AGE   SAMPLES  WHY", *(row(*each) for each in shown)]))
         if as_json:
             print(msgspec.json.encode({"jobs": [as_object(*each) for each in shown]}).decode())
@@ -34,6 +35,14 @@ def status(name: str | None, where: Where, *, every: bool, as_json: bool) -> int
     if as_json:
         print(msgspec.json.encode(as_object(reach, found)).decode())
     return 0
+
+
+def status_of(reach: Reach) -> JobStatus:
+    """How a job is; one that cannot be asked now is listed all the same."""
+    try:
+        return reach.status()
+    except errors.SpringtideError as error:
+        return JobStatus(name=reach.name, phase=Phase.STARTING, why=f"no answer: {error}", elapsed_s=0.0)
 
 
 def row(reach: Reach, job: JobStatus) -> str:

@@ -38,7 +38,7 @@ def submit(
         where = replace(where, options={**where.options, "namespace": found.namespace})
     if dry_run:
         return rehearse(replace(found, job=job), where, named=bool(name), as_json=as_json)
-    code = None if job.image and not job.working_dir else found.folder
+    code = None if where.platform == "k8s" and job.image and not job.working_dir else found.folder
     submitted = submitting.submit(job, where, code=code, say=said)
     print(
         f"job {submitted} is submitted ({where.platform or 'local'}): see `springtide status {submitted}`", flush=True

@@ -16,6 +16,7 @@ from springtide.cli.picture import line_of, picture
 from springtide.launch import finding
 from springtide.launch.finding import Where
 from springtide.platforms.reach import Reach
+from springtide.rpc.messages import JobStatus
 
 EVERY_S = 0.5
 LINE_EVERY_S = 2.0
@@ -40,18 +41,24 @@ def top(name: str | None, where: Where, *, once: bool = False) -> int:
 def watch(reach: Reach, console: Console) -> None:
     """Show a job while it runs: drawn on a terminal, else line by line."""
     if not console.is_terminal or console.is_dumb_terminal:
-        while reach.running():
-            print(line_of(reach.status()), file=console.file, flush=True)
+        while (status := look(reach)) is not None:
+            print(line_of(status), file=console.file, flush=True)
             time.sleep(LINE_EVERY_S)
         return
     with Live(console=console, refresh_per_second=4) as live:
-        while reach.running():
-            try:
-                live.update(picture(reach.status()))
-            except errors.MasterUnreachable:  # it ended while we looked, or another master takes over
-                if not reach.running():
-                    return
+        while (status := look(reach)) is not None:
+            live.update(picture(status))
             time.sleep(EVERY_S)
+
+
+def look(reach: Reach) -> JobStatus | None:
+    """How it is; None: it is over. A master that is being replaced is waited for."""
+    while reach.running():
+        try:
+            return reach.status()
+        except errors.MasterUnreachable:
+            time.sleep(EVERY_S)
+    return None
 
 
 def err() -> Console:

@@ -78,7 +78,8 @@ class PodJob:
             cpu=offered.cpu or 0.0, memory=float(offered.memory or 0), node_cpu=offered.node_cpu or 0.0,
             node_memory=float(offered.node_memory or 0), holds=True,
         )  # fmt: skip
-        plan = resolving.resolve(job, capacity, code=pathlib.Path() if self._job.code else None, say=log.info)
+        code = pathlib.Path() if self._job.code else None
+        plan = resolving.resolve(job, capacity, code=code, key=self._job.uid, say=log.info)
         wish = self._job.job.kubernetes
         spec = replace(plan.spec, join_s=plan.spec.join_s + wish.pending_s, gang=wish.start == "gang")
         return replace(

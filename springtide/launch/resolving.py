@@ -26,17 +26,20 @@ Say = Callable[[str], None]
 
 
 def resolve(
-    job: ElasticJob, capacity: Capacity, *, code: pathlib.Path | None, history: str = "", say: Say = lambda _: None
-) -> RunPlan:
+    job: ElasticJob, capacity: Capacity, *, code: pathlib.Path | None, history: str = "", key: str = "",
+    say: Say = lambda _: None,
+) -> RunPlan:  # fmt: skip
     """All that an agent must know.
 
     `code` is the folder in which the script is looked for, as seen from here; None: only its hosts have it. `history`
-    of past jobs is the platform's own, unless the job names one. `say` gets what the user should know.
+    of past jobs is the platform's own, unless the job names one. A brain knows the job by `key`; whoever
+    resolves a job again gives the same, else a new one is drawn. `say` gets what the user should know.
     """
     if code is not None:
         find_script(code / job.script)
     job = job if job.name else replace(job, name=name_of(job.script))
-    sizes = sizing.start(job, capacity, history=history, say=say)
+    check_exports(job, elsewhere=not capacity.own)
+    sizes = sizing.start(job, capacity, history=history, key=key, say=say)
     resumed = keeping.find_checkpoint(job.resume, say)
     cores = max(1, math.floor(job.quota.cpu or capacity.cpu or 1))
     spec = JobSpec(
@@ -60,6 +63,15 @@ def resolve(
         spec=spec, script=job.script, arguments=job.arguments, threads_per_worker=sizes.threads,
         grace_s=job.patience.grace_s, environment=job.environment, settings=script_settings.told(job),
     )  # fmt: skip
+
+
+def check_exports(job: ElasticJob, *, elsewhere: bool) -> None:
+    """Exports are made beside the agent of this machine; elsewhere by a command of their own."""
+    if job.following.export_to and elsewhere:
+        raise errors.BadInput(
+            "following.exportTo: on clusters nobody exports beside the job; leave it out, give checkpoints.url, and "
+            "run `springtide export CHECKPOINTS_URL EXPORTS_URL --every 5m` wherever you like"
+        )
 
 
 def feeds(job: ElasticJob, capacity: Capacity) -> FeedRules:

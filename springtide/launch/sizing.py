@@ -50,7 +50,7 @@ class Start:
     planning: PlanRules
 
 
-def start(job: ElasticJob, capacity: Capacity, *, history: str = "", say: Say) -> Start:
+def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = "", say: Say) -> Start:
     """Sizes, and rules if the job is to plan for itself. `history`: of past jobs, unless the job names one."""
     room.check(capacity, job.workers, job.servers, job.quota)
     if not planned(job):
@@ -58,7 +58,7 @@ def start(job: ElasticJob, capacity: Capacity, *, history: str = "", say: Say) -
     if capacity.trouble:
         say(f"cores cannot be held here ({capacity.trouble}): only numbers of workers and servers are planned")
     limits = room.bounds(capacity, job.workers, job.servers, job.quota)
-    rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history)
+    rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history, key=key)
     assert rules.bounds is not None
     small = room.first_shape(rules.bounds, workers=job.workers.start, servers=job.servers.start)
     shape, rules = warm(job, small, rules)
@@ -103,7 +103,7 @@ def within(usual: int, wish: RoleWish) -> int:
     return wish.count or wish.start or min(max(usual, wish.min or 1), wish.max or max(usual, wish.min or 1))
 
 
-def rules_of(job: ElasticJob, capacity: Capacity, limits: Bounds, *, history: str) -> PlanRules:
+def rules_of(job: ElasticJob, capacity: Capacity, limits: Bounds, *, history: str, key: str = "") -> PlanRules:
     """The rules for this platform, with what the job changes of them."""
     own = PlanningConfig(
         extra_workers=0, total_cpu=limits.quota.cpu,
@@ -115,7 +115,7 @@ def rules_of(job: ElasticJob, capacity: Capacity, limits: Bounds, *, history: st
     brain = job.brain or own_settings.brain
     rules = PlanRules(
         bounds=limits, resize=capacity.holds, overlap=capacity.own and job.quota.cpu is None and not brain, config=own,
-        key=uuid.uuid4().hex, user=user(), history=history, priority=job.priority,
+        key=key or uuid.uuid4().hex, user=user(), history=history, priority=job.priority,
         brain=brain, brain_secret_file=own_settings.brain_secret_file,
         features={
             "script": pathlib.PurePath(job.script).name, "arguments": " ".join(job.arguments), "job": job.name,

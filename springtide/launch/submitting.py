@@ -58,6 +58,7 @@ def here(job: ElasticJob, where: Where, *, code: pathlib.Path) -> str:
 def to_cluster(job: ElasticJob, where: Where, *, code: pathlib.Path | None, say: Say) -> str:
     """Hand it over, and leave a card of it here."""
     job = job if job.name else replace(job, name=cluster_name(resolving.name_of(job.script)))
+    resolving.check_exports(job, elsewhere=True)
     if code is not None:
         resolving.find_script(code / job.script)
     name = finding.load(where.platform, finding.SUBMITTERS).submit(job, code, where.options, say) or job.name

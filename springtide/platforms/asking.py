@@ -44,7 +44,7 @@ async def ask(
             if not running() or time.monotonic() > deadline:
                 raise
         if time.monotonic() > deadline:
-            raise errors.MasterUnreachable(f"the job has no master yet; see {files.logs / 'master.log'}")
+            raise errors.MasterUnreachable(f"job {files.root.name} has no master yet; see {files.logs / 'master.log'}")
         await asyncio.sleep(AGAIN_S)
 
 

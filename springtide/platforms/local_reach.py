@@ -14,11 +14,11 @@ import msgspec
 
 from springtide import errors
 from springtide.domain.job import Blame, Phase
+from springtide.platforms import asking
 from springtide.platforms.reach import Card, LogLine
-from springtide.rpc import connection, messages, whereabouts
+from springtide.rpc import messages
 from springtide.telemetry import events, logs, runs
 
-ANSWER_S = 15.0  # a master that is being replaced is back within some seconds
 LOOK_S = 0.2  # between two looks at log files
 
 
@@ -76,19 +76,7 @@ class LocalReach:
         return asyncio.run(self._ask(request))
 
     async def _ask(self, request: messages.Request) -> messages.Reply:
-        run, deadline = self.run, time.monotonic() + ANSWER_S
-        while True:
-            try:
-                secret = bytes.fromhex(run.files.secret.read_text())
-                where = whereabouts.read(run.files.master)
-                if where is not None and where.address:
-                    return await _ask_at(where.address, secret, run.files.certificates(), request)
-            except (errors.MasterUnreachable, OSError):
-                if not run.running or time.monotonic() > deadline:
-                    raise
-            if time.monotonic() > deadline:
-                raise errors.MasterUnreachable(f"job {run.job} has no master yet; see {run.files.logs / 'master.log'}")
-            await asyncio.sleep(0.1)
+        return await asking.ask(self.run.files, request, running=lambda: self.run.running)
 
     def story(self) -> list[dict[str, Any]]:
         """What its master and its agent wrote down."""
@@ -136,17 +124,6 @@ class Tail:
         self._read += len(new)
         *whole, self._rest = (self._rest + new).split(b"\n")
         return [line.decode(errors="replace") for line in whole]
-
-
-async def _ask_at(address: str, secret: bytes, certificates: str, request: messages.Request) -> messages.Reply:
-    master = await connection.connect(address, secret, within_s=0.5, certificates=certificates)
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            return await master.ask(request)
-    except TimeoutError:
-        raise errors.MasterUnreachable(f"the master at {address} does not answer") from None
-    finally:
-        await master.close()
 
 
 def last_status(run: runs.Run) -> messages.JobStatus:

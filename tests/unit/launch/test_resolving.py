@@ -54,7 +54,7 @@ def test_what_was_said_is_what_the_job_is():
     [
         ({"workers": RoleWish(cpu=9.0)}, "the largest node has 8 cores"),
         ({"data_worker_cpu": 9.0}, "dataWorkerCpu 9 .*the largest node has 8 cores"),
-        ({"following": Following(export_to="x"), "checkpoints": Keeping(every_s=0)}, "exportTo .*needs checkpoints"),
+        ({"following": Following(export_to="x")}, "on clusters nobody exports beside the job"),
         ({"stragglers": {"windw": 3}}, "Did you mean 'window'"),
         ({"cache": "lots"}, "cache 'lots'"),
         ({"allocation": "laja"}, "Did you mean 'laia'"),
@@ -81,3 +81,9 @@ def test_a_job_is_named_after_its_script(tmp_path):
 def test_a_folder_is_not_a_script(tmp_path):
     with pytest.raises(FileNotFoundError, match="is a directory; give the training script in it"):
         resolving.find_script(pathlib.Path(tmp_path))
+
+
+def test_a_job_that_is_resolved_again_is_the_same_to_a_brain():
+    job = ElasticJob(script="train.py")
+    keys = [resolving.resolve(job, CLUSTER, code=None, key=key).spec.planning.key for key in ("uid-1", "uid-1", "", "")]
+    assert keys[0] == keys[1] == "uid-1" and keys[2] != keys[3]
