@@ -53,7 +53,7 @@ def brain() -> str:
     given = plan(brain=True)
     secret = manifests.brain_secret(given)
     secret["data"] = {"secret": SECRET, "database": "{{ .Values.brain.database | b64enc }}"}
-    rest = (manifests.brain_service(given), manifests.brain_deployment(given), manifests.brain_budget(given))
+    rest = (manifests.brain_service(given), manifests.brain_deployment(given))
     known = '{{- $known := lookup "v1" "Secret" .Release.Namespace "' + manifests.BRAIN + '" }}\n'
     return "{{- if .Values.brain.database }}\n" + known + template(secret, *rest) + "{{- end }}\n"
 

@@ -106,7 +106,8 @@ async def deployment(client: Client, name: str, namespace: str, *, needed: bool)
             ": springtide k8s install" if needed else "; masters plan alone"
         )
         return Finding(what=what, well=not needed, said=said)
-    wanted, ready = body["spec"].get("replicas", 1), (body.get("status") or {}).get("readyReplicas", 0)
+    ready = (body.get("status") or {}).get("readyReplicas", 0)
+    wanted = body["spec"].get("replicas", 1) if name == manifests.OPERATOR else 1  # other brains stand by
     image = body["spec"]["template"]["spec"]["containers"][0]["image"]
     hint = "" if ready >= wanted else f"; see kubectl -n {namespace} describe deployment {name}"
     return Finding(what=what, well=ready >= wanted, said=f"{ready} of {wanted} ready, image {image}{hint}")

@@ -12,7 +12,7 @@ from springtide.platforms.k8s.kinds import Kind, Object
 
 NAMESPACE = "springtide"
 OPERATOR, BRAIN = "springtide-operator", "springtide-brain"
-BRAIN_PORT, HEALTH_PORT = 7790, 8080
+BRAIN_PORT, BRAIN_HEALTH_PORT, HEALTH_PORT = 7790, 7791, 8080
 SECRET_FOLDER, SCRATCH = "/run/springtide/brain-secret", "/run/springtide/tmp"
 
 
@@ -40,7 +40,7 @@ def everything(plan: Plan) -> list[Object]:
     found = [namespace(plan)] if plan.namespace != "default" else []
     found += [*crds.all_definitions(), *user_roles(), account(plan), *operator_rights(plan)]
     if plan.database:
-        found += [brain_secret(plan), brain_service(plan), brain_deployment(plan), brain_budget(plan)]
+        found += [brain_secret(plan), brain_service(plan), brain_deployment(plan)]
     return [*found, operator_deployment(plan)]
 
 
@@ -116,25 +116,23 @@ def brain_service(plan: Plan) -> Object:
 
 
 def brain_deployment(plan: Plan) -> Object:
-    """Several brains over one database: any of them answers any master."""
-    command = ["springtide", "brain", "serve", "--listen", f"0.0.0.0:{BRAIN_PORT}", "--database", "$(DATABASE)"]
+    """Several brains over one database: one serves, the others stand by; the service leads to the one that is ready."""
+    command = ["springtide", "brain", "serve", "--standby", "--listen", f"0.0.0.0:{BRAIN_PORT}"]
+    command += ["--health", f"0.0.0.0:{BRAIN_HEALTH_PORT}", "--database", "$(DATABASE)"]
     command += ["--capacity", plan.brain_capacity, "--secret-file", f"{SECRET_FOLDER}/secret"]
     command += ["--folder", f"{SCRATCH}/brain"]
+    ports = {"brain": BRAIN_PORT, "health": BRAIN_HEALTH_PORT}
     container = _container("brain", plan.image, command, cpu="500m", memory="1Gi", secret=True) | {
-        "ports": [{"name": "brain", "containerPort": BRAIN_PORT}],
-        "readinessProbe": {"tcpSocket": {"port": "brain"}, "periodSeconds": 10},
-        "livenessProbe": {"tcpSocket": {"port": "brain"}, "periodSeconds": 30, "failureThreshold": 5},
+        "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": "health"}, "periodSeconds": 2, "failureThreshold": 1},
+        "livenessProbe": {"httpGet": {"path": "/live", "port": "health"}, "periodSeconds": 20, "failureThreshold": 3},
     }
     source = {"secretKeyRef": {"name": BRAIN, "key": "database"}}
     container["env"].append({"name": "DATABASE", "valueFrom": source})
     spec = _pod_spec(container, [_secret_volume()]) | {"automountServiceAccountToken": False}
-    return _deployment(plan, BRAIN, "brain", spec, replicas=plan.brain_replicas)
-
-
-def brain_budget(plan: Plan) -> Object:
-    """Never all brains at once."""
-    spec = {"maxUnavailable": 1, "selector": {"matchLabels": _selector("brain")}}
-    return _object(kinds.DISRUPTION_BUDGETS, BRAIN, plan.namespace) | {"spec": spec}
+    # those that stand by are never ready: an update that waited for them would wait for ever
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}
+    return _deployment(plan, BRAIN, "brain", spec, replicas=plan.brain_replicas, strategy=strategy)
 
 
 def _deployment(
