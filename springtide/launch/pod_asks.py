@@ -8,6 +8,8 @@ import asyncio
 import datetime
 import logging
 import pathlib
+from collections import deque
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from springtide import config, errors
@@ -46,7 +48,10 @@ class Asks:
         self.status: messages.JobStatus | None = None
         self._wishes: dict[str, wishes.Wish] = {}
         self._news = asyncio.Event()
-        self._notices: asyncio.Queue[tuple[Life, str]] = asyncio.Queue()
+        self._leaving: deque[tuple[Life, str]] = deque()
+        self._noticed = asyncio.Event()
+        self.running: Callable[[], Collection[Life]] = tuple
+        """Lives that have not ended."""
 
     # ---- plans of users ----
 
@@ -128,7 +133,31 @@ class Asks:
     def notice(self, life: Life, why: str) -> None:
         """The cluster takes a pod away, or it must be made anew: its master should know while it still runs."""
         log.info("%s is about to go: %s", life, why)
-        self._notices.put_nowait((life, why))
+        self._leaving.append((life, why))
+        self._noticed.set()
+
+    async def keep_notices(self) -> None:
+        """Tell the master of each until the job needs nothing more of it; for ever. One after the other: what has to be
+        made anew while it could run on is not all taken away at once."""
+        while True:
+            await self._noticed.wait()
+            while self._leaving:
+                life, why = self._leaving[0]
+                while not await self._may_go(life, why):
+                    await asyncio.sleep(PAUSE_S)
+                self._leaving.popleft()
+            self._noticed.clear()
+
+    async def _may_go(self, life: Life, why: str) -> bool:
+        """Whether it is gone, or nobody needs it any more."""
+        if life not in self.running():
+            return True
+        try:
+            said = await self.ask(messages.Leaving(life.role, life.incarnation, why))
+        except (errors.UserError, errors.JobFailed) as error:
+            log.info("%s goes without a word to the master: %s", life, error)
+            return True
+        return isinstance(said, messages.Farewell) and said.free
 
     # ---- the master ----
 

@@ -53,6 +53,8 @@ class PodJob:
             user_plan=self._asks.user_plan,
         )  # fmt: skip
 
+        self._asks.running = self._platform.running
+
     async def run(self) -> None:
         """Until the job is over; `Fenced` where another agent keeps it now."""
         await self._platform.open()
@@ -127,7 +129,13 @@ class PodJob:
         output = Output(self.files)
         beside = [
             asyncio.create_task(work)
-            for work in (output.keep(), self._statuses.keep(), self._asks.keep_plans(), self._asks.keep_spec())
+            for work in (
+                output.keep(),
+                self._statuses.keep(),
+                self._asks.keep_plans(),
+                self._asks.keep_spec(),
+                self._asks.keep_notices(),
+            )
         ]
         running = asyncio.create_task(agent.run(self._heard))
         try:

@@ -151,7 +151,7 @@ def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> 
 def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
     """Remove the groups of agents that have ended without doing so; those removed."""
     removed = []
-    for base in sorted(parent.glob("springtide-*-*-*")):
+    for base in bases_in(parent):
         found = _OURS.fullmatch(base.name)
         if found and name_of(int(found[2])) != found[1]:
             children = [child for child in base.iterdir() if child.is_dir()]
@@ -159,6 +159,14 @@ def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
             if not left:  # else its watchdog is about to kill them: the next run will find the group empty
                 removed += [folder for folder in (*children, base) if remove_folder(folder)]
     return removed
+
+
+def bases_in(parent: pathlib.Path) -> list[pathlib.Path]:
+    """What may be of agents; nothing where this user may not even look, as in many containers."""
+    try:
+        return sorted(parent.glob("springtide-*-*-*"))
+    except OSError:
+        return []
 
 
 def remove_folder(folder: pathlib.Path) -> bool:

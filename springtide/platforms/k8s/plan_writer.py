@@ -30,11 +30,23 @@ class PlanWriter:
         self.pods: dict[str, PodWish] = {}
         """By the pods' names: all that must be there."""
         self.kill: set[str] = set()
-        self.term = 0
+        self.begun = asyncio.Event()
+        """Set once the term of this agent is known: nothing is written before, whoever asks."""
+        self._term = 0
         self.generation = 0
         """Of the plan that was written last."""
         self._dirty, self._written = asyncio.Event(), asyncio.Event()
         self._written.set()
+
+    @property
+    def term(self) -> int:
+        """Of the master that this agent has started last; 0: none yet."""
+        return self._term
+
+    @term.setter
+    def term(self, number: int) -> None:
+        self._term = number
+        self.begun.set()
 
     async def read(self) -> tuple[ScalePlan, PlanStatus]:
         """The plan as it is, from an agent before this one; what it wants is wanted until the master says otherwise."""
@@ -52,6 +64,7 @@ class PlanWriter:
         failures = 0
         while True:
             await self._dirty.wait()
+            await self.begun.wait()
             await asyncio.sleep(ROUND_S)
             self._dirty.clear()
             try:
@@ -68,8 +81,9 @@ class PlanWriter:
                 failures += 1
 
     async def flushed(self) -> None:
-        """Wait until all that is wanted is written."""
-        await self._written.wait()
+        """Wait until all that is wanted is written; an agent without a term has nothing to write."""
+        if self.begun.is_set():
+            await self._written.wait()
 
     async def _write(self) -> None:
         thing = await self._client.get(SCALE_PLANS, self.job)

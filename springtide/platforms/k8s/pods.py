@@ -114,8 +114,8 @@ def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = N
     settings = roles.settings_of(life, there, report_usage=True, script=script_settings.told(job.job))
     told = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
     told["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share none
-    if life.role.kind is RoleKind.SERVER:
-        told["SPRINGTIDE_SCRATCH"] = names.RUN
+    if life.role.kind is RoleKind.SERVER and not job.job.kubernetes.run_volume.shared:
+        told["SPRINGTIDE_SCRATCH"] = names.RUN  # else all see the run's folder, and checkpoints lie in it
     if life.role.kind is RoleKind.MASTER:
         if brain := job.job.brain or site.brain:
             told["SPRINGTIDE_BRAIN"] = brain

@@ -123,9 +123,11 @@ def test_whoever_finds_another_in_the_lease_has_lost_it(job, monkeypatch):
 
 @contextlib.asynccontextmanager
 async def opened(client, **options):
+    term = options.pop("term", 1)
     platform = KubernetesPlatform(client, "ctr", pending_s=options.pop("pending_s", 60.0), **options)
     await platform.open()
-    platform.writer.term = 1
+    if term:
+        platform.writer.term = term
     try:
         yield platform
     finally:
@@ -187,10 +189,12 @@ def test_the_next_agent_adopts_what_runs_and_hears_what_ended_meanwhile(job):
         await client.patch(
             SCALE_PLANS, "ctr", {"status": {"made": {"worker-0": 0, "worker-1": 0}}}, subresource="status"
         )
-        async with opened(client) as second:
+        async with opened(client, term=0) as second:  # it has no master yet, and writes nothing before it has one
             exits = []
             assert second.adopt(exits.append) == [WORKERS[0], WORKERS[2]]  # the last is to be made yet
             assert [(each.role, each.evicted) for each in exits] == [(WORKERS[1].role, True)]
+            second.writer.term = 2
+            await until_plan(client, ["worker-0-0", "worker-2-0"])
 
     job.run(work)
 

@@ -1,0 +1,147 @@
+"""Whole jobs through the Kubernetes API: operator, master, servers, workers; hurt; the counts are exact."""
+
+import os
+import signal
+
+import pytest
+
+from springtide.domain.elastic_job import Keeping, RoleWish
+from springtide.domain.platform_wishes import KubernetesWish, RunVolume
+from springtide.rpc import messages
+from tests.platforms.k8s.whole import GIB, Whole
+from tests.process import counting
+
+pytestmark = [
+    pytest.mark.process, pytest.mark.extra("aiohttp", "cryptography", "kopf"), pytest.mark.timeout(600),
+]  # fmt: skip
+
+NODES = {"node-1": (4.0, 8 * GIB), "node-2": (4.0, 8 * GIB)}
+
+
+@pytest.fixture
+def whole(cluster, tmp_path):
+    with Whole(cluster, tmp_path, NODES) as whole:
+        yield whole
+
+
+def wish(**fields):
+    volume = RunVolume(size="1Gi", shared=True)
+    return KubernetesWish(run_volume=volume, **{"pending_s": 60.0, "grace_s": 5, **fields})
+
+
+def begun(status):
+    return status.samples > 100 and status.checkpoint > 0
+
+
+def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_operator(whole, rng):
+    ids = counting.draw(rng, 8_000)
+    job = whole.submit(
+        "hurt", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off", relaunches=50,
+        checkpoints=Keeping(every_s=1.0), kubernetes=wish(),
+    )  # fmt: skip
+    whole.until(job, begun)
+
+    whole.operator.kill()
+    whole.delete("hurt-worker-0-0", grace_s=0)
+    (server,) = whole.kubelet.pids(whole.space, "hurt-server-0-0").values()
+    os.kill(server, signal.SIGKILL)  # as the kernel does at a limit of memory
+    whole.delete("hurt-master", grace_s=0)
+    whole.start_operator()
+    whole.until(
+        job, lambda status: status.term > 1 < status.relaunches and 1 == status.workers_alive == status.servers_alive
+    )
+    assert "hurt-server-0-1" in whole.pods("server")
+
+    job.ask(messages.Scale(workers=2, why="asked by a test"))
+    whole.hurry("hurt")
+    ended = whole.until(job, lambda status: status.phase.over, "its end")
+    assert ended.phase == "finished", f"{ended.why} {ended.detail}\n{whole.describe(job)}"
+    assert whole.differences(job, ids) == {}
+    story = job.story()
+    assert {"agent_took_over", "phase", "ended"} <= {event["event"] for event in story}
+    how = [event["how"] for event in story if event["event"] == "exited"]
+    assert any("for want of memory" in each for each in how) and any("by eviction" in each for each in how), how
+
+
+@pytest.mark.soak
+def test_servers_hand_over_when_a_node_is_drained_and_nothing_is_lost(whole, rng):
+    ids = counting.draw(rng, 8_000)
+    job = whole.submit(
+        "drained", ids, workers=RoleWish(count=2), servers=RoleWish(count=2), data_workers="off", relaunches=50,
+        checkpoints=Keeping(every_s=1.0), kubernetes=wish(grace_s=60),
+    )  # fmt: skip
+    whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
+    victim = next(node for node, pods in whole.nodes().items() if any("server" in pod for pod in pods))
+    whole.kubelet.drain(victim)
+    whole.until(job, lambda status: (status.workers_alive, status.servers_alive) == (2, 2))
+    whole.hurry("drained")
+    ended = whole.until(job, lambda status: status.phase.over, "its end")
+    assert ended.phase == "finished", f"{ended.why}\n{whole.describe(job)}"
+    assert whole.differences(job, ids) == {}
+
+
+@pytest.mark.soak
+def test_a_lost_node_takes_pods_with_it_and_others_are_made_elsewhere(whole, rng):
+    ids = counting.draw(rng, 8_000)
+    job = whole.submit(
+        "lost", ids, workers=RoleWish(count=2), servers=RoleWish(count=2), data_workers="off", relaunches=50,
+        checkpoints=Keeping(every_s=1.0), kubernetes=wish(),
+    )  # fmt: skip
+    whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
+    nodes = whole.nodes()
+    victim = next(node for node, pods in nodes.items() if "lost-master" not in pods and pods)
+    whole.kubelet.kill_node(victim)
+    whole.kubelet.remove_node(victim)
+    whole.until(job, lambda status: status.relaunches and (status.workers_alive, status.servers_alive) == (2, 2))
+    whole.hurry("lost")
+    ended = whole.until(job, lambda status: status.phase.over, "its end")
+    assert ended.phase == "finished", f"{ended.why}\n{whole.describe(job)}"
+    assert whole.differences(job, ids) == {}
+
+
+@pytest.mark.soak
+def test_pods_that_no_node_takes_leave_a_smaller_job_that_says_so(whole, rng):
+    ids = counting.draw(rng, 4_000)
+    job = whole.submit(
+        "large", ids, workers=RoleWish(count=3, cpu=3.0), servers=RoleWish(count=1, cpu=0.2), data_workers="off",
+        kubernetes=wish(pending_s=5.0),
+    )  # fmt: skip
+    status = whole.until(job, lambda status: status.workers_wanted == 2 and status.samples)
+    assert "1 worker fewer than wanted" in status.lacks and "Insufficient cpu" in status.lacks
+    thing = job.read()
+    degraded = next(each for each in thing["status"]["conditions"] if each["type"] == "Degraded")
+    assert degraded["status"] == "True" and thing["status"]["message"] == status.lacks
+    whole.hurry("large")
+    ended = whole.until(job, lambda status: status.phase.over, "its end")
+    assert ended.phase == "finished", f"{ended.why}\n{whole.describe(job)}"
+    assert whole.differences(job, ids) == {}
+
+
+@pytest.mark.soak
+def test_a_master_pod_without_a_volume_that_is_lost_begins_the_job_anew(whole, rng):
+    ids = counting.draw(rng, 4_000)
+    job = whole.submit(
+        "anew", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off",
+        kubernetes=KubernetesWish(pending_s=60.0, grace_s=5),
+    )  # fmt: skip
+    whole.until(job, begun)
+    whole.delete("anew-master", grace_s=0)
+    whole.until(job, lambda status: status.term > 1 and status.samples > 0)
+    assert any(event["event"] == "journal_lost" for event in job.story())
+    whole.hurry("anew")
+    ended = whole.until(job, lambda status: status.phase.over, "its end")
+    assert ended.phase == "finished", f"{ended.why}\n{whole.describe(job)}"
+    assert whole.differences(job, ids) == {}
+
+
+@pytest.mark.soak
+def test_a_job_that_is_stopped_by_its_spec_drains_and_says_so(whole, rng):
+    ids = counting.draw(rng, 8_000)
+    job = whole.submit(
+        "stopped", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off", kubernetes=wish()
+    )  # fmt: skip
+    whole.until(job, begun)
+    job.ask(messages.Stop("enough"))
+    ended = whole.until(job, lambda status: status.phase.over, "its end")
+    assert ended.phase == "stopped" and job.read()["status"]["phase"] == "Stopped"
+    assert whole.pods("worker") == [] and whole.pods("server") == []
