@@ -79,7 +79,7 @@ class CheckpointRules:
     """Seconds between two copies to `url`."""
     mirror: bool = False
     """Whether each server's files are also kept by another server, so that the loss of a host is not that of its
-    files."""
+    files. Where servers have disks of their own and there is no `url`, they are so anyway."""
     resume: str = ""
     """Folder or URL of the checkpoints of another run that this one goes on from."""
     resume_number: int = 0
@@ -92,6 +92,12 @@ class CheckpointRules:
             raise errors.BadInput("checkpoints: wanted seconds, 0 or more between two and more than 0 between uploads")
         if self.keep < 1:
             raise errors.BadInput(f"checkpoints: keep is {self.keep}; wanted 1 or more")
+
+    def mirrors(self, node: str) -> bool:
+        """Whether another keeps the files of a server that is on this machine with a disk of its own; empty: it sees
+        the job's folder.
+        """
+        return self.mirror or bool(node and not self.url)
 
     @property
     def on(self) -> bool:

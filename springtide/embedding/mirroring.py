@@ -27,9 +27,13 @@ CONNECT_S = 5.0
 class Mirror:
     """A server's own files, kept a second time by its buddy."""
 
-    def __init__(self, folder: pathlib.Path, home: str, life: str, secret: bytes, *, certificates: str = "") -> None:
+    def __init__(
+        self, folder: pathlib.Path, home: str, life: str, secret: bytes, *, certificates: str = "", asked: bool = True
+    ) -> None:  # fmt: skip
         self.home = home
         """Its folder, in the job's folder."""
+        self.asked = asked
+        """Whether the lack of a buddy is worth a word."""
         self._own, self._life, self._secret, self._certificates = folder / home, life, secret, certificates
 
     def copy(

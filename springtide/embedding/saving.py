@@ -5,8 +5,10 @@ In: orders, for which a thread of its own asks the master. Out: a file in the jo
 the GIL; between two slots the thread rests, so that training has the processors. Next: `master.saving`.
 """
 
+import contextlib
 import logging
 import pathlib
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -102,7 +104,7 @@ class Saver:
             why = f"{where}: {error.strerror or error}"
             return messages.Saved(order.term, order.number, error=why, part=order.part)
         unmirrored = ""
-        if self._mirror is not None:
+        if self._mirror is not None and (order.buddy is not None or self._mirror.asked):
             written, unmirrored = self._mirror.copy(written, order.buddy, order.base, pace)
         seconds, cpu_s = time.monotonic() - began, time.thread_time() - cpu
         log.info("checkpoint %d: %d slots, %d bytes in %.2f s", order.number, len(written.pieces), file.size, seconds)
@@ -111,6 +113,13 @@ class Saver:
             order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s, part=order.part,
             unmirrored=unmirrored,
         )  # fmt: skip
+
+    def tidy(self, pulse: messages.Pulse) -> None:
+        """The job is over; what nobody needs any more leaves this machine's disk."""
+        if self._node and pulse.tidy:
+            shutil.rmtree(self._folder / self._home, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()  # unless another server is here too
 
     def _write(self, order: messages.Save, file: SegmentWriter, pace: "Pace") -> None:
         """All slots that are ours, those that come to us meanwhile too."""
@@ -201,6 +210,7 @@ def start(
             while not over.is_set():
                 order = ask(messages.SaveRequest(term, number, part, takes_copies_at, node))
                 if isinstance(order, messages.Pulse):  # the job is over
+                    saver.tidy(order)
                     return
                 if isinstance(order, messages.Save):
                     term, number, part = order.term, order.number, order.part

@@ -26,6 +26,7 @@ from springtide.telemetry import logs
 from springtide.telemetry.own_usage import OwnUsage
 
 log = logging.getLogger(__name__)
+TIDY_S = 1.0  # at the end, to leave the disk as it was
 
 
 def main() -> int:
@@ -83,15 +84,17 @@ def saves(
     life, secret, tls = f"{settings.member}.{settings.incarnation}", config.job_secret(settings), settings.tls
     disk = disks.found(welcome.checkpoints, welcome.mark, scratch=settings.scratch, node=settings.node)
     mirror, takes_at = None, ""
-    if welcome.mirror:
-        mirror = mirroring.Mirror(disk.folder, settings.member, life, secret, certificates=tls)
+    if welcome.mirror or disk.node:
+        asked = welcome.mirror
+        mirror = mirroring.Mirror(disk.folder, settings.member, life, secret, certificates=tls, asked=asked)
     saver = saving.Saver(role, disk.folder, life, node=disk.node, mirror=mirror)
     with contextlib.ExitStack() as stack:
-        if mirror or disk.node:
+        if mirror is not None:
             own, host = disk.folder / settings.member, channel.own_host(settings, link)
             takes_at = stack.enter_context(mirroring.Taking(own, secret, host, certificates=tls)).address
-        saving.start(saver, link.ask, over, takes_at, disk.node)
+        thread = saving.start(saver, link.ask, over, takes_at, disk.node)
         if disk.node:
+            stack.callback(thread.join, TIDY_S)
             log.info("%s is not seen from here: this part of checkpoints is in %s", welcome.checkpoints, disk.folder)
             copying.start(disk.folder, link.ask, over)
         scattered = Scattered(welcome.checkpoints, disk.folder, link.ask, secret, certificates=tls)

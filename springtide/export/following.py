@@ -37,14 +37,19 @@ def outdated(cards: Sequence[Card]) -> list[int]:
 class Following:
     """Exports of one job at one URL. Whoever follows next goes on with what is there."""
 
-    def __init__(self, place: Place, url: str, *, format: Format = "safetensors") -> None:
-        self._place, self._url, self._format = place, url, format
+    def __init__(
+        self, place: Place, url: str, *, format: Format = "safetensors", copies: Place | None = None
+    ) -> None:  # fmt: skip
+        """`copies`: where else its checkpoints lie. Of those on disks of servers only the copies can be read here."""
+        self._place, self._url, self._format, self._copies = place, url, format, copies
         self._last: Model | None = None
 
     def once(self, progress: Callable[[int], None] = lambda slot: None) -> Card | None:
         """Export the newest checkpoint; None when there is none, or it is exported already."""
-        found = reader.latest(self._place, ())
+        found = self._newest()
         if found.manifest is None:
+            if found.troubles:
+                raise errors.BadInput("; ".join(found.troubles))
             return None
         manifest, cards = found.manifest, [files.read_card(self._url, one) for one in files.numbers(self._url)[::-1]]
         for card in cards[-1:]:
@@ -56,7 +61,7 @@ class Following:
             if card.number == manifest.number:
                 return None
         since = builds_on(cards)
-        model = collect(self._place, manifest, progress)
+        model = collect(found.place, manifest, progress)
         base = None if since is None else self._base(since, model)
         deltas = {name: delta.between(base.tables[name], model.tables[name]) for name in model.tables} if base else None
         card = files.write(self._url, model, format=self._format, deltas=deltas, since=since if base else None)
@@ -64,6 +69,11 @@ class Following:
         for number in outdated([*cards, card]):
             files.remove(self._url, number)
         return card
+
+    def _newest(self) -> reader.Found:
+        """The newest that can be read, wherever it is."""
+        found = [reader.latest(place, ()) for place in (self._place, self._copies) if place is not None]
+        return max(found, key=lambda one: one.manifest.number if one.manifest is not None else -1)
 
     def _base(self, since: int, model: Model) -> Model | None:
         """The model of an earlier export, if it has the same tables; it may have been made by someone else."""

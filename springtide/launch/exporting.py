@@ -19,13 +19,15 @@ LAST_S = 120.0  # for the last export, after the job has ended
 
 
 def follow(
-    where: str, url: str, *, every_s: float, format: str = "safetensors", ended: threading.Event | None = None
+    where: str, url: str, *, every_s: float, format: str = "safetensors", ended: threading.Event | None = None,
+    copies: str = "",
 ) -> int:  # fmt: skip
     """Export what is newest every so often, until told to end by a signal or the event; then once more."""
     from springtide.export import files
     from springtide.export.following import Following
 
-    following = Following(place_of(where), url, format=files.format_named(format))
+    also = place_of(copies) if copies else None
+    following = Following(place_of(where), url, format=files.format_named(format), copies=also)
     ended = ended or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -52,7 +54,7 @@ class Exporter:
     def __init__(self, files: logs.RunFiles, rules: CheckpointRules, url: str, *, every_s: float) -> None:
         self._log, self._stopping = files.logs / "exports.log", False
         where = f"{rules.folder}/{files.root.name}" if rules.folder else str(files.checkpoints)
-        self._command = [sys.executable, "-m", "springtide.launch.exporting", where, url, f"{every_s:g}"]
+        self._command = [sys.executable, "-m", "springtide.launch.exporting", where, url, f"{every_s:g}", rules.url]
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -85,8 +87,8 @@ class Exporter:
 
 
 def main() -> int:
-    """The process: WHERE URL SECONDS. Standard input is a pipe that the job's agent holds: it ends when that does."""
-    where, url, every = sys.argv[1:]
+    """The process: WHERE URL SECONDS COPIES. Standard input is a pipe that the job's agent holds: it ends with that."""
+    where, url, every, copies = sys.argv[1:]
     ended = threading.Event()
 
     def watch() -> None:
@@ -94,7 +96,7 @@ def main() -> int:
         ended.set()
 
     threading.Thread(target=watch, name="springtide-exporter", daemon=True).start()
-    return follow(where, url, every_s=float(every), ended=ended)
+    return follow(where, url, every_s=float(every), ended=ended, copies=copies)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class Buddies:
     """What servers have said, by life: what an earlier life of one said does not count."""
 
     def __init__(self, rules: CheckpointRules) -> None:
-        self._on = rules.mirror
+        self._rules = rules
         self._said: dict[str, messages.SaveRequest] = {}
         self.must_all_speak = rules.mirror
         """Whether a checkpoint should begin only when every server has: another master may have given numbers away."""
@@ -30,7 +30,7 @@ class Buddies:
 
     def known(self, lives: Mapping[int, str]) -> bool:
         """Whether all have spoken that must have."""
-        return not self.must_all_speak or self.spoken(lives)
+        return not (self.must_all_speak or self.nodes(lives)) or self.spoken(lives)
 
     def spoken(self, lives: Mapping[int, str]) -> bool:
         """Whether all have."""
@@ -58,7 +58,7 @@ class Buddies:
             files = [name for manifest in kept for file in manifest.files for name in (file.name, file.mirror)]
             needed = {bare(name) for name in files if folder_of(name) == str(role)}
             order = msgspec.structs.replace(order, needed=tuple(sorted(needed)))
-        if not self._on:
+        if not self._rules.mirrors(own.node if own is not None else ""):
             return order
         known = {rank: self._said[life] for rank, life in lives.items() if life in self._said}
         rank = buddy_of(role.rank, {rank: said.node for rank, said in known.items() if said.takes_copies_at})

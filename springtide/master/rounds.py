@@ -24,7 +24,7 @@ from springtide.master.buddies import Buddies, server_of
 from springtide.master.copying import Copying
 from springtide.master.doors import Doors
 from springtide.master.saving import Saving
-from springtide.master.storing import Storing, cost_of_a_host
+from springtide.master.storing import ALONE, Storing, cost_of_a_host
 from springtide.master.uploading import Uploading
 from springtide.rpc import messages
 from springtide.rpc.feeding import PACKAGE_KEY
@@ -63,7 +63,7 @@ class Rounds:
     @property
     def trouble(self) -> str:
         """Why the newest one is not complete, or not copied; empty: all is well."""
-        alone = self._cost if not self.saving.rules.url and not self.saving.rules.mirror else ""
+        alone = self._cost if ALONE in self._cost else ""
         troubles = (self.saving.trouble, self.saving.unmirrored, self.uploading.trouble, alone)
         return "; ".join(filter(None, troubles))
 
@@ -166,7 +166,10 @@ class Rounds:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_S):
                 await self._doors.changed.until(lambda: state.phase.over or order() is not None)
-        return messages.Pulse(stop=True) if state.phase.over else order() or messages.Wait()
+        if state.phase.over:
+            elsewhere = saving.last is not None and self.uploading.done >= saving.last.number
+            return messages.Pulse(stop=True, tidy=elsewhere)
+        return order() or messages.Wait()
 
     def heard(self, role: Role, incarnation: int, said: messages.Saved) -> None:
         """A server has written its part, or could not."""
@@ -212,7 +215,7 @@ class Rounds:
             bytes=manifest.bytes_written, seconds=round(manifest.completed_at - manifest.begun_at, 3),
             cpu_s=round(now.cpu_s, 4), samples=manifest.samples, begun_at=manifest.begun_at,
             where=str(self.saving.folder),
-            **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror else {}),
+            **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror or manifest.mirrored else {}),
         )  # fmt: skip
         self._doors.changed.turn()
         self.look()

@@ -19,6 +19,8 @@ from springtide.master.buddies import Buddies
 from springtide.master.copying import Copying
 from springtide.rpc import messages
 
+ALONE = "with no copy elsewhere"
+
 
 class Storing:
     """Of one desk. `lives` are the servers that live now, or soon."""
@@ -59,7 +61,7 @@ def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: in
     if not nodes:
         return ""
     who = f"{len(nodes)} of {servers} servers do not see the job's folder, and keep checkpoints on their own disks"
-    mirror = rules.mirror and servers > 1
+    mirror = all(map(rules.mirrors, nodes.values())) and servers > 1
     together = mirror and len(set(nodes.values())) < 2 and len(nodes) == servers
     copies = [
         *(["from the copies of another server"] if mirror and not together else []),
@@ -69,7 +71,7 @@ def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: in
     if copies:
         return f"{who}{same}; after the loss of a disk the job goes on {', else '.join(copies)}"
     return (
-        f"{who}{same}, with no copy elsewhere: a server that is lost comes back from its own disk only, and with that "
-        "disk (a machine, a pod) the job would be lost. Give a checkpoint URL, a mirror "
-        "(two servers or more), or a folder that all see"
+        f"{who}{same}, {ALONE}: a server that is lost comes back from its own disk only, and with that "
+        "disk (a machine, a pod) the job would be lost. Give a checkpoint URL, or two servers or more on different "
+        "machines, or a folder that all see"
     )

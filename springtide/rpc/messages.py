@@ -231,6 +231,8 @@ class Pulse(Message, frozen=True):
     """Finish the batch in hand, then stop."""
     stop: bool = False
     """The job is over: a server may go."""
+    tidy: bool = False
+    """And the last checkpoint is elsewhere: what is on the server's own disk can go too."""
     fenced: bool = False
     """The master has given up this incarnation and its leases are with others: leave, nothing you say counts."""
     revoked: tuple[LeaseKey, ...] = ()

@@ -48,7 +48,7 @@ def wait_back(job, role, before):
 
 @pytest.mark.timeout(240)
 def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_over_the_network(tmp_path):
-    ids, hosts, cluster = begin(tmp_path, SEED, batches=180, mirror=True)
+    ids, hosts, cluster = begin(tmp_path, SEED, batches=180)
     with cluster as job:
         job.until(lambda status: status.checkpoint >= 2)
         before = len(ready(job, "server-1"))
@@ -94,17 +94,17 @@ def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_go
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_with_no_copy_anywhere_a_process_comes_back_from_its_disk_and_a_lost_host_ends_the_job_clearly(tmp_path):
-    _, hosts, cluster = begin(tmp_path, SEED, batches=2000)
+    _, hosts, cluster = begin(tmp_path, SEED, batches=2000, servers=1)
     with cluster as job:
         job.until(lambda status: status.checkpoint >= 2)
         assert "the job would be lost" in job.status.checkpoint_trouble
-        before = len(ready(job, "server-1"))
-        job.kill("server-1")
-        wait_back(job, "server-1", before)
-        assert ready(job, "server-1")[-1]["checkpoint"] and job.status.phase is Phase.RUNNING
+        before = len(ready(job, "server-0"))
+        job.kill("server-0")
+        wait_back(job, "server-0", before)
+        assert ready(job, "server-0")[-1]["checkpoint"] and job.status.phase is Phase.RUNNING
         saved = job.status.checkpoint
         job.until(lambda status: status.checkpoint > saved)
-        hosts.lose(job, "server-1")
+        hosts.lose(job, "server-0")
         status = job.wait()
     assert status.phase is Phase.FAILED and "a mirror, or a checkpoint URL" in status.why, status
 

@@ -76,3 +76,16 @@ def test_an_export_that_is_removed_leaves_no_card(tmp_path):
     assert Following(Folder(tmp_path / "checkpoints"), url).once() is not None
     files.remove(url, 1)
     assert files.numbers(url) == [] and not list((tmp_path / "exports").iterdir())
+
+
+def test_of_checkpoints_on_disks_of_servers_the_copies_are_exported(tmp_path):
+    store, url = stores.store(), str(tmp_path / "exports")
+    stores.train(store, range(20))
+    for number, place in ((4, "copies"), (6, "checkpoints")):
+        outlined(tmp_path / place, store, OUTLINE, number)
+    for segments in (tmp_path / "checkpoints").glob("*.seg"):
+        segments.unlink()
+    with pytest.raises(errors.BadInput, match="checkpoint 6"):
+        Following(Folder(tmp_path / "checkpoints"), url).once()
+    made = Following(Folder(tmp_path / "checkpoints"), url, copies=Folder(tmp_path / "copies")).once()
+    assert made.number == 4

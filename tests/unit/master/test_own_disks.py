@@ -181,7 +181,8 @@ def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_ba
     ("rules", "nodes", "said"),
     [
         ({}, {}, ""),
-        ({}, {"server-0": "a", "server-1": "b"}, "the job would be lost"),
+        ({}, {"server-0": "a", "server-1": "a"}, "the job would be lost"),
+        ({}, {"server-0": "a", "server-1": "b"}, "from the copies of another server"),
         ({"mirror": True}, {"server-0": "a", "server-1": "b"}, "from the copies of another server"),
         ({"mirror": True}, {"server-0": "a", "server-1": "a"}, "all on one machine"),
         ({"url": "s3://b"}, {"server-0": "a"}, "from s3://b, at most 600 s back"),
@@ -200,6 +201,22 @@ def test_it_is_said_in_the_story_once_all_have_spoken(tmp_path):
         await save(job)
         job.tick()
         assert [event["nodes"] for event in story(job, "disks")] == [{"server-0": "n0", "server-1": "n1"}]
-        assert "the job would be lost" in job.master.status().checkpoint_trouble
+        assert "the copies of another server" in story(job, "disks")[0]["why"]
+        assert not job.master.status().checkpoint_trouble
 
     with_job(test, tmp_path)
+
+
+@pytest.mark.parametrize("url", [False, True])
+def test_without_a_mirror_and_a_url_servers_on_other_machines_keep_copies_by_themselves(tmp_path, url):
+    async def test(job):
+        apart(job, tmp_path)
+        await job.train()
+        asking = [asyncio.create_task(speak(job, rank)) for rank in (0, 1)]
+        await asyncio.sleep(0)
+        job.tick()
+        orders = await asyncio.gather(*asking)
+        both = [("server-1", "host:1", "n1"), ("server-0", "host:0", "n0")]
+        assert [order.buddy for order in orders] == ([None, None] if url else both)
+
+    with_job(test, tmp_path, rules=stored(tmp_path) if url else RULES)
