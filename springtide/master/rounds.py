@@ -117,7 +117,7 @@ class Rounds:
         if not saving.rules.on:
             return
         lives = self._check_lives()
-        self._tell_cost(lives)
+        self._tell_cost()
         self._copying.look({server_of(life) for life in lives.values()})
         final = record.state.saving_last and saving.round is None and saving.covers(record)
         waits = record.book.waits_to_end and saving.unsure and saving.covers(record)
@@ -258,8 +258,9 @@ class Rounds:
             self._doors.changed.turn()
         self.look()
 
-    def _tell_cost(self, lives: Mapping[int, str]) -> None:
+    def _tell_cost(self) -> None:
         """Once all servers have said whether they see the folder: what the loss of a host would mean."""
+        lives = self._coming()
         nodes = self.buddies.nodes(lives)
         cost = cost_of_a_host(self.saving.rules, nodes, len(lives)) if self.buddies.spoken(lives) else self._cost
         if cost != self._cost:
