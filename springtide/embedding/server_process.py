@@ -51,7 +51,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
     link = channel.for_member(settings, secret)
     try:
         rank = rank_of(settings.member)
-        hello = messages.JoinServer(rank, os.getpid(), settings.incarnation)
+        hello = messages.JoinServer(rank, os.getpid(), settings.incarnation, birth=channel.BIRTH)
         welcome = link.ask(hello)
         assert isinstance(welcome, messages.ServerWelcome)
         link.introduce(msgspec.structs.replace(hello, welcomed=True))

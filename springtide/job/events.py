@@ -19,6 +19,8 @@ class Joined:
     role: Role
     incarnation: int = 0
     pid: int = 0
+    birth: int = 0
+    """Drawn by that process when it began."""
 
 
 @dataclass(frozen=True, slots=True)

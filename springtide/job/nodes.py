@@ -79,6 +79,8 @@ class Node:
     state: NodeState = NodeState.EXPECTED
     incarnation: int = 0
     pid: int = 0
+    birth: int = 0
+    """Drawn by the process that called in: in containers all have the same process id."""
     since: float = 0.0
     """When the present life began: failures of a worker that has lived long are forgotten."""
     heard_at: float = 0.0

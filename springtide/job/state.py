@@ -207,9 +207,9 @@ class JobState:
             raise errors.BadInput(f"{event.role} says it is incarnation {event.incarnation}; wanted {node.incarnation}")
         if node.state is NodeState.EXPECTED:
             node.move(NodeState.JOINED, at=at, why="called in")
-            node.pid = event.pid
+            node.pid, node.birth = event.pid, event.birth
             self.run_if_ready(at)
-        elif node.pid != event.pid:
+        elif (node.pid, node.birth) != (event.pid, event.birth):
             raise errors.BadInput(f"a second {node.role} wants to join; the first is {node.state}")
         node.heard_at = at
         return []

@@ -67,7 +67,7 @@ class Joining:
 
     def _join(self, peer: Peer, role: Role, request: messages.Join) -> None:
         new = self._record.state.node(role).state is NodeState.EXPECTED
-        self._doors.happen(events.Joined(role, request.incarnation, request.pid))
+        self._doors.happen(events.Joined(role, request.incarnation, request.pid, request.birth))
         peer.role, peer.incarnation = role, request.incarnation
         kind = "joined" if new else "reconnected"
         self._doors.tell(kind, role=str(role), pid=request.pid, incarnation=request.incarnation)

@@ -69,7 +69,7 @@ def serve(settings: config.Settings, leaving: Leaving) -> None:
     rank = rank_of(settings.member)
     link = channel.for_member(settings, secret)
     try:
-        hello = messages.JoinDataWorker(rank, os.getpid(), settings.incarnation)
+        hello = messages.JoinDataWorker(rank, os.getpid(), settings.incarnation, channel.BIRTH)
         welcome = link.ask(hello)
         assert isinstance(welcome, messages.DataWorkerWelcome)
         link.introduce(hello)

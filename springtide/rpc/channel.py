@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import pathlib
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -19,6 +20,8 @@ from springtide.rpc import messages, whereabouts
 from springtide.rpc.reunion import Look, Reunion
 
 log = logging.getLogger(__name__)
+BIRTH = secrets.randbits(62)
+"""Of this process: tells it from another of the same name and process id, such as its container started again."""
 T = TypeVar("T")
 
 

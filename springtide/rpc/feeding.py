@@ -15,6 +15,8 @@ class JoinDataWorker(Message, frozen=True):
     rank: int
     pid: int
     incarnation: int = 0
+    birth: int = 0
+    """Drawn when its process began."""
 
 
 class DataWorkerWelcome(Message, frozen=True):

@@ -83,6 +83,8 @@ class JoinServer(Message, frozen=True):
     incarnation: int = 0
     welcomed: bool = False
     """It was told its slots already, by this master or the one before."""
+    birth: int = 0
+    """Drawn when its process began: a container that is started again in its place has the same process id."""
 
 
 class ServerReady(Message, frozen=True):
@@ -108,6 +110,8 @@ class JoinWorker(Message, frozen=True):
     rank: int
     pid: int
     incarnation: int = 0
+    birth: int = 0
+    """As in `JoinServer`."""
 
 
 class JoinAgent(Message, frozen=True):

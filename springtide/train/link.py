@@ -211,7 +211,7 @@ class MasterLink:
     def join(self) -> Welcome:
         """Enter the job; see `Link.join`."""
         if self._welcome is None:
-            hello = messages.JoinWorker(self._rank, os.getpid(), self._incarnation)
+            hello = messages.JoinWorker(self._rank, os.getpid(), self._incarnation, channel.BIRTH)
             welcome = self._channel.ask(hello)
             assert isinstance(welcome, Welcome)
             self._channel.introduce(hello)

@@ -351,6 +351,8 @@ def test_a_second_process_of_the_same_name_is_turned_away():
     state.handle(events.Joined(WORKERS[0]), at=2)  # the same one over a new connection
     with pytest.raises(errors.BadInput, match="a second worker-0 wants to join; the first is joined"):
         state.handle(events.Joined(WORKERS[0], pid=8), at=2)
+    with pytest.raises(errors.BadInput, match="a second worker-0"):
+        state.handle(events.Joined(WORKERS[0], birth=5), at=2)  # a container that was started again in its place
     with pytest.raises(errors.BadInput, match="says it is incarnation 5; wanted 0"):
         state.handle(events.Joined(WORKERS[0], 5), at=2)
     with pytest.raises(errors.BadInput, match="worker-9 is not part of job job, which has 2 servers and 2 workers"):
