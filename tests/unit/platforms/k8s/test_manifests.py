@@ -3,6 +3,7 @@ import base64
 import pytest
 
 from springtide.platforms.k8s import installing, kinds, manifests, objects, rights
+from tests.architecture import sources
 from tests.unit.platforms.k8s import making
 
 PLAN = manifests.Plan(image="springtide:1")
@@ -45,6 +46,13 @@ def test_the_operator_reads_no_secret():
 
 def test_every_right_has_its_reason():
     assert all(each.why for each in (*rights.OPERATOR, *rights.EDIT, *rights.VIEW))
+
+
+def test_the_page_for_those_who_run_clusters_has_every_right():
+    page = (sources.ROOT / "docs" / "design" / "kubernetes.md").read_text()
+    for each in rights.OPERATOR:
+        group = f" ({each.group})" if each.group else ""
+        assert f"| `{each.resource}`{group} | {', '.join(each.verbs)} | {each.why} |" in page
 
 
 def test_in_one_namespace_it_has_no_rights_beyond():
