@@ -5,12 +5,14 @@ In: an address, or none for the cluster of this machine. Out: `Capacity`-like fi
 
 import contextlib
 import logging
+import socket
 from collections.abc import Mapping
 from typing import Any
 
 from springtide import errors
 from springtide.domain.cluster import Life
 from springtide.platforms.ray_cluster import order
+from springtide.rpc import addresses
 
 try:
     import ray
@@ -18,6 +20,7 @@ try:
 except ImportError as error:
     raise errors.MissingExtra("the Ray platform", "ray") from error
 
+KNOCK_S = 10.0
 EXCLUDES = [".git", ".venv", "venv", ".springtide", "__pycache__", "*.pyc", "build", ".mypy_cache", ".pytest_cache"]
 """Of the working directory: never shipped."""
 
@@ -27,20 +30,24 @@ def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> 
     if ray.is_initialized():
         return False
     try:
+        knock(address)
         ray.init(
             address=address or "auto", namespace=order.NAMESPACE, runtime_env=dict(runtime_env or {}),
             log_to_driver=False, logging_level=logging.ERROR, configure_logging=True,
         )  # fmt: skip
-    except ConnectionError as error:
+    except OSError as error:  # ConnectionError too
         raise unreachable(address, error) from None
-    except (ValueError, RuntimeError, OSError, exceptions.RayError) as error:
+    except (ValueError, RuntimeError, exceptions.RayError) as error:
         raise explained(address, error) from None
     return True
 
 
-def disconnect() -> None:
-    """End the connection that `connect` made."""
-    ray.shutdown()
+def knock(address: str) -> None:
+    """See whether anyone listens there: Ray itself would try for minutes, and then end the process."""
+    where = address.removeprefix("ray://")
+    if ":" in where:
+        host, port = addresses.parse(where)
+        socket.create_connection((host, port), timeout=KNOCK_S).close()
 
 
 def unreachable(address: str, error: Exception) -> errors.UserError:
@@ -48,7 +55,7 @@ def unreachable(address: str, error: Exception) -> errors.UserError:
     if not address:
         return errors.BadInput(
             "no Ray cluster on this machine: start one with `ray start --head`, or give its address with "
-            "--where address=HOST:PORT (on one of its nodes) or ray://HOST:10001 (from outside)"
+            "--address HOST:6379 (on one of its nodes) or --address ray://HOST:10001 (from outside)"
         )
     said = str(error).strip().splitlines()
     return errors.BadInput(

@@ -134,6 +134,7 @@ class RayPlatform:
         if started is None:  # the steward before died when it had made the actor, and told it nothing
             return deaths.ended(held.life, 0, signal="SIGKILL")
         held.started = started
+        self._files.log_of(held.life.role).touch()
         log.info("%s runs on %s (node %s)", held.life, started.host, started.node[:8])
         return None
 

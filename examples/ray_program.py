@@ -1,0 +1,21 @@
+"""Springtide inside a Ray program: python examples/ray_program.py (needs springtide[ray])
+
+Ray starts on this machine unless a cluster runs; the script beside this file trains on it, on one worker and one
+server, and the program goes on with what came of it.
+"""
+
+import pathlib
+
+import ray
+
+import springtide.ray
+from springtide.domain.elastic_job import RoleWish
+
+ray.init(log_to_driver=False)
+status = springtide.ray.run(
+    pathlib.Path(__file__).with_name("01_first_loop.py"),
+    name="first-loop",
+    workers=RoleWish(count=1),
+    servers=RoleWish(count=1),
+)
+print(f"{status.phase}: {status.samples} samples, {status.why}")
