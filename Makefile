@@ -8,12 +8,13 @@ EXTRAS := dev parquet export bench sim kafka tls k8s
 COMPILE := cmake ninja nanobind
 
 .DEFAULT_GOAL := help
-.PHONY: help env native native-tests demo test check format docs bench soak setup-extra setup-forecast sanitize clean
+.PHONY: help env native native-tests demo test test-k8s check format docs bench soak setup-extra setup-forecast sanitize clean
 
 help:
 	@echo "make env          .venv with everything, the native core built in place"
 	@echo "make demo         train WideDeep on a generated click log; add a server, kill three processes midway"
 	@echo "make test         all tests that need nothing but this clone, a compiler and PyPI"
+	@echo "make test-k8s     the Kubernetes tests alone; KUBECONFIG=FILE runs them against a real API server"
 	@echo "make check        format, lint, types, import contracts"
 	@echo "make format       rewrite the sources as 'make check' wants them"
 	@echo "make docs         run the runnable blocks of README and docs/"
@@ -69,6 +70,11 @@ format: env
 	$(BIN)/python tools/settings_page.py
 	$(BIN)/python tools/helm_chart.py
 	$(BIN)/clang-format -i cpp/*.h cpp/*.cpp cpp/bindings/*.h cpp/bindings/*.cpp
+
+# Only a KUBECONFIG given on the command line counts: nobody's cluster is used because a shell happens to know it.
+test-k8s: env
+	@SPRINGTIDE_TEST_KUBECONFIG="$(if $(filter command line,$(origin KUBECONFIG)),$(abspath $(KUBECONFIG)))" \
+		$(BIN)/python -m pytest tests/platforms/k8s $(ARGS)
 
 docs: env
 	@$(BIN)/python -m pytest tests/process/test_docs.py

@@ -32,7 +32,7 @@ def apply(target: Json, wish: Json, manager: str, *, force: bool, at: str, key_o
     taken = {path.removeprefix(".") for _, path in conflicts}
     result = copy.deepcopy(target)
     kept_by_others = set[Path]().union(*(paths for other, paths in owned.items() if other != manager))
-    for path in sorted(owned.get(manager, set()) - wanted - kept_by_others, key=len, reverse=True):
+    for path in sorted(_given_up(owned.get(manager, set()) - wanted, wanted | kept_by_others), key=len, reverse=True):
         _drop(result, path, key_of)
     result = {**_merge(result, wish, "", key_of)}
     owned = {other: {path for path in paths if ".".join(path) not in taken} for other, paths in owned.items()}
@@ -50,6 +50,18 @@ def apply(target: Json, wish: Json, manager: str, *, force: bool, at: str, key_o
         if paths
     ]
     return result
+
+
+def _given_up(paths: set[Path], kept: set[Path]) -> set[Path]:
+    """What must go: leaves that nobody wants, and whole items of lists of which nobody wants anything."""
+    found = set()
+    for path in paths - kept:
+        for length in range(1, len(path)):
+            if "=" in path[length - 1] and not any(each[:length] == path[:length] for each in kept):
+                path = path[:length]
+                break
+        found.add(path)
+    return found
 
 
 def _leaves(value: Any, key_of: dict[str, str], path: Path = ()) -> Iterator[Path]:

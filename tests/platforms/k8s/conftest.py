@@ -5,6 +5,7 @@ namespace of its own, which goes with it, and definitions of kinds are removed o
 """
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import secrets
@@ -16,7 +17,15 @@ import pytest
 
 from springtide import errors
 from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import NAMESPACES
+from springtide.platforms.k8s.kinds import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    DEFINITIONS,
+    NAMESPACES,
+    NODES,
+    PRIORITY_CLASSES,
+    Kind,
+)
 from springtide.testing.kubernetes.server import ApiServer
 
 Result = TypeVar("Result")
@@ -40,9 +49,34 @@ class Cluster:
         return asyncio.run(within())
 
 
-@pytest.fixture
-def real_kubeconfig() -> str:
-    return os.environ.get("SPRINGTIDE_TEST_KUBECONFIG", "")
+OF_THE_CLUSTER = (DEFINITIONS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, PRIORITY_CLASSES, NODES)
+
+
+@pytest.fixture(scope="session")
+def real_kubeconfig() -> Iterator[str]:
+    """A real cluster is left as it was found: what was made of it outside of namespaces goes, and nothing else."""
+    path = os.environ.get("SPRINGTIDE_TEST_KUBECONFIG", "")
+    before = asyncio.run(_of_ours(path)) if path else set()
+    yield path
+    if path:
+        asyncio.run(_remove_all(path, asyncio.run(_of_ours(path)) - before))
+
+
+async def _of_ours(path: str) -> set[tuple[Kind, str]]:
+    async with Client.open(path) as client:
+        return {
+            (kind, item["metadata"]["name"])
+            for kind in OF_THE_CLUSTER
+            for item in (await client.list(kind)).items
+            if "springtide" in item["metadata"]["name"]
+        }
+
+
+async def _remove_all(path: str, made: set[tuple[Kind, str]]) -> None:
+    async with Client.open(path) as client:
+        for kind, name in made:
+            with contextlib.suppress(errors.NotFound):
+                await client.delete(kind, name)
 
 
 @pytest.fixture

@@ -27,11 +27,15 @@ def working(cluster: Cluster, folder: pathlib.Path, work: Callable[[Client], Awa
     cluster.run(within)
 
 
+async def is_pending(client: Client) -> bool:
+    return bool((await status_of(client)).get("phase") == "Pending")
+
+
 def test_a_job_gets_a_master_then_pods_as_it_plans_them(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         await submit(client)
         await until(lambda: has(client, "ctr-master"))
-        assert (await status_of(client))["phase"] == "Pending"
+        await until(lambda: is_pending(client))
         await mark(client, "ctr-master", "Running")
         await until(lambda: condition(client, "MasterRunning", "True"))
 

@@ -50,7 +50,7 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
     whole.until(
         job, lambda status: status.term > 1 < status.relaunches and 1 == status.workers_alive == status.servers_alive
     )
-    assert "hurt-server-0-1" in whole.pods("server")
+    whole.until(job, lambda _: "hurt-server-0-1" in whole.pods("server"))
 
     job.ask(messages.Scale(workers=2, why="asked by a test"))
     whole.hurry("hurt")
