@@ -1,0 +1,181 @@
+"""Where `bench platforms` runs its job on Kubernetes: an API server, the operator and nodes of this machine, and pods.
+
+In: `bench.platforms` makes one for each run. Out: `platform_job.Side`. The job is submitted as a user would, with what
+a user gets by default: mutual TLS between all roles, and no memory that pods could share. Its status is asked of the
+master itself: that in the cluster is written every two seconds only.
+"""
+
+import asyncio
+import base64
+import contextlib
+import pathlib
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+
+from springtide import errors
+from springtide.domain.cluster import RoleKind
+from springtide.domain.elastic_job import ElasticJob, Keeping, Patience, RoleWish
+from springtide.domain.platform_wishes import KubernetesWish, RunVolume
+from springtide.platforms import asking, credentials
+from springtide.platforms.k8s import installing, manifests, names, reach, submitting
+from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.kinds import NAMESPACES, PODS, SECRETS, Object
+from springtide.platforms.k8s.operator import running
+from springtide.platforms.k8s.pods import Site
+from springtide.platforms.run_plan import RunPlan
+from springtide.rpc import messages
+from springtide.testing.kubernetes.kubelet import LocalKubelet
+from springtide.testing.kubernetes.server import ApiServer
+
+SPACE = "measured"
+GIB = 1 << 30
+NODES = {f"node-{number}": (8.0, 16 * GIB) for number in range(3)}
+LINES = 1000
+ANSWER_S = 5.0
+
+
+class Pods:
+    """A cluster of its own: three nodes, all of them this machine."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._stack = contextlib.ExitStack()
+        self._folder = pathlib.Path(self._stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        for each in (folder, self._folder):
+            each.chmod(0o755)  # pods are nobody in particular
+        self._job: reach.KubernetesReach | None = None
+        self._address, self._secret, self._certificates = "", b"", ""
+        try:
+            server = self._stack.enter_context(ApiServer(self._folder / "api"))
+            self._where = {"kubeconfig": str(server.kubeconfig), "namespace": SPACE}
+            reach.run(self._where, install)
+            self._kubelet = self._stack.enter_context(
+                LocalKubelet(server.kubeconfig, self._folder / "kubelet", nodes=NODES)
+            )
+            self._stack.enter_context(operating(str(server.kubeconfig)))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    @property
+    def job(self) -> reach.KubernetesReach:
+        """The one that runs."""
+        assert self._job is not None
+        return self._job
+
+    def submit(self, plan: RunPlan) -> None:
+        """Hand it to the cluster, with its code."""
+        spec, script = plan.spec, pathlib.Path(plan.script)
+        code = self._folder / "code"
+        code.mkdir()
+        (code / script.name).write_text(script.read_text())
+        job = ElasticJob(
+            name=spec.name, script=script.name, arguments=plan.arguments, workers=RoleWish(count=spec.workers),
+            servers=RoleWish(count=spec.servers), data_workers="off", relaunches=spec.relaunches,
+            checkpoints=Keeping(every_s=spec.checkpoints.every_s), environment={"OMP_NUM_THREADS": "1"},
+            patience=Patience(heartbeat_s=spec.heartbeat_s, grace_s=plan.grace_s),
+            kubernetes=KubernetesWish(run_volume=RunVolume(size="1Gi", shared=True), grace_s=5),
+        )  # fmt: skip
+        submitting.submit(job, code, self._where)
+        self._job = reach.open_job(spec.name, self._where)
+
+    def status(self) -> messages.JobStatus:
+        """From its master; what the cluster says where that is not there yet, or any more."""
+        if not self._address:
+            self._find()
+        if self._address:
+            with contextlib.suppress(errors.MasterUnreachable):
+                asked = asking.ask_at(
+                    self._address, self._secret, messages.StatusRequest(), within_s=ANSWER_S,
+                    certificates=self._certificates,
+                )  # fmt: skip
+                status = asyncio.run(asked)
+                assert isinstance(status, messages.JobStatus)
+                if not status.phase.over:
+                    return status
+        return self.job.status()
+
+    def printed(self, role: str) -> Sequence[str]:
+        """From its pod's log."""
+        return [line.text for line in self.job.logs([role], lines=LINES, follow=False)]
+
+    def lose_a_node(self) -> None:
+        """One with a server and, if there is such a one, a worker, and without the master; its cloud takes it off the
+        cluster at once, as for a machine that was taken back."""
+        there: dict[str, list[str]] = {}
+        for pod in self._pods():
+            if pod["status"].get("phase") == "Running":
+                there.setdefault(pod["spec"]["nodeName"], []).append(pod["metadata"]["labels"][names.ROLE])
+        hosts = {node: roles for node, roles in there.items() if "master" not in roles}
+        victim = max(hosts, key=lambda node: ("server" in hosts[node], len(set(hosts[node])), len(hosts[node])))
+        self._kubelet.kill_node(victim)
+        self._kubelet.remove_node(victim)
+
+    def close(self) -> None:
+        """Take it down."""
+        self._stack.close()
+
+    def _pods(self) -> list[Object]:
+        label = f"{names.JOB}={self.job.name}"
+        return reach.run(self._where, lambda client: client.list(PODS, labels=label)).items
+
+    def _find(self) -> None:
+        """Where the master is, and what those know who may ask it."""
+        masters = [pod for pod in self._pods() if pod["metadata"]["name"] == names.master(self.job.name)]
+        if not masters or not (address := masters[0]["status"].get("podIP")):
+            return
+        uid = self.job.read()["metadata"]["uid"]
+        secret = reach.run(self._where, lambda client: client.get(SECRETS, names.credentials(self.job.name, uid)))
+        files = {name: base64.b64decode(value) for name, value in secret["data"].items()}
+        root = self._folder / "certificates"
+        credentials.lay_out(files, root)
+        self._secret = bytes.fromhex(files["secret"].decode().strip())
+        self._certificates = str(credentials.folder_of(root, RoleKind.AGENT))
+        self._address = f"{address}:{names.MASTER_PORT}"
+
+
+async def install(client: Client) -> None:
+    """Definitions and accounts, as `springtide k8s install` does it."""
+    await client.create(NAMESPACES, NAMESPACES.body(SPACE))
+    objects = manifests.everything(manifests.Plan(image="springtide", namespace=SPACE))
+    skipped = ("Namespace", "Deployment")
+    await installing.apply(client, [body for body in objects if body["kind"] not in skipped], lambda _: None)
+
+
+@contextlib.contextmanager
+def operating(kubeconfig: str) -> Iterator[None]:
+    """An operator, in a thread and an event loop of its own."""
+    up = threading.Event()
+    ended: list[BaseException] = []
+    found: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def run() -> None:
+        stop, ready = asyncio.Event(), asyncio.Event()
+        found.append((asyncio.get_running_loop(), stop))
+        options = running.Options(site=Site(image="springtide"), kubeconfig=kubeconfig)
+        task = asyncio.create_task(running.run(options, stop, ready))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        up.set()
+        await task
+
+    def work() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            ended.append(error)
+        finally:
+            up.set()
+
+    thread = threading.Thread(target=work, name="operator")
+    thread.start()
+    up.wait()
+    try:
+        if ended:
+            raise ended[0]
+        yield
+    finally:
+        if thread.is_alive():
+            loop, stop = found[0]
+            loop.call_soon_threadsafe(stop.set)
+        thread.join()
