@@ -5,11 +5,12 @@ import time
 import numpy as np
 import pytest
 
+from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.feeding import FeedRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing import hosts
 from springtide.testing.hosted import HostedJob
-from tests.process import counting
+from tests.process import counting, group_counting
 
 pytestmark = pytest.mark.process
 REFUSED = hosts.refusal()
@@ -25,14 +26,20 @@ def cluster(tmp_path):
         yield found
 
 
-def started(folder, cluster, *, batches, pause_s=0.02, **more):
+def started(folder, cluster, *, batches, pause_s=0.02, text=SLOWLY, place=None, short=3, **more):
     """A job that counts, with its run folder on the first host's own disk; and what it counts."""
-    ids = counting.draw(np.random.default_rng(5), batches * BATCH - 3)
-    script = counting.write(folder, ids, SLOWLY)
+    ids = counting.draw(np.random.default_rng(5), batches * BATCH - short)
+    script = counting.write(folder, ids, text)
     given = dict(name="apart", workers=2, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0)
     spec = JobSpec(**(given | more))
     runs = cluster.disk / "runs"
-    return HostedJob(script, [folder, 1, BATCH, pause_s], hosts=cluster, spec=spec, folder=runs), ids
+    arguments = [folder, 1, BATCH, pause_s]
+    return HostedJob(script, arguments, hosts=cluster, spec=spec, folder=runs, place=place), ids
+
+
+def of_kind(status, kind):
+    """Members of one kind."""
+    return [view for view in status.members if view.role.kind == kind]
 
 
 def exact(folder, ids):
@@ -41,11 +48,14 @@ def exact(folder, ids):
 
 
 @needs_hosts
+@pytest.mark.timeout(240)
 def test_without_a_common_disk_a_worker_the_master_and_the_agent_go_and_every_occurrence_counts_once(tmp_path, cluster):
-    hosted, ids = started(tmp_path, cluster, batches=500, silence_s=10.0, feeding=FeedRules(workers=1))
+    hosted, ids = started(
+        tmp_path, cluster, batches=800, pause_s=0.05, workers=1, silence_s=10.0, feeding=FeedRules(workers=1)
+    )
     with hosted as job:
         job.until(lambda status: status.feed is not None and status.feed.made > 3)  # its package came over the wire
-        assert job.kill("worker-1")
+        assert job.kill("worker-0")
         job.until(lambda status: all(view.usage for view in status.members if view.alive))  # they tell it themselves
         assert job.kill("master")
         trained = job.status.samples
@@ -73,4 +83,46 @@ def test_hosts_that_are_cut_off_from_each_other_for_a_while_lose_and_repeat_noth
             job.until(lambda status, before=before: status.samples > before + 100)
         (tmp_path / "hurry").touch()
         assert job.wait().phase is Phase.FINISHED
+    assert exact(tmp_path, ids)
+
+
+@needs_hosts
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_worker_that_is_cut_off_from_the_master_is_replaced_and_what_it_still_trains_counts_once(tmp_path, cluster):
+    """Its servers it can reach all the time, so that it trains on as a zombie."""
+
+    def place(life):
+        return "four" if life.role == Role(RoleKind.WORKER, 1) else ("two", "three")[life.role.rank % 2]
+
+    hosted, ids = started(tmp_path, cluster, batches=900, silence_s=3.0, place=place)
+    with hosted as job:
+        job.until(lambda status: status.samples > 300 and all(view.report.step for view in of_kind(status, "worker")))
+        cluster.cut("one", "four")
+        job.until(lambda status: status.relaunches >= 1)
+        before = job.status.samples
+        job.until(lambda status: status.samples > before + 100)
+        cluster.mend("one", "four")
+        job.until(lambda status: all(view.joined for view in status.members))
+        (tmp_path / "hurry").touch()
+        assert job.wait().phase is Phase.FINISHED
+    assert exact(tmp_path, ids)
+
+
+@needs_hosts
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_bsp_group_of_several_hosts_meets_again_without_a_common_disk(tmp_path, cluster):
+    text = group_counting.COUNTING
+    hosted, ids = started(tmp_path, cluster, batches=300, text=text, short=0, silence_s=10.0, sync="bsp")
+    with hosted as job:
+        job.until(lambda status: status.samples > 300)
+        assert job.kill("worker-1")
+        before = job.status.samples
+        job.until(lambda status: status.relaunches >= 1 and status.samples > before + 100)
+        (tmp_path / "hurry").touch()
+        assert job.wait().phase is Phase.FINISHED
+    counts = dict(np.load(tmp_path / "counts.npz"))
+    grown = {name: counts[name] * BATCH for name in ("small", "rows")}  # in a group gradients are means
+    np.savez(tmp_path / "counts.npz", **{**counts, **grown})
     assert exact(tmp_path, ids)
