@@ -31,8 +31,10 @@ LEAST_QUOTA = 0.2
 """Cores of the whole job: a tenth for a worker, and what is left for a server."""
 USUAL_WORKER, USUAL_SERVER = 0.8, 0.2
 """Cores that a role is reckoned to take where it cannot be held to any."""
-UNKNOWN_CPU, UNKNOWN_MEMORY = 200.0, float(1 << 40)
-"""Of a cluster that has no nodes yet, and gets them as pods ask for them."""
+UNKNOWN_CPU, UNKNOWN_MEMORY, UNKNOWN_NODE = 200.0, float(1 << 40), 2.0
+"""Of a cluster that has no nodes yet and gets them as pods ask for them, or that does not tell; its nodes are small."""
+NODE_SHARE = 0.8
+"""Of a cluster's node, for one role: agents of the cluster have some of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,33 +114,37 @@ def bounds(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quot
     )  # fmt: skip
 
 
-def first_shape(limits: Bounds, *, workers: int | None = None, servers: int | None = None) -> Shape:
-    """The least workers and servers, or those to begin with, with as many cores as the quota has for them."""
+def first_shape(
+    limits: Bounds, *, workers: int | None = None, servers: int | None = None, small: bool = False
+) -> Shape:  # fmt: skip
+    """The least workers and servers, or those to begin with, with as many cores as the quota has for them; `small`: a
+    core at most for a server, since on a cluster a larger one is waited for longer."""
     least, most, quota = limits.least, limits.most, limits.quota.cpu
     workers = min(max(workers or least.workers, least.workers), most.workers)
     servers = min(max(servers or least.servers, least.servers), most.servers)
     for_workers = min(WORKERS_SHARE * quota, quota - servers * least.server_cpu)
     worker = max(least.worker_cpu, min(most.worker_cpu, _tenths(for_workers / workers)))
-    server = max(least.server_cpu, min(most.server_cpu, _tenths((quota - workers * worker) / servers)))
+    most_server = min(most.server_cpu, FEW) if small else most.server_cpu
+    server = max(least.server_cpu, min(most_server, _tenths((quota - workers * worker) / servers)))
     first = Shape(
         workers=workers, servers=servers, worker_cpu=worker, server_cpu=server,
         worker_memory=least.worker_memory, server_memory=least.server_memory,
     )  # fmt: skip
-    return first if limits.quota.holds(first) else first_shape(limits)
+    return first if limits.quota.holds(first) else first_shape(limits, small=small)
 
 
 def _cpus(
     capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: float, *, bounded: bool
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
     """Cores of a worker and of a server, from and to."""
-    node = capacity.node_cpu or quota
+    node = capacity.node_cpu if capacity.own else NODE_SHARE * (capacity.node_cpu or UNKNOWN_NODE)
     worker_least, server_least = min(LEAST_WORKER, _tenths(quota * WORKERS_SHARE)), min(LEAST_SERVER, quota / 4)
     if bounded:  # by the user, who also wants so many: then less than usual has to do
         some, others = workers.count or workers.min or 1, servers.count or servers.min or 1
         worker_least = max(CPU_STEP, min(worker_least, _tenths(quota * WORKERS_SHARE / some)))
         server_least = max(CPU_STEP / 2, min(server_least, (quota - some * worker_least) / others))
-    worker_most = max(worker_least, min(MOST_WORKER, node, _tenths(quota - server_least)))
-    server_most = max(server_least, min(max(FEW, node / 8), node, _tenths(quota - worker_least)))
+    worker_most = max(worker_least, min(MOST_WORKER, _tenths(node), _tenths(quota - server_least)))
+    server_most = max(server_least, min(max(FEW, node / 8), _tenths(node), _tenths(quota - worker_least)))
     found = {"worker_cpu": (worker_least, worker_most), "server_cpu": (server_least, server_most)}
     if not capacity.holds:
         found = {"worker_cpu": (USUAL_WORKER, USUAL_WORKER), "server_cpu": (USUAL_SERVER, USUAL_SERVER)}

@@ -60,7 +60,8 @@ def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = 
     limits = room.bounds(capacity, job.workers, job.servers, job.quota)
     rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history, key=key)
     assert rules.bounds is not None
-    small = room.first_shape(rules.bounds, workers=job.workers.start, servers=job.servers.start)
+    begin = {"workers": job.workers.start, "servers": job.servers.start}
+    small = room.first_shape(rules.bounds, **begin, small=not capacity.own)
     shape, rules = warm(job, small, rules)
     held = capacity.holds
     return Start(

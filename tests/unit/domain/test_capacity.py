@@ -65,7 +65,8 @@ def test_bounds_of_the_spec_bound_what_is_planned_and_a_role_fits_one_node(
     first = first_shape(limits, workers=workers.start)
     assert limits.holds(first)
     assert limits.least.workers == low and limits.most.workers <= low + more and limits.most.servers <= 3
-    assert limits.most.worker_cpu <= cores and limits.most.server_cpu <= cores
+    assert limits.most.worker_cpu <= max(cores, limits.least.worker_cpu)
+    assert limits.most.server_cpu <= cores and first_shape(limits, small=True).server_cpu <= 1.0
     assert quota is None or limits.quota.cpu == quota or not holds
 
 
@@ -73,7 +74,8 @@ def test_a_quota_holds_beyond_the_nodes_there_are_since_more_may_come():
     limits = bounds(cluster(2, 4.0), RoleWish(), RoleWish(), Quota(cpu=100.0))
     assert limits.quota.cpu == 100.0 and limits.most.workers > 8
     none_yet = bounds(Capacity(cpu=0, memory=0), RoleWish(), RoleWish(), Quota())
-    assert none_yet.quota.cpu == room.UNKNOWN_CPU
+    assert none_yet.quota.cpu == room.UNKNOWN_CPU and none_yet.most.server_cpu <= room.UNKNOWN_NODE
+    assert first_shape(none_yet, small=True) == Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
     PlanRules(bounds=none_yet)
 
 
@@ -116,3 +118,10 @@ def test_a_quota_beyond_this_machine_is_refused():
 def test_roles_that_were_asked_for_beyond_the_quota_are_refused():
     with pytest.raises(errors.BadInput, match="raise the quota"):
         bounds(cluster(3, 4.0), RoleWish(count=8, cpu=1.0), RoleWish(), Quota(cpu=4.0))
+
+
+def test_a_first_server_on_a_cluster_is_small_and_none_takes_a_whole_node():
+    limits = bounds(cluster(10, 64.0), RoleWish(), RoleWish(), Quota())
+    assert limits.most.server_cpu > 1.0 and first_shape(limits, small=True).server_cpu == 1.0
+    tiny = bounds(cluster(3, 1.0), RoleWish(), RoleWish(), Quota())
+    assert tiny.most.worker_cpu == tiny.most.server_cpu == 0.8
