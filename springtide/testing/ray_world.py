@@ -189,6 +189,15 @@ class World:
         steward = ray.get_actor(order.steward_of(name), namespace=order.NAMESPACE)
         os.kill(ray.get(steward.hello.remote())["pid"], signal.SIGKILL)
 
+    def lose_run_folder(self, name: str) -> None:
+        """Its steward's node burns down, disk and all; Ray starts the steward elsewhere."""
+        from springtide.platforms.ray_cluster import records
+
+        record = records.read(name)
+        assert record is not None
+        self.kill_steward(name)
+        pathlib.Path(record.run_folder).rename(f"{record.run_folder}.lost")
+
     def kill_master(self, name: str) -> None:
         """`kill -9`."""
         from springtide.platforms.ray_cluster import records

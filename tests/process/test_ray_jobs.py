@@ -38,7 +38,7 @@ def plan_of(folder, ids, *, name, pause_s=0.1, workers=2, servers=2, **others):
     script = counting.write(folder, ids, UNTIL_TOLD)
     spec = JobSpec(
         name=name, workers=workers, servers=servers, slots=64, heartbeat_s=0.2, relaunches=50, backoff_s=0.1,
-        checkpoints=CheckpointRules(every_s=1.0), **others,
+        **{"checkpoints": CheckpointRules(every_s=1.0), **others},
     )  # fmt: skip
     return RunPlan(spec=spec, script=str(script), arguments=(str(folder), str(EPOCHS), str(BATCH), str(pause_s)))
 
@@ -127,6 +127,31 @@ def test_a_job_that_is_stopped_leaves_no_process_behind(world, tmp_path, rng):
     world.do("ask", job, messages.Stop("enough"))
     assert world.do("wait", job).phase == "stopped"
     assert all(gone(pid) for _, pid in held.values())
+
+
+@pytest.mark.soak
+def test_a_job_whose_run_folder_is_lost_begins_anew_from_the_copies_of_its_checkpoints(world, tmp_path, rng):
+    ids = counting.draw(rng, 6_000)
+    rules = CheckpointRules(every_s=0.5, url=f"file://{tmp_path}/copies", upload_every_s=0.5)
+    plan = plan_of(tmp_path, ids, name="burnt", workers=1, checkpoints=rules)
+    job = world.do("submit", plan)
+    while not world.do("status", job).uploaded:
+        time.sleep(0.1)
+    world.do("lose_run_folder", job)
+    (tmp_path / "hurry").touch()
+    assert world.do("wait", job).phase == "finished"
+    assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
+    assert any(event["event"] == "resumed" for event in world.do("story", job))
+
+
+@pytest.mark.soak
+def test_a_job_whose_run_folder_is_lost_without_a_copy_says_what_would_have_helped(world, tmp_path, rng):
+    job = world.do("submit", plan_of(tmp_path, counting.draw(rng, 6_000), name="ashes", workers=1))
+    world.do("until", job, samples=100)
+    world.do("lose_run_folder", job)
+    ended = world.do("wait", job)
+    assert ended.phase == "failed" and "checkpoints.url" in ended.why
+    assert world.do("holders", job) == {}
 
 
 @pytest.mark.soak

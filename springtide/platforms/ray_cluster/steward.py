@@ -2,7 +2,7 @@
 
 In: an `Order`. Out: answers for `reach`; when the job is over, a record of it (`records`) and its own end. A steward
 that is started again finds the run folder, adopts the roles that run (`platform`) and starts a master of a higher term.
-Where that folder is gone with its node, the job fails and says why.
+Where that folder is gone with its node, the job begins anew from copies of its checkpoints, or fails and says why.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from springtide.domain.job import Blame, Phase
 from springtide.platforms import asking
 from springtide.platforms.agent import Agent
 from springtide.platforms.local import LocalPlatform
-from springtide.platforms.ray_cluster import cluster, order, records, terms
+from springtide.platforms.ray_cluster import anew, cluster, order, records, terms
 from springtide.platforms.ray_cluster.platform import RayPlatform
 from springtide.platforms.run_plan import RunPlan
 from springtide.platforms.two_places import TwoPlaces
@@ -30,6 +30,8 @@ from springtide.rpc import messages
 from springtide.telemetry import events, logs
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 0.1
 
 
 class Steward:
@@ -102,8 +104,7 @@ class Steward:
         except BaseException as error:  # told to the user: nobody sees this actor's own log
             log.exception("the steward failed")
             self._fail(f"the steward failed: {type(error).__name__}: {error}", Blame.INFRASTRUCTURE)
-        for actor in cluster.holders(self._order.name).values():
-            cluster.kill(actor)  # none, unless this steward could not even begin
+        self._end_all()  # none is left, unless this steward could not even begin
         records.write(records.ended(self._order, self._status, self._files))
         self._leave()
 
@@ -119,16 +120,22 @@ class Steward:
 
     def _prepared(self) -> RunPlan:
         """The plan for this start: the first one, or one that goes on where the steward before left off."""
-        again = self._files.journal.exists()
+        plan = self._order.plan
         first = records.begin(self._order)
-        if not first and not again:
-            raise errors.JobFailed(
-                f"the node that kept the job is gone, and its run folder {self._files.root} with it. Give "
-                "spec.ray.runFolder a folder that all nodes see, and the job goes on in such a case"
-            )
+        if not first and not self._files.journal.exists():
+            self._end_all()
+            plan = anew.plan_of(plan, str(self._files.root))
+            log.warning("the run folder is gone: begins anew from checkpoint %d", plan.spec.checkpoints.resume_number)
         self._files.logs.mkdir(parents=True, exist_ok=True)
         host = str(ray.util.get_node_ip_address())
-        return replace(self._order.plan, host=host, adopt=True, report_usage=True)
+        return replace(plan, host=host, adopt=True, report_usage=True)
+
+    def _end_all(self) -> None:
+        """End every role of this job, whoever started it, and see them gone."""
+        while held := cluster.holders(self._order.name):
+            for actor in held.values():
+                cluster.kill(actor)
+            time.sleep(LOOK_S)
 
     def _seen(self, status: messages.JobStatus) -> None:
         self._status = status
