@@ -68,6 +68,7 @@ OpenSsl load() {
   SPRINGTIDE_LOOK_UP(SSL_do_handshake);
   SPRINGTIDE_LOOK_UP(SSL_read_ex);
   SPRINGTIDE_LOOK_UP(SSL_write_ex);
+  SPRINGTIDE_LOOK_UP(SSL_key_update);
   SPRINGTIDE_LOOK_UP(SSL_get_error);
   SPRINGTIDE_LOOK_UP(SSL_get_verify_result);
   look_up(from, all.SSL_get1_peer_certificate, "SSL_get1_peer_certificate", "SSL_get_peer_certificate");

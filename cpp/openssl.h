@@ -45,6 +45,7 @@ struct OpenSsl {
   int (*SSL_do_handshake)(Ssl*);
   int (*SSL_read_ex)(Ssl*, void*, size_t, size_t*);
   int (*SSL_write_ex)(Ssl*, const void*, size_t, size_t*);
+  int (*SSL_key_update)(Ssl*, int);
   int (*SSL_get_error)(const Ssl*, int);
   long (*SSL_get_verify_result)(const Ssl*);
   X509* (*SSL_get1_peer_certificate)(const Ssl*);

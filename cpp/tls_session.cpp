@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kErrorSsl = 1, kWantRead = 2, kZeroReturn = 6;
 constexpr int kRetryRead = 0x01 | 0x08, kRetryFlags = 0x0f;
-constexpr int kFlush = 11;
+constexpr int kFlush = 11, kNotRequested = 0;
 constexpr int kSource = 0x0400;    // a kind of BIO that is a source or sink of bytes
 constexpr size_t kRecord = 16384;  // bytes of plain text in one record of TLS, at most
 constexpr size_t kAhead =
@@ -57,7 +57,11 @@ std::string in_words(const std::string& reason) {
 }  // namespace
 
 TlsSession::TlsSession(int fd, const TlsOptions& options)
-    : fd_(fd), o_(openssl()), context_(tls_context(options.folder)), ssl_(o_.SSL_new(context_->ctx)) {
+    : fd_(fd),
+      o_(openssl()),
+      context_(tls_context(options.folder)),
+      ssl_(o_.SSL_new(context_->ctx)),
+      rekey_bytes_(options.rekey_bytes) {
   if (ssl_ == nullptr) throw BadInput("OpenSSL has no memory for a connection");
   Bio* bio = o_.BIO_new(method());
   if (bio == nullptr) {
@@ -223,6 +227,10 @@ bool TlsSession::write(const void* from, size_t bytes) {
 size_t TlsSession::seal(const std::vector<iovec>& buffers) {
   const std::lock_guard lock(mutex_);
   o_.ERR_clear_error();
+  if (by_this_key_ >= rekey_bytes_) {  // told by the next record; the other side need not do the same
+    if (o_.SSL_key_update(ssl_, kNotRequested) != 1) return 0;
+    by_this_key_ = 0;
+  }
   size_t taken = 0, filled = 0;
   for (size_t i = 0, at = 0; i < buffers.size() && taken < kBatch;) {
     const auto* from = static_cast<const uint8_t*>(buffers[i].iov_base) + at;
@@ -246,6 +254,7 @@ size_t TlsSession::seal(const std::vector<iovec>& buffers) {
   }
   if (filled != 0 && !write(record_.get(), filled)) return 0;
   going_.swap(batch_);
+  by_this_key_ += taken;
   return taken;
 }
 

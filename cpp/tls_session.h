@@ -29,6 +29,8 @@ struct TlsOptions {
   // Take no byte off the socket beyond the record that is read: a poll then tells of what comes next, where
   // messages end with a record.
   bool exact = false;
+  // A key is good for some 2^24 records of AES-GCM; long before that another one is taken.
+  uint64_t rekey_bytes = 32ULL << 30;
 };
 
 class TlsSession {
@@ -76,7 +78,9 @@ class TlsSession {
   size_t at_ = 0, filled_ = 0;
   std::vector<uint8_t> going_;  // what is being handed over, from `gone_` on; the sender's
   size_t gone_ = 0;
-  size_t sealed_ = 0;  // bytes of the caller's list that are in `going_`
+  const uint64_t rekey_bytes_;
+  uint64_t by_this_key_ = 0;  // bytes that were encrypted
+  size_t sealed_ = 0;         // bytes of the caller's list that are in `going_`
   std::unique_ptr<uint8_t[]> record_;
   int receive_ms_ = -1, send_ms_ = -1;
 };

@@ -45,7 +45,7 @@ std::string said(const Cluster& cluster) {
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 struct Pair {
-  explicit Pair(bool exact = false) {
+  explicit Pair(bool exact = false, uint64_t rekey_bytes = 1 << 30) {
     int both[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both) == 0);
     const int bytes = 4096;  // so that the kernel is soon full
@@ -53,7 +53,8 @@ struct Pair {
     Fd left(both[0]), right(both[1]);
     std::thread other(
         [&] { one = Link(std::move(left), {certificates()["server"], TlsSide::listener, "worker", 10}); });
-    two = Link(std::move(right), {certificates()["worker"], TlsSide::caller, "server", 10, exact});
+    two =
+        Link(std::move(right), {certificates()["worker"], TlsSide::caller, "server", 10, exact, rekey_bytes});
     other.join();
     for (Link* each : {&one, &two}) set_timeouts(each->line(), 10, 10);
   }
@@ -211,7 +212,7 @@ TEST(a_peer_that_stops_after_its_certificate_is_dropped) {
 }
 
 TEST(both_ways_at_once_and_by_bits_all_bytes_arrive_in_order) {
-  Pair pair;
+  Pair pair(false, 300000);  // with new keys on the way
   std::mt19937_64 random(4);
   std::vector<uint8_t> there = noise(random, 3 << 20), back = noise(random, 2 << 20);
   std::vector<uint8_t> got_there(there.size()), got_back(back.size());

@@ -16,6 +16,7 @@ from springtide import errors
 from springtide.rpc import addresses, auth, frames, messages, tls
 
 RETRY_S = 0.05
+GOODBYE_S = 1.0
 KEEP_ALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 """Seconds; milliseconds for the last. Unanswered for ten seconds a connection is lost; shorter cuts it survives."""
 
@@ -178,10 +179,14 @@ def tune(sock: socket.socket) -> None:
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close a stream and see it closed."""
+    """Close a stream and see it closed. By TLS the other side is waited for a moment only: it may be stopped."""
     writer.close()
+    secure = writer.get_extra_info("ssl_object") is not None
     with contextlib.suppress(OSError, asyncio.CancelledError):
-        await writer.wait_closed()
+        async with asyncio.timeout(GOODBYE_S if secure else None):
+            await writer.wait_closed()
+    if secure:
+        writer.transport.abort()
 
 
 def as_error(refused: messages.Refused) -> errors.SpringtideError:

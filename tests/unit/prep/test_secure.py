@@ -75,14 +75,15 @@ def test_within_a_host_batches_still_go_through_shared_memory(root: pathlib.Path
 
 
 def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "DEADLINE_S", 0.3)
     with listening(root) as made:
         host, port = made.address.split(":")
-        for first in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x40\x00", bytes(50_000)):
-            with socket.create_connection((host, int(port)), timeout=20) as stranger, contextlib.suppress(OSError):
-                stranger.sendall(first)
-                while stranger.recv(4096):
-                    pass
+        with monkeypatch.context() as patched:
+            patched.setattr(auth, "DEADLINE_S", 0.3)
+            for first in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x40\x00", bytes(50_000)):
+                with socket.create_connection((host, int(port)), timeout=20) as stranger, contextlib.suppress(OSError):
+                    stranger.sendall(first)
+                    while stranger.recv(4096):
+                        pass
         with pytest.raises(auth.Rejected, match="certificate is not good"):
             channel.connect(made.address, SECRET, certificates=str(root / "other/worker"))
         with pytest.raises((auth.Rejected, OSError, EOFError)):
