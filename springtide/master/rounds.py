@@ -262,7 +262,10 @@ class Rounds:
         """Once all servers have said whether they see the folder: what the loss of a host would mean."""
         lives = self._coming()
         nodes = self.buddies.nodes(lives)
-        cost = cost_of_a_host(self.saving.rules, nodes, len(lives)) if self.buddies.spoken(lives) else self._cost
+        if not self.buddies.spoken(lives):
+            return
+        in_step = self._doors.record.state.spec.sync == "bsp"
+        cost = cost_of_a_host(self.saving.rules, nodes, len(lives), in_step=in_step)
         if cost != self._cost:
             self._cost = cost
             log.info("%s", cost or "all servers see the job's folder")

@@ -20,6 +20,10 @@ from springtide.master.copying import Copying
 from springtide.rpc import messages
 
 ALONE = "with no copy elsewhere"
+GROUP = (
+    ". All servers of a bsp group begin anew when one is lost: where a process takes its disk along, as a pod does, "
+    "only a checkpoint URL or a folder that all see brings it back"
+)
 
 
 class Storing:
@@ -54,9 +58,9 @@ class Storing:
         return size, self._folder.read(request.name, request.offset, request.length) if request.length else b""
 
 
-def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: int) -> str:
+def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: int, *, in_step: bool = False) -> str:
     """What the loss of a machine means for a job whose servers have disks of their own, by server; empty: all see one
-    folder.
+    folder. `in_step`: it is a bsp group, whose servers all begin anew when one is lost.
     """
     if not nodes:
         return ""
@@ -69,7 +73,8 @@ def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: in
     ]
     same = ", which are all on one machine" if together else ""
     if copies:
-        return f"{who}{same}; after the loss of a disk the job goes on {', else '.join(copies)}"
+        group = "" if rules.url or not in_step else GROUP
+        return f"{who}{same}; after the loss of a disk the job goes on {', else '.join(copies)}{group}"
     return (
         f"{who}{same}, {ALONE}: a server that is lost comes back from its own disk only, and with that "
         "disk (a machine, a pod) the job would be lost. Give a checkpoint URL, or two servers or more on different "

@@ -1,5 +1,6 @@
 """Hosts that share no disk are lost, with their servers, workers and masters: every count is exact."""
 
+import functools
 import json
 import random
 
@@ -9,7 +10,7 @@ import pytest
 from springtide.checkpoint import reader
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
-from tests.process import counting, own_disks, running
+from tests.process import counting, group_counting, own_disks, running, test_bsp_checkpoints
 
 pytestmark = pytest.mark.process
 
@@ -132,4 +133,27 @@ def test_hosts_processes_and_masters_lost_one_after_the_other_lose_and_repeat_no
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
+    assert not wrong, wrong
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kept", ["copies of each other", "storage"])
+def test_a_bsp_group_goes_back_with_a_lost_host_and_counts_every_occurrence_once(tmp_path, monkeypatch, kept):
+    hosts = own_disks.Hosts(tmp_path / "hosts")
+    monkeypatch.setattr(group_counting, "LocalCluster", functools.partial(own_disks.Cluster, hosts))
+    url = f"file://{tmp_path}/copies" if kept == "storage" else ""
+    rules = CheckpointRules(every_s=0.5, url=url, upload_every_s=1.0)
+
+    def hurt(job):
+        for server, worker, master in (("server-0", "worker-1", False), ("server-1", "worker-0", True)):
+            copied = job.status.uploaded
+            job.until(lambda status, copied=copied: status.uploaded > copied or not url)
+            before = test_bsp_checkpoints.formed(job)
+            hosts.lose(job, server, worker, master=master)
+            test_bsp_checkpoints.until_back(job, before)
+
+    spec = functools.partial(test_bsp_checkpoints.spec, checkpoints=rules)
+    begun = lambda status: status.checkpoint  # noqa: E731
+    _, wrong = group_counting.count(tmp_path, spec, SEED, batches=2500, hurt=hurt, begun=begun)
     assert not wrong, wrong

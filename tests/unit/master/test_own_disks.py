@@ -193,6 +193,12 @@ def test_what_a_lost_host_would_cost_is_said(rules, nodes, said):
     assert said in told if said else told == ""
 
 
+def test_a_bsp_group_is_told_that_pods_take_their_disks_along():
+    rules, nodes = CheckpointRules(every_s=1.0), {"server-0": "a", "server-1": "b"}
+    assert "as a pod does" in cost_of_a_host(rules, nodes, 2, in_step=True)
+    assert "pod" not in cost_of_a_host(dataclasses.replace(rules, url="s3://b"), nodes, 2, in_step=True)
+
+
 def test_it_is_said_in_the_story_once_all_have_spoken(tmp_path):
     async def test(job):
         apart(job, tmp_path)
