@@ -20,6 +20,7 @@ GOALS = {
     "store-growth": {"rate_flat": 0.8, "p999_vs_p50": 5, "bytes_vs_payload": 1.25},
     "pull": {"vs_raw_socket": 1.2, "vs_torch_rpc": 3, "shm_cpu_vs_tcp": 0.8, "eight_clients_vs_one": 1},
     "tls": {"tls_vs_tcp": 0.5, "tls_vs_python_tls": 1},
+    "platforms": {"ray_vs_local": 0.95, "k8s_vs_local": 0.95},
     "straggler": {"jct_vs_ideal": 1.15},
     "dispatch": {"vs_dlrover": 20},
     "recovery": {"seconds_over_two_heartbeats": 1},
