@@ -3,11 +3,12 @@
 In: the job's name and the time. Out: files by name. A Kubernetes operator keeps them in a Secret and shows each pod
 those of its role; on one host or on Ray they lie in the run's folder. Next: `rpc.tls` and cpp/tls_session.h check them.
 
-    ca.crt  ca.key  ROLE.crt  ROLE.key ...       all files of a job; ca.key stays with whoever renews
-    ca.crt  tls.crt  tls.key                     what a process sees (`of_role`): its `Settings.tls`
+    ca.crt  ROLE.crt  ROLE.key ...       all files of a job
+    ca.crt  tls.crt  tls.key             what a process sees (`of_role`): its `Settings.tls`
 
-The authority lives for ten years. Certificates live as long, unless whoever makes them renews them (`renewed`):
-processes look at their files for every new connection, and connections that are open stay open.
+The authority's key is forgotten as soon as it has signed: nobody can join later, and there is nothing to be stolen.
+All live for ten years. Whoever wants shorter ones lays other files in their place: processes look at them for every new
+connection, and connections that are open stay open.
 """
 
 import datetime
@@ -19,43 +20,23 @@ from springtide import errors
 from springtide.domain.cluster import RoleKind
 from springtide.rpc.tls import AUTHORITY, CERTIFICATE, KEY, Identity
 
-AUTHORITY_KEY = "ca.key"
 ROLES: tuple[str, ...] = tuple(kind.value for kind in RoleKind)
-AUTHORITY_LIFE = datetime.timedelta(days=3650)
-RENEWED_LIFE = datetime.timedelta(days=90)
-"""Of a certificate that somebody looks after."""
+LIFE = datetime.timedelta(days=3650)
 EARLY = datetime.timedelta(hours=1)
 """Clocks of hosts differ: a certificate is valid a little before it was made."""
 
 
-def make(job: str, *, at: datetime.datetime, life: datetime.timedelta = AUTHORITY_LIFE) -> dict[str, bytes]:
+def make(job: str, *, at: datetime.datetime, life: datetime.timedelta = LIFE) -> dict[str, bytes]:
     """An authority and a certificate a role. `at` is the time now, with its zone."""
     key, name = _new_key(), _name(job, "authority")
-    unsigned = _unsigned(name, name, key, at, at + AUTHORITY_LIFE).add_extension(
+    unsigned = _unsigned(name, name, key, at, at + LIFE).add_extension(
         _x509().BasicConstraints(ca=True, path_length=0), critical=True
     )
     authority = _signed(_with_usage(unsigned, key, signs=True), key)
-    files = {AUTHORITY: _pem(authority), AUTHORITY_KEY: _key_pem(key)}
+    files = {AUTHORITY: _pem(authority)}
     for role in ROLES:
-        files |= _leaf(files, job, role, at=at, life=life)
+        files |= _leaf(authority, key, job, role, at=at, until=at + life)
     return files
-
-
-def renewed(
-    files: Mapping[str, bytes], job: str, *, at: datetime.datetime, life: datetime.timedelta = RENEWED_LIFE
-) -> dict[str, bytes] | None:
-    """The files with new certificates, once a third of the time of any is left; None while all are good."""
-    ends, begins = [], []
-    for role in ROLES:
-        found = _x509().load_pem_x509_certificate(files[f"{role}.crt"])
-        ends.append(found.not_valid_after_utc)
-        begins.append(found.not_valid_before_utc)
-    if all(end - at > (end - begin) / 3 for begin, end in zip(begins, ends, strict=True)):
-        return None
-    fresh = dict(files)
-    for role in ROLES:
-        fresh |= _leaf(files, job, role, at=at, life=life)
-    return fresh
 
 
 def of_role(files: Mapping[str, bytes], role: str) -> dict[str, bytes]:
@@ -66,7 +47,7 @@ def of_role(files: Mapping[str, bytes], role: str) -> dict[str, bytes]:
 
 
 def lay_out(files: Mapping[str, bytes], root: pathlib.Path) -> None:
-    """A folder for each role below `root`, which only this user can read. The authority's key is not among them."""
+    """A folder for each role below `root`, which only this user can read."""
     for role in ROLES:
         folder = folder_of(root, role)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,13 +65,9 @@ def folder_of(root: pathlib.Path, role: str) -> pathlib.Path:
 
 
 def _leaf(
-    files: Mapping[str, bytes], job: str, role: str, *, at: datetime.datetime, life: datetime.timedelta
+    authority: Any, signer: Any, job: str, role: str, *, at: datetime.datetime, until: datetime.datetime
 ) -> dict[str, bytes]:
-    x509 = _x509()
-    authority = x509.load_pem_x509_certificate(files[AUTHORITY])
-    signer = _serialization().load_pem_private_key(files[AUTHORITY_KEY], password=None)
-    key = _new_key()
-    until = min(at + life, authority.not_valid_after_utc)
+    x509, key = _x509(), _new_key()
     unsigned = _unsigned(_name(job, role), authority.subject, key, at, until)
     unsigned = unsigned.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     uses = [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
