@@ -14,6 +14,8 @@ from springtide.testing.kubernetes.paths import Registry
 from springtide.testing.kubernetes.statuses import Json
 from springtide.testing.kubernetes.store import Change, Key
 
+WAITING = ("foregroundDeletion", "orphan")
+"""Finalizers of owners that wait until what they own is gone, or let go."""
 CONFIG_MAPS = Kind(plural="configmaps", kind="ConfigMap")
 
 
@@ -54,14 +56,12 @@ class Housekeeping:
         if change.type != "DELETED" and collecting.orphans([change.now], self._uids):
             self._go(resource, change.key)
         leaving = bool(change.now["metadata"].get("deletionTimestamp")) and change.type != "DELETED"
-        if change.type == "DELETED" or (leaving and {"foregroundDeletion", "orphan"} & set(holds)):
+        if change.type == "DELETED" or (leaving and set(WAITING) & set(holds)):
             for other, key in collecting.owned_by(uid, store.entries(), store.get):
                 self._release(other, key, uid) if "orphan" in holds else self._go(other, key)
-        if leaving and not collecting.owned_by(uid, store.entries(), store.get):
-            left = [each for each in holds if each not in ("foregroundDeletion", "orphan")]
-            if left != holds:
-                self._life.change(self._registry.of_resource(resource), change.key, _with_holds(change.now, left))
-        if change.type == "DELETED" and "foregroundDeletion" not in holds:
+        if leaving:
+            self._look_again(uid)
+        if change.type == "DELETED":
             for owner in change.now["metadata"].get("ownerReferences") or []:
                 self._look_again(owner["uid"])
         if resource == NODES.resource and change.type == "DELETED":
@@ -88,8 +88,8 @@ class Housekeeping:
             if found is None or found["metadata"]["uid"] != uid or not found["metadata"].get("deletionTimestamp"):
                 continue
             holds = found["metadata"].get("finalizers") or []
-            if "foregroundDeletion" in holds and not collecting.owned_by(uid, store.entries(), store.get):
-                left = [each for each in holds if each != "foregroundDeletion"]
+            left = [each for each in holds if each not in WAITING]
+            if left != holds and not collecting.owned_by(uid, store.entries(), store.get):
                 self._life.change(self._registry.of_resource(resource), key, _with_holds(found, left))
 
     def _strand(self, pod: Json) -> None:

@@ -1,0 +1,58 @@
+"""A test that dies leaves no container behind."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from springtide.testing.kubernetes import containers
+
+pytestmark = pytest.mark.process
+
+SOON_S = 20.0
+DIES = """
+import asyncio, os, signal, sys
+from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.kinds import PODS
+from springtide.testing.kubernetes.kubelet import LocalKubelet
+from springtide.testing.kubernetes.server import ApiServer
+
+folder = sys.argv[1]
+pod = {"name": "m", "image": "x:1", "command": ["sh", "-c", "setsid sleep 99 & sleep 99"]}
+
+async def begin(server, kubelet):
+    async with Client.open(str(server.kubeconfig)) as client:
+        await client.create(PODS, PODS.body("p", spec={"containers": [pod]}))
+        while not (found := kubelet.pids("default", "p")):
+            await asyncio.sleep(0.02)
+        return found["m"]
+
+with ApiServer(folder + "/api") as server, LocalKubelet(server.kubeconfig, folder + "/kubelet") as kubelet:
+    print(asyncio.run(begin(server, kubelet)), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_containers_end_with_the_process_that_ran_them(tmp_path: pathlib.Path) -> None:
+    if why := containers.why_not():
+        pytest.skip(f"no containers here: {why}")
+    root = pathlib.Path(containers.PACKAGE)
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, str(tmp_path)], stdout=subprocess.PIPE, cwd=root, text=True, timeout=60
+    )
+    pid = int(done.stdout)
+    deadline = time.monotonic() + SOON_S
+    while time.monotonic() < deadline and is_alive(pid):
+        time.sleep(0.02)
+    assert not is_alive(pid), "what it started in it is of its namespace, and ends with it"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
