@@ -151,8 +151,9 @@ class KubernetesReach:
         return run(self._where, lambda client: pod_logs.roles(client, self.name))
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
-        """By the API, of the newest pod of each role."""
-        return pod_logs.read(lambda: opened(self._where), self.name, roles, lines=lines, follow=follow)
+        """By the API, of the newest pod of each role; the story that a master's pod prints too is left to `story`."""
+        found = pod_logs.read(lambda: opened(self._where), self.name, roles, lines=lines, follow=follow)
+        return (line for line in found if line.role != "master" or event_of(line.text) is None)
 
     def _job(self) -> JobObject:
         return job_object.read(self.read())

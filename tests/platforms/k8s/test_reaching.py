@@ -12,6 +12,7 @@ from springtide.domain.job import Phase
 from springtide.platforms.k8s import crds, job_status, reach, submitting
 from springtide.platforms.k8s.kinds import CONFIG_MAPS, DEFINITIONS, ELASTIC_JOBS, SCALE_PLANS
 from springtide.platforms.k8s.status_writer import StatusWriter
+from springtide.platforms.reach import LogLine
 from springtide.rpc import messages
 
 pytestmark = pytest.mark.extra("aiohttp", "cryptography")
@@ -104,3 +105,13 @@ def test_the_story_is_found_among_other_lines_of_a_log():
     for line in ("2026 INFO springtide: hello", '{"a": 1}', "{broken", "[1]", ""):
         assert reach.event_of(line) is None
     assert job_status.read({"report": {"nonsense": 1}}) is None
+
+
+def test_logs_are_what_processes_say_without_the_story_that_a_masters_pod_prints_too(monkeypatch):
+    said = [
+        LogLine("master", "serving"), LogLine("master", '{"at":1.0,"event":"joined"}'),
+        LogLine("master", '{"other":1}'), LogLine("worker-0", '{"at":1.0,"event":"of the user"}'),
+    ]  # fmt: skip
+    monkeypatch.setattr(reach.pod_logs, "read", lambda *_, **__: iter(said))
+    shown = reach.KubernetesReach("ctr", {}).logs([], lines=5, follow=False)
+    assert list(shown) == [said[0], said[2], said[3]]
