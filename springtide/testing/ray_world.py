@@ -15,9 +15,11 @@ import contextlib
 import multiprocessing
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from multiprocessing import connection
@@ -84,6 +86,7 @@ class World:
         import ray
         from ray.cluster_utils import Cluster
 
+        self._runs = tempfile.mkdtemp(prefix="springtide-ray-")
         lean = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
         self._small = {"num_cpus": CPUS, "object_store_memory": 80 << 20}
         self._cluster = Cluster(initialize_head=True, head_node_args={**self._small, **lean})
@@ -93,11 +96,14 @@ class World:
         ray.init(address=self.address(), namespace="elsewhere", log_to_driver=False, logging_level="ERROR")
 
     def close(self) -> None:
-        """Down with all of it."""
+        """Down with all of it, logs and run folders included."""
         import ray
 
+        session = self._cluster.head_node.get_session_dir_path()
         ray.shutdown()
         self._cluster.shutdown()
+        for folder in (session, self._runs):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def address(self) -> str:
         """For `ray.init`."""
@@ -124,7 +130,7 @@ class World:
         """Give a job to the cluster; its name."""
         from springtide.platforms.ray_cluster import submitting
 
-        submitting.submit(submitting.order_of(plan, **others))
+        submitting.submit(submitting.order_of(plan, **{"run_folder": self._runs, **others}))
         return plan.spec.name
 
     def status(self, name: str) -> messages.JobStatus:
