@@ -101,7 +101,7 @@ def test_a_lost_node_takes_pods_with_it_and_others_are_made_elsewhere(whole, rng
 
 @pytest.mark.soak
 def test_pods_that_no_node_takes_leave_a_smaller_job_that_says_so(whole, rng):
-    ids = counting.draw(rng, 4_000)
+    ids = counting.draw(rng, 12_000)
     job = whole.submit(
         "large", ids, workers=RoleWish(count=3, cpu=3.0), servers=RoleWish(count=1, cpu=0.2), data_workers="off",
         kubernetes=wish(pending_s=5.0),
