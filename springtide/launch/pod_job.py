@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import pathlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,7 @@ from springtide.telemetry import events, logs
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
+AGAIN_S = 5.0
 
 
 class PodJob:
@@ -128,13 +130,13 @@ class PodJob:
         self._asks.agent = agent
         output = Output(self.files)
         beside = [
-            asyncio.create_task(work)
-            for work in (
-                output.keep(),
-                self._statuses.keep(),
-                self._asks.keep_plans(),
-                self._asks.keep_spec(),
-                self._asks.keep_notices(),
+            asyncio.create_task(kept(keep))
+            for keep in (
+                output.keep,
+                self._statuses.keep,
+                self._asks.keep_plans,
+                self._asks.keep_spec,
+                self._asks.keep_notices,
             )
         ]
         running = asyncio.create_task(agent.run(self._heard))
@@ -177,6 +179,16 @@ async def last_status(running: "asyncio.Task[messages.JobStatus]", name: str) ->
     except (errors.UserError, errors.JobFailed) as error:
         log.error("%s", error)
         return job_status.failed(name, str(error))
+
+
+async def kept(keep: Callable[[], Awaitable[None]]) -> None:
+    """What goes on beside the job must not end it, nor end unseen: it is said, and begun again."""
+    while True:
+        try:
+            await keep()
+        except (errors.SpringtideError, OSError) as error:
+            log.error("%s: %s", keep.__qualname__, error)
+        await asyncio.sleep(AGAIN_S)
 
 
 async def called_off(task: "asyncio.Task[object]") -> None:

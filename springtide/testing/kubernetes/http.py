@@ -93,9 +93,8 @@ class Api:
         target = self.registry.target(request.path)
         verb = self._verb(request, target)
         resource = target.kind.plural + (f"/{target.part}" if target.part else "")
-        ask = rbac.Ask(
-            verb=verb, group=target.kind.group, resource=resource, namespace=target.namespace, name=target.name
-        )
+        named = target.name or rbac.chosen_name(request.query.get("fieldSelector", ""))
+        ask = rbac.Ask(verb=verb, group=target.kind.group, resource=resource, namespace=target.namespace, name=named)
         if not rbac.allowed(self.store, user, ask):
             where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
             why = f'User "{user.name}" cannot {verb} resource "{resource}" in API group "{target.kind.group}" {where}'

@@ -106,6 +106,12 @@ def _is_subject(subject: Json, user: User, namespace: str) -> bool:
     return bool(subject["name"] == user.name)
 
 
+def chosen_name(fields: str) -> str:
+    """The one object that a list or a watch asks for: who may see that one may list it so."""
+    chosen = dict(each.partition("=")[::2] for each in fields.split(",") if each.count("=") == 1 and "!" not in each)
+    return str(chosen.get("metadata.name", ""))
+
+
 def covers(rule: Json, ask: Ask) -> bool:
     """Whether one rule allows it."""
     if not _named(rule.get("verbs"), ask.verb) or not _named(rule.get("apiGroups"), ask.group):

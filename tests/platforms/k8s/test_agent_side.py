@@ -16,6 +16,7 @@ from springtide.platforms.k8s.kinds import DEFINITIONS, ELASTIC_JOBS, LEASES, PO
 from springtide.platforms.k8s.lease import Lease
 from springtide.platforms.k8s.platform import KubernetesPlatform
 from springtide.platforms.k8s.status_writer import StatusWriter
+from springtide.testing.kubernetes import rbac
 
 pytestmark = pytest.mark.extra("aiohttp", "cryptography")
 
@@ -253,3 +254,9 @@ def test_a_status_is_written_beside_conditions_of_others(job):
         assert kinds["Accepted"] == "True" and kinds["Finished"] == "True"
 
     job.run(work)
+
+
+def test_who_may_see_one_object_by_name_may_watch_that_one():
+    assert rbac.chosen_name("metadata.name=ctr") == "ctr"
+    assert rbac.chosen_name("spec.nodeName=n,metadata.name=ctr") == "ctr"
+    assert rbac.chosen_name("metadata.name!=ctr") == rbac.chosen_name("") == ""
