@@ -180,10 +180,12 @@ def tune(sock: socket.socket) -> None:
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
     """Close a stream and see it closed. By TLS the other side is waited for a moment only: it may be stopped."""
-    writer.close()
-    secure = writer.get_extra_info("ssl_object") is not None
+    again = writer.is_closing()  # a stream by TLS that is closed twice knows nothing of itself any more
+    secure = not again and writer.get_extra_info("ssl_object") is not None
+    if not again:
+        writer.close()
     with contextlib.suppress(OSError, asyncio.CancelledError):
-        async with asyncio.timeout(GOODBYE_S if secure else None):
+        async with asyncio.timeout(GOODBYE_S if secure or again else None):
             await writer.wait_closed()
     if secure:
         writer.transport.abort()

@@ -250,3 +250,12 @@ def test_a_caller_that_is_stopped_does_not_hold_up_a_listener_that_closes(root: 
         writer.transport.abort()
 
     asyncio.run(work())
+
+
+def test_a_connection_by_tls_may_be_closed_twice(root: pathlib.Path) -> None:
+    async def work(address: str) -> None:
+        own = await connection.connect(address, SECRET, within_s=10, certificates=str(root / "mine" / "worker"))
+        await own.close()
+        await own.close()
+
+    meeting(work, str(root / "mine" / "master"))
