@@ -73,10 +73,11 @@ class Desk:
         except errors.Conflict as error:  # somebody was quicker: see what they did
             log.debug("%s/%s: %s", *key, error)
             return CONFLICT_S
-        except errors.SpringtideError as error:
+        except Exception as error:  # whatever is wrong with one job, all others are looked after
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             pause_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1]
-            log.warning("%s/%s: %s; again in %g s", *key, error, pause_s)
+            trace = None if isinstance(error, errors.SpringtideError) else error
+            log.warning("%s/%s: %s; again in %g s", *key, error, pause_s, exc_info=trace)
             return pause_s
         self._failures.pop(key, None)
         return again_s

@@ -1,0 +1,30 @@
+import asyncio
+
+from springtide.platforms.k8s.operator.desk import Desk
+
+
+def test_a_job_that_cannot_be_looked_at_holds_up_no_other():
+    looked = []
+
+    async def work():
+        other = asyncio.Event()
+
+        async def attend(key):
+            looked.append(key)
+            if key == ("ads", "broken"):
+                raise KeyError("an object that nobody thought of")
+            other.set()
+
+        desk = Desk(attend)
+        desk.note(("ads", "broken"))
+        working = asyncio.create_task(desk.run())
+        while not looked:
+            await asyncio.sleep(0)
+        desk.note(("ads", "ctr"))
+        async with asyncio.timeout(10):
+            await other.wait()
+        assert desk.jobs == {("ads", "broken")}  # it is looked at again, later
+        working.cancel()
+
+    asyncio.run(work())
+    assert looked == [("ads", "broken"), ("ads", "ctr")]
