@@ -128,7 +128,7 @@ def _resize(view: View, entry: PodWish, pod: Pod) -> list[Step]:
     known = view.plan_status.pods.get(entry.pod_name(view.job.name))
     if known is not None and known.resized in SETTLED and view.plan_status.observed_generation == view.plan_generation:
         return []
-    return [ResizePod(entry.pod_name(view.job.name), entry.role, asked)]
+    return [ResizePod(entry.pod_name(view.job.name), entry.role, pod_states.with_added(asked, pod))]
 
 
 def _overdue_in_s(view: View, pod: Pod) -> float | None:

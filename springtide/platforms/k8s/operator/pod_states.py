@@ -15,6 +15,8 @@ Pod = Mapping[str, Any]
 PENDING, RUNNING, ENDING, SUCCEEDED, FAILED, GONE, REFUSED = (
     "Pending", "Running", "Ending", "Succeeded", "Failed", "Gone", "Refused",
 )  # fmt: skip
+PARTS = ("requests", "limits")
+"""Of a container's resources."""
 
 
 def ended(pod: Pod) -> bool:
@@ -110,14 +112,28 @@ def resize_of(pod: Pod) -> str:
 
 
 def differs(wanted: Mapping[str, Any], pod: Pod) -> bool:
-    """Whether a pod has other resources than it should; amounts count, not how they are written."""
+    """Whether a pod has other resources than it should; amounts count, not how they are written.
+
+    What the cluster has added (a LimitRange, a webhook) is not ours to change.
+    """
+    has = _resources(pod)
+    return any(
+        name not in has.get(part, {}) or quantities.read(value) != quantities.read(has[part][name])
+        for part in PARTS
+        for name, value in (wanted.get(part) or {}).items()
+    )
+
+
+def with_added(wanted: Mapping[str, Any], pod: Pod) -> dict[str, Any]:
+    """Resources for a pod that runs: those that are wanted, and what the cluster has added beside them."""
+    has = _resources(pod)
+    joined = {part: {**has.get(part, {}), **(wanted.get(part) or {})} for part in PARTS}
+    return {part: amounts for part, amounts in joined.items() if amounts}
+
+
+def _resources(pod: Pod) -> Mapping[str, Any]:
     (container, *_) = pod["spec"]["containers"]
-    has = container.get("resources") or {}
-    return any(_amounts(wanted.get(part)) != _amounts(has.get(part)) for part in ("requests", "limits"))
-
-
-def _amounts(quantities_: Mapping[str, Any] | None) -> dict[str, float]:
-    return {name: quantities.read(value) for name, value in (quantities_ or {}).items()}
+    return container.get("resources") or {}
 
 
 def condition(pod: Pod, kind: str) -> Mapping[str, Any]:

@@ -89,6 +89,22 @@ def test_other_resources_are_asked_for_where_the_cluster_can():
     assert said.resized == "Unsupported"
 
 
+def test_resources_that_the_cluster_has_added_stay_and_are_no_reason_to_change_a_pod():
+    pod = running(WORKER)
+    resources = pod["spec"]["containers"][0]["resources"]
+    resources["limits"] = {"cpu": "1", "memory": "2Gi"}  # by a LimitRange
+    resources["requests"] = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+    as_it_is = seen(WORKER, pods=[pod], can_resize=False)
+    assert planned.decide(as_it_is).steps == ()
+    assert reporting.plan_status(as_it_is, reporting.Outcome()).pods["ctr-worker-0-0"].resized == ""
+    more = PodWish(role="worker", rank=0, cpu=2.0)
+    (step,) = planned.decide(seen(more, pods=[pod], can_resize=True)).steps
+    assert step.resources == {
+        "limits": {"cpu": "2000m", "memory": "2Gi"},
+        "requests": {"cpu": "2000m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
+    }
+
+
 def test_what_cannot_be_had_is_not_asked_for_again_until_something_else_is():
     more = PodWish(role="worker", rank=0, cpu=2.0)
     known = PlanStatus(
