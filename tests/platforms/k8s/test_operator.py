@@ -163,6 +163,19 @@ def test_a_spec_that_no_schema_can_refuse_is_told_in_the_status(cluster: Cluster
     working(cluster, tmp_path, work)
 
 
+def test_a_name_that_is_taken_is_told_and_waited_for(cluster: Cluster, tmp_path: pathlib.Path) -> None:
+    async def work(client: Client) -> None:
+        spec = {"ports": [{"port": 80}], "clusterIP": "None"}
+        await client.create(kinds.SERVICES, kinds.SERVICES.body("ctr") | {"spec": spec})
+        await submit(client)
+        await until(lambda: condition(client, "MasterRunning", "False"))
+        assert "services ctr is there and belongs to another" in (await status_of(client))["message"]
+        await client.delete(kinds.SERVICES, "ctr")
+        await until(lambda: has(client, "ctr-master"))
+
+    working(cluster, tmp_path, work)
+
+
 async def has(client: Client, *wanted: str) -> bool:
     return set(wanted) <= await names(client)
 

@@ -42,6 +42,10 @@ REFUSED_S = 15.0
 """Until what was refused is tried again: quotas are freed when others end."""
 
 
+class NameTaken(errors.ClusterRefused):
+    """An object of that name belongs to somebody else."""
+
+
 class Hands:
     """Acts on one cluster. `nodes` is kept by whoever watches them."""
 
@@ -69,7 +73,8 @@ class Hands:
         outcome = await self._do(seen, decided.steps)
         refused = outcome.master_refused or any(each.phase == pod_states.REFUSED for each in outcome.pods.values())
         await self._report(seen, thing, plan, outcome)
-        return steps.sooner(decided.again_s, REFUSED_S if refused else None, 3600.0)
+        refused_s = mastering.LOOK_AGAIN_S if outcome.taken else REFUSED_S
+        return steps.sooner(decided.again_s, refused_s if refused else None, 3600.0)
 
     def _view(self, job: JobObject, pods: Sequence[Object], plan: Object | None) -> View:
         own, foreign = view.sorted_out(pods, job.uid)
@@ -104,25 +109,22 @@ class Hands:
         pods: dict[str, PodState] = {}
         made: dict[str, int] = {}
         budget = master = None
-        refused = ""
+        refused, taken = "", False
         for step in todo:
             match step:
-                case steps.Prepare():
-                    await self._prepare(seen)
-                case steps.MakeMaster(pod, number, row):
+                case steps.Prepare() | steps.MakeMaster():
+                    if refused:
+                        continue  # a master without all that it needs would only fail
                     try:
-                        await self._create(kinds.PODS, pod, seen.job)
-                        master = (number, row)
-                        log.info("%s: master's pod %d is made", seen.job.name, number)
-                    except errors.ClusterRefused as error:
-                        refused = str(error)
+                        master = await self._prepare_or_make(seen, step)
+                    except (errors.ClusterRefused, errors.Forbidden) as error:
+                        refused, taken = str(error), isinstance(error, NameTaken)
                 case steps.DeletePod() | steps.EvictPod():
                     await self._take_away(seen, step)
                 case steps.ResizePod(name):
                     pods[name] = await self._resize(seen, step)
                 case steps.SetBudget(servers):
-                    await self._set_budget(seen, servers)
-                    budget = servers
+                    budget = await self._set_budget(seen, servers)
                 case steps.DeleteJob(why):
                     log.info("%s/%s is deleted: %s", seen.job.namespace, seen.job.name, why)
                     with contextlib.suppress(errors.NotFound, errors.Conflict):
@@ -135,7 +137,15 @@ class Hands:
             pods[step.entry.pod_name(seen.job.name)] = state
             if state.phase != pod_states.REFUSED:
                 made[str(step.entry.life.role)] = step.entry.incarnation
-        return Outcome(pods=pods, made=made, budget=budget, master=master, master_refused=refused)
+        return Outcome(pods=pods, made=made, budget=budget, master=master, master_refused=refused, taken=taken)
+
+    async def _prepare_or_make(self, seen: View, step: steps.Prepare | steps.MakeMaster) -> tuple[int, int] | None:
+        if isinstance(step, steps.Prepare):
+            await self._prepare(seen)
+            return None
+        await self._create(kinds.PODS, step.pod, seen.job)
+        log.info("%s: master's pod %d is made", seen.job.name, step.number)
+        return step.number, step.in_a_row
 
     async def _make(self, seen: View, step: steps.MakePod) -> PodState:
         async with self._room:
@@ -147,7 +157,7 @@ class Hands:
             return PodState(phase=pod_states.PENDING)
 
     async def _create(self, kind: Kind, body: Object, job: JobObject) -> bool:
-        """Make an object unless it is there; Conflict if one of this name belongs to somebody else."""
+        """Make an object unless it is there; `NameTaken` if one of this name belongs to somebody else."""
         try:
             await self._client.create(kind, body, namespace=job.namespace)
             return True
@@ -155,9 +165,9 @@ class Hands:
             found = await self._found(kind, body["metadata"]["name"], job.namespace)
             owners = (found or {}).get("metadata", {}).get("ownerReferences") or []
             if not any(each.get("uid") == job.uid for each in owners):
-                raise errors.Conflict(
-                    f"{kind} {body['metadata']['name']} is there and belongs to another; an earlier job of this name "
-                    "may be on its way out: it is tried again"
+                raise NameTaken(
+                    f"{kind} {body['metadata']['name']} is there and belongs to another; it goes by itself if it is "
+                    "of an earlier job of this name, else give this job another name"
                 ) from None
             return False
 
@@ -211,11 +221,16 @@ class Hands:
         log.info("%s is to have %s", step.name, step.resources.get("limits"))
         return PodState(phase=state.phase, why=state.why, resized="Proposed")
 
-    async def _set_budget(self, seen: View, servers: int) -> None:
+    async def _set_budget(self, seen: View, servers: int) -> int | None:
         body = objects.budget(seen.job, servers)
-        if not await self._create(kinds.DISRUPTION_BUDGETS, body, seen.job):
-            name, change = body["metadata"]["name"], {"spec": {"minAvailable": body["spec"]["minAvailable"]}}
-            await self._client.patch(kinds.DISRUPTION_BUDGETS, name, change, namespace=seen.job.namespace)
+        name, change = body["metadata"]["name"], {"spec": {"minAvailable": body["spec"]["minAvailable"]}}
+        try:
+            if not await self._create(kinds.DISRUPTION_BUDGETS, body, seen.job):
+                await self._client.patch(kinds.DISRUPTION_BUDGETS, name, change, namespace=seen.job.namespace)
+        except (errors.ClusterRefused, errors.Forbidden) as error:  # no reason to make no pods
+            log.warning("%s: no disruption budget: %s", seen.job.name, error)
+            return None
+        return servers
 
     # ---- saying ----
 

@@ -34,6 +34,8 @@ class Outcome:
     master: tuple[int, int] | None = None
     """A master's pod was made: its number, and how many in a row did not last before it."""
     master_refused: str = ""
+    taken: bool = False
+    """It was refused because of another's object, which may go soon."""
 
 
 @dataclass(frozen=True, slots=True)
