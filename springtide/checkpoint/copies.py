@@ -5,14 +5,17 @@ when its bytes and its sum are right; and runs of what is there, for whoever has
 reads a copy where the file itself is gone.
 """
 
+import contextlib
 import os
 import pathlib
 import re
+import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from springtide import errors
+from springtide.checkpoint.manifest import number_in
 
 PART_BYTES = 4 << 20
 NAME = re.compile(r"server-\d+\.\d+(\+\d+)?-\d{6,}\.seg")
@@ -43,16 +46,40 @@ def parts(path: pathlib.Path) -> Iterator[Part]:
 
 
 class Copies:
-    """What one server keeps for others, or any files of which the names are known. Not for several threads at once."""
+    """What one server keeps for others, or any files of which the names are known. Others' files come in one thread;
+    another may sweep.
+    """
 
     def __init__(self, folder: pathlib.Path, names: "re.Pattern[str]" = NAME) -> None:
         self._folder, self._names = folder, names
         self._coming: dict[str, tuple[int, int]] = {}
         """By name: bytes and sum of what has come so far."""
+        self._claimed: set[str] = set()
+        """What others were told, since the last sweep, to be here or on its way: for a checkpoint not yet complete."""
+        self._lock = threading.Lock()
 
     def lacks(self, files: Iterable[tuple[str, int]]) -> tuple[str, ...]:
-        """The files of which there is no copy of that many bytes."""
-        return tuple(name for name, size in files if self._size(self._path(name)) != size)
+        """The files of which there is no copy of that many bytes. All of them stay over the next sweep."""
+        paths = [(name, self._path(name), size) for name, size in files]
+        with self._lock:
+            self._claimed |= {name for name, _, _ in paths}
+            return tuple(name for name, path, size in paths if self._size(path) != size)
+
+    def sweep(self, needed: Collection[str], upto: int) -> list[str]:
+        """Remove segment files that no checkpoint needs, of checkpoints up to that number; their names.
+
+        What others rely on for the next one stays: they may be quicker than this server, and have asked already.
+        """
+        gone: list[str] = []
+        with self._lock, contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            stays, self._claimed = {*needed, *self._claimed}, set()
+            for entry in entries:
+                whole = entry.name.removesuffix(".part").removesuffix(".seg") + ".seg"
+                if self._names.fullmatch(whole) and whole not in stays and (number_in(whole) or 0) <= upto:
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.path)
+                        gone.append(entry.name)
+        return gone
 
     def take(self, name: str, part: Part) -> None:
         """Write a run of a file; with the last one it gets its name. BadInput when it does not fit what came before."""

@@ -9,12 +9,9 @@ import os
 import pathlib
 import secrets
 import tempfile
-from collections.abc import Collection
 from typing import NamedTuple
 
 from springtide import errors
-from springtide.checkpoint.copies import NAME
-from springtide.checkpoint.manifest import number_in
 
 MARK = "mark"
 
@@ -65,19 +62,6 @@ def machine() -> str:
         return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return os.uname().nodename
-
-
-def sweep(folder: pathlib.Path, needed: Collection[str], upto: int) -> list[str]:
-    """Remove segment files that no checkpoint needs, of checkpoints up to that number; their names."""
-    gone: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            whole = entry.name.removesuffix(".part").removesuffix(".seg") + ".seg"
-            if NAME.fullmatch(whole) and entry.name not in needed and (number_in(whole) or 0) <= upto:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
-                    gone.append(entry.name)
-    return gone
 
 
 def _seen(folder: pathlib.Path) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import pathlib
 import threading
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 
 from springtide import errors
@@ -85,6 +86,10 @@ class Taking:
         self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-mirror", daemon=True)
         self._thread.start()
         self.address: str = asyncio.run_coroutine_threadsafe(self._listener.start(host, 0), self._loop).result()
+
+    def sweep(self, needed: Collection[str], upto: int) -> list[str]:
+        """Remove what no checkpoint needs, but nothing that others rely on."""
+        return self._copies.sweep(needed, upto)
 
     def close(self) -> None:
         """Hang up on whoever sends."""

@@ -11,12 +11,12 @@ import pathlib
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from springtide import _native, errors
-from springtide.checkpoint import disks
+from springtide.checkpoint.copies import Copies
 from springtide.checkpoint.segments import SegmentWriter
 from springtide.domain.checkpoints import Piece, ShardRange, newly
 from springtide.embedding import mirroring
@@ -69,13 +69,15 @@ class Saver:
         *,
         node: str = "",
         mirror: mirroring.Mirror | None = None,
+        sweep: Callable[[Collection[str], int], object] | None = None,
         rest: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`node`: the folder is on this machine's own disk."""
+        """`node`: the folder is on this machine's own disk. `sweep`: of the `Copies` that takes others' files there."""
         self._role, self._folder, self._life, self._rest = role, folder, life, rest
         self._mirror, self._node = mirror, node
         self._home = life.rpartition(".")[0] if mirror or node else ""
         """Where there are folders of several servers, that of this one."""
+        self._sweep = sweep or Copies(folder / self._home).sweep
         self._chains: dict[int, Chain] = {}
         """As far as complete checkpoints have them."""
         self._pending: dict[int, Chain] = {}
@@ -89,7 +91,7 @@ class Saver:
             self._settle(order.base)
             self._forget(order.forget)
             if self._node and order.base:
-                disks.sweep(self._folder / self._home, order.needed, order.base)
+                self._sweep(order.needed, order.base)
         pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         try:
             with SegmentWriter(self._folder, self._life, order.number, order.part, home=self._home) as file:

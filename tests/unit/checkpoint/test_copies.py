@@ -1,5 +1,8 @@
 """Copies of other servers' files: whole under their names or not there, and nothing else can be written."""
 
+import os
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,3 +80,25 @@ def test_a_folder_that_takes_nothing_is_said(tmp_path):
     (tmp_path / "buddy").write_text("not a folder")
     with pytest.raises(errors.DiskFull, match="cannot write to"):
         copies.Copies(tmp_path / "buddy").take(NAME, part)
+
+
+def test_what_no_checkpoint_needs_is_removed_but_nothing_newer_or_strange(tmp_path):
+    names = ["server-0.0-000001.seg", "server-0.0-000002.seg", "server-1.0-000002.part", "server-0.0-000003.seg"]
+    for name in [*names, "notes.txt"]:
+        (tmp_path / name).write_bytes(b"x")
+    gone = copies.Copies(tmp_path).sweep({"server-0.0-000002.seg"}, upto=2)
+    assert sorted(gone) == ["server-0.0-000001.seg", "server-1.0-000002.part"]
+    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "server-0.0-000002.seg", "server-0.0-000003.seg"]
+    assert copies.Copies(tmp_path / "nowhere").sweep((), upto=9) == []
+
+
+def test_what_another_relies_on_for_the_next_checkpoint_stays_however_late_this_server_sweeps(tmp_path):
+    kept = copies.Copies(tmp_path)
+    path = file(tmp_path, b"12345")
+    coming = "server-1.0-000005.seg"
+    assert kept.lacks([(NAME, 5), (coming, 2)]) == (coming,)
+    kept.take(coming, copies.Part(0, b"1", False, 0))
+    assert kept.sweep((), upto=6) == [] and path.exists()
+    kept.take(coming, copies.Part(1, b"2", True, zlib.crc32(b"12")))
+    assert kept.sweep({coming}, upto=6) == [NAME], "nobody has asked again: it was given up"
+    assert [each.name for each in tmp_path.iterdir()] == [coming]
