@@ -253,8 +253,9 @@ class Rounds:
 
     def _uploaded(self, manifest: Manifest | None) -> None:
         """A checkpoint is at the URL, or could not be copied there."""
-        if manifest is not None:
-            self._keep(self.saving.is_stored(manifest), floors=True)
+        note = self.saving.is_stored(manifest) if manifest is not None else None
+        if note is not None:
+            self._keep(note, floors=True)
             self._doors.changed.turn()
         self.look()
 

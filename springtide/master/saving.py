@@ -90,6 +90,8 @@ class Saving:
         """One whose files must stay whatever comes: it is being copied elsewhere."""
         self.stored = 0
         """The last one that is at the URL."""
+        self._void: set[int] = set()
+        """Numbers behind which the job has gone back: slots lack what these have as trained."""
         self._number = rules.numbers_after
         self._next_at = float("-inf")
         self._finished: tuple[ShardRange, ...] = ()
@@ -299,6 +301,7 @@ class Saving:
         for newer in [found for found in reader.numbers(self._place) if found > number]:
             self._number = max(self._number, newer)
             self._place.remove(name_of(newer))
+        self._void |= set(range(number + 1, self._number + 1))
         self.kept = [manifest for manifest in self.kept if manifest.number <= number]
         self.last = self.kept[-1] if self.kept and self.kept[-1].number == number else None
         self.last_note = msgspec.msgpack.decode(self.last.ledger, type=BookNote) if self.last is not None else None
@@ -311,8 +314,13 @@ class Saving:
             self._finished = finished(self.last_note)
         self._number = max(self._number, manifest.number)
 
-    def is_stored(self, manifest: Manifest) -> BookNote:
-        """It is at the URL; the note with which it began. What outlasts no host was not to be relied on before."""
+    def is_stored(self, manifest: Manifest) -> BookNote | None:
+        """It is at the URL; the note with which it began. What outlasts no host was not to be relied on before.
+
+        None: the job has gone back behind it while it was copied, and relies on nothing of it.
+        """
+        if manifest.number in self._void:
+            return None
         self.stored = max(self.stored, manifest.number)
         note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
         if not manifest.outlasts_a_host:
