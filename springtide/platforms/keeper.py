@@ -63,7 +63,7 @@ class Keeper:
 
     async def start(self) -> Whereabouts:
         """Start the next master and wait until it listens; where."""
-        term = await self._next_term()
+        term = await self._numbered()
         if term <= self.term:
             raise errors.JobFailed(f"the platform gave the next master number {term}; number {self.term} has been")
         self.term = term
@@ -114,6 +114,18 @@ class Keeper:
         """Kill it, unless it is dead."""
         self._platform.stop(Life(MASTER, self.term), kill=True)
         await self._gone.wait()
+
+    async def _numbered(self) -> int:
+        """A platform that does not answer now is asked again: the roles go on meanwhile. Who must not wait for ever,
+        as its lease runs out, calls the agent off.
+        """
+        for attempt in itertools.count(1):
+            try:
+                return await self._next_term()
+            except errors.TemporaryError as error:
+                log.warning("no number for the next master: %s", error)
+                await asyncio.sleep(PAUSES_S[min(attempt, len(PAUSES_S) - 1)])
+        raise AssertionError("unreachable")
 
     def _ended(self, ended: RoleExit) -> None:
         self.last_exit = ended

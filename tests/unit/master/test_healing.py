@@ -143,7 +143,7 @@ def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_w
 
 
 def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_or_may_be_forgotten(tmp_path):
-    """Else restored slots would take shards for finished of which they lack rows. Not even if it comes to storage now."""
+    """Else restored slots would take shards for finished of which they lack rows. Nor if it is stored only now."""
     book, saving = Book(workers=1), Saving(CheckpointRules(every_s=1.0), tmp_path)
     notes = {}
     for number in (1, 2):

@@ -152,3 +152,23 @@ def test_a_keeper_that_another_has_replaced_starts_no_master(kept):
     with pytest.raises(errors.Fenced):
         asyncio.run(keep.start())
     assert platform.terms == []
+
+
+def test_a_platform_that_does_not_answer_is_asked_again_for_a_number(kept):
+    answers = [1, errors.ClusterUnreachable("it restarts"), errors.Conflict("somebody else was quicker"), 2]
+
+    async def next_term():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    platform, keep = kept(Scripted.listen, next_term)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        assert (await keep.replace(LOST)).term == 2
+
+    asyncio.run(play())
+    assert platform.terms == [1, 2]
