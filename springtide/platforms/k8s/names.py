@@ -51,8 +51,8 @@ def claim(job: str) -> str:
 
 
 def code(job: str) -> str:
-    """The ConfigMap with a small folder of code."""
-    return f"{job}-code"
+    """How the name of the ConfigMap with a small folder of code begins: each submission has one of its own."""
+    return f"{job}-code-"
 
 
 def budget(job: str) -> str:

@@ -35,19 +35,19 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
             )
         await check_free(client, job.name)
         body = spelling.to_plain(replace(job, working_dir=""), namespace=client.namespace)
-        if archive is not None:
-            body["metadata"].setdefault("annotations", {})[names.CODE] = names.code(job.name)
-            await ship(client, job.name, archive)
+        code = await ship(client, job.name, archive) if archive is not None else ""
+        if code:
+            body["metadata"].setdefault("annotations", {})[names.CODE] = code
         try:
             made = await client.create(ELASTIC_JOBS, body)
         except errors.SpringtideError:
-            if archive is not None:
+            if code:
                 with contextlib.suppress(errors.SpringtideError):
-                    await client.delete(CONFIG_MAPS, names.code(job.name))
+                    await client.delete(CONFIG_MAPS, code)
             raise
-        if archive is not None:
+        if code:
             owner = [job_object.owner(job_object.read(made))]
-            await client.patch(CONFIG_MAPS, names.code(job.name), {"metadata": {"ownerReferences": owner}})
+            await client.patch(CONFIG_MAPS, code, {"metadata": {"ownerReferences": owner}})
         say(f"job {job.name} is in namespace {client.namespace} ({client.access.where})")
         return job.name
 
@@ -65,14 +65,10 @@ async def check_free(client: Client, name: str) -> None:
     )
 
 
-async def ship(client: Client, job: str, archive: bytes) -> None:
-    """The code, in place of what an earlier job of that name may have left."""
-    body: Object = CONFIG_MAPS.body(names.code(job), client.namespace)
-    body["metadata"]["labels"] = names.labels_of(job)
+async def ship(client: Client, job: str, archive: bytes) -> str:
+    """The code, under a name that nobody else has: two may submit a job of one name at the same moment."""
+    body: Object = CONFIG_MAPS.body("", client.namespace)
+    body["metadata"] = {"generateName": names.code(job), "labels": names.labels_of(job)}
     body["binaryData"] = {names.CODE_ARCHIVE: base64.b64encode(archive).decode()}
-    try:
-        await client.create(CONFIG_MAPS, body)
-    except errors.AlreadyThere:
-        with contextlib.suppress(errors.NotFound):
-            await client.delete(CONFIG_MAPS, names.code(job))
-        await client.create(CONFIG_MAPS, body)
+    made = await client.create(CONFIG_MAPS, body)
+    return str(made["metadata"]["name"])

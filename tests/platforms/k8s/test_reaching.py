@@ -41,11 +41,25 @@ def submitted(where, folder, name="ctr"):
 def test_a_job_is_made_with_its_code_which_goes_when_it_goes(cluster, where, tmp_path):
     assert submitted(where, tmp_path) == "ctr"
     thing = cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))
-    code = cluster.run(lambda client: client.get(CONFIG_MAPS, "ctr-code"))
-    assert thing["metadata"]["annotations"]["springtide.dev/code"] == "ctr-code" and "workingDir" not in thing["spec"]
+    shipped = thing["metadata"]["annotations"]["springtide.dev/code"]
+    assert shipped.startswith("ctr-code-") and "workingDir" not in thing["spec"]
+    code = cluster.run(lambda client: client.get(CONFIG_MAPS, shipped))
     assert code["metadata"]["ownerReferences"][0]["uid"] == thing["metadata"]["uid"] and code["binaryData"]["code.tgz"]
     with pytest.raises(errors.BadInput, match="give another --name"):
         submitting.submit(ElasticJob(name="ctr", script="train.py"), None, where)
+
+
+def test_a_second_of_the_same_name_leaves_the_code_of_the_first(cluster, where, tmp_path, monkeypatch):
+    async def both_look_before_either_submits(client, name):
+        return None
+
+    monkeypatch.setattr(submitting, "check_free", both_look_before_either_submits)
+    submitted(where, tmp_path)
+    with pytest.raises(errors.AlreadyThere):
+        submitting.submit(ElasticJob(name="ctr", script="train.py"), tmp_path / "code", where)
+    thing = cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))
+    (code,) = cluster.run(lambda client: client.list(CONFIG_MAPS, labels="springtide.dev/job=ctr")).items
+    assert code["metadata"]["name"] == thing["metadata"]["annotations"]["springtide.dev/code"]
 
 
 def test_a_cluster_without_springtide_says_how_to_set_it_up(cluster, tmp_path):
