@@ -71,6 +71,7 @@ def to_cluster(job: ElasticJob, where: Where, *, code: pathlib.Path | None, say:
 
 
 def cluster_name(name: str) -> str:
-    """A name that clusters take: letters, digits and dashes."""
-    plain = "".join(each if each.isalnum() else "-" for each in name).strip("-")[:40].strip("-")
-    return plain if plain[:1].isalpha() else f"job-{plain}"
+    """A name that clusters take: small letters, digits and dashes, first a letter, no more than 40."""
+    plain = "".join(each if each.isascii() and each.isalnum() else "-" for each in name.lower()).strip("-")
+    plain = plain if plain[:1].isalpha() else f"job-{plain}"
+    return plain[:40].strip("-")

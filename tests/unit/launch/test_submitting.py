@@ -45,7 +45,15 @@ def test_what_is_wrong_is_said_before_anything_is_handed_over(tmp_path, cluster)
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("train_ctr", "train-ctr"), ("9lives", "job-9lives"), ("a" * 63, "a" * 40)]
+    ("name", "wanted"),
+    [
+        ("train_ctr", "train-ctr"),
+        ("9lives", "job-9lives"),
+        ("a" * 63, "a" * 40),
+        ("Train.v2", "train-v2"),
+        ("9" * 63, "job-" + "9" * 36),
+        ("01_first_loop", "job-01-first-loop"),
+    ],
 )
 def test_names_are_such_as_clusters_take(name, wanted):
     assert submitting.cluster_name(name) == wanted
