@@ -36,6 +36,20 @@ def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cl
     cluster.run(work)
 
 
+def test_a_namespace_that_is_there_stays_as_it_is(cluster: Cluster) -> None:
+    plan = manifests.Plan(image="springtide:1", namespace=cluster.namespace)
+
+    async def work(client: Client) -> None:
+        before = await client.get(kinds.NAMESPACES, cluster.namespace)
+        said: list[str] = []
+        await installing.apply(client, [manifests.namespace(plan), *crds.all_definitions()], said.append)
+        assert said[0] == f"Namespace {cluster.namespace}: is there"
+        after = await client.get(kinds.NAMESPACES, cluster.namespace)
+        assert after["metadata"].get("labels") == before["metadata"].get("labels")
+
+    cluster.run(work)
+
+
 def test_a_cluster_without_us_is_told_apart(cluster: Cluster) -> None:
     async def work(client: Client) -> list[installing.Finding]:
         return await installing.examine(client, cluster.namespace)
