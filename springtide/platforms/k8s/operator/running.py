@@ -59,6 +59,9 @@ async def run(options: Options, stop: asyncio.Event, ready: asyncio.Event | None
         hands.can_resize = await client.has(kinds.PODS, "resize")
         desk = Desk(hands.attend)
         ears = Ears(desk, hands)
+        if not options.namespaces:  # before any job is looked at: its master is told at its start what there is
+            for node in (await client.list(kinds.NODES)).items:
+                ears.node("ADDED", node)
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False  # events are told by conditions that change, once
         settings.scanning.disabled = True  # our kinds are there (`check`); no right to look at all others is needed
