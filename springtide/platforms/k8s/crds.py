@@ -77,7 +77,7 @@ def elastic_jobs() -> Object:
         _column("Rate", "number", ".status.samplesPerSecond", "Samples a second."),
         _column("Loss", "number", ".status.loss", "Of late.", wide=True),
         _column("Decision", "string", ".status.decision", "What was planned last, and why.", wide=True),
-        _column("Message", "string", ".status.message", "What a person should know."),
+        _column("Message", "string", ".status.message", "What a person should know.", wide=True),
         _column("Age", "date", ".metadata.creationTimestamp", "Since it was submitted."),
     ]
     return _definition(kinds.ELASTIC_JOBS, "ej", spec, JOB_STATUS, columns, NAME_RULES, ElasticJob.__doc__ or "")
