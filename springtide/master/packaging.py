@@ -29,7 +29,6 @@ class Packaging:
         async with self._turn:
             match request:
                 case messages.PackageWritten():
-                    parcels.check_size(request.files)
                     return messages.Lacks(await asyncio.to_thread(self._lacks, request))
                 case messages.PackagePart():
                     part = Part(request.offset, request.content, request.last, request.checksum)
@@ -40,7 +39,8 @@ class Packaging:
 
     def _lacks(self, written: messages.PackageWritten) -> tuple[str, ...]:
         if parcels.sealed_in(self._folder) == written.sealed:
-            return ()
+            return ()  # however large: nothing is sent
+        parcels.check_size(written.files)
         return tuple(name for name, _ in written.files if parcels.NAME.fullmatch(name))
 
     def _part(self, ask: messages.PackageAsk) -> messages.PackagePart:

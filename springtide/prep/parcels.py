@@ -25,6 +25,7 @@ NAME = re.compile("|".join(IN_ORDER))
 SEAL_BYTES = 32
 MOST_BYTES = 8 << 30
 """Of what goes over the wire: more should be files that each host reads for itself."""
+TRIES = 3
 
 Ask = Callable[[messages.Request], messages.Reply]
 
@@ -48,8 +49,17 @@ def check_size(files: tuple[tuple[str, int], ...]) -> None:
 
 
 def send(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
-    """See that the master has the package."""
+    """See that the master has the package. One that was replaced meanwhile has not heard the begin: once more then."""
     files = tuple((name, (folder / name).stat().st_size) for name in IN_ORDER)
+    for left in reversed(range(TRIES)):
+        try:
+            return _send(ask, folder, sealed, files)
+        except errors.BadInput:
+            if not left:
+                raise
+
+
+def _send(ask: Ask, folder: pathlib.Path, sealed: str, files: tuple[tuple[str, int], ...]) -> None:
     lacks = ask(messages.PackageWritten(sealed, files))
     assert isinstance(lacks, messages.Lacks)
     for name in lacks.names:

@@ -216,9 +216,13 @@ class Feeding:
     def _package(self, made: Made) -> Package:
         if self._link.claim(PACKAGE_KEY):
             paths = [path for path in sys.path if path]
-            with parcels.writable(self._welcome.package) as folder:
-                sealed = package.write(folder, made.pipeline, secret=self._welcome.secret, paths=paths)
-                self._link.deliver(folder, sealed)
+            try:
+                with parcels.writable(self._welcome.package) as folder:
+                    sealed = package.write(folder, made.pipeline, secret=self._welcome.secret, paths=paths)
+                    self._link.deliver(folder, sealed)
+            except errors.UserError:
+                self._link.settle(PACKAGE_KEY)  # there will be none: checkpoints must not wait for it
+                raise
             found = Package(made.digest, len(made.pipeline.stages), sealed)
             self._link.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
             self._link.settle(PACKAGE_KEY)

@@ -83,6 +83,30 @@ def test_what_was_changed_on_the_way_is_refused(tmp_path):
         parcels.send(garbling, tmp_path / "trainer", sealed)
 
 
+def test_what_is_too_large_for_the_wire_is_refused_but_not_where_nothing_need_be_sent(tmp_path, monkeypatch):
+    monkeypatch.setattr(parcels, "MOST_BYTES", 1000)
+    sealed = written(tmp_path / "trainer", arrays=bytes(2000))
+    parcels.send(Wire(tmp_path / "trainer"), tmp_path / "trainer", sealed)
+    with pytest.raises(errors.BadInput, match="keep samples in files"):
+        parcels.send(Wire(tmp_path / "master"), tmp_path / "trainer", sealed)
+
+
+def test_a_master_that_was_replaced_in_the_middle_is_sent_it_from_the_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(copies, "PART_BYTES", 1000)
+    arrays = os.urandom(3500)
+    sealed = written(tmp_path / "trainer", arrays=arrays)
+    wire = Wire(tmp_path / "master")
+
+    def losing(request):
+        if len(wire.asked) == 3:
+            wire.keeping = Packaging(tmp_path / "master")  # of the next master, which knows of nothing
+        return wire(request)
+
+    parcels.send(losing, tmp_path / "trainer", sealed)
+    assert (tmp_path / "master" / parcels.ARRAYS).read_bytes() == arrays
+    assert parcels.sealed_in(tmp_path / "master") == sealed
+
+
 def test_names_that_are_no_files_of_a_package_are_refused(tmp_path):
     wire = Wire(tmp_path)
     for request in (messages.PackagePart("../secret", 0, b"", True), messages.PackageAsk("", "../secret")):
@@ -92,7 +116,7 @@ def test_names_that_are_no_files_of_a_package_are_refused(tmp_path):
 
 def test_too_much_for_the_wire_is_a_word_to_the_user(tmp_path):
     with pytest.raises(errors.BadInput, match=r"takes 9\.0 GB in memory.*numpy\.memmap"):
-        Wire(tmp_path)(messages.PackageWritten("", ((parcels.ARRAYS, 9 << 30),)))
+        Wire(tmp_path)(messages.PackageWritten("seal", ((parcels.ARRAYS, 9 << 30),)))
 
 
 def test_a_folder_that_cannot_be_written_to_is_replaced_by_one_of_this_host(tmp_path):

@@ -2,6 +2,7 @@
 
 import tempfile
 import threading
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from springtide.domain.feeding import BatchName, FeedRules
 from springtide.prep import package
 from springtide.prep.feed import Wanted
 from springtide.prep.serving import Serving
-from springtide.rpc.feeding import Feeder, Feeders
+from springtide.rpc.feeding import PACKAGE_KEY, Feeder, Feeders
 from springtide.train import link
 from springtide.train.feeding import Feeding, refuse
 from springtide.train.following import FeedersFollower
@@ -300,3 +301,14 @@ def until(true):
             return
         waiting.wait(0.01)
     raise AssertionError("not within 20 s")
+
+
+def test_a_package_that_cannot_be_delivered_is_told_and_nothing_waits_for_it(worker, monkeypatch):
+    feeding, master = worker()
+    settled = []
+    monkeypatch.setattr(master, "settle", settled.append)
+    monkeypatch.setattr(master, "deliver", Mock(side_effect=errors.BadInput("far too large for the wire")))
+    master.want()
+    assert len(list(feeding.read(wants(2)))) == 2
+    assert master.refused.wait(20) and "far too large" in master.told[0]
+    assert settled == [PACKAGE_KEY], "checkpoints begin only when all that is done once is done"
