@@ -125,7 +125,7 @@ def job_of(options: RunOptions) -> ElasticJob:
     """The job that the command line describes."""
     asked, exports = options.following, options.exporting
     bounds = {"min": asked.min_workers if asked.min_workers > 1 else None, "max": asked.max_workers}
-    number = "start" if options.workers is not None and asked.max_workers is not None else "count"
+    number = "start" if options.workers is not None and set(bounds.values()) != {None} else "count"
     return ElasticJob(
         name=options.name or resolving.name_of(options.script), script=options.script, arguments=options.arguments,
         workers=RoleWish(**{number: options.workers}, **bounds, cpu=options.cpu, memory=options.memory),

@@ -66,7 +66,7 @@ class Quota:
 
     def __post_init__(self) -> None:
         if self.cpu is not None and not 0 < self.cpu < math.inf:
-            raise errors.BadInput(f"cpu {self.cpu:g}: wanted cores of the whole job, above 0")
+            raise errors.BadInput(f"cpu {self.cpu:g}, the quota: wanted cores of the whole job, above 0")
         if self.memory is not None and self.memory_bytes == 0:
             raise errors.BadInput(f"memory {self.memory}: wanted memory of the whole job, such as 64G")
 

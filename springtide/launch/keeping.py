@@ -21,9 +21,13 @@ def rules(
     """How the job keeps checkpoints: every 30 s unless it is told otherwise."""
     every_s, url = keeping.every_s, keeping.url
     if url and every_s == 0:
-        raise errors.BadInput("checkpoints.url (--checkpoint-url) without checkpoints: leave out everyS 0")
+        raise errors.BadInput(
+            "checkpoints.url (--checkpoint-url) without checkpoints: leave out everyS 0 (--checkpoint-every 0)"
+        )
     if keeping.mirror and every_s == 0:
-        raise errors.BadInput("checkpoints.mirror (--mirror) without checkpoints: leave out everyS 0")
+        raise errors.BadInput(
+            "checkpoints.mirror (--mirror) without checkpoints: leave out everyS 0 (--checkpoint-every 0)"
+        )
     if keeping.mirror and servers < 2:
         raise errors.BadInput(
             "checkpoints.mirror (--mirror) with one server: no other could keep a copy; ask for 2 servers or more"

@@ -93,6 +93,8 @@ def test_options_of_a_run_are_a_job_like_any_other():
     )
     job = run.job_of(options)
     assert (job.name, job.workers) == ("train", RoleWish(start=2, max=4, memory="1G"))
+    fewest = run.RunOptions(script="train.py", workers=4, following=OnlineOptions(min_workers=2))
+    assert run.job_of(fewest).workers == RoleWish(start=4, min=2)
     assert job.planning == {"sample_s": "5"} and job.checkpoints == Keeping() and job.patience == Patience()
     assert run.job_of(run.RunOptions(script="a/Train.py")) == ElasticJob(name="train", script="a/Train.py")
 
