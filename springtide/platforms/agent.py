@@ -352,17 +352,23 @@ def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:
     """Draw the job's secret and write it where only this user can read it; `keep` one that is there."""
     if keep and files.secret.exists():
         return
+    unfinished = files.secret.with_suffix(".part")  # an agent that dies meanwhile leaves no half a secret to the next
     try:
-        handle = os.open(files.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        unfinished.unlink(missing_ok=True)
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "w") as file:
             file.write(secrets.token_hex(32))
+        unfinished.rename(files.secret)
     except OSError as error:
         raise events.as_disk_error(error, files.secret) from error
 
 
 def write_certificates(job: str, files: logs.RunFiles) -> None:
     """An authority for this run and a certificate for each kind of role, where only this user can read them."""
+    unfinished = files.tls.with_suffix(".part")
     try:
-        credentials.lay_out(credentials.make(job, at=datetime.datetime.now(datetime.UTC)), files.tls)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        credentials.lay_out(credentials.make(job, at=datetime.datetime.now(datetime.UTC)), unfinished)
+        unfinished.rename(files.tls)
     except OSError as error:
         raise events.as_disk_error(error, files.tls) from error
