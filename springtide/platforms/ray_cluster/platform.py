@@ -118,6 +118,9 @@ class RayPlatform:
         """From its placing to its end."""
         try:
             ended = await self._begin(held) or await self._follow(held)
+        except exceptions.RayTaskError as error:  # its actor lives, and cannot do it: no node took that from it
+            log.warning("%s: %s", held.life, deaths.first_line(error))
+            ended = deaths.ended(held.life, held.started.pid if held.started else 0, signal="SIGKILL")
         except exceptions.RayError as error:
             ended = self._lost(held, error)
         self._held.pop(held.life, None)

@@ -77,6 +77,12 @@ def begin(wanted: order.Order) -> bool:
     return True
 
 
+def end_of(wanted: order.Order) -> messages.JobStatus | None:
+    """How this very job ended; None: it is not over."""
+    found = read(wanted.name)
+    return found.status if found is not None and found.ended_at and found.began_at == wanted.began_at else None
+
+
 def read(name: str) -> Record | None:
     """The record of a job; None: the cluster knows none of that name."""
     packed = internal_kv._internal_kv_get(_key(name), namespace=SPACE)

@@ -96,6 +96,10 @@ class Steward:
     def _keep(self) -> None:
         """The thread of the agent: to the job's end, and to this actor's."""
         asyncio.set_event_loop(self._loop)
+        if (end := records.end_of(self._order)) is not None:  # the steward before had only to leave
+            self._status = end
+            self._leave()
+            return
         try:
             self._status = self._loop.run_until_complete(self._run())
         except errors.SpringtideError as error:
