@@ -5,9 +5,11 @@ the machine it is on, if nobody else can read there. Next: `embedding.saving` wr
 """
 
 import contextlib
+import errno
 import os
 import pathlib
 import secrets
+import stat
 import tempfile
 from typing import NamedTuple
 
@@ -47,6 +49,8 @@ def found(folder: str, marked: str, *, scratch: str = "", node: str = "") -> Dis
     base = pathlib.Path(scratch) if scratch else pathlib.Path(tempfile.gettempdir()) / f"springtide-{os.getuid()}"
     own = base / (marked or "unmarked")
     try:
+        if not scratch:
+            _keep_private(base)
         own.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise errors.BadInput(
@@ -62,6 +66,14 @@ def machine() -> str:
         return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return os.uname().nodename
+
+
+def _keep_private(base: pathlib.Path) -> None:
+    """Make a folder in one that everybody may write to; one that another user has made there is not trusted."""
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    there = base.lstat()
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, f"{base} is another user's")
 
 
 def _seen(folder: pathlib.Path) -> str:

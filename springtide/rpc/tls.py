@@ -7,10 +7,12 @@ plane does the same in C++ (cpp/tls_session.h). With an empty folder there is no
 Checked on both sides: TLS 1.3; a certificate that `ca.crt` has signed and that is valid now; its name, the URI
 `springtide:JOB/ROLE`, is of this job; a caller checks besides that the role is the one it called. Host names are not
 checked: pods change addresses, and the authority signs nothing but processes of this job.
-Files are looked at again for every new connection, so that certificates may be renewed while the job runs.
+Files are looked at again for every new connection, so that certificates may be renewed while the job runs; where they
+cannot be used at that moment, those before are.
 """
 
 import asyncio
+import logging
 import os
 import pathlib
 import ssl
@@ -20,6 +22,8 @@ from typing import Any, NamedTuple
 
 from springtide import errors
 from springtide.rpc import auth
+
+log = logging.getLogger(__name__)
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 SCHEME = "springtide:"
@@ -140,9 +144,12 @@ def _load(folder: str) -> _Ready:
                 caller, listener = _context(root, ssl.PROTOCOL_TLS_CLIENT), _context(root, ssl.PROTOCOL_TLS_SERVER)
                 found = _meet_oneself(caller, listener)
             except (OSError, ssl.SSLError) as error:  # also a key of one renewal with the certificate of another
-                if attempt == 2:
+                if attempt < 2:
+                    continue
+                if (before := _ready.get(folder)) is None:
                     raise errors.BadInput(_unfit(root, error)) from error
-                continue
+                log.warning("%s; going on with what was there before", _unfit(root, error))
+                return before
             if found is None:
                 raise errors.BadInput(f"{root / CERTIFICATE} has no name such as springtide:JOB/worker in it")
             _ready[folder] = _Ready(files, found, caller, listener)

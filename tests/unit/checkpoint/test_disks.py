@@ -1,5 +1,7 @@
 """A server knows by the master's mark whether it sees the job's folder, or writes to a disk of its own."""
 
+import os
+
 import pytest
 
 from springtide import errors
@@ -29,3 +31,13 @@ def test_a_machine_that_lets_it_write_nowhere_is_told_what_to_set(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(errors.BadInput, match="SPRINGTIDE_SCRATCH"):
         disks.found(str(tmp_path / "nowhere"), "mark", scratch=str(tmp_path / "file"))
+
+
+def test_a_folder_that_another_user_has_made_under_our_name_is_not_written_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(disks.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert disks.found(str(tmp_path / "nowhere"), "mark").folder.is_dir()
+    mine = os.getuid()
+    (tmp_path / f"springtide-{mine}").rename(tmp_path / f"springtide-{mine + 1}")
+    monkeypatch.setattr(disks.os, "getuid", lambda: mine + 1)
+    with pytest.raises(errors.BadInput, match="another user's"):
+        disks.found(str(tmp_path / "nowhere"), "mark")
