@@ -26,7 +26,7 @@ Maker = Callable[[], Side]
 
 def bench(options: Options) -> report.Result:
     """Rounds of one run on each, then a lost node on each."""
-    rounds, losses, samples = (1, 1, 30_000) if options.quick else (5, 3, 200_000)
+    rounds, losses, samples = (1, 1, 30_000) if options.quick else (5, 2, 80_000)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         script = folder / "train.py"

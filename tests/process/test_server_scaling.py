@@ -109,6 +109,7 @@ def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repe
     assert [event["incarnation"] for event in lives] == [0, 1]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_slots_of_a_group_that_keeps_rows_move_between_two_shards_and_back_while_a_worker_is_killed(tmp_path):
     def hurt(job):

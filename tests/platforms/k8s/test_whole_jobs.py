@@ -66,7 +66,7 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
 
 @pytest.mark.soak
 def test_servers_hand_over_when_a_node_is_drained_and_nothing_is_lost(whole, rng):
-    ids = counting.draw(rng, 8_000)
+    ids = counting.draw(rng, 24_000)
     job = whole.submit(
         "drained", ids, workers=RoleWish(count=2), servers=RoleWish(count=2), data_workers="off", relaunches=50,
         checkpoints=Keeping(every_s=1.0), kubernetes=wish(grace_s=60),
