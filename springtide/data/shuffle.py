@@ -128,6 +128,10 @@ class Shuffle(Generic[K]):
             return room + sum(self.bounds.upper - len(other.away) for other in self.peers.values())
         return room + sum(self.bounds.upper - len(self.peers[name].away) for name in self._open())
 
+    def wait_s(self, at: float) -> float:
+        """How long a batch that is offered now waits for the loop; not at all where peers would have it at once."""
+        return 0.0 if self._stalled(at) else len(self.queue) * self._step_s
+
     @property
     def away(self) -> int:
         """Batches of ours that peers have."""

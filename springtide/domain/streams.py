@@ -5,7 +5,7 @@ the next multiple of the batch size, or before, at a *cut* that the master has n
 finds the same batches. Next: data/flow.py hands partitions out, data/stream/ reads them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 FAR = 2**62
@@ -58,6 +58,23 @@ class PartitionView(NamedTuple):
     """When the record at `trained` was appended, as time of day in seconds; 0 when there is none."""
 
 
+class Steps(NamedTuple):
+    """Sums over steps of a loop: what a step costs, and what each of its samples costs, is found out of them."""
+
+    number: float = 0.0
+    samples: float = 0.0
+    seconds: float = 0.0
+    squared: float = 0.0
+    """Of samples x samples."""
+    crossed: float = 0.0
+    """Of samples x seconds."""
+
+    def and_one(self, samples: float, seconds: float) -> "Steps":
+        """With another step."""
+        return Steps(self.number + 1, self.samples + samples, self.seconds + seconds,
+                     self.squared + samples * samples, self.crossed + samples * seconds)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamUse:
     """What one worker has done with a stream since it began, and has in hand."""
@@ -81,6 +98,8 @@ class StreamUse:
     """Seconds in which the loop had nothing to train."""
     busy_s: float = 0.0
     """Seconds in which it had."""
+    steps: Steps = field(default_factory=Steps)
+    """That the loop has done."""
     lag_p50_s: float = 0.0
     """From append to trained, of late."""
     lag_p99_s: float = 0.0

@@ -34,7 +34,8 @@ from springtide.master import entries
 from springtide.master.doors import Doors
 from springtide.master.foresight import Foresight
 from springtide.master.streams import Streams
-from springtide.planning.online import deciding, observed
+from springtide.planning.online import deciding, learning, observed
+from springtide.planning.online.capacity import Kind
 from springtide.planning.online.metrics import Kept
 from springtide.rpc.messages import Report
 from springtide.telemetry.logs import RunFiles
@@ -45,8 +46,8 @@ log = logging.getLogger(__name__)
 NOTES_KEY = "online: notes"
 """Under which the record keeps what was learned: a master that takes over does not begin anew."""
 LOOK_S = 0.25
-RATES_S, MEASURE_S = 120.0, 20.0
-"""Of the stream: what arrivals and paces are means of; `LEAST_S` of the clock at least, for a few heartbeats each."""
+RATES_S = 120.0
+"""Of the stream: what arrivals are means of; `LEAST_S` of the clock at least, for a few heartbeats each."""
 LEAST_S = 4.0
 NOTE_S = 10.0  # between two notes in the journal
 COLD_S = 60.0  # of the stream, between two plans, where next to nothing is known of the past
@@ -58,11 +59,8 @@ _NUMBERS = re.compile(r"\d[\d,.:]*")
 class Notes(msgspec.Struct, frozen=True):
     """What survives the master."""
 
-    seen: dict[int, float] = {}
-    """Samples a second of the clock, by number of workers; of which numbers surely so, not only at least."""
-    sure: tuple[int, ...] = ()
-    seen_at: dict[int, float] = {}
-    """By the stream's time."""
+    learned: learning.Learned = learning.Learned()
+    """What so many workers can train: samples a second of the clock."""
     kept: Kept = Kept()
     scalings: int = 0
     slow: tuple[int, ...] = ()
@@ -120,14 +118,15 @@ class Online:
         return any(one.card.stream is not None for one in self._doors.record.book.passes)
 
     @property
-    def _batch(self) -> int:
-        """Samples of a batch that is not cut short."""
-        return self._doors.record.book.passes[-1].card.batch_size
+    def _batch(self) -> float:
+        """Samples of a worker's batch that is not cut short; a group shares one."""
+        size = self._doors.record.book.passes[-1].card.batch_size
+        return size / max(1, len(self._shape)) if self._state.spec.sync == "bsp" else size
 
     def heard(self, life: Life, report: Report, *, at: float) -> None:
         """A worker's report."""
         if report.stream is not None:
-            self._streams.heard(life.role, life.incarnation, report.stream, at=at, batches=report.step)
+            self._streams.heard(life.role, life.incarnation, report.stream, at=at)
 
     def tick(self, now: float, *, moving: int) -> None:
         """Look at the stream; decide, if it is time. `moving`: slots on their way."""
@@ -209,43 +208,30 @@ class Online:
     def _measure(self, now: float) -> None:
         """What so many workers train, once they have been the same for long enough: first steps are slow ones, and do
         not count where anything better is known."""
-        seconds = max(LEAST_S, MEASURE_S / self._job.speedup)
-        settled_at = self._shape_at + (seconds if self._notes.seen else 0.0)
+        seconds = learning.window_s(self._job.speedup)
+        settled_at = self._shape_at + (seconds if self._notes.learned.known else 0.0)
         if not self._shape or now < max(settled_at, self._measured_at) + seconds:
             return
         works = self._streams.works(seconds, self._shape, at=now)
         if len(works) < len(self._shape):
             return
-        full = observed.full(works, self._batch)
-        rate = observed.together(full or works)
-        if rate is None:
+        learned = self._notes.learned.then(works, batch=self._batch, at=now * self._job.speedup)
+        if learned is self._notes.learned:
             return
         self._measured_at = now
-        self._learn(len(works), rate * len(works) / len(full or works), sure=bool(full), at=now * self._job.speedup)
+        self._notes = msgspec.structs.replace(self._notes, learned=learned)
         paces = {rank: pace for rank, work in works.items() if (pace := work.pace) is not None}
-        found = backups.wanted(paces, frozenset(self._notes.slow), self._state.spec.stragglers, sure=full)
+        sure = observed.full(works, self._batch)
+        found = backups.wanted(paces, frozenset(self._notes.slow), self._state.spec.stragglers, sure=sure)
         if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
             self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
             self._doors.tell("backup", why=found.why or "no worker is slow any more: no backups", workers=found.workers)
 
-    def _learn(self, workers: int, rate: float, *, sure: bool, at: float) -> None:
-        """What so many train. Of batches that were cut short it is only known that it is as much at least."""
-        notes, known = self._notes, workers in self._notes.sure
-        if sure and not known:
-            seen = {**notes.seen, workers: rate}
-        elif sure or (not known and rate > notes.seen.get(workers, 0.0)):
-            seen = observed.noted(notes.seen, workers, rate)
-        else:
-            return
-        surely = tuple(sorted({*notes.sure, *([workers] if sure else [])}))
-        self._notes = msgspec.structs.replace(notes, seen=seen, sure=surely, seen_at={**notes.seen_at, workers: at})
-
     def _capacity(self, now: float) -> tuple[float, ...] | None:
-        notes, workers = self._notes, len(self._shape)
-        at, sure = now * self._job.speedup, observed.surely(notes.seen, notes.sure)
-        seen = observed.believed(sure, notes.seen_at, workers, at=at)
-        known = observed.capacity(seen, self._job.rules.most, now=workers)
-        return known and observed.held_to(known, seen, notes.seen_at, workers, at=at)
+        kind: Kind = "sync" if self._state.spec.sync == "bsp" else "async"
+        return self._notes.learned.capacity(
+            self._job.rules.most, now=len(self._shape), at=now * self._job.speedup, kind=kind
+        )
 
     def _rates(self, now: float) -> tuple[float, float]:
         """Samples a second of the clock that came, and that were trained, in the last minutes."""
@@ -268,7 +254,7 @@ class Online:
             return self._leave("the number of workers was set by hand: `springtide scale` changes it")
         if capacity is None:
             return self._leave("nobody has trained for long enough to say what a worker can do")
-        works = self._streams.works(max(LEAST_S, MEASURE_S / speedup), self._shape, at=now)
+        works = self._streams.works(learning.window_s(speedup), self._shape, at=now)
         changed = self._state.planned.changed_at
         view = OnlineView(
             at=now * speedup, workers=max(rules.fewest, self._state.workers - self._notes.added),
@@ -352,7 +338,7 @@ class Online:
         if not self.reads:
             return None
         point, kept, job = self._point(now, down=False), self._notes.kept, self._job
-        works = self._streams.works(max(LEAST_S, MEASURE_S / job.speedup), self._shape, at=now)
+        works = self._streams.works(learning.window_s(job.speedup), self._shape, at=now)
         total = self._streams.total
         why = self._why if job.on else "workers do not follow the traffic: --online auto lets them"
         return OnlineState(

@@ -36,14 +36,13 @@ class Streams:
         self.known: dict[int, Known] = {}
         self.uses: dict[Role, tuple[Life, StreamUse]] = {}
         """The newest word of each worker's last life."""
-        self._batches: dict[Role, int] = {}
         self._gone = StreamUse()
         """Counted by lives that are over."""
         self._begun = 0
         """Offsets that partitions ended with when they were first heard of: nobody knows when those came."""
         self._looks: deque[tuple[float, dict[Life, Work]]] = deque(maxlen=MOST_LOOKS)
 
-    def heard(self, role: Role, incarnation: int, use: StreamUse, *, at: float, batches: int = 0) -> None:
+    def heard(self, role: Role, incarnation: int, use: StreamUse, *, at: float) -> None:
         """A worker's report."""
         before = self.uses.get(role)
         life = Life(role, incarnation)
@@ -51,7 +50,6 @@ class Streams:
             over = replace(before[1], queue=0, lag_p50_s=0.0, lag_p99_s=0.0)
             self._gone = _sum([self._gone, over])
         self.uses[role] = (life, use)
-        self._batches[role] = batches
         for one in use.partitions:
             known = self.known.get(one.partition)
             if known is None:
@@ -101,7 +99,7 @@ class Streams:
     def look(self, alive: Collection[Life], *, at: float) -> None:
         """Note how far the living workers are."""
         works = {
-            life: Work(use.records, use.busy_s, use.waited_s, self._batches[life.role])
+            life: Work(use.records, use.busy_s, use.waited_s, use.steps)
             for life, use in self.uses.values()
             if life in alive
         }

@@ -79,6 +79,15 @@ def test_a_trace_begins_at_midnight_and_gives_days_that_have_a_past(tmp_path):
     assert fine.step_s == 300 and len(fine.day(14).steps) == 156
 
 
+def test_a_line_that_is_missing_shifts_no_day(tmp_path):
+    whole = list(lines())
+    one, other = (
+        traffic.read(write(tmp_path / name, some))
+        for name, some in (("a.csv", whole), ("b.csv", whole[:99] + whole[100:]))
+    )
+    assert len(one.values) == len(other.values) and one.values[200:] == pytest.approx(other.values[200:])
+
+
 def test_files_that_are_no_traces_are_told_apart(tmp_path):
     for name, rows_of in (("few", list(lines(days=3))), ("words", [("now", "much")]), ("odd", list(lines(step_min=7)))):
         with pytest.raises(errors.BadInput, match=f"--trace .*{name}.csv"):

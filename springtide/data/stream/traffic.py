@@ -50,12 +50,14 @@ class Trace:
     at_s: Floats
     """Seconds since its first moment, rising."""
     rate: Floats
+    begins_at: float = 0.0
+    """Its first moment: seconds since 1970, or what stands in the file where that has numbers."""
 
     def between(self, first_s: float, end_s: float) -> "Trace":
         """A part of it, which begins at 0 again."""
         inner = (self.at_s > first_s) & (self.at_s < end_s)
         at = np.concatenate([[first_s], self.at_s[inner], [min(end_s, float(self.at_s[-1]))]])
-        return Trace(at - first_s, np.interp(at, self.at_s, self.rate))
+        return Trace(at - first_s, np.interp(at, self.at_s, self.rate), self.begins_at + first_s)
 
 
 class Along:
@@ -116,7 +118,7 @@ def read_trace(lines: Iterable[str], name: str) -> Trace:
         raise errors.BadInput(f"{name} has {len(at)} lines of traffic; two are the least")
     moments = np.array(at) - at[0]
     steps = np.diff(moments)
-    return Trace(moments, np.array(counts) / np.append(steps, steps[-1]))
+    return Trace(moments, np.array(counts) / np.append(steps, steps[-1]), at[0])
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:

@@ -90,10 +90,10 @@ def fit(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
     return _fit(kind, seen, range(len(FEATURES[kind])), batch, 0.0)
 
 
-def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
+def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0, weights: Sequence[float] | None = None) -> Curve:
     """A curve for a job that goes on: no more coefficients than it has had numbers of workers, so that one number
     seen means that twice as many train twice as much; what is not in proportion has to show clearly (`DOUBT`). Of each
-    number the median counts.
+    number the median counts. `weights`: how much each is believed, where there is one of each, up to 1.
     """
     if kind not in LEARNED:
         raise errors.UnknownName("way of training", kind, LEARNED)
@@ -101,7 +101,9 @@ def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
     for one in seen:
         by_number.setdefault(one.workers, []).append(one.throughput)
     typical = [Seen(workers, median(rates)) for workers, rates in sorted(by_number.items())]
-    return _fit(kind, typical, LEARNED[kind][: len(typical)], batch, DOUBT)
+    if weights is not None and len(typical) < len(seen):
+        raise errors.BadInput("weights of several measurements of one number of workers: wanted one of each")
+    return _fit(kind, typical, LEARNED[kind][: len(typical)], batch, DOUBT, weights)
 
 
 def mape(curve: Curve, seen: Sequence[Seen]) -> float:
@@ -109,30 +111,40 @@ def mape(curve: Curve, seen: Sequence[Seen]) -> float:
     return float(np.mean([abs(curve(one.workers) - one.throughput) / one.throughput for one in seen]))
 
 
-def _fit(kind: Kind, seen: Sequence[Seen], used: Sequence[int], batch: float, doubt: float) -> Curve:
+def _fit(
+    kind: Kind, seen: Sequence[Seen], used: Sequence[int], batch: float, doubt: float,
+    weights: Sequence[float] | None = None,
+) -> Curve:  # fmt: skip
     workers = np.asarray([one.workers for one in seen], dtype=float)
     rates = np.asarray([one.throughput for one in seen], dtype=float)
     if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
         raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
     columns = np.stack([FEATURES[kind][each](workers) for each in used], axis=-1)
-    found = relative(columns, rates / batch, doubt)
+    found = relative(columns, rates / batch, doubt, weights)
     coefficients = [0.0] * len(FEATURES[kind])
     for each, by in zip(used, found, strict=True):
         coefficients[each] = by
     return Curve(kind=kind, coefficients=tuple(coefficients), batch=batch, most_seen=int(workers.max()))
 
 
-def relative(columns: NDArray[np.float64], rates: NDArray[np.float64], doubt: float = 0.0) -> tuple[float, ...]:
+def relative(
+    columns: NDArray[np.float64], rates: NDArray[np.float64], doubt: float = 0.0,
+    weights: Sequence[float] | None = None,
+) -> tuple[float, ...]:  # fmt: skip
     """Coefficients, none below zero, of the times 1 / rate, with the least squares of relative errors.
 
     Columns are brought to one size first: those of 1 / w² and of w differ by a million. `doubt` of all but the first:
     their largest share of a time counts as an error, as much as that.
     """
     share = columns * rates[:, None]  # of the time that was seen
-    size = np.maximum(np.linalg.norm(share, axis=0), 1e-300)
     wanted = np.ones(len(rates))
+    largest = share.max(axis=0)
+    if weights is not None:
+        trust = np.sqrt(np.asarray(weights, dtype=float))
+        share, wanted = share * trust[:, None], wanted * trust
+    size = np.maximum(np.linalg.norm(share, axis=0), 1e-300)
     if doubt and columns.shape[1] > 1:
-        share = np.concatenate([share, np.diag(doubt * share.max(axis=0))[1:]])
+        share = np.concatenate([share, np.diag(doubt * largest)[1:]])
         wanted = np.concatenate([wanted, np.zeros(columns.shape[1] - 1)])
     found, _ = nnls(share / size, wanted)
     return tuple(map(float, found / size))

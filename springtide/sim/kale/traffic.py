@@ -4,8 +4,6 @@ A `Day` has the weeks before it, for forecasts, and a short time before midnight
 scaled so that its peak needs 28 workers. Next: `world` runs it.
 """
 
-import csv
-import datetime
 import math
 import pathlib
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from springtide import errors
+from springtide.data.stream.traffic import read_trace
 from springtide.planning.online.capacity import Curve
 from springtide.sim.kale.world import TICK_S, Array, Counts
 
@@ -107,25 +106,21 @@ class Trace:
 
 
 def read(path: pathlib.Path) -> Trace:
-    """A trace: the first column is the time, the last is how much came."""
+    """A trace as `springtide produce --trace` reads it, by equal steps: what is missing is drawn between others."""
     try:
         with path.open(newline="") as file:
-            lines = list(csv.reader(file))[1:]
-        times = [datetime.datetime.fromisoformat(line[0]) for line in lines]
-        values = np.asarray([float(line[-1]) for line in lines])
+            found = read_trace(file, f"--trace {path}")
     except OSError as error:
         raise errors.MissingFile(f"--trace {path}: {error.strerror}") from None
-    except (ValueError, IndexError) as error:
-        raise errors.BadInput(f"--trace {path}: {error}; wanted lines of a time and a number, under a header") from None
-    step_s = (times[1] - times[0]).total_seconds() if len(times) > 1 else 0.0
-    coarse_or_fine = step_s > 0 and (STEP_S % step_s == 0 or step_s % STEP_S == 0) and 86_400 % step_s == 0
-    if not coarse_or_fine or step_s % TICK_S or not np.isfinite(values).all() or (values < 0).any():
+    step_s = float(np.median(np.diff(found.at_s)))
+    coarse_or_fine = (STEP_S % step_s == 0 or step_s % STEP_S == 0) and 86_400 % step_s == 0
+    if not coarse_or_fine or step_s % TICK_S:
         raise errors.BadInput(
             f"--trace {path}: steps of {step_s:g} s; wanted equal steps that fit into 10 minutes, or that 10 minutes "
-            "fit into, with numbers of 0 or more"
+            "fit into"
         )
-    since = times[0] - datetime.datetime.combine(times[0].date(), datetime.time(), times[0].tzinfo)
-    skip = round((86_400 - since.total_seconds()) % 86_400 / step_s)
+    values = np.interp(np.arange(0.0, found.at_s[-1] + step_s / 2, step_s), found.at_s, found.rate)
+    skip = round(-found.begins_at % 86_400 / step_s)
     trace = Trace(name=path.stem, step_s=step_s, values=values[skip:])
     if not len(trace.days):
         raise errors.BadInput(f"--trace {path}: {len(values)} steps of {step_s:g} s; wanted more than {FIRST_DAY} days")

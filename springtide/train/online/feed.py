@@ -114,7 +114,7 @@ class Feed:
 
     def _handed(self, run: Run) -> Handed:
         claim = run.claim
-        self._use.waits(False)
+        self._use.waits(False, len(run.records))
         batch = self._making.batch(run.partition, run.records)
         identity = SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=claim.end - claim.begin)
         order = Order(indices=PAUSE.indices, ranges=(identity,), claim=claim)

@@ -139,7 +139,7 @@ class InStep:
         part = self.making.part(grant.nth, records, rank=place.rank, workers=place.workers)
         if part is None:
             return None
-        self.use.waits(False)
+        self.use.waits(False, len(part.records))
         self.use.handed(claim, part.records)
         ranges = (SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=len(part.records)),)
         order = Order(indices=PAUSE.indices, ranges=ranges, share=part.share, claim=claim)

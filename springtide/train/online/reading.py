@@ -77,7 +77,8 @@ class Reading:
             if not self._offer(whole):
                 return
         ends = dict(reader.ends())
-        if cuts := heads.lingering(ends, self._clock() - self._linger_s):
+        # one that would wait in the queue anyway is not cut yet: it fills meanwhile, and is trained no later
+        if cuts := heads.lingering(ends, self._clock() - max(self._linger_s, self._unit.wait_s)):
             self._asking.cut(cuts)
         self._use.stands(heads.oldest(), ends)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from springtide.data.stream.records import Records
 from springtide.domain.leases import LeaseKey
-from springtide.domain.streams import PartitionView, StreamUse
+from springtide.domain.streams import PartitionView, Steps, StreamUse
 from springtide.train.hands import Claim, Tail
 
 KEPT_LAGS = 4096  # records that quantiles are taken of
@@ -40,6 +40,8 @@ class Use:
         self._refused = {"late": 0, "corrupt": 0, "oversized": 0}
         self._waited_s = self._busy_s = 0.0
         self._since, self._idle = counter(), True
+        self._steps, self._step = Steps(), (0, 0.0)
+        """Those that are done, and the one under way: its records, and when it began."""
         self._oldest: Mapping[int, float] = {}
         self._ends: Mapping[int, int] = {}
 
@@ -87,11 +89,15 @@ class Use:
         with self._lock:
             self._oldest, self._ends = oldest, ends
 
-    def waits(self, idle: bool) -> None:
-        """From now on the loop has nothing to train, or has something."""
+    def waits(self, idle: bool, records: int = 0) -> None:
+        """From now on the loop has nothing to train, or has a batch of so many records: the one before is done."""
         now = self._counter()
         with self._lock:
             self._count_time(now)
+            size, began = self._step
+            if size:
+                self._steps = self._steps.and_one(size, now - began)
+            self._step = (records, now)
             self._idle = idle
 
     def report(self, tails: Iterable[Tail]) -> StreamUse:
@@ -109,7 +115,7 @@ class Use:
             return StreamUse(
                 partitions=tuple(sorted(views)), records=self._records, expired=self._expired,
                 read_bytes=self._read_bytes, waited_s=self._waited_s, busy_s=self._busy_s,
-                lag_p50_s=p50, lag_p99_s=p99, **self._refused,
+                steps=self._steps, lag_p50_s=p50, lag_p99_s=p99, **self._refused,
             )  # fmt: skip
 
     def _oldest_of(self, key: LeaseKey, tail: Tail) -> float:

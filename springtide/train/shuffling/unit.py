@@ -103,6 +103,12 @@ class Unit:
         with self._changed:
             return max(0, self._shuffle.room)
 
+    @property
+    def wait_s(self) -> float:
+        """How long a batch that is offered now waits for the loop."""
+        with self._changed:
+            return self._shuffle.wait_s(self._clock())
+
     def await_room(self, timeout_s: float) -> bool:
         """Wait until there is some. False: there is none yet."""
         with self._changed:

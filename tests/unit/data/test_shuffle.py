@@ -25,6 +25,17 @@ def test_without_peers_everything_is_trained_here_in_order():
     assert [one.take(0.0)[0] for _ in range(5)] == [0, 1, 2, 3, None]
 
 
+def test_how_long_a_batch_would_wait_is_known_and_is_nothing_where_peers_have_it_at_once():
+    one = shuffle(bounds=Bounds(lower=4, upper=9))
+    assert one.wait_s(0.0) == 0.0
+    for key in range(4):
+        one.offer(key, 0.0)
+    for at in (0.0, 0.5, 1.0):
+        one.take(at)
+    assert one.wait_s(1.0) == pytest.approx(0.5)
+    assert one.wait_s(60.0) == 0.0, "a loop that hangs: what waits goes to peers"
+
+
 def test_overflow_goes_to_ready_peers_only():
     one = shuffle()
     one.heard("a", False, 0.0)

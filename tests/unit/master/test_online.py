@@ -11,7 +11,7 @@ from springtide.domain.cluster import Life, Role, RoleKind
 from springtide.domain.job import JobSpec
 from springtide.domain.online import OnlineRules, Scaling
 from springtide.domain.online_job import OnlineJob, OnlinePoint, TrafficStep
-from springtide.domain.streams import PartitionView, StreamUse
+from springtide.domain.streams import PartitionView, Steps, StreamUse
 from springtide.job import events
 from springtide.master import meetings
 from springtide.master.doors import Doors
@@ -120,8 +120,10 @@ class World:
             oldest = next((at for end, at in self.came if end > total), 0.0)
             view = PartitionView(0, int(total), int(self.end), WALL + oldest)
             done, busy, waited = self.trained[life]
-            use = StreamUse(partitions=(view,), records=int(done), busy_s=busy, waited_s=waited)
-            self.online.heard(life, Report(step=int(done / (self.filled * BATCH)), stream=use), at=self.now)
+            size = self.filled * BATCH
+            steps = Steps(done / size, done, busy, done * size, busy * size)
+            use = StreamUse(partitions=(view,), records=int(done), busy_s=busy, waited_s=waited, steps=steps)
+            self.online.heard(life, Report(step=int(done / size), stream=use), at=self.now)
 
     @property
     def kinds(self):
@@ -230,11 +232,15 @@ def test_a_slow_worker_gets_a_backup_and_loses_it_when_it_is_fast_again(tmp_path
 
 
 def test_batches_that_were_cut_short_only_say_what_a_worker_can_do_at_least(world):
-    world.go(40, traffic=30, pace=40.0, filled=0.2)
-    assert world.views[-1].capacity[1] == pytest.approx(40, rel=0.1)  # nothing better is known
-    world.go(60, traffic=200, pace=100.0)
-    assert world.views[-1].capacity[1] == pytest.approx(100, rel=0.1)
-    world.go(100, traffic=30, pace=40.0, filled=0.2)
+    world.go(40, traffic=60, pace=40.0, filled=0.2)
+    assert world.views[-1].capacity[1] == pytest.approx(40, rel=0.1)  # steps were all alike: nothing better is known
+    world.go(100, traffic=200, pace=100.0)
+    assert world.views[-1].capacity[1] == pytest.approx(100, rel=0.3)
+
+
+def test_a_worker_that_mostly_rests_is_not_believed_to_be_as_quick_as_it_looks(world):
+    world.go(60, traffic=99, pace=100.0)
+    world.go(200, traffic=50, pace=1000.0)
     assert world.views[-1].capacity[1] == pytest.approx(100, rel=0.1)
 
 

@@ -2,7 +2,7 @@ import numpy as np
 
 from springtide.data.stream.records import Records
 from springtide.domain.leases import Grant
-from springtide.domain.streams import FAR, PartitionView
+from springtide.domain.streams import FAR, PartitionView, Steps
 from springtide.train.hands import Claim, Tail
 from springtide.train.online.use import Use
 
@@ -49,6 +49,21 @@ def test_time_is_counted_as_waited_or_busy():
     now[0] = 6.0
     found = use.report([])
     assert (found.waited_s, found.busy_s) == (4.0, 2.0)
+
+
+def test_what_steps_took_is_summed_though_reports_are_made_in_their_midst():
+    now = [0.0]
+    use = Use(counter=lambda: now[0])
+    use.waits(False, 10)
+    now[0] = 1.0
+    assert use.report([]).steps == Steps()
+    now[0] = 2.0
+    use.waits(False, 4)
+    now[0] = 3.0
+    use.waits(True)
+    now[0] = 9.0
+    use.waits(False, 7)
+    assert use.report([]).steps == Steps(number=2, samples=14, seconds=3.0, squared=116, crossed=24.0)
 
 
 def test_what_is_read_and_refused_is_counted():

@@ -1,0 +1,41 @@
+"""A job in virtual time that learns by itself what its workers can train."""
+
+import numpy as np
+import pytest
+
+from springtide.bench.online import day
+from springtide.domain.online import OnlineRules
+from springtide.sim.kale.closed_loop import Truth, play
+
+SPEEDUP = 288.0
+
+
+def played(truth, *, seed=9, rules=None):
+    days, peak = day.days(8, seed=seed), 3.2 * truth.most(1)
+    before = np.asarray([peak * days.at((0.5 - back) / 144) for back in range(7 * 144, 0, -1)])
+    return play(
+        lambda now: peak * days.at(now * SPEEDUP / 86_400), before, truth, rules or OnlineRules(most=4),
+        speedup=SPEEDUP, seed=seed,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        Truth(pace=775.0),  # a step costs the same whatever is in it, and rested workers look seven times as quick
+        pytest.param(Truth(pace=775.0, at_all=0.3, gets_in_the_way=0.03), marks=pytest.mark.soak),
+        pytest.param(Truth(pace=775.0, at_all=0.6, quota=1.0), marks=pytest.mark.soak),
+    ],
+)
+def test_a_job_that_is_told_nothing_learns_what_its_workers_can_train_and_keeps_its_promise(truth):
+    found = played(truth)
+    assert found.kept.violation <= 0.026
+    assert found.kept.worker_hours <= 1.1 * found.needed_hours
+    assert found.scalings <= 12, "it goes up and down with the day, not to and fro"
+    assert found.capacity == pytest.approx([truth.most(workers) if workers else 0 for workers in range(5)], rel=0.15)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_so_it_does_on_other_days(seed):
+    assert played(Truth(pace=775.0), seed=seed).kept.violation <= 0.026
