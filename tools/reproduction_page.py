@@ -24,7 +24,8 @@ Figures of DLRover-RM (000) and DLRover (001) as their texts give them, beside o
 median over seeds; spread is the smallest and the largest. "Before" is what users asked for, on Kubeflow: such rows have
 no goal, they show how near the simulated world is to the papers'. The oracle knows every job's true coefficients, and
 starts it at once with the fastest shape that it may have; it does not weigh how long larger pods wait for a node, so
-that a job may end before the oracle's does.
+that a job may end before the oracle's does. "At best", where a goal is missed: what the best of all policies could do
+in this world; rows "bound" and "oracle" say which that is.
 """
 HERALD = """# Herald, reproduced
 
@@ -124,6 +125,8 @@ def page(run: dict[str, Any]) -> str:
 def _line(row: dict[str, Any]) -> str:
     spread = f"{row['spread'][0]:g} to {row['spread'][1]:g}" if row["spread"] else ""
     met = "" if row["met"] is None else "yes" if row["met"] else "**no**"
+    if row["met"] is False and row.get("bound") is not None:
+        met += f", at best {_figure(row['bound'])}"
     figures = (_figure(row["paper"]), _figure(row["ours"]), spread, row["goal"])
     cells = (row["figure"], row["what"], *figures, met, row["seeds"] or "")
     return "| " + " | ".join(str(cell) for cell in cells) + " |"

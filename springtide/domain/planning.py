@@ -57,8 +57,11 @@ class PlanningConfig:
     """The same of its cost, for a plan that saves."""
     least_marginal: float = 0.05
     """Throughput that one more unit of money brings, against the mean one: below it more is waste."""
-    payback: float = 0.5
-    """A change must pay back what it costs within this share of what is left of the job."""
+    payback: float = 1.0
+    """A change must pay back what it costs within this share of what is left of the job. 1: whatever ends it sooner."""
+    workers_stay: bool = False
+    """Whether workers that are to have another size train on until they have it: where the platform changes running
+    ones, or starts their successors first. Otherwise each loses what its successor takes to start."""
     total_cpu: float = 200.0
     """C_total: cores of one job, where nothing else was said."""
     node_cpu: float = 32.0

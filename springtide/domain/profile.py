@@ -124,11 +124,13 @@ class ModelFacts:
     dim: float
     """D: floats that one sample looks up, over all tables."""
     batch: int
-    """m: samples of one step of one worker."""
+    """m: samples of one step of one worker, as it is now."""
+    group: int = 0
+    """Samples of one step of all workers together, in step (bsp), each of which has its part; 0: at their own pace."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
             number = getattr(self, each.name)
-            least = 0 if each.name == "dense_bytes" else 1e-12
+            least = 0 if each.name in ("dense_bytes", "group") else 1e-12
             if not least <= number < math.inf:
                 raise errors.BadInput(f"model facts: {each.name} {number!r}; wanted a number above 0")

@@ -131,13 +131,12 @@ def shape_of(state: "JobState") -> Shape:
 def bounds_of(state: "JobState") -> Bounds:
     """Shapes that the job may have: its bounds, with what the user has set by hand and what bsp does not allow pinned.
 
-    A bsp group shares one batch: more workers only cut it smaller, and its servers stay as they are.
+    The workers of a bsp group may be more or fewer, its servers stay as they are.
     """
     bounds, now = state.spec.planning.bounds, shape_of(state)
     assert bounds is not None
-    fixed = {
-        name: getattr(now, name) for name in ("workers", "servers") if state.in_step or name in state.planned.pinned
-    }
+    pinned = (*state.planned.pinned, "servers") if state.in_step else state.planned.pinned
+    fixed = {name: getattr(now, name) for name in ("workers", "servers") if name in pinned}
     least, most = replace(bounds.least, **fixed), replace(bounds.most, **fixed)
     for name in ("workers", "servers"):
         if getattr(state.short, name):  # there is no room for more: that is not planned again at once
@@ -168,4 +167,6 @@ def unsettled(state: "JobState", *, moving: int) -> str:
         joined = sum(node.state is NodeState.JOINED for node in nodes)
         if joined != wanted:
             return f"{joined} of {wanted} {kind}s are there"
+    if state.in_step and state.group and len(state.group) != state.workers:
+        return f"{len(state.group)} of {state.workers} workers are in the bsp group: it is formed anew soon"
     return ""

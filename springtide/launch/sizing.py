@@ -72,8 +72,8 @@ def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = 
 
 
 def planned(job: ElasticJob) -> bool:
-    """Whether to plan. With both numbers given only cores are left, which one machine hands out by itself; bsp shares
-    one batch, so that more workers do not train more."""
+    """Whether to plan. With both numbers given only cores are left, which one machine hands out by itself; a bsp group
+    is formed anew for every other number of workers, and plans only where that is asked for."""
     open_numbers = job.workers.count is None or job.servers.count is None
     return job.plan if job.plan is not None else open_numbers and job.sync == "async"
 
@@ -111,7 +111,7 @@ def rules_of(job: ElasticJob, capacity: Capacity, limits: Bounds, *, history: st
         node_cpu=max(limits.most.worker_cpu, limits.most.server_cpu), server_cpu=limits.most.server_cpu,
     )  # fmt: skip
     if capacity.own:
-        own = replace(own, sample_s=SAMPLE_S, between_changes_s=BETWEEN_S)
+        own = replace(own, sample_s=SAMPLE_S, between_changes_s=BETWEEN_S, workers_stay=capacity.holds)
     own_settings = config.load()
     brain = job.brain or own_settings.brain
     rules = PlanRules(

@@ -7,7 +7,7 @@ In: `master.record`, `master.watching`, what guards have found. Out: a `JobView`
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -16,7 +16,7 @@ from springtide.domain import outline
 from springtide.domain.cluster import Life, Role, RoleKind, RoleUsage
 from springtide.domain.job import Phase
 from springtide.domain.profile import ModelFacts
-from springtide.domain.shape import NO_NEED, MemoryNeed, Shape
+from springtide.domain.shape import NO_NEED, Bounds, MemoryNeed, Shape
 from springtide.domain.stages import Stage
 from springtide.domain.view import Feature, Finding, JobView, PastJob, RoleUse, Trouble
 from springtide.job import events, planned
@@ -55,7 +55,7 @@ def view(sources: Sources, *, now: float) -> JobView | None:
         return None
     found = facts(sources.record)
     return JobView(
-        name=sources.name, user=rules.user, priority=rules.priority, facts=found, bounds=planned.bounds_of(state),
+        name=sources.name, user=rules.user, priority=rules.priority, facts=found, bounds=bounds(state, found),
         features=features(sources.record, found), shape=era.own, extra_workers=era.extra, requested=first_shape(state),
         need=need(sources), started_at=0.0, last_change_at=max(era.since, state.planned.changed_at or 0.0),
         samples_done=float(book.samples_done), samples_total=samples_total(book), stage=state.planned.stage,
@@ -92,9 +92,19 @@ def facts(record: Record) -> ModelFacts:
     made = outlined(record)
     dense = sum(FLOAT_BYTES * math.prod(one.shape) for one in made.dense)
     dim = sum(max(1, table.dim) * max(1, len(table.paths)) for table in made.tables)
+    card = record.book.passes[-1].card
     return ModelFacts(
-        dense_bytes=float(max(1, dense)), bandwidth=BANDWIDTH, dim=float(max(1, dim)), batch=batch_of(record)
-    )
+        dense_bytes=float(max(1, dense)), bandwidth=BANDWIDTH, dim=float(max(1, dim)), batch=batch_of(record),
+        group=card.batch_size if card.in_step else 0,
+    )  # fmt: skip
+
+
+def bounds(state: JobState, found: ModelFacts) -> Bounds:
+    """Shapes that it may have; of a batch that workers share each has a sample at least."""
+    limits = planned.bounds_of(state)
+    if not found.group or limits.most.workers <= found.group:
+        return limits
+    return replace(limits, most=replace(limits.most, workers=max(found.group, limits.least.workers)))
 
 
 def batch_of(record: Record) -> int:

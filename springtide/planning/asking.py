@@ -48,9 +48,10 @@ class Ask:
     def factors(self) -> Array:
         """What the columns of a grid are multiplied with to be seconds a sample."""
         c, facts = self.coefficients, self.facts
-        traffic = facts.dense_bytes / facts.bandwidth
-        seconds = [c.grad * facts.batch, c.upd, c.sync * traffic, c.emb * facts.batch * facts.dim, c.beta]
-        return numpy.array(seconds) / facts.batch
+        traffic = 1.0 if facts.group else facts.dense_bytes / facts.bandwidth  # in step: `traffic_s` is beside it
+        batch = facts.group or facts.batch
+        seconds = [c.grad * batch, c.upd, c.sync * traffic, c.emb * batch * facts.dim, c.beta]
+        return numpy.array(seconds) / batch
 
     @property
     def before(self) -> float:

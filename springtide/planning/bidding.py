@@ -61,7 +61,12 @@ class Bidder(NamedTuple):
     @property
     def near(self) -> bool:
         """Whether its model is trusted only near what was measured."""
-        return bool(self.fitted.unclear) and not self.ready.first
+        return self.alone or (bool(self.fitted.unclear) and not self.ready.first)
+
+    @property
+    def alone(self) -> bool:
+        """Whether its workers, in step, were measured in one number only: nobody knows what agreeing costs them."""
+        return bool(self.fitted.facts.group) and len(set(self.fitted.table.settings[:, 0].tolist())) < 2
 
 
 class Held(NamedTuple):
@@ -196,7 +201,7 @@ def _speed(bidders: Sequence[Bidder], shapes: Columns, owner: Index) -> Floats:
 
 
 _coefficients = operator.attrgetter("grad", "upd", "sync", "emb", "beta")
-_facts = operator.attrgetter("dense_bytes", "bandwidth", "dim", "batch")
+_facts = operator.attrgetter("dense_bytes", "bandwidth", "dim", "batch", "group")
 
 
 def _thinned(cost: Floats, speed: Floats, rows: Rows) -> Index:
@@ -261,7 +266,8 @@ def _other_workers(
         if not bounds.holds(replace(now, workers=fewest)):
             lengths.append(0)
             continue
-        inside = sorted({fewest, most, *(many for many in _near_numbers(now.workers) if fewest <= many <= most)})
+        ends = set() if one.alone else {fewest, most}
+        inside = sorted(ends | {many for many in _near_numbers(now.workers) if fewest <= many <= most})
         numbers += inside
         lengths.append(len(inside) + 1)
         numbers.append(0)

@@ -7,6 +7,15 @@ once, as arrays (`Shapes`). Next: `planning.candidates` looks for the shapes wor
     throughput = w * m / T
 
 with w workers, p servers, m samples a step of one worker, M dense bytes, B bandwidth, D floats that a sample looks up.
+
+In step (bsp) the workers' steps together have G samples, whatever their number, and a step is as long as the slowest
+worker's, with an all-reduce of the dense parameters among workers. A job's own steps are measured, so that what the
+slowest adds is in them:
+
+    T = grad * (G / w) / worker_cpu  +  upd / (p * server_cpu)  +  sync * hops(w)  +  emb * (G / w) * D / p  +  beta
+    throughput = G / T         hops(w) = 2 (w - 1) / w * M / B  +  2 (w - 1) * HOP_S: a ring, and its messages
+
+More workers have less each, and more to agree on: beyond some number they bring nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,6 +33,8 @@ Array = numpy.typing.NDArray[numpy.float64]
 Index = numpy.typing.NDArray[Any]
 """Places in an array, or a mask of it."""
 TERMS = ("grad", "upd", "sync", "emb", "beta")
+HOP_S = 1e-4
+"""Of one message from worker to worker, about, beside its bytes. It only scales what is fitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +44,9 @@ class Coefficients:
     grad: float
     """Core-seconds that a sample's forward and backward take."""
     upd: float
-    """Core-seconds that servers take for one worker's gradients."""
+    """Core-seconds that servers take for one worker's gradients; in step, for those of all."""
     sync: float
-    """Times that the dense parameters cross the network."""
+    """Times that the dense parameters cross the network; in step, times that they go round among workers."""
     emb: float
     """Seconds that one server takes to look up one float."""
     beta: float
@@ -65,6 +76,7 @@ class Models(NamedTuple):
     bandwidth: Array
     dim: Array
     batch: Array
+    group: Array
 
 
 class Shapes(NamedTuple):
@@ -95,6 +107,14 @@ class Terms(NamedTuple):
 def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Terms:
     """Eqns 2 to 5, each without its constant; their sum is the last."""
     w, p = shape.workers, shape.servers
+    if facts.group:
+        return Terms(
+            gradient=coefficients.grad * facts.group / w / shape.worker_cpu,
+            update=coefficients.upd / (p * shape.server_cpu),
+            synchronization=coefficients.sync * hops(w, facts.dense_bytes / facts.bandwidth),
+            lookup=coefficients.emb * facts.group / w * facts.dim / p,
+            constant=coefficients.beta,
+        )
     return Terms(
         gradient=coefficients.grad * facts.batch / shape.worker_cpu,
         update=coefficients.upd * w / (p * shape.server_cpu),
@@ -102,6 +122,15 @@ def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) 
         lookup=coefficients.emb * facts.batch * facts.dim / p,
         constant=coefficients.beta,
     )
+
+
+@overload
+def hops(workers: float, traffic_s: float) -> float: ...
+@overload
+def hops(workers: Array, traffic_s: Array | float) -> Array: ...
+def hops(workers: Array | float, traffic_s: Array | float) -> Array | float:
+    """Seconds of an all-reduce among so many workers, of what takes `traffic_s` to cross the network once."""
+    return 2 * (workers - 1) * (traffic_s / workers + HOP_S)
 
 
 @overload
@@ -120,14 +149,18 @@ def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shapes) -> 
 def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Array | float:
     """Eqn 1: samples a second of all workers; none where a step takes no time."""
     seconds = step_seconds(coefficients, facts, shape)
+    samples = facts.group or shape.workers * facts.batch
     if isinstance(seconds, numpy.ndarray):
-        return numpy.divide(shape.workers * facts.batch, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
-    return shape.workers * facts.batch / seconds if seconds > 0 else 0.0
+        return numpy.divide(samples, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
+    return samples / seconds if seconds > 0 else 0.0
 
 
 def throughputs(models: Models, many: Shapes) -> Array:
     """The same of shapes that each have a model of their own."""
     w, p = many.workers, many.servers
+    together = models.group > 0
+    if together.any():
+        return numpy.where(together, _in_step(models, many), throughputs(models._replace(group=0 * w), many))
     seconds = (
         models.grad * models.batch / many.worker_cpu
         + models.upd * w / (p * many.server_cpu)
@@ -138,14 +171,33 @@ def throughputs(models: Models, many: Shapes) -> Array:
     return numpy.divide(w * models.batch, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
 
 
+def _in_step(models: Models, many: Shapes) -> Array:
+    """The same of workers in step."""
+    w, p = many.workers, many.servers
+    part = models.group / w
+    seconds = (
+        models.grad * part / many.worker_cpu
+        + models.upd / (p * many.server_cpu)
+        + models.sync * hops(w, models.dense_bytes / models.bandwidth)
+        + models.emb * part * models.dim / p
+        + models.beta
+    )
+    return numpy.divide(models.group, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
+
+
 def design(facts: ModelFacts, many: Shapes, batches: Sequence[int] | Array | None = None) -> Array:
     """A row a shape, a column a coefficient: T is the product with the coefficients."""
     w, p = many.workers, many.servers
     m = numpy.asarray(facts.batch if batches is None else batches, dtype=numpy.float64)
+    traffic = facts.dense_bytes / facts.bandwidth
+    if facts.group:
+        part = facts.group / w
+        in_step = (part / many.worker_cpu, 1 / (p * many.server_cpu), hops(w, traffic), part * facts.dim / p)
+        return numpy.stack((*in_step, numpy.ones_like(p)), axis=-1)
     columns = (
         m / many.worker_cpu,
         w / (p * many.server_cpu),
-        facts.dense_bytes / facts.bandwidth * w / p,
+        traffic * w / p,
         m * facts.dim / p,
         numpy.ones_like(p),
     )

@@ -164,7 +164,12 @@ def design(tables: Sequence[Table], facts: Sequence[ModelFacts]) -> Array:
     w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(present[:, :, None], settings, 1.0), -1, 0)
     traffic = numpy.array([one.dense_bytes / one.bandwidth for one in facts])[:, None]
     dim = numpy.array([one.dim for one in facts])[:, None]
-    columns = (m / worker_cpu, w / (p * server_cpu), traffic * w / p, m * dim / p, numpy.ones_like(p))
+    group = numpy.array([one.group for one in facts], dtype=numpy.float64)[:, None]
+    updates, sent = w / (p * server_cpu), traffic * w / p
+    if group.any():  # workers in step share a batch, and speak among themselves
+        m, updates = numpy.where(group > 0, group / w, m), numpy.where(group > 0, 1 / (p * server_cpu), updates)
+        sent = numpy.where(group > 0, equations.hops(w, traffic), sent)
+    columns = (m / worker_cpu, updates, sent, m * dim / p, numpy.ones_like(p))
     return numpy.stack(columns, axis=-1) * present[:, :, None]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy
 
 from springtide.domain.shape import GIB
-from springtide.planning import asking, grids, promising, ragged
+from springtide.planning import asking, equations, grids, promising, ragged
 from springtide.planning.asking import Ask
 from springtide.planning.columns import Columns
 from springtide.planning.equations import Array, Index
@@ -46,6 +46,9 @@ class Wanted(NamedTuple):
     fewest_servers: Array
     slower: Array
     less: Array
+    in_step: Array
+    """1 where workers share a batch (bsp), 0 elsewhere; and what their dense parameters take to cross the network."""
+    traffic_s: Array
     grad: Array
     """Factors, which a shape's numbers divide into seconds a sample."""
     upd: Array
@@ -105,7 +108,8 @@ def _wanted(asks: Sequence[Ask]) -> Wanted:
         found.append((
             grids.quota_cpu(bounds), bounds.quota.memory, need.worker, need.server, need.rows,
             bounds.least.server_memory, ask.prices.cpu, ask.prices.memory, *idle, most,
-            grids.fewest_servers(need, bounds), *asking.most_overhead(ask), *ask.factors,
+            grids.fewest_servers(need, bounds), *asking.most_overhead(ask), ask.facts.group > 0,
+            ask.facts.dense_bytes / ask.facts.bandwidth, *ask.factors,
         ))  # fmt: skip
     return Wanted(*numpy.array(found, dtype=float).T)
 
@@ -118,10 +122,15 @@ def _options(asks: Sequence[Ask], wanted: Wanted) -> tuple[Option, Option]:
     there = (w > 0) & (wanted.worker <= wanted.most_worker)[:, None]
     w, cpu = numpy.maximum(w, 1.0), numpy.where(w > 0, cpu, 1.0)
     memory = w * wanted.worker[:, None]
+    constant, sent, in_step = wanted.beta[:, None] / w, wanted.sync[:, None], wanted.in_step[:, None] > 0
+    if in_step.any():
+        hops = equations.hops(w, wanted.traffic_s[:, None])
+        constant = numpy.where(in_step, wanted.beta[:, None] + sent * hops, constant)
+        sent = numpy.where(in_step, 0.0, sent)
     workers = Option(
         there=there, number=w, cpu=cpu, memory=memory, each=worker_cpu,
         cost=cpu * cpu_price + memory / GIB * memory_price,
-        seconds=wanted.grad[:, None] / cpu + wanted.beta[:, None] / w, least=wanted.worker_idle[:, None] / cpu,
+        seconds=wanted.grad[:, None] / cpu + constant, least=wanted.worker_idle[:, None] / cpu,
     )  # fmt: skip
     p, server_cpu, cpu = _padded([one.servers for one in two])
     there = (p > 0) & (p >= wanted.fewest_servers[:, None])
@@ -132,7 +141,7 @@ def _options(asks: Sequence[Ask], wanted: Wanted) -> tuple[Option, Option]:
     servers = Option(
         there=there, number=p, cpu=cpu, memory=memory, each=server_cpu,
         cost=cpu * cpu_price + memory / GIB * memory_price,
-        seconds=wanted.upd[:, None] / cpu + wanted.sync[:, None] / p, least=wanted.server_idle[:, None] / cpu,
+        seconds=wanted.upd[:, None] / cpu + sent / p, least=wanted.server_idle[:, None] / cpu,
     )  # fmt: skip
     return workers, servers
 

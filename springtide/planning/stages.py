@@ -115,8 +115,8 @@ def _sized(
     by_use: Callable[[JobView, Shape, PlanningConfig], Wish | None],
 ) -> Step:  # fmt: skip
     """By the model, at once, where steps were timed by term; otherwise by what roles use, servers before workers."""
-    if here.timed:
-        return Ready(job=job, measured=here, first=True)
+    if here.timed or job.facts.group:  # DLRover's equations are for workers at their own pace
+        return Ready(job=job, measured=here, first=here.timed)
     return by_use(job, shape, config) or Ready(job=job, measured=here)
 
 
@@ -258,6 +258,7 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> Plan | str:
             why = f"{hot.role} uses {servers.share:.0%} of its CPU, the others {calm:.0%}: it gets {cores:g} cores"
             return replace(_plan(job, shape, why, config, None), server_cpus=((hot.role.rank, cores),))
     beyond = shape.cpu + shape.worker_cpu > fitting_in.quota(job.bounds, config).cpu
+    beyond = beyond and not job.facts.group  # in step all would wait for those who have only what others leave
     if beyond and workers.count <= shape.workers and servers.share <= config.busy_server:
         extra = sizing.extra_workers(servers.used, servers.given, shape.workers, config.extra_workers)
         if extra:

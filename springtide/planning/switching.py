@@ -108,15 +108,20 @@ def mean_throughput(
     throughput_now: Floats | float,
     throughput: Floats,
     samples: Floats | float,
+    *,
+    stay: bool = False,
 ) -> Floats:
     """Samples a second over the next so many of them, if the job is changed at once.
 
     It waits for what is faster at its speed of now; a change that comes too late for these samples brings nothing. Of
-    two shapes that are there after the same wait the faster one is always better, however short the job is.
+    two shapes that are there after the same wait the faster one is always better, however short the job is. `stay`:
+    workers of another size train on until their successors are there, so that nothing is lost by replacing them.
     """
     wait = np.where(throughput > throughput_now, seconds(now, to, launches), 0.0)
     before = wait * throughput_now
-    again = np.where(resized_workers(now, to), _begun_anew(to, launches, throughput_now), 0.0)
+    again: Floats | float = 0.0
+    if not stay:
+        again = np.where(resized_workers(now, to), _begun_anew(to, launches, throughput_now), 0.0)
     took = wait + (samples - before + again) / np.maximum(throughput, LEAST_RATE)
     return np.where(before < samples, samples / np.maximum(took, LEAST_RATE), 0.0)
 

@@ -15,7 +15,7 @@ from springtide.domain.profile import Profile
 from springtide.domain.shape import Shape
 from springtide.planning import equations, fit
 from springtide.planning.equations import Shapes
-from springtide.sim import models, plots, systems, testbed
+from springtide.sim import models, plots, systems, testbed, trouble
 from springtide.sim import world as physics
 from springtide.sim.models import MODELS
 
@@ -45,10 +45,8 @@ def draw(folder: pathlib.Path, seeds: Sequence[int]) -> list[Picture]:
     return [
         _completion(folder / "fig7-completion.png", seeds), _throughput(folder / "fig10-throughput.png", seeds[0]),
         _fit(folder / "fig11-fit.png", seeds[0]),
-        _trouble(folder / "fig12-hot-server.png", seeds, figure="Fig. 12: a server with 3% of its cores",
-                 trouble={"server_speed": 0.03}, at="slow_server_at", paper=(0.364, 0.276)),
-        _trouble(folder / "fig13-straggler.png", seeds, figure="Fig. 13: a worker with 3% of its cores",
-                 trouble={"straggler_speed": 0.03}, at="straggles_at", paper=(0.485, 0.37)),
+        _trouble(folder / "fig12-hot-server.png", seeds, trouble.CASES[0], "Fig. 12: a server with 3% of its cores"),
+        _trouble(folder / "fig13-straggler.png", seeds, trouble.CASES[1], "Fig. 13: a worker with 3% of its cores"),
     ]  # fmt: skip
 
 
@@ -146,18 +144,11 @@ def _measured(job: physics.Job, shape: Shape, random: np.random.Generator) -> Pr
     return physics.profile(job, shape, physics.speed(job, shape), steps=100, at=0.0, noise=noise)
 
 
-def _trouble(
-    path: pathlib.Path, seeds: Sequence[int], *, figure: str, trouble: dict[str, float], at: str,
-    paper: tuple[float, float],
-) -> Picture:  # fmt: skip
+def _trouble(path: pathlib.Path, seeds: Sequence[int], case: trouble.Case, figure: str) -> Picture:
     """Figs. 12 and 13: nothing is done, a restart, or ours; it happens at shares of the job drawn by seed."""
-    shares = np.random.default_rng([7, *seeds]).uniform(0.1, 0.6, size=len(seeds)).tolist()
-    jobs = [
-        testbed.job_of(MODELS["widedeep"], seed, **{at: share}, **trouble)
-        for seed, share in zip(seeds, shares, strict=True)
-    ]
+    jobs = case.jobs(seeds)
     cases: dict[str, systems.Mechanisms | None] = {
-        "nothing is done": None, "stop and restart": testbed.TRADITIONAL, "Springtide": systems.Mechanisms(),
+        "nothing is done": None, "stop and restart": trouble.TRADITIONAL, "Springtide": systems.Mechanisms(),
     }  # fmt: skip
     found = {
         name: [[testbed.end(job, "static", mechanisms=how).jct_s / 60 for job in jobs]] for name, how in cases.items()
@@ -170,5 +161,5 @@ def _trouble(
     less = [
         1 - statistics.median(found["Springtide"][0]) / statistics.median(found[name][0]) for name in list(cases)[:2]
     ]
-    said = f"{figure}; ours is {less[0]:.0%} and {less[1]:.0%} below (paper: {paper[0]:.1%} and {paper[1]:.1%})."
+    said = f"{figure}; ours is {less[0]:.0%} and {less[1]:.0%} below (paper: {case.paper:.1%} and {case.restart:.1%})."
     return save(drawn, path, said)

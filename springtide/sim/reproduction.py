@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from springtide.sim import clusterdays, figures, figures_days, tables, testbed
+from springtide.sim import clusterdays, figures, figures_days, tables, testbed, trained, trouble
 from springtide.sim.rows import Row, page
 
 
 def rows(seeds: Sequence[int], jobs: int, *, say: Callable[[str], None]) -> tuple[list[Row], list[clusterdays.Day]]:
     """Everything, and the days that a plot needs."""
     say(f"test bed: one job at a time, {len(seeds)} seeds")
-    found = testbed.rows(seeds) + tables.rows(seeds)
+    found = [*testbed.rows(seeds), *trouble.rows(seeds), *trained.rows(), *tables.rows(seeds)]
     seen = []
     for seed in seeds:
         say(f"cluster: {jobs} jobs of seed {seed}, five systems")

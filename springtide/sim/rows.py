@@ -25,11 +25,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int = 0
     spread: tuple[float, float] | None = None
     why: str = ""
+    bound: float | None = None
+    """The best that anyone could do in this world, where that is known."""
 
 
 def row(
     figure: str, what: str, paper: float | str, ours: Sequence[float | None], *, goal: float | None = None,
-    better: Better = "higher", why: str = "",
+    better: Better = "higher", why: str = "", bound: Sequence[float] = (),
 ) -> Row:  # fmt: skip
     """The median over seeds, with the smallest and the largest; a goal is met by the median."""
     found = [value for value in ours if value is not None]
@@ -41,6 +43,7 @@ def row(
     return Row(
         figure=figure, what=what, paper=paper, ours=round(middle, 4), met=met, seeds=len(found), why=why,
         goal="" if goal is None else f"{sign} {goal:g}", spread=(round(min(found), 4), round(max(found), 4)),
+        bound=round(statistics.median(bound), 4) if bound else None,
     )  # fmt: skip
 
 
@@ -68,13 +71,15 @@ def show(rows: Sequence[Row], *, title: str) -> None:
 def page(rows: Sequence[Row], *, title: str, pictures: Sequence[tuple[str, str]] = ()) -> str:
     """The same as an HTML page, with pictures that lie beside it: file names, and what they show."""
     heads = "".join(
-        f"<th>{head}</th>" for head in ("figure", "what", "paper", "ours", "spread", "seeds", "goal", "met", "why")
+        f"<th>{head}</th>"
+        for head in ("figure", "what", "paper", "ours", "spread", "seeds", "goal", "met", "at best", "why")
     )
     lines = []
     for one in rows:
         spread = f"{one.spread[0]:g} to {one.spread[1]:g}" if one.spread else ""
         met = "" if one.met is None else "yes" if one.met else "no"
-        cells = (one.figure, one.what, _figure(one.paper), _figure(one.ours), spread, one.seeds, one.goal, met, one.why)
+        figures = (_figure(one.paper), _figure(one.ours), spread, one.seeds, one.goal, met)
+        cells = (one.figure, one.what, *figures, "" if one.bound is None else _figure(one.bound), one.why)
         row_of = '<tr class="no">' if one.met is False else "<tr>"
         lines.append(row_of + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>")
     style = (

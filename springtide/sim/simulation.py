@@ -60,7 +60,7 @@ class Simulation:
         history: Iterable[PastJob] = (), watch: Watch | None = None, record: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self.world, self.system, self.mechanisms = world, system, system.mechanisms
-        self.config = config or PlanningConfig(exact_seconds=0.0)
+        self.config = replace(config or PlanningConfig(exact_seconds=0.0), workers_stay=True)  # see `_change`
         self.clock, self.cluster, self.story = Clock(), Cluster(world), Story()
         self.bounds = views.bounds(world) if system.mechanisms.elastic else views.unbounded(world)
         self.loss_rate = (world.pod_failures_a_day + world.preemptions_a_day) / DAY_S

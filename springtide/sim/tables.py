@@ -25,7 +25,9 @@ WHY = {
     "xdeepfm": "001's worker used 19 of 32 cores; by the coefficients that its other figures give it uses nearly all",
 }
 """Why speed-ups are others than the paper's."""
-WITHIN = "no shape within 200 cores is faster; the paper's two workers beyond the quota make it 232"
+BEYOND_CORES = 232.0
+"""001 §4.2: 8 + 2 workers of 20 cores and 2 servers of 16, two of the workers being beyond the quota."""
+WITHIN = f"no shape within 200 cores is faster; the paper's two workers beyond the quota make it {BEYOND_CORES:g}"
 
 
 def by_use(model: Model) -> tuple[float, float, Shape]:
@@ -67,14 +69,22 @@ def adjusted(seeds: Sequence[int]) -> list[Row]:
         ours = [testbed.speed_at(story, testbed.AT_THE_END_S) for story in stories]
         what, paper = f"{name}{', a hot server' if changes else ''}", ADJUSTED[name]
         why = WITHIN if name == "xdeepfm" else ""
-        rows.append(row("001 Table 1", f"{what}: steps/s, adjusted", paper, ours, goal=paper, why=why))
+        best = [] if changes else [_last_speed(job, "oracle") for job in jobs]
+        rows.append(row("001 Table 1", f"{what}: steps/s, adjusted", paper, ours, goal=paper, why=why, bound=best))
+        if name == "xdeepfm":
+            many = [_last_speed(job, "springtide", cores=BEYOND_CORES) for job in jobs]
+            with_as_many = f"{what}: steps/s, adjusted, with the paper's {BEYOND_CORES:g} cores"
+            rows.append(row("001 Table 1", with_as_many, paper, many, goal=paper))
         if not changes:
-            best = [testbed.speed_at(testbed.tell(job, "oracle"), testbed.AT_THE_END_S) for job in jobs]
             rows.append(row("oracle", f"{what}: steps/s of the oracle", "-", best))
             finals = [story.outcomes[-1].final for story in stories]
             cores = [final.cpu / MODELS[name].tuned.cpu if final else None for final in finals]
             rows.append(row("001 Table 2", f"{what}: cores, of those tuned by hand", NOT_IN_TEXT, cores))
     return rows
+
+
+def _last_speed(job: physics.Job, name: str, cores: float | None = None) -> float:
+    return testbed.speed_at(testbed.tell(job, name, cores=cores), testbed.AT_THE_END_S)
 
 
 def rows(seeds: Sequence[int]) -> list[Row]:

@@ -1,9 +1,10 @@
-"""The papers' test beds: one job at a time on a calm cluster of 20 nodes. In: seeds. Out: rows of Figs. 7, 8, 10-13
-of DLRover-RM (000) and of Figs. 8, 9 of DLRover (001); its tables are in `tables`. Next: `reproduction` prints them.
+"""The papers' test beds: one job at a time on a calm cluster of 20 nodes. In: seeds. Out: rows of Figs. 7, 10 and 11
+of DLRover-RM (000) and of Fig. 9 of DLRover (001); its tables are in `tables`, jobs in trouble in `trouble`. Next:
+`reproduction` prints them.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from springtide.domain.profile import Profile
 from springtide.domain.shape import GIB, MemoryNeed, Shape
 from springtide.domain.view import PastJob
 from springtide.planning import evidence, fit, paces, policies
-from springtide.sim import models, oracle, parameters, systems, trained, views, workload
+from springtide.sim import oracle, parameters, systems, views, workload
 from springtide.sim import world as physics
 from springtide.sim.models import MODELS, Model
 from springtide.sim.rows import NOT_IN_TEXT, Row, row
@@ -24,9 +25,6 @@ from springtide.sim.simulation import Simulation, Story
 from springtide.sim.world import Job
 
 WORLD = parameters.testbed()
-TRADITIONAL = systems.Mechanisms(servers=systems.ServerChange.RESTART)
-"""Stops and restarts when something is wrong."""
-EIGHT_MIN = "a restart takes 8 minutes, as the text says; all notice the trouble after one"
 TWELVE_MIN_S, AT_THE_END_S = 720.0, 1e9
 TUNED_NEED = MemoryNeed(worker=4 * GIB, server=GIB, rows=56 * GIB)
 """001 Table 2: 4 GB a worker, 8 servers of 8 GB."""
@@ -38,16 +36,18 @@ def job_of(model: Model, seed: int, **changes: Any) -> Job:
 
 
 def tell(
-    job: Job, name: str, *, history: Iterable[PastJob] = (), mechanisms: systems.Mechanisms | None = None
-) -> Story:
-    """One job under one policy."""
+    job: Job, name: str, *, history: Iterable[PastJob] = (), mechanisms: systems.Mechanisms | None = None,
+    cores: float | None = None,
+) -> Story:  # fmt: skip
+    """One job under one policy; `cores`: all that it may have, if not the usual."""
     model = MODELS[job.model]
     steps = replace(PlanningConfig().steps, workers=model.steps[0], servers=model.steps[1])
-    config = PlanningConfig(exact_seconds=0.0, steps=steps)
+    config = PlanningConfig(exact_seconds=0.0, steps=steps, total_cpu=cores or PlanningConfig().total_cpu)
+    world = WORLD if cores is None else replace(WORLD, job_cpu=cores)
     system = oracle.oracle([job]) if name == "oracle" else systems.system(name, policies.load(name))
     if mechanisms is not None:
         system = replace(system, mechanisms=mechanisms)
-    return Simulation(WORLD, [job], system, config=config, history=history, record=[job.name]).run()
+    return Simulation(world, [job], system, config=config, history=history, record=[job.name]).run()
 
 
 def end(job: Job, name: str, **given: Any) -> Outcome:
@@ -165,17 +165,23 @@ def fitted(seeds: Sequence[int]) -> list[Row]:
     alone = [each[0] for each in found if each is not None]
     planned = [each[1] for each in found if each is not None]
     knowing = [each[2] for each in found if each is not None]
+    within = [each[3] for each in found if each is not None]
     what = "widedeep: MAPE on shapes not measured"
+    own = "the paper's figure is of this kind: curves fitted to all points that are shown"
     bound = "no coefficients of Eqn 1 explain a shape whose cores are all busy: plans foretell those by what cores do"
     return [
+        row("000 Fig. 11", "widedeep: MAPE on the shapes that Eqn 1 was fitted to", NOT_IN_TEXT, within, goal=0.10,
+            better="lower", why=own),
         row("000 Fig. 11", f"{what}, as plans foretell", NOT_IN_TEXT, planned, goal=0.10, better="lower"),
-        row("000 Fig. 11", f"{what}, Eqn 1 alone", NOT_IN_TEXT, alone, goal=0.10, better="lower", why=bound),
+        row("000 Fig. 11", f"{what}, Eqn 1 alone", NOT_IN_TEXT, alone, goal=0.10, better="lower", why=bound,
+            bound=knowing),
         row("bound", f"{what}, Eqn 1 fitted to these very shapes without noise", "-", knowing),
     ]  # fmt: skip
 
 
-def _mapes(seed: int) -> tuple[float, float, float] | None:
-    """Of Eqn 1 fitted to some shapes, of what plans are made by, and of Eqn 1 fitted to those it is asked about."""
+def _mapes(seed: int) -> tuple[float, float, float, float] | None:
+    """Of Eqn 1 fitted to some shapes, of what plans are made by, of Eqn 1 fitted to those it is asked about; and of the
+    first on the shapes that it was fitted to."""
     random = np.random.default_rng(seed)
     job = job_of(MODELS["widedeep"], seed)
     profiles: list[Profile] = []
@@ -199,7 +205,7 @@ def _mapes(seed: int) -> tuple[float, float, float] | None:
     by_plans = np.array([min(planned.predict(shape), paces.ceiling_of(pace, shape)) for shape in shapes[12:]])
     by_knowing = np.array([knowing.predict(shape) for shape in shapes[12:]])
     alone_off, plans_off, knowing_off = (np.mean(np.abs(by / truth - 1)) for by in (by_alone, by_plans, by_knowing))
-    return float(alone_off), float(plans_off), float(knowing_off)
+    return float(alone_off), float(plans_off), float(knowing_off), alone.mape
 
 
 def _random_shape(random: np.random.Generator) -> Shape:
@@ -210,55 +216,9 @@ def _random_shape(random: np.random.Generator) -> Shape:
     )  # fmt: skip
 
 
-def instability(seeds: Sequence[int]) -> list[Row]:
-    """000 Figs. 12 and 13 (3% of the cores), 001 Fig. 8 (25%): nothing is done, a restart, or ours."""
-    rows = []
-    trouble: dict[str, Callable[[float, float], dict[str, float]]] = {
-        "server": lambda at, speed: {"slow_server_at": at, "server_speed": speed},
-        "worker": lambda at, speed: {"straggles_at": at, "straggler_speed": speed},
-    }
-    note = (
-        "the text does not say when it happens: at shares of the job drawn by seed. Ours has the shape tuned by hand, "
-        "as the others have; where it has its own, as DLRover has in 001, that is said"
-    )
-    cases = (
-        ("000 Fig. 12", "server", 0.03, "widedeep", 0.364, 0.276),
-        ("000 Fig. 13", "worker", 0.03, "widedeep", 0.485, 0.37),
-        ("001 Fig. 8", "worker", 0.25, "widedeep", 0.24, None),
-        ("001 Fig. 8", "worker", 0.25, "xdeepfm", 0.42, None),
-        ("001 Fig. 8", "server", 0.25, "widedeep", 0.42, None),
-        ("001 Fig. 8", "server", 0.25, "xdeepfm", 0.25, None),
-    )
-    for figure, who, speed, name, paper, restart in cases:
-        shares = np.random.default_rng([7, *seeds]).uniform(0.1, 0.6, size=len(seeds)).tolist()
-        jobs = [
-            job_of(models.model(name), seed, **trouble[who](at, speed)) for seed, at in zip(seeds, shares, strict=True)
-        ]
-        ours = [end(job, "static", mechanisms=systems.Mechanisms()).jct_s for job in jobs]
-        nothing = [end(job, "static").jct_s for job in jobs]
-        what = f"{name}: slow {who} ({speed:.0%} of its cores), JCT below"
-        rows.append(row(figure, f"{what} doing nothing", paper, list(map(less, ours, nothing)), goal=paper, why=note))
-        calm = [end(job_of(models.model(name), seed), "static").jct_s for seed in seeds]
-        rows.append(row("bound", f"{what} doing nothing, had nothing happened", "-", list(map(less, calm, nothing))))
-        if restart is not None:
-            stopped = [end(job, "static", mechanisms=TRADITIONAL).jct_s for job in jobs]
-            rows.append(
-                row(figure, f"{what} a restart", restart, list(map(less, ours, stopped)), goal=restart, why=EIGHT_MIN)
-            )
-            rows.append(row("bound", f"{what} a restart, had nothing happened", "-", list(map(less, calm, stopped))))
-        else:
-            own = [end(job, "springtide", history=learned(models.model(name), seed)).jct_s
-                   for job, seed in zip(jobs, seeds, strict=True)]  # fmt: skip
-            rows.append(row(figure, f"{what} nothing; own shape", paper, list(map(less, own, nothing)), goal=paper))
-    return rows
-
-
 def rows(seeds: Sequence[int]) -> list[Row]:
     """All of them."""
-    return [
-        *completion(seeds), *other_widths(seeds), *cold_start(seeds), *fitted(seeds), *instability(seeds),
-        *trained.rows(),
-    ]  # fmt: skip
+    return [*completion(seeds), *other_widths(seeds), *cold_start(seeds), *fitted(seeds)]
 
 
 def throughput_curves(seed: int) -> dict[str, list[tuple[float, float]]]:

@@ -13,7 +13,7 @@ from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Bounds, Capacity, Shape
 from springtide.platforms import cgroups
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting, running
+from tests.process import counting, group_counting, running
 
 pytestmark = pytest.mark.process
 
@@ -100,6 +100,31 @@ def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_ar
     assert status.phase is Phase.FINISHED, status
     assert counting.differences(tmp_path, ids, epochs=16, batch=BATCH) == {}
     assert "refused" not in outcomes(job)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_a_bsp_group_is_given_more_workers_by_its_model_and_counts_every_occurrence_once(tmp_path):
+    rules = spec().planning
+    bounds = replace(rules.bounds, most=replace(rules.bounds.most, workers=3), quota=Capacity(cpu=6.0, memory=2**40))
+    config = PlanningConfig(sample_steps=20, sample_s=2.0, between_changes_s=1.0, extra_workers=0)
+    in_step = replace(spec(), sync="bsp", planning=replace(rules, bounds=bounds, config=config))
+    script = group_counting.COUNTING.replace("else pause_s)", "else 0.002 * len(x))")
+    ids = counting.draw(np.random.default_rng(7), 3000 * BATCH)
+    with LocalCluster(
+        counting.write(tmp_path, ids, script), [tmp_path, 1, BATCH, 0.0], spec=in_step, folder=tmp_path / "runs"
+    ) as job:
+        job.until(lambda status: "done" in outcomes(job))
+        grown = job.status
+        (tmp_path / "hurry").touch()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert sum(member.role.kind == "worker" and member.joined for member in grown.members) > 1, outcomes(job)
+    taken = [event for event in job.story if event["event"] == "plan" and event["outcome"] == "taken"]
+    assert taken and all("2 workers" in event["shape"] for event in taken[:1]), "twice as many before more is known"
+    counts = dict(np.load(tmp_path / "counts.npz"))
+    np.savez(tmp_path / "counts.npz", **{**counts, "small": counts["small"] * BATCH, "rows": counts["rows"] * BATCH})
+    assert counting.differences(tmp_path, ids, epochs=1, batch=BATCH) == {}
 
 
 @pytest.mark.soak

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import JobSpec
+from springtide.domain.leases import Holder
 from springtide.domain.plan_rules import PlanRules
 from springtide.domain.shape import Bounds, Capacity, Shape
 from springtide.domain.stages import Stage
@@ -194,12 +195,27 @@ def test_servers_that_a_guard_adds_drop_the_plan_and_stay():
     assert state.planned.target is None and state.servers_wanted == 2
 
 
-def test_a_bsp_group_keeps_its_numbers_and_gets_other_cores():
+def test_a_bsp_group_keeps_its_servers_and_gets_other_cores_and_workers():
     state = running(sync="bsp")
     bounds = planned.bounds_of(state)
-    assert (bounds.least.workers, bounds.least.servers) == (bounds.most.workers, bounds.most.servers) == (1, 1)
-    carry_out(state, Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.25))
-    assert [node.cpu for node in state.nodes.values()] == [0.25, 1.0]
+    assert (bounds.least.servers, bounds.most.servers) == (1, 1)
+    assert (bounds.least.workers, bounds.most.workers) == (LEAST.workers, MOST.workers)
+    carry_out(state, Shape(workers=2, servers=1, worker_cpu=1.0, server_cpu=0.25))
+    assert [node.cpu for node in state.nodes.values()] == [0.25, 1.0, 1.0]
+    state.handle(events.Scaled(2, "by hand", pinned=True), at=9.0)
+    bounds = planned.bounds_of(state)
+    assert bounds.least.workers == bounds.most.workers == 2, "what the user has set stays"
+
+
+def test_a_bsp_group_is_settled_when_it_is_formed_of_all_its_workers():
+    state = running(sync="bsp")
+    state.handle(events.Formed((Holder(0, 0),), "all are there"), at=2.0)
+    assert not planned.unsettled(state, moving=0)
+    state.handle(events.Scaled(2, "the plan", planned=True), at=3.0)
+    come(state)
+    assert "1 of 2 workers are in the bsp group" in planned.unsettled(state, moving=0)
+    state.handle(events.Formed((Holder(0, 0), Holder(1, 0)), "one more"), at=4.0)
+    assert not planned.unsettled(state, moving=0)
 
 
 def test_roles_to_come_have_what_the_plan_gives_them():

@@ -34,14 +34,14 @@ class Quiet:
     ahead, refused = (), None
 
 
-def begun(**spec):
+def begun(card=CARD, **spec):
     """A record of a job that trains."""
     given = dict(worker_cpu=0.5, server_cpu=0.5, planning=RULES)
     record = Record(JobSpec(name="job", **(given | spec)))
     record.happen(events.Joined(SERVER), 1.0)
     record.happen(events.Ready(SERVER, "here"), 1.0)
     record.happen(events.Joined(WORKER), 2.0)
-    record.lease(entries.Lease(Holder(0, 0), CARD, 1, 2.0, ()))
+    record.lease(entries.Lease(Holder(0, 0), card, 1, 2.0, ()))
     return record
 
 
@@ -63,6 +63,15 @@ def test_facts_come_from_the_models_outline_and_the_data_sets_card():
     assert (view.facts.dense_bytes, view.facts.dim, view.facts.batch) == (60.0, 32.0, 8)
     assert view.features["tables"] == 1.0 and view.features["sync"] == "async"
     assert (view.samples_done, view.samples_total) == (0.0, 3000.0)
+
+
+def test_workers_in_step_share_a_batch_and_are_no_more_than_it_has_samples():
+    together = DatasetCard(samples=1000, batch_size=3, in_step=True)
+    view = viewing.view(sources(begun(card=together, sync="bsp")), now=4.0)
+    assert (view.facts.group, view.facts.batch, view.bounds.most.workers) == (3, 3, 3)
+    assert view.features["sync"] == "bsp" and view.bounds.most.servers == 1
+    view = viewing.view(sources(begun()), now=4.0)
+    assert (view.facts.group, view.bounds.most.workers) == (0, BOUNDS.most.workers)
 
 
 @pytest.mark.parametrize("told", [b"", b"\xc1", b"\x01"])
