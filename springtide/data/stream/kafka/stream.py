@@ -4,6 +4,7 @@ In: a URL (address.py). Out: base.Stream; `open` gives readers (reader.py), `wri
 that does not answer is waited for; how many partitions there were is remembered meanwhile.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -23,8 +24,11 @@ from springtide.data.stream.kafka.reader import KafkaReader
 from springtide.data.stream.kafka.writer import KafkaWriter
 from springtide.domain.streams import MOST_PARTITIONS, Seen
 
+log = logging.getLogger(__name__)
+
 ANSWER_S = 30.0  # how long a question may take, a broker that restarts included
 ONCE_S = 5.0  # one try of it
+SAID_S = 2.5  # after which it is said what is waited for
 MISSING_S = 2.0  # how long a topic may be missing that is just being made
 FRESH_S = 1.0  # how long a count of partitions is good
 EARLIEST, LATEST = -2, -1  # as times: Kafka's words for where a partition begins and ends
@@ -132,9 +136,10 @@ class KafkaStream:
     def _ask(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
         """Ask until there is an answer. The user's mistakes are told at once, a missing topic after a moment."""
         began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
+        said = limit_s <= SAID_S
         while True:
             try:
-                return question(self._asking(), min(ONCE_S, limit_s))
+                return question(self._asking(), min(ONCE_S if said else SAID_S, limit_s))
             except KafkaException as error:
                 code, text = _told(error)
             waited_s = time.monotonic() - began
@@ -150,6 +155,11 @@ class KafkaStream:
                 raise errors.BadInput(f"{self.address.topic!r} is no name for a Kafka topic: {text}")
             if waited_s > limit_s:
                 raise client.unreachable(self.address, waited_s, f"{text}; {self._trouble}")
+            if waited_s >= SAID_S and not said:
+                said = True
+                log.warning(
+                    "waiting for the Kafka broker at %s, up to %.0f s: %s", self.address.servers, limit_s, self._trouble
+                )
             time.sleep(min(0.1, limit_s))
 
     def _asking(self) -> Consumer:

@@ -5,6 +5,7 @@ is away is waited for; records that it refuses in the end are an error that says
 record once; an older one may keep a record twice when it is killed between keeping and saying so.
 """
 
+import logging
 import time
 
 import numpy as np
@@ -15,8 +16,11 @@ from springtide.data.stream.kafka import client
 from springtide.data.stream.kafka.address import Address
 from springtide.data.stream.records import Buffer, Ints
 
+log = logging.getLogger(__name__)
+
 AWAY_S = 60.0
 LOOK_S = 0.1
+SAID_S = 2.5  # after which it is said what is waited for
 NEW_S = 5.0  # how long a partition that was just added may stay unknown
 WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
 """To try again would not help."""
@@ -49,12 +53,17 @@ class KafkaWriter:
 
     def flush(self) -> None:
         """Wait until the broker has all of it."""
-        since, waiting = time.monotonic(), len(self._it)
+        since, waiting, said = time.monotonic(), len(self._it), False
         while left := self._it.flush(LOOK_S):
+            waited_s = time.monotonic() - since
             if left != waiting:
                 since, waiting = time.monotonic(), left
-            elif time.monotonic() - since > self._away_s:
+            elif waited_s > self._away_s:
                 raise client.unreachable(self._address, self._away_s, f"{left} records wait; {self._trouble}")
+            elif waited_s > SAID_S and not said:
+                said = True
+                log.warning("%d records wait for the Kafka broker at %s, up to %.0f s: %s", left, self._address.servers,
+                            self._away_s, self._trouble)  # fmt: skip
         self._check()
 
     def close(self) -> None:

@@ -141,6 +141,19 @@ def test_an_option_that_librdkafka_does_not_know_is_named_but_its_value_is_not(s
         assert "tidehigh" not in str(told.value)
 
 
+def test_what_is_waited_for_is_said_soon_and_once(monkeypatch, caplog):
+    from springtide.data.stream.kafka import address
+    from springtide.data.stream.kafka import stream as streams
+
+    monkeypatch.setattr(streams, "SAID_S", 0.1)
+    stream = streams.KafkaStream(address.parse("kafka://127.0.0.1:1/clicks"), answer_s=0.5)
+    with pytest.raises(errors.StreamUnreachable):
+        stream.partitions()
+    stream.close()
+    (said,) = [one.message for one in caplog.records if "waiting for the Kafka broker" in one.message]
+    assert "127.0.0.1:1, up to 0 s" in said or "127.0.0.1:1, up to 1 s" in said
+
+
 def test_a_broker_that_is_not_there_is_unreachable_after_a_while():
     from springtide.data.stream.kafka import address
     from springtide.data.stream.kafka.reader import KafkaReader
