@@ -73,7 +73,7 @@ format: env
 
 # Only a KUBECONFIG given on the command line counts: nobody's cluster is used because a shell happens to know it.
 test-k8s: env
-	@SPRINGTIDE_TEST_KUBECONFIG="$(if $(filter command line,$(origin KUBECONFIG)),$(abspath $(KUBECONFIG)))" \
+	@SPRINGTIDE_TEST_KUBECONFIG="$(if $(filter command line,$(origin KUBECONFIG)),$(abspath $(patsubst ~/%,$(HOME)/%,$(KUBECONFIG))))" \
 		$(BIN)/python -m pytest tests/platforms/k8s $(ARGS)
 
 docs: env

@@ -177,7 +177,25 @@ def _unwrapped(given: Mapping[str, Any], problems: list[Problem]) -> dict[str, A
         spec = {"script": "-"}
     elif NAME in spec:
         problems.append(Problem(("spec", NAME), "a name goes under metadata: `metadata: {name: ...}`", at_key=True))
-    return {**spec, NAME: (metadata or {}).get(NAME)}
+    return {**_with_marks(spec, metadata or {}, problems), NAME: (metadata or {}).get(NAME)}
+
+
+def _with_marks(
+    spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: list[Problem]
+) -> Mapping[str, Any]:  # fmt: skip
+    """Labels and annotations of the whole object are for its pods too; those that the spec names itself come first."""
+    wish = _value(spec.get("kubernetes"))
+    if not isinstance(wish, Mapping | None):
+        return spec
+    given = {}
+    for key in ("labels", "annotations"):
+        marks, own = _value(metadata.get(key)), _value((wish or {}).get(key))
+        if not isinstance(marks, Mapping | None):
+            message = f"got {got_of(marks)}, wanted a mapping such as {{team: ads}}"
+            problems.append(Problem(("metadata", key), message))
+        elif marks and isinstance(own, Mapping | None):
+            given[key] = {**marks, **(own or {})}
+    return {**spec, "kubernetes": {**(wish or {}), **given}} if given else spec
 
 
 def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[Problem]) -> Any:

@@ -6,10 +6,11 @@ master, an answer in every plan's status. Next: `platforms.k8s.wishes` decides, 
 
 import asyncio
 import datetime
+import itertools
 import logging
 import pathlib
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from springtide import config, errors
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
+PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Until a plan is tried again that the master or the cluster could not take in, by how often."""
 
 
 class Asks:
@@ -47,7 +50,12 @@ class Asks:
         self.agent: Agent | None = None
         self.status: messages.JobStatus | None = None
         self._wishes: dict[str, wishes.Wish] = {}
+        self._answers: dict[str, Object] = {}
+        """What is to be said of plans, until it is said."""
         self._news = asyncio.Event()
+        self._heeded = self._latest = job.job
+        """The spec that the master goes by, and the newest one."""
+        self._changed = asyncio.Event()
         self._leaving: deque[tuple[Life, str]] = deque()
         self._noticed = asyncio.Event()
         self.running: Callable[[], Collection[Life]] = tuple
@@ -58,7 +66,7 @@ class Asks:
     def user_plan(self, thing: Object) -> None:
         """A plan that is not the master's is there, or has changed."""
         wish = wishes.open_wish(thing)
-        if wish is None:
+        if wish is None or wish.name in self._answers:
             self._wishes.pop(thing["metadata"]["name"], None)
         else:
             self._wishes[wish.name] = wish
@@ -73,44 +81,56 @@ class Asks:
                 await asyncio.sleep(PAUSE_S / 10)
                 continue
             self._news.clear()
-            chosen, older = wishes.newest(list(self._wishes.values()))
-            for wish in older:
-                await self._answer(wish, wishes.SUPERSEDED, f"{chosen.name if chosen else ''} came after it")
-            if chosen is not None:
-                await self._do(chosen)
+            await until_done(self._do_newest, "what users plan")
+
+    async def _do_newest(self) -> None:
+        chosen, older = wishes.newest(list(self._wishes.values()))
+        for wish in older:
+            self._answer(wish, wishes.SUPERSEDED, f"{chosen.name if chosen else ''} came after it")
+        if chosen is not None:
+            await self._do(chosen)
+        await self._say()
 
     async def refuse_rest(self) -> None:
         """The job is over: whoever asks for something now hears so."""
         for wish in list(self._wishes.values()):
-            await self._answer(wish, wishes.REJECTED, "the job is over")
+            self._answer(wish, wishes.REJECTED, "the job is over")
+        try:
+            await self._say()
+        except errors.TemporaryError as error:
+            log.warning("ScalePlans %s are not answered: %s", ", ".join(self._answers), error)
 
     async def _do(self, wish: wishes.Wish) -> None:
         if wish.plan is None:
-            await self._answer(wish, wishes.REJECTED, wish.trouble)
+            self._answer(wish, wishes.REJECTED, wish.trouble)
             return
         try:
             await self.ask(wishes.asked(wish.plan, wish.name))
+        except errors.MasterUnreachable:
+            raise
         except (errors.UserError, errors.JobFailed) as error:
-            await self._answer(wish, wishes.REJECTED, str(error))
+            self._answer(wish, wishes.REJECTED, str(error))
         else:
-            await self._answer(wish, wishes.APPLIED, "the master has taken it; the job's status tells how far it is")
+            self._answer(wish, wishes.APPLIED, "the master has taken it; the job's status tells how far it is")
 
-    async def _answer(self, wish: wishes.Wish, phase: str, message: str) -> None:
+    def _answer(self, wish: wishes.Wish, phase: str, message: str) -> None:
+        """It is done once, however often it must be said."""
         self._wishes.pop(wish.name, None)
         at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        said = {"phase": phase, "message": message, "appliedAt": at}
-        try:
-            await self._client.patch(SCALE_PLANS, wish.name, {"status": said}, subresource="status")
-        except errors.NotFound:
-            log.info("ScalePlan %s is gone before it was answered", wish.name)
-        except errors.ClusterUnreachable as error:
-            log.warning("ScalePlan %s is not answered: %s", wish.name, error)
+        self._answers[wish.name] = {"phase": phase, "message": message, "appliedAt": at}
+
+    async def _say(self) -> None:
+        for name, said in list(self._answers.items()):
+            try:
+                await self._client.patch(SCALE_PLANS, name, {"status": said}, subresource="status")
+            except errors.NotFound:
+                log.info("ScalePlan %s is gone before it was answered", name)
+            del self._answers[name]
 
     # ---- the job's own spec ----
 
     async def keep_spec(self) -> None:
         """Heed what is changed in the ElasticJob: that it is to stop, other numbers or bounds; for ever."""
-        known = self._job.job
         async for change in self._client.watch(ELASTIC_JOBS, fields=f"metadata.name={self._job.name}"):
             if change.what not in ("added", "changed") or self.agent is None:
                 continue
@@ -121,12 +141,31 @@ class Asks:
                 continue
             if job.job.stopped:
                 self.agent.stop("stopped by the user (spec.stopped)")
-            if self.status is not None and (wanted := wishes.changed(known, job.job, self.status)) is not None:
-                try:
-                    await self.ask(wanted)
-                except (errors.UserError, errors.JobFailed) as error:
-                    log.warning("the job's spec was changed, but: %s", error)
-            known, self._statuses.generation = job.job, job.generation
+            if job.fault:
+                log.warning("the job's spec was changed to what cannot be, and it goes on as before: %s", job.fault)
+                continue
+            self._latest, self._statuses.generation = job.job, job.generation
+            self._changed.set()
+
+    async def keep_numbers(self) -> None:
+        """Pass changed numbers on to the master; one that is away is waited for. For ever."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await until_done(self._do_spec, "the job's changed spec")
+
+    async def _do_spec(self) -> None:
+        latest = self._latest
+        if self.status is None:
+            raise errors.MasterUnreachable(f"job {self._job.name} has no status yet")
+        if (wanted := wishes.changed(self._heeded, latest, self.status)) is not None:
+            try:
+                await self.ask(wanted)
+            except errors.MasterUnreachable:
+                raise
+            except (errors.UserError, errors.JobFailed) as error:
+                log.warning("the job's spec was changed, but: %s", error)
+        self._heeded = latest
 
     # ---- pods that are about to go ----
 
@@ -164,3 +203,15 @@ class Asks:
     async def ask(self, request: messages.Request) -> messages.Reply:
         """Ask whatever master there is now."""
         return await asking.ask(self._files, request, secret=pathlib.Path(self._settings.secret_file))
+
+
+async def until_done(work: Callable[[], Awaitable[None]], what: str) -> None:
+    """Try until master and cluster take it in: masters start again, an API may not answer for a while."""
+    for attempt in itertools.count():
+        try:
+            await work()
+            return
+        except (errors.TemporaryError, errors.MasterUnreachable, OSError) as error:
+            pause_s = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
+            log.warning("%s waits %g s: %s", what, pause_s, error)
+            await asyncio.sleep(pause_s)

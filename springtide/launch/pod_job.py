@@ -136,6 +136,7 @@ class PodJob:
                 self._statuses.keep,
                 self._asks.keep_plans,
                 self._asks.keep_spec,
+                self._asks.keep_numbers,
                 self._asks.keep_notices,
             )
         ]

@@ -5,9 +5,10 @@ decides by. Its conditions, read and set.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from springtide import errors
 from springtide.domain import spelling
 from springtide.domain.elastic_job import ElasticJob
 from springtide.platforms.k8s import names
@@ -16,6 +17,10 @@ Object = dict[str, Any]
 
 PENDING, SUCCEEDED, FAILED, STOPPED = "Pending", "Succeeded", "Failed", "Stopped"
 OVER = (SUCCEEDED, FAILED, STOPPED)
+ACCEPTED_SPEC = "accepted"
+"""In a status: the last spec that could be, and its generation."""
+OF_TOOLS = ("kubernetes.io", "k8s.io", names.GROUP, "helm.sh", "argoproj.io", "fluxcd.io")
+"""Whose labels and annotations say what the object is to kubectl, Helm, Argo CD, Flux, or us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,11 @@ class JobObject:
     """The ConfigMap with its code; empty: the image has it."""
     deleting: bool = False
     status: Mapping[str, Any] = field(default_factory=dict)
+    fault: str = ""
+    """Why its spec as it is now cannot be: `job` is the last one that could."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Its own, as far as they are for its pods too."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def phase(self) -> str:
@@ -44,14 +54,30 @@ class JobObject:
 
 
 def read(thing: Mapping[str, Any]) -> JobObject:
-    """From the API; BadInput where the spec makes no sense, with all that is wrong."""
-    metadata = thing["metadata"]
+    """From the API; BadInput where the spec makes no sense and never did, with all that is wrong.
+
+    One that was edited to what cannot be goes on by the last that could: the operator keeps that in the status.
+    """
+    metadata, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
+    fault, annotations = "", metadata.get("annotations") or {}
+    try:
+        job = spelling.from_spec(spec, metadata["name"])
+    except errors.BadInput as error:
+        if not (known := (status.get(ACCEPTED_SPEC) or {}).get("spec")):
+            raise
+        fault, job = str(error), spelling.from_spec(known, metadata["name"])
+        job = replace(job, stopped=job.stopped or spec.get("stopped") is True)
     return JobObject(
-        name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"],
-        job=spelling.from_spec(thing.get("spec") or {}, metadata["name"]),
-        generation=int(metadata.get("generation", 0)), code=(metadata.get("annotations") or {}).get(names.CODE, ""),
-        deleting="deletionTimestamp" in metadata, status=thing.get("status") or {},
+        name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"], job=job, fault=fault,
+        generation=int(metadata.get("generation", 0)), code=annotations.get(names.CODE, ""),
+        deleting="deletionTimestamp" in metadata, status=status,
+        labels=for_pods(metadata.get("labels") or {}), annotations=for_pods(annotations),
     )  # fmt: skip
+
+
+def for_pods(given: Mapping[str, str]) -> dict[str, str]:
+    """Labels or annotations of a job that its pods have too: not those by which tools know the job itself."""
+    return {key: text for key, text in given.items() if not key.partition("/")[0].endswith(OF_TOOLS) or "/" not in key}
 
 
 def owned(job: JobObject, name: str, *, labels: Mapping[str, str] | None = None) -> Object:

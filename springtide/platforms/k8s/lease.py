@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import datetime
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from springtide import errors
@@ -34,7 +35,7 @@ def now() -> datetime.datetime:
 class Lease:
     """Of one job. `holder` names this agent, and stays the same when its container is started again."""
 
-    def __init__(self, client: Client, name: str, holder: str, clock: Callable[[], datetime.datetime] = now) -> None:
+    def __init__(self, client: Client, name: str, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self.name, self.holder, self._clock = client, name, holder, clock
         self.lost = asyncio.Event()
         """Set once another holds it, or it could not be renewed in time."""
@@ -42,12 +43,13 @@ class Lease:
 
     async def take(self, alive: Alive) -> None:
         """Wait until it is free: never held, ours from before, run out, or its holder's pod is gone."""
+        watched = Watched()
         while True:
             lease = await self._client.get(LEASES, self.name)
             holder = lease["spec"].get("holderIdentity") or ""
-            if holder in ("", self.holder) or ran_out(lease, self._clock()) or not await alive(holder):
+            if holder in ("", self.holder) or watched.ran_out(lease, at=self._clock()) or not await alive(holder):
                 with contextlib.suppress(errors.Conflict):
-                    await self._put(lease, holderIdentity=self.holder, acquireTime=stamp(self._clock()))
+                    await self._put(lease, holderIdentity=self.holder, acquireTime=stamp(now()))
                     return
             await asyncio.sleep(LOOK_S)
 
@@ -93,18 +95,27 @@ class Lease:
         return lease
 
     async def _put(self, lease: Object, **changes: object) -> None:
-        spec = {**lease["spec"], **changes, "leaseDurationSeconds": int(LASTS_S), "renewTime": stamp(self._clock())}
+        spec = {**lease["spec"], **changes, "leaseDurationSeconds": int(LASTS_S), "renewTime": stamp(now())}
         await self._client.update(LEASES, {**lease, "spec": spec})
 
 
-def ran_out(lease: Object, at: datetime.datetime) -> bool:
-    """Whether its holder has not renewed it for as long as it lasts."""
-    spec = lease["spec"]
-    renewed = spec.get("renewTime") or spec.get("acquireTime")
-    if not renewed:
-        return True
-    since = datetime.datetime.fromisoformat(renewed.replace("Z", "+00:00"))
-    return (at - since).total_seconds() > float(spec.get("leaseDurationSeconds") or LASTS_S)
+class Watched:
+    """A Lease of another, by the clock of whoever waits for it: clocks of two machines need not agree.
+
+    It has run out when it was seen unchanged for as long as it lasts.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[object, ...] = ()
+        self._since = 0.0
+
+    def ran_out(self, lease: Object, *, at: float) -> bool:
+        """Take in what is seen now; whether its holder has not renewed it for too long."""
+        spec = lease["spec"]
+        seen = tuple(spec.get(key) for key in ("holderIdentity", "renewTime", "leaseTransitions"))
+        if seen != self._seen:
+            self._seen, self._since = seen, at
+        return at - self._since > float(spec.get("leaseDurationSeconds") or LASTS_S)
 
 
 def stamp(at: datetime.datetime) -> str:

@@ -79,6 +79,11 @@ def role_labels(job: str, life: Life) -> dict[str, str]:
     return {**labels_of(job), "app.kubernetes.io/component": str(role.kind), **own}
 
 
+def container_of(pod: Mapping[str, Any]) -> str:
+    """The container that is ours: it is called like its role. Others may have put theirs beside it, even before it."""
+    return str((pod.get("metadata", {}).get("labels") or {}).get(ROLE, ""))
+
+
 def life_of(pod: Mapping[str, Any]) -> Life | None:
     """Whose pod it is; None of a pod that is not ours."""
     labels = pod.get("metadata", {}).get("labels") or {}

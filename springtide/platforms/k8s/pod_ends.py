@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from springtide.domain.cluster import Life, RoleExit
+from springtide.platforms.k8s import names
 from springtide.platforms.k8s.kinds import Object
 
 TAKEN = frozenset(
@@ -21,8 +22,9 @@ LAST_WORDS = 300
 
 
 def ended(pod: Object) -> bool:
-    """Whether nothing of it runs any more, and nothing will."""
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    """Whether our process in it runs no more, and will not; somebody's container beside it may run for ever."""
+    over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return over or (pod.get("spec", {}).get("restartPolicy") == "Never" and bool(_terminated(pod)))
 
 
 def going(pod: Object) -> str:
@@ -83,9 +85,9 @@ def last_words(pod: Object) -> str:
 
 
 def _state(pod: Object) -> Mapping[str, Any]:
-    """Of its container: waiting, running or terminated."""
-    found = pod.get("status", {}).get("containerStatuses") or [{}]
-    return found[0].get("state") or {}
+    """Of our container: waiting, running or terminated."""
+    found, name = pod.get("status", {}).get("containerStatuses") or [{}], names.container_of(pod)
+    return next((each for each in found if each.get("name") == name), found[0]).get("state") or {}
 
 
 def _terminated(pod: Object) -> Mapping[str, Any]:

@@ -83,7 +83,8 @@ class Reader:
                 return
             for role, pod in (await self._pods(client)).items():
                 with contextlib.suppress(errors.NotFound, errors.ClusterRefused):  # no container has begun
-                    async for line in client.logs(pod["metadata"]["name"], lines=self._lines):
+                    own = names.container_of(pod)
+                    async for line in client.logs(pod["metadata"]["name"], container=own, lines=self._lines):
                         self._give(LogLine(role, line))
 
     async def _pods(self, client: Client) -> dict[str, Object]:
@@ -117,7 +118,7 @@ class Reader:
         name = pod["metadata"]["name"]
         while True:
             try:
-                async for line in client.logs(name, lines=lines, follow=True):
+                async for line in client.logs(name, container=names.container_of(pod), lines=lines, follow=True):
                     self._give(LogLine(role, line))
                 return
             except errors.NotFound:

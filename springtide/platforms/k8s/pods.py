@@ -23,6 +23,8 @@ GONE_NODE_S = 30
 """A node that is lost takes its pods with it after this; the cluster's own default is 300."""
 LITTLE_CPU = 0.01
 """What a worker beyond the quota asks for where no priority class says that others come first."""
+THREADS = 4
+"""Of torch in a pod that nobody limits: as many as its node has cores would be in the way of all others there."""
 PATIENCE_S = 900
 """Roles look for their next master so long: its pod may have to wait for a node, and its image for the network."""
 
@@ -121,7 +123,7 @@ def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = N
             told["SPRINGTIDE_BRAIN"] = brain
         if not job.job.brain and site.brain:
             told["SPRINGTIDE_BRAIN_SECRET_FILE"] = f"{names.CREDENTIALS}/brain-secret"
-    threads = {} if cpu is None else {"OMP_NUM_THREADS": str(max(1, math.ceil(cpu)))}
+    threads = {"OMP_NUM_THREADS": str(THREADS if cpu is None else max(1, math.ceil(cpu)))}
     plain = {"PYTHONUNBUFFERED": "1", **threads, **job.job.environment, **told}
     own = (("SPRINGTIDE_HOST", "status.podIP"), ("SPRINGTIDE_NODE", "spec.nodeName"))
     found = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in own]
@@ -165,9 +167,9 @@ def _container(
 def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *, volumes: list[Object]) -> Object:
     wish = job.job.kubernetes
     metadata = owned(job, name)
-    metadata["labels"] = {**wish.labels, **names.role_labels(job.name, life)}
+    metadata["labels"] = {**job.labels, **wish.labels, **names.role_labels(job.name, life)}
     metadata["annotations"] = {  # scratch folders need not keep a node from being given back
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "true", **wish.annotations,
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "true", **job.annotations, **wish.annotations,
     }  # fmt: skip
     volumes = [_credentials_volume(job, life.role.kind), {"name": "tmp", "emptyDir": {}}, *volumes]
     if job.code:

@@ -140,7 +140,11 @@ class KubernetesReach:
 
         async def look(client: Client) -> list[dict[str, Any]]:
             try:
-                return [event async for line in client.logs(called.master(self.name)) if (event := event_of(line))]
+                return [
+                    event
+                    async for line in client.logs(called.master(self.name), container="master")
+                    if (event := event_of(line))
+                ]
             except (errors.NotFound, errors.ClusterRefused):  # no pod yet, or none whose container has begun
                 return []
 

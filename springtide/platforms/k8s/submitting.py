@@ -35,9 +35,11 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
             )
         await check_free(client, job.name)
         body = spelling.to_plain(replace(job, working_dir=""), namespace=client.namespace)
+        wish = job.kubernetes
+        body["metadata"] |= {"labels": dict(wish.labels), "annotations": dict(wish.annotations)}
         code = await ship(client, job.name, archive) if archive is not None else ""
         if code:
-            body["metadata"].setdefault("annotations", {})[names.CODE] = code
+            body["metadata"]["annotations"][names.CODE] = code
         try:
             made = await client.create(ELASTIC_JOBS, body)
         except errors.SpringtideError:

@@ -156,9 +156,10 @@ class LocalKubelet:
             await self._close(beats)
 
     async def _start(self) -> None:
-        await self._logs.start(nodes.HOST)
+        self._host = await nodes.host_for(self._client)
+        await self._logs.start(self._host)
         for name, (cpu, memory) in self._sizes.items():
-            await nodes.register(self._client, name, cpu, memory, self._logs.port)
+            await nodes.register(self._client, name, cpu, memory, host=self._host, port=self._logs.port)
         await self._view.start()
 
     async def _close(self, beats: Sequence[asyncio.Task[None]]) -> None:
@@ -216,7 +217,7 @@ class LocalKubelet:
             claims=self.folder / "claims",
             hosts=self._hosts_of(namespace),
             address=f"127.{here}.{self._addresses // 250}.{1 + self._addresses % 250}",
-            host=nodes.HOST,
+            host=self._host,
             base_env=image_env(self._api_address()),
             missing_images=self._missing_images,
             backoff_s=self._backoff_s,

@@ -6,45 +6,76 @@ lost, at once instead of after minutes.
 
 import contextlib
 import platform
+import socket
 import time
+import urllib.parse
 
 from springtide import errors
 from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import LEASES, NODES
+from springtide.platforms.k8s.kinds import LEASES, NODES, Kind
 from springtide.testing.kubernetes.lifecycle import stamp
 from springtide.testing.kubernetes.placing import OWN_TAINT
 from springtide.testing.kubernetes.statuses import Json
 
 HOST = "127.0.0.1"
+ENDPOINT_SLICES = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 LEASE_NAMESPACE = "kube-node-lease"
 PODS_AT_MOST = 110
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
-async def register(client: Client, name: str, cpu: float, memory: int, port: int) -> None:
-    """Make a node, or take over one that an earlier kubelet left."""
+async def host_for(client: Client) -> str:
+    """The address of this machine by which the API server can ask for logs.
+
+    A server that is reached on this machine may still run in a container, as kind's do: it says where it is.
+    """
+    theirs, own = towards(urllib.parse.urlsplit(client.access.server).hostname or HOST)
+    if theirs == own:
+        with contextlib.suppress(errors.SpringtideError, IndexError, KeyError):
+            slices = await client.get(ENDPOINT_SLICES, "kubernetes", namespace="default")
+            theirs, own = towards(slices["endpoints"][0]["addresses"][0])
+    return HOST if theirs == own else own
+
+
+def towards(host: str) -> tuple[str, str]:
+    """The address of a host, and which one of this machine a packet to it would have; nothing is sent."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 443, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(address[0]), str(probe.getsockname()[0])
+    except OSError:
+        return HOST, HOST
+
+
+async def register(client: Client, name: str, cpu: float, memory: int, *, host: str, port: int) -> None:
+    """Make a node, or take over one that an earlier kubelet left; a real one is left alone."""
     body = NODES.body(name, spec={"taints": [{"key": OWN_TAINT, "effect": "NoSchedule"}]})
     body["metadata"]["labels"] = {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": ARCHITECTURE,
-        "springtide.dev/local-kubelet": "true",
+        OWN_TAINT: "true",
     }
-    with contextlib.suppress(errors.AlreadyThere):
+    try:
         await client.create(NODES, body)
+    except errors.AlreadyThere:
+        found = await client.get(NODES, name)
+        if OWN_TAINT not in (found["metadata"].get("labels") or {}):
+            raise errors.BadInput(f"node {name} is a real one of {client.access.server}: take another name") from None
     await client.patch(NODES, name, {"spec": {"taints": body["spec"]["taints"], "unschedulable": None}})
-    await client.patch(NODES, name, {"status": _status(name, cpu, memory, port)}, subresource="status")
+    await client.patch(NODES, name, {"status": _status(name, cpu, memory, host, port)}, subresource="status")
     await renew(client, name)
 
 
-def _status(name: str, cpu: float, memory: int, port: int) -> Json:
+def _status(name: str, cpu: float, memory: int, host: str, port: int) -> Json:
     size = {"cpu": f"{round(cpu * 1000)}m", "memory": str(memory), "pods": str(PODS_AT_MOST)}
     return {
         "capacity": size,
         "allocatable": size,
         "conditions": [condition("True", "KubeletReady", "LocalKubelet is posting ready status")],
-        "addresses": [{"type": "InternalIP", "address": HOST}],  # a name would be asked for by API servers
+        "addresses": [{"type": "InternalIP", "address": host}],  # a name would be asked for by API servers
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "nodeInfo": {
             "architecture": ARCHITECTURE, "operatingSystem": "linux", "osImage": "local", "machineID": name,

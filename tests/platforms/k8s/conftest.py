@@ -1,7 +1,8 @@
 """The API server that this suite runs against: the one of `springtide.testing.kubernetes`, or a real one.
 
 `SPRINGTIDE_TEST_KUBECONFIG` names the kubeconfig of a real one (`make test-k8s KUBECONFIG=...`). Every test has a
-namespace of its own, which goes with it, and definitions of kinds are removed only if the test made them.
+namespace of its own, which goes with it, and definitions of kinds are removed only if the test made them. An API server
+without a controller manager gets ours for these namespaces.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import pathlib
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -20,15 +21,25 @@ from springtide.platforms.k8s.client import Client
 from springtide.platforms.k8s.kinds import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
+    CONFIG_MAPS,
     DEFINITIONS,
     NAMESPACES,
     NODES,
+    PODS,
     PRIORITY_CLASSES,
+    SERVICE_ACCOUNTS,
     Kind,
 )
+from springtide.testing.kubernetes import controllers
 from springtide.testing.kubernetes.server import ApiServer
 
 Result = TypeVar("Result")
+
+PREFIX = "springtide-test-"
+LABELS = {"springtide.dev/test": "true", "pod-security.kubernetes.io/enforce": "privileged"}
+"""Some pods of the tests would not pass a strict cluster's default; those of jobs must (`operating.installed`)."""
+FURNISHED_S = 60.0
+GONE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -52,31 +63,67 @@ class Cluster:
 OF_THE_CLUSTER = (DEFINITIONS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, PRIORITY_CLASSES, NODES)
 
 
+def pytest_report_header() -> str:
+    path = os.environ.get("SPRINGTIDE_TEST_KUBECONFIG", "")
+    if not path:
+        return "kubernetes: the API server of springtide.testing (make test-k8s KUBECONFIG=FILE for a real one)"
+    try:
+        return f"kubernetes: {asyncio.run(_described(path))}"
+    except errors.SpringtideError as error:
+        pytest.exit(f"no API server to test against: {error}", returncode=2)
+
+
+async def _described(path: str) -> str:
+    async with Client.open(path) as client:
+        return f"{client.access.server} {await client.version()}, {client.access.where}"
+
+
 @pytest.fixture(scope="session")
 def real_kubeconfig() -> Iterator[str]:
     """A real cluster is left as it was found: what was made of it outside of namespaces goes, and nothing else."""
     path = os.environ.get("SPRINGTIDE_TEST_KUBECONFIG", "")
-    before = asyncio.run(_of_ours(path)) if path else set()
-    yield path
-    if path:
-        asyncio.run(_remove_all(path, asyncio.run(_of_ours(path)) - before))
+    if not path:
+        yield ""
+        return
+    before, alone = asyncio.run(_first_look(path))
+    with controllers.Controllers(path, lambda name: name.startswith(PREFIX)) if alone else contextlib.nullcontext():
+        try:
+            yield path
+        finally:
+            asyncio.run(_remove_all(path, before))
 
 
-async def _of_ours(path: str) -> set[tuple[Kind, str]]:
+async def _first_look(path: str) -> tuple[set[tuple[Kind, str]], bool]:
     async with Client.open(path) as client:
-        return {
-            (kind, item["metadata"]["name"])
-            for kind in OF_THE_CLUSTER
-            for item in (await client.list(kind)).items
-            if "springtide" in item["metadata"]["name"]
-        }
+        return await _of_ours(client), await controllers.is_missing(client)
 
 
-async def _remove_all(path: str, made: set[tuple[Kind, str]]) -> None:
+async def _of_ours(client: Client) -> set[tuple[Kind, str]]:
+    return {
+        (kind, item["metadata"]["name"])
+        for kind in OF_THE_CLUSTER
+        for item in (await client.list(kind)).items
+        if "springtide" in item["metadata"]["name"]
+    }
+
+
+async def _remove_all(path: str, before: set[tuple[Kind, str]]) -> None:
+    """Namespaces first, and wait for them: what is in them needs its definitions until then."""
     async with Client.open(path) as client:
-        for kind, name in made:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GONE_S):
+                while any(
+                    each["metadata"]["name"] in MADE and "deletionTimestamp" in each["metadata"]
+                    for each in (await client.list(NAMESPACES)).items
+                ):
+                    await asyncio.sleep(0.2)
+        for kind, name in await _of_ours(client) - before:
             with contextlib.suppress(errors.NotFound):
                 await client.delete(kind, name)
+
+
+MADE: set[str] = set()
+"""Namespaces of this run."""
 
 
 @pytest.fixture
@@ -89,19 +136,34 @@ def cluster(tmp_path: pathlib.Path, real_kubeconfig: str) -> Iterator[Cluster]:
 
 
 def _with_namespace(kubeconfig: pathlib.Path, server: ApiServer | None) -> Iterator[Cluster]:
-    found = Cluster(kubeconfig, f"springtide-test-{secrets.token_hex(4)}", server)
-    found.run(lambda client: client.create(NAMESPACES, {"metadata": {"name": found.namespace}}))
+    found = Cluster(kubeconfig, f"{PREFIX}{secrets.token_hex(4)}", server)
+    MADE.add(found.namespace)
     try:
+        found.run(lambda client: _furnished(client, found.namespace))
         yield found
     finally:
         found.run(lambda client: _remove(client, found.namespace))
 
 
-async def _remove(client: Client, namespace: str) -> Any:
-    try:
+async def _furnished(client: Client, namespace: str) -> None:
+    """A namespace that was just made has its account and the server's certificate a little later."""
+    await client.create(NAMESPACES, {"metadata": {"name": namespace, "labels": LABELS}})
+    async with asyncio.timeout(FURNISHED_S):
+        for kind, name in ((SERVICE_ACCOUNTS, "default"), (CONFIG_MAPS, "kube-root-ca.crt")):
+            while True:
+                with contextlib.suppress(errors.NotFound):
+                    await client.get(kind, name)
+                    break
+                await asyncio.sleep(0.05)
+
+
+async def _remove(client: Client, namespace: str) -> None:
+    """Pods by force: the nodes that they were on may be gone already, and nobody would say that they have ended."""
+    for pod in (await client.list(PODS)).items:
+        with contextlib.suppress(errors.NotFound):
+            await client.delete(PODS, pod["metadata"]["name"], grace_s=0)
+    with contextlib.suppress(errors.NotFound):
         await client.delete(NAMESPACES, namespace)
-    except errors.NotFound:
-        return None
 
 
 @pytest.fixture

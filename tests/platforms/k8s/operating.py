@@ -1,6 +1,7 @@
 """An installed Springtide for the tests of this folder: its operator runs here, with the rights it would have there."""
 
 import asyncio
+import base64
 import json
 import pathlib
 import threading
@@ -8,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from springtide.platforms.k8s import installing, kinds, manifests
+from springtide.platforms.k8s import access, installing, kinds, manifests
 from springtide.platforms.k8s.client import Client
 from springtide.platforms.k8s.kinds import Object
 from springtide.platforms.k8s.operator import running
@@ -21,22 +22,32 @@ SITE = Site(image="springtide:test", scheduler="springtide-local")
 
 async def installed(client: Client, cluster: Cluster, folder: pathlib.Path) -> str:
     """The kubeconfig of the operator's own account, which may do what its role says and no more."""
+    strict = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    await client.patch(kinds.NAMESPACES, cluster.namespace, strict)  # all pods from here on are ours
     plan = manifests.Plan(image="springtide:test", namespace=cluster.namespace, only=cluster.namespace)
     objects = [body for body in manifests.everything(plan) if body["kind"] not in ("Namespace", "Deployment")]
     await installing.apply(client, objects, lambda _: None)
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
     given = await client.post(kinds.SERVICE_ACCOUNTS, manifests.OPERATOR, "token", asked)
-    known = json.loads(cluster.kubeconfig.read_text()) if cluster.server else _read(cluster)
-    known["users"] = [{"name": known["users"][0]["name"], "user": {"token": given["status"]["token"]}}]
     path = folder / "operator.kubeconfig"
-    path.write_text(json.dumps(known))
+    path.write_text(json.dumps(kubeconfig_with(cluster.kubeconfig, given["status"]["token"])))
     return str(path)
 
 
-def _read(cluster: Cluster) -> Any:
-    import yaml
-
-    return yaml.safe_load(cluster.kubeconfig.read_text())
+def kubeconfig_with(path: pathlib.Path, token: str) -> Object:
+    """The cluster that a kubeconfig means, for somebody else: it may have many, and files beside it."""
+    read = [(path, access.load(path))]
+    _, chosen = access.entry(read, "contexts", "context", read[0][1].get("current-context", ""))
+    _, cluster = access.entry(read, "clusters", "cluster", chosen["cluster"])
+    if authority := access.content(cluster, "certificate-authority", path.parent):
+        cluster = {**cluster, "certificate-authority-data": base64.b64encode(authority).decode()}
+        cluster.pop("certificate-authority", None)
+    return {
+        "current-context": "it",
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": {"token": token}}],
+    }
 
 
 class Operator:

@@ -16,12 +16,13 @@ pytestmark = [
     pytest.mark.process, pytest.mark.extra("aiohttp", "cryptography", "kopf"), pytest.mark.timeout(600),
 ]  # fmt: skip
 
-NODES = {"node-1": (4.0, 8 * GIB), "node-2": (4.0, 8 * GIB)}
+NODE = (4.0, 8 * GIB)
 
 
 @pytest.fixture
 def whole(cluster, tmp_path):
-    with Whole(cluster, tmp_path, NODES) as whole:
+    nodes = {f"{cluster.namespace}-{number}": NODE for number in (1, 2)}  # others may work on this cluster too
+    with Whole(cluster, tmp_path, nodes) as whole:
         yield whole
 
 

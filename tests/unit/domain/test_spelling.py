@@ -167,3 +167,13 @@ def test_any_of_these_classes_is_read_and_written_alone():
     assert spelling.made(RoleWish, spelling.plain_of(wish)) == wish
     with pytest.raises(errors.BadInput, match=r"workers\.mni: no field .*; workers\.cpu: got \"x\", wanted a number"):
         spelling.made(RoleWish, {"mni": 1, "cpu": "x"}, ("workers",))
+
+
+def test_labels_and_annotations_of_the_whole_object_reach_its_pods():
+    spec = {"script": "t.py", "kubernetes": {"labels": {"note": "pod"}}}
+    metadata = {"name": "ctr", "labels": {"team": "ads", "note": "job"}, "annotations": {"owner": "me"}}
+    wish = spelling.from_plain({"metadata": metadata, "spec": spec}).kubernetes
+    assert wish.labels == {"team": "ads", "note": "pod"} and wish.annotations == {"owner": "me"}
+    assert spelling.from_plain({"metadata": metadata, "spec": {"script": "t.py"}}).kubernetes.labels["team"] == "ads"
+    with pytest.raises(errors.BadInput, match="labels"):
+        spelling.from_plain({"metadata": {"name": "ctr", "labels": ["a"]}, "spec": {"script": "t.py"}})

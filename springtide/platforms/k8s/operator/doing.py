@@ -97,11 +97,13 @@ class Hands:
 
     @staticmethod
     def _decide(seen: View) -> steps.Decided:
-        if ending.stopped_early(seen):
+        alone_s = ending.left_alone_s(seen)
+        if ending.stopped_early(seen) or alone_s == 0:
             return ending.of_stopped(seen)
         first = ending.decide(seen) if seen.job.over else mastering.decide(seen)
         second = planned.decide(seen)
-        return steps.Decided(steps=(*first.steps, *second.steps), again_s=steps.sooner(first.again_s, second.again_s))
+        again_s = steps.sooner(first.again_s, second.again_s, alone_s)
+        return steps.Decided(steps=(*first.steps, *second.steps), again_s=again_s)
 
     # ---- acting ----
 
@@ -209,10 +211,10 @@ class Hands:
 
     async def _resize(self, seen: View, step: steps.ResizePod) -> PodState:
         state = pod_states.state_of(seen.pods[step.name])
-        change = [{"op": "add", "path": "/spec/containers/0/resources", "value": step.resources}]
+        change = {"spec": {"containers": [{"name": step.container, "resources": step.resources}]}}
         try:
             await self._client.patch(
-                kinds.PODS, step.name, change, namespace=seen.job.namespace, subresource="resize", how="json"
+                kinds.PODS, step.name, change, namespace=seen.job.namespace, subresource="resize", how="strategic"
             )  # fmt: skip
         except errors.NotFound:
             return state
@@ -243,7 +245,10 @@ class Hands:
                     subresource="status",
                 )  # fmt: skip
         if ending.stopped_early(seen):
-            await self._say(thing, reporting.stopped_early(seen.job, seen.at))
+            await self._say(thing, reporting.stopped(seen.job, "stopped before it began", seen.at))
+        elif ending.left_alone_s(seen) == 0:
+            why = "stopped; its master did not come back to drain it, so what came after the last checkpoint is lost"
+            await self._say(thing, reporting.stopped(seen.job, why, seen.at))
         else:
             await self._say(thing, reporting.job_status(seen, outcome, status))
 

@@ -3,8 +3,8 @@
 In: a `View` of a job that is over, or was stopped before it began. Out: steps.
 """
 
-from springtide.platforms.k8s.job_object import PENDING
-from springtide.platforms.k8s.operator import pod_states
+from springtide.platforms.k8s.job_object import PENDING, condition
+from springtide.platforms.k8s.operator import mastering, pod_states
 from springtide.platforms.k8s.operator.steps import Decided, DeleteJob, DeletePod, Step
 from springtide.platforms.k8s.operator.view import View
 
@@ -25,6 +25,21 @@ def stopped_early(view: View) -> bool:
     if not view.job.job.stopped or view.job.phase not in ("", PENDING):
         return False
     return view.master is None or pod_states.state_of(view.master).phase != pod_states.RUNNING
+
+
+def left_alone_s(view: View) -> float | None:
+    """Seconds until a job that was stopped is ended without its master, which does not come back; None: never.
+
+    One that is only started again drains the job itself, so it has as long as any pod has to find a node.
+    """
+    job = view.job
+    if not job.job.stopped or job.over or job.phase in ("", PENDING):
+        return None
+    said = condition(job.status, mastering.RUNNING)
+    if said.get("status") != "False":
+        return None
+    since_s = view.at - pod_states.seconds(said["lastTransitionTime"])
+    return max(0.0, job.job.kubernetes.pending_s - since_s)
 
 
 def of_stopped(view: View) -> Decided:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from springtide.domain.scale_plan import PodState
-from springtide.platforms.k8s import quantities
+from springtide.platforms.k8s import names, quantities
 
 Pod = Mapping[str, Any]
 
@@ -132,8 +132,8 @@ def with_added(wanted: Mapping[str, Any], pod: Pod) -> dict[str, Any]:
 
 
 def _resources(pod: Pod) -> Mapping[str, Any]:
-    (container, *_) = pod["spec"]["containers"]
-    return container.get("resources") or {}
+    containers, name = pod["spec"]["containers"], names.container_of(pod)
+    return next((each for each in containers if each.get("name") == name), containers[0]).get("resources") or {}
 
 
 def condition(pod: Pod, kind: str) -> Mapping[str, Any]:

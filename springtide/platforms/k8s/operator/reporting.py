@@ -11,7 +11,15 @@ from typing import Any
 from springtide.domain import spelling
 from springtide.domain.scale_plan import PlanStatus, PodState
 from springtide.platforms.k8s import capacity
-from springtide.platforms.k8s.job_object import FAILED, PENDING, STOPPED, Condition, JobObject, with_conditions
+from springtide.platforms.k8s.job_object import (
+    ACCEPTED_SPEC,
+    FAILED,
+    PENDING,
+    STOPPED,
+    Condition,
+    JobObject,
+    with_conditions,
+)
 from springtide.platforms.k8s.kinds import Object
 from springtide.platforms.k8s.operator import mastering, planned, pod_states
 from springtide.platforms.k8s.operator.view import View
@@ -88,8 +96,7 @@ def pods_message(states: Mapping[str, PodState]) -> str:
 def job_status(view: View, outcome: Outcome, plan: PlanStatus) -> dict[str, Any] | None:
     """What changes in the job's status; None: nothing."""
     job = view.job
-    said = [Condition(type=ACCEPTED, status=True, reason="Valid")]
-    change: dict[str, Any] = {}
+    said, change = [_accepted(job)], {} if job.over else accepted_spec(job)
     if not job.over:
         master = mastering.condition(view, outcome.master is not None, outcome.master_refused)
         said.append(master)
@@ -100,6 +107,22 @@ def job_status(view: View, outcome: Outcome, plan: PlanStatus) -> dict[str, Any]
     if plan.pods:
         said.append(_pods_condition(plan))
     return _changed(job, change, said, view.at)
+
+
+def _accepted(job: JobObject) -> Condition:
+    if not job.fault:
+        return Condition(type=ACCEPTED, status=True, reason="Valid")
+    generation = (job.status.get(ACCEPTED_SPEC) or {}).get("generation")
+    words = f"{job.fault}; the job goes on by its spec of before (generation {generation})"
+    return Condition(type=ACCEPTED, status=False, reason="Invalid", message=words)
+
+
+def accepted_spec(job: JobObject) -> dict[str, Any]:
+    """What changes of the spec to go by, should it be edited to what cannot be."""
+    spec, known = spelling.spec_of(job.job), job.status.get(ACCEPTED_SPEC) or {}
+    if job.fault or known.get("spec") == spec:
+        return {}
+    return {ACCEPTED_SPEC: merge_patch(known, {"generation": job.generation, "spec": spec})}
 
 
 def _before_master(job: JobObject, master: Condition) -> dict[str, Any]:
@@ -131,10 +154,9 @@ def rejected(status: Mapping[str, Any], generation: int, why: str, at: float) ->
     return _difference(status, change, [condition], generation, at)
 
 
-def stopped_early(job: JobObject, at: float) -> Object | None:
-    """A job that was stopped before it had a master."""
-    change = {"phase": STOPPED, "message": "stopped before it began", "endedAt": pod_states.stamp(at)}
-    return _changed(job, change, [], at)
+def stopped(job: JobObject, why: str, at: float) -> Object | None:
+    """A job that was stopped, and had no master to see to it."""
+    return _changed(job, {"phase": STOPPED, "message": why, "endedAt": pod_states.stamp(at)}, [], at)
 
 
 def _changed(job: JobObject, change: dict[str, Any], said: list[Condition], at: float) -> Object | None:

@@ -72,3 +72,15 @@ def test_the_cluster_says_in_its_own_words_why_a_pod_is_not_there():
     assert "operator" in pod_ends.why_absent(None)
     assert pod_ends.why_absent(None, "exceeded quota") == "exceeded quota"
     assert pod_ends.here(pod()) and not pod_ends.here(pod("Pending", waiting=image))
+
+
+def test_a_neighbour_in_the_pod_neither_hides_our_container_nor_keeps_it_from_ending():
+    ours = {"name": "worker", "state": {"terminated": {"exitCode": 3}}}
+    sidecar = {"name": "istio-proxy", "state": {"running": {}}}
+    pod = {
+        "metadata": {"labels": {"springtide.dev/role": "worker"}}, "spec": {"restartPolicy": "Never"},
+        "status": {"phase": "Running", "containerStatuses": [sidecar, ours]},
+    }  # fmt: skip
+    assert pod_ends.ended(pod) and pod_ends.exit_of(pod, LIFE, asked=False).code == 3
+    pod["status"]["containerStatuses"][1] = {"name": "worker", "state": {"running": {}}}
+    assert not pod_ends.ended(pod) and pod_ends.here(pod)

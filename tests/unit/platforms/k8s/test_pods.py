@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,3 +190,21 @@ def test_quantities_are_read_as_they_were_written(cores, size):
 def test_a_quantity_that_is_none_is_refused():
     with pytest.raises(errors.BadInput, match="quantity 'lots'"):
         quantities.read("lots")
+
+
+def test_labels_and_annotations_of_a_job_are_its_pods_too_but_for_those_of_tools():
+    marks = {"team": "ads", "cost.example.com/center": "7", "app.kubernetes.io/instance": "other", "note": "job"}
+    own = {"kubectl.kubernetes.io/last-applied-configuration": "{}", names.CODE: "", "owner": "me"}
+    given = job(labels=marks, annotations=own, spec={"kubernetes": {"labels": {"note": "pod"}}})
+    for pod in all_pods(given):
+        labels = pod["metadata"]["labels"]
+        assert (labels["team"], labels["cost.example.com/center"], labels["note"]) == ("ads", "7", "pod")
+        assert labels["app.kubernetes.io/instance"] == "ctr"
+        assert set(pod["metadata"]["annotations"]) & set(own) == {"owner"}
+
+
+def test_a_pod_that_nobody_limits_does_not_take_every_core_of_its_node():
+    told = environment(pods.pod_of(job(), replace(WORKER, cpu=None), SITE))
+    assert told["OMP_NUM_THREADS"] == "4"
+    own = job(spec={"environment": {"OMP_NUM_THREADS": "16"}})
+    assert environment(pods.pod_of(own, replace(WORKER, cpu=None), SITE))["OMP_NUM_THREADS"] == "16"

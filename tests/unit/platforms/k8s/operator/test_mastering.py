@@ -1,5 +1,6 @@
 import pytest
 
+from springtide import errors
 from springtide.domain.scale_plan import PlanStatus
 from springtide.platforms.k8s.operator import ending, mastering, pod_states, reporting, view
 from springtide.platforms.k8s.operator.steps import DeleteJob, DeletePod, MakeMaster, Prepare
@@ -131,7 +132,7 @@ def test_a_job_that_is_stopped_before_it_has_a_master_ends_at_once():
     assert ending.stopped_early(seen(pod, job=stopped)) and ending.of_stopped(seen(pod, job=stopped)).steps
     running = making.pod("ctr-master", stopped, role="master")
     assert not ending.stopped_early(seen(running, job=stopped))
-    assert reporting.stopped_early(stopped, AT)["phase"] == "Stopped"
+    assert reporting.stopped(stopped, "enough", AT)["phase"] == "Stopped"
 
 
 def test_a_spec_that_makes_no_sense_fails_the_job_unless_it_runs():
@@ -139,3 +140,29 @@ def test_a_spec_that_makes_no_sense_fails_the_job_unless_it_runs():
     assert (new["phase"], new["conditions"][0]["status"]) == ("Failed", "False")
     runs = reporting.rejected({"phase": "Running"}, 2, "bad", AT)
     assert "phase" not in runs and runs["conditions"][0]["message"] == "bad"
+
+
+def test_a_job_that_is_stopped_ends_without_its_master_if_that_does_not_come_back():
+    lost = {"type": "MasterRunning", "status": "False", "reason": "Unschedulable"}
+    lost["lastTransitionTime"] = pod_states.stamp(AT - 50)
+    spec = {"stopped": True, "kubernetes": {"pendingS": 60}}
+    job = making.job(spec=spec, status={"phase": "Running", "conditions": [lost]})
+    assert ending.left_alone_s(seen(job=job)) == pytest.approx(10)
+    assert ending.left_alone_s(seen(job=job, at=AT + 10)) == 0
+    back = making.job(spec=spec, status={"phase": "Running", "conditions": [lost | {"status": "True"}]})
+    going_on = making.job(spec=spec | {"stopped": False}, status={"phase": "Running", "conditions": [lost]})
+    for other in (back, going_on):
+        assert ending.left_alone_s(seen(job=other, at=AT + 1e6)) is None
+
+
+def test_a_spec_that_is_edited_to_what_cannot_be_is_told_and_the_last_good_one_is_gone_by():
+    first = reporting.job_status(seen(master()), reporting.Outcome(), PlanStatus())
+    assert first["accepted"] == {"generation": 1, "spec": {"script": "train.py"}}
+    job = making.job(spec={"slots": 1000, "stopped": True}, generation=2, status={"phase": "Running", **first})
+    assert job.job.slots != 1000 and job.job.stopped, "that it is to stop is heard all the same"
+    change = reporting.job_status(seen(master(), job=job), reporting.Outcome(), PlanStatus())
+    said = next(each for each in change["conditions"] if each["type"] == "Accepted")
+    assert said["status"] == "False" and "power of two" in said["message"] and "generation 1" in said["message"]
+    assert "accepted" not in change and "phase" not in change
+    with pytest.raises(errors.BadInput, match="power of two"):
+        making.job(spec={"slots": 1000})

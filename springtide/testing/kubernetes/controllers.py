@@ -1,0 +1,139 @@
+"""What a cluster's controller manager does, for an API server that runs without one (kube-apiserver and etcd alone).
+
+In: a kubeconfig and the namespaces to look after; no others are touched. Out, by standard calls of the API: an account
+and the server's certificate in every namespace, what is owned goes with its owner, a deleted namespace is emptied and
+ends, budgets count, claims and pods of lost nodes go. What to do is decided by `sweeping`. Whether one is needed:
+`is_missing`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Self
+
+from springtide import errors
+from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.kinds import (
+    CONFIG_MAPS,
+    ELASTIC_JOBS,
+    KNOWN,
+    NAMESPACES,
+    NODES,
+    SERVICE_ACCOUNTS,
+    Kind,
+    Object,
+)
+from springtide.testing.kubernetes import sweeping
+
+log = logging.getLogger(__name__)
+
+ROUND_S = 0.3
+MANAGER_S = 15.0
+"""A controller manager that has just been started has made the first account by then."""
+CONTENTS = (*(kind for kind in KNOWN if kind.namespaced and kind is not ELASTIC_JOBS), ELASTIC_JOBS)
+"""Owners last: whoever is seen with an owner that is not there a moment later has lost it."""
+
+
+async def is_missing(client: Client, *, within_s: float = MANAGER_S) -> bool:
+    """Whether nobody furnishes namespaces here: the one called `default` has no account, and gets none."""
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                with contextlib.suppress(errors.NotFound):
+                    await client.get(SERVICE_ACCOUNTS, "default", namespace="default")
+                    return False
+                await asyncio.sleep(ROUND_S)
+    except TimeoutError:
+        return True
+
+
+class Controllers:
+    """Looks after all namespaces whose names `chosen` likes, within a `with`, in a thread of its own."""
+
+    def __init__(self, kubeconfig: str | os.PathLike[str], chosen: Callable[[str], bool]) -> None:
+        self._kubeconfig, self._chosen = os.fspath(kubeconfig), chosen
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="controllers", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        async with Client.open(self._kubeconfig) as client:
+            while not self._over.is_set():
+                try:
+                    await self.round(client)
+                except errors.SpringtideError as error:
+                    log.warning("controllers look again: %s", error)
+                await asyncio.sleep(ROUND_S)
+
+    async def round(self, client: Client) -> None:
+        """Look at everything once, and do what is to be done."""
+        nodes = {each["metadata"]["name"] for each in (await client.list(NODES)).items}
+        for space in (await client.list(NAMESPACES)).items:
+            name = space["metadata"]["name"]
+            if not self._chosen(name):
+                continue
+            if "deletionTimestamp" not in space["metadata"]:
+                await self._furnish(client, name)
+            there = [(kind, each) for kind in CONTENTS for each in await contents(client, kind, name)]
+            leaving = "deletionTimestamp" in space["metadata"]
+            if leaving and not there:
+                await finish(client, space)
+            for step in sweeping.decide(there, nodes=nodes, leaving=leaving):
+                with contextlib.suppress(errors.NotFound, errors.Conflict):
+                    await do(client, step)
+
+    async def _furnish(self, client: Client, namespace: str) -> None:
+        with contextlib.suppress(errors.AlreadyThere, errors.Forbidden):  # it may be on its way out
+            await client.create(SERVICE_ACCOUNTS, SERVICE_ACCOUNTS.body("default", namespace))
+        with contextlib.suppress(errors.AlreadyThere, errors.Forbidden):
+            data = {"ca.crt": authority(client)}
+            await client.create(CONFIG_MAPS, CONFIG_MAPS.body("kube-root-ca.crt", namespace, data=data))
+
+
+async def contents(client: Client, kind: Kind, namespace: str) -> list[Object]:
+    """All of a kind, where the server has it."""
+    try:
+        return (await client.list(kind, namespace=namespace)).items
+    except errors.NotFound:
+        return []
+
+
+async def do(client: Client, step: sweeping.Step) -> None:
+    """One of the steps that were decided."""
+    metadata = step.thing["metadata"]
+    name, namespace = metadata["name"], metadata["namespace"]
+    match step:
+        case sweeping.Delete(kind, _, grace_s):
+            await client.delete(
+                kind, name, namespace=namespace, uid=metadata["uid"], grace_s=grace_s, propagation="Background"
+            )  # fmt: skip
+        case sweeping.Let(kind, _, holds):
+            change = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": list(holds) or None}}
+            await client.patch(kind, name, change, namespace=namespace)
+        case sweeping.Count(kind, _, status):
+            await client.patch(kind, name, {"status": status}, namespace=namespace, subresource="status")
+
+
+async def finish(client: Client, space: Object) -> None:
+    """An empty namespace may go."""
+    body = {**space, "spec": {"finalizers": []}}
+    with contextlib.suppress(errors.NotFound, errors.Conflict):
+        await client.update(NAMESPACES, body, subresource="finalize")
+
+
+def authority(client: Client) -> str:
+    """The certificates that this client trusts, as pods are to trust them."""
+    verify = client.access.verify
+    trusted = verify.get_ca_certs(binary_form=True) if isinstance(verify, ssl.SSLContext) else []
+    return "".join(ssl.DER_cert_to_PEM_cert(each) for each in trusted)
