@@ -4,6 +4,7 @@ What differs from one release to another is put in as marks, which become Helm's
 """
 
 import pathlib
+import re
 import sys
 from typing import Any
 
@@ -21,8 +22,12 @@ SECRET = '{{ if $known }}{{ index $known.data "secret" }}{{ else }}{{ randAlphaN
 
 CAPACITY = '{{ required "brain.capacity: what all jobs may take, such as 640,2560G" .Values.brain.capacity }}'
 
-VALUES = f"""# Springtide with Springtide's own image; docs/kubernetes.md tells more.
+VALUES = f"""# Springtide with Springtide's own image, which is in no registry unless you have put it there (deploy/Dockerfile):
+# give yours. docs/kubernetes.md tells more.
 image: springtide:{__version__}
+
+# The one namespace whose jobs the operator looks after, with rights there and nowhere else; empty: all of the cluster.
+only: ""
 
 # A brain that plans for all jobs, over PostgreSQL. Without a database each job's master plans by itself.
 brain:
@@ -32,9 +37,12 @@ brain:
 """
 
 
-def plan(*, brain: bool) -> manifests.Plan:
+ONLY = "{{ .Values.only }}"
+
+
+def plan(*, brain: bool, only: str = ONLY) -> manifests.Plan:
     """What is installed, with marks for what a user of the chart says."""
-    given = dict(image="{{ .Values.image }}", namespace="{{ .Release.Namespace }}")
+    given = dict(image="{{ .Values.image }}", namespace="{{ .Release.Namespace }}", only=only)
     if brain:
         given |= dict(
             database="-", brain_secret="-", brain_replicas=REPLICAS,
@@ -59,14 +67,22 @@ def brain() -> str:
 
 
 def operator() -> str:
-    """The operator, which knows of the brain if there is one."""
+    """The operator, which knows of the brain if there is one, and of the namespace that it is held to."""
     with_brain, alone = (template(manifests.operator_deployment(plan(brain=each))) for each in (True, False))
-    return "{{- if .Values.brain.database }}\n" + with_brain + "{{- else }}\n" + alone + "{{- end }}\n"
+    text = "{{- if .Values.brain.database }}\n" + with_brain + "{{- else }}\n" + alone + "{{- end }}\n"
+    held = re.compile(rf"( *- --namespace\n *- '{re.escape(ONLY)}'\n)")
+    return held.sub(r"{{- if .Values.only }}\n\1{{- end }}\n", text)
+
+
+def rights() -> str:
+    """Of one namespace, or of the cluster."""
+    held, free = (manifests.operator_rights(plan(brain=False, only=only)) for only in (ONLY, ""))
+    first = template(*manifests.user_roles(), manifests.account(plan(brain=False)))
+    return first + "{{- if .Values.only }}\n" + template(*held) + "{{- else }}\n" + template(*free) + "{{- end }}\n"
 
 
 def files() -> dict[str, str]:
     """All files of the chart."""
-    alone = plan(brain=False)
     version = __version__.replace(".dev", "-dev.")
     chart = {
         "apiVersion": "v2", "name": "springtide", "type": "application", "version": version,
@@ -76,9 +92,7 @@ def files() -> dict[str, str]:
     found = {
         "Chart.yaml": as_yaml([chart]).removeprefix("---\n"),
         "values.yaml": VALUES,
-        "templates/rights.yaml": template(
-            *manifests.user_roles(), manifests.account(alone), *manifests.operator_rights(alone)
-        ),
+        "templates/rights.yaml": rights(),
         "templates/operator.yaml": operator(),
         "templates/brain.yaml": brain(),
     }

@@ -65,6 +65,11 @@ def install(
         brain_secret=secrets.token_hex(32) if brain else "", brain_replicas=replicas,
     )  # fmt: skip
     objects = manifests.everything(plan)
+    if not image:
+        print(
+            f"springtide: no --image: {plan.image} is in no registry unless you have put it there; build it "
+            "(deploy/Dockerfile), push it, and give --image REGISTRY/NAME:TAG", file=sys.stderr,
+        )  # fmt: skip
     if dry_run:
         print(as_yaml(objects), end="")
         return 0

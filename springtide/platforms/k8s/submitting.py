@@ -50,6 +50,8 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
         if code:
             owner = [job_object.owner(job_object.read(made))]
             await client.patch(CONFIG_MAPS, code, {"metadata": {"ownerReferences": owner}})
+        if not job.image:
+            say("the spec names no image: pods run the operator's own (springtide k8s install --image)")
         say(f"job {job.name} is in namespace {client.namespace} ({client.access.where})")
         return job.name
 

@@ -20,21 +20,29 @@ def generated():
     return module.files()
 
 
+BRANCH = re.compile(
+    r"\{\{- if \.Values\.([a-z.]+) \}\}\n((?:(?!\{\{- (?:if|else|end)).)*)"
+    r"(?:\{\{- else \}\}\n((?:(?!\{\{- (?:if|end)).)*))?\{\{- end \}\}\n",
+    re.DOTALL,
+)
+
+
+def branch_of(found, values):
+    return (found[2] if values[found[1].rpartition(".")[2]] else found[3]) or ""
+
+
 def rendered(values):
     """What Helm makes of our templates: they use its `if`, and a few names."""
     objects = []
     for path in sorted([*CHART.glob("crds/*.yaml"), *CHART.glob("templates/*.yaml")]):
         text = path.read_text()
-        branch = re.fullmatch(
-            r"(?s)(#[^\n]*\n)\{\{- if \.Values\.brain\.database \}\}\n(.*?)(?:\{\{- else \}\}\n(.*?))?\{\{- end \}\}\n",
-            text,
-        )
-        if branch:
-            text = (branch[2] if values["database"] else branch[3]) or ""
+        while (chosen := BRANCH.sub(lambda found: branch_of(found, values), text)) != text:  # the inner ones first
+            text = chosen
         text = re.sub(r"\{\{- \$known[^\n]*\n", "", text)
         for mark, value in {
             "{{ .Values.image }}": values["image"],
             "{{ .Release.Namespace }}": values["namespace"],
+            "{{ .Values.only }}": values["only"],
             "{{ .Values.brain.replicas }}": "2",
             "{{ .Values.brain.database | b64enc }}": base64.b64encode(values["database"].encode()).decode(),
         }.items():
@@ -50,11 +58,12 @@ def by_name(objects):
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
 
 
+@pytest.mark.parametrize("only", ["", "ads"], ids=["all namespaces", "one namespace"])
 @pytest.mark.parametrize("database", ["", "postgresql://b:pw@db/b"], ids=["alone", "with a brain"])
-def test_chart_and_install_agree(database):
-    values = {"image": "registry/springtide:9", "namespace": "tide", "database": database}
+def test_chart_and_install_agree(database, only):
+    values = {"image": "registry/springtide:9", "namespace": "tide", "database": database, "only": only}
     plan = manifests.Plan(
-        image=values["image"], namespace="tide", database=database, brain_secret="ab" if database else "",
+        image=values["image"], namespace="tide", only=only, database=database, brain_secret="ab" if database else "",
         brain_capacity="64" if database else "",
     )  # fmt: skip
     wanted = [each for each in manifests.everything(plan) if each["kind"] != "Namespace"]
