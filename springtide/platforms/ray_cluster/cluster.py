@@ -106,6 +106,15 @@ def free() -> dict[str, dict[str, float]]:
     return {}
 
 
+def draining() -> dict[str, int]:
+    """Nodes, by their ids, that Ray has announced to take away, and when (ms since 1970; 0: as soon as it can be)."""
+    from ray._private import state  # nothing public tells it
+
+    with contextlib.suppress(exceptions.RayError, AttributeError):
+        return dict(state.state.get_draining_nodes())
+    return {}
+
+
 def holders(job: str) -> dict[Life, Any]:
     """The actors that hold roles of a job, found by their names."""
     found = {}

@@ -12,7 +12,7 @@ import logging
 import pathlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -20,8 +20,9 @@ from ray import exceptions
 
 from springtide.domain.cluster import Life, RoleExit
 from springtide.domain.resources import Limits, Usage
+from springtide.platforms import asking
 from springtide.platforms.base import Launch
-from springtide.platforms.ray_cluster import cluster, deaths, order
+from springtide.platforms.ray_cluster import cluster, deaths, draining, order
 from springtide.platforms.ray_cluster.holder import Holder, News, Started
 from springtide.telemetry import logs
 
@@ -43,6 +44,8 @@ class Held:
     """None: it was found, and runs already."""
     started: Started | None = None
     asked_to_end: bool = False
+    taken: bool = False
+    """Its node is about to go: its end is an eviction."""
     task: "asyncio.Task[None] | None" = None
 
 
@@ -55,7 +58,10 @@ class RayPlatform:
         self._order, self._files, self._say = wanted, files, say
         self._held: dict[Life, Held] = {}
         self._known_master = b""
-        self._watch = asyncio.create_task(self._tell_where_master_is())
+        leaving = draining.Draining(
+            cluster.draining, self._placed, lambda request: asking.ask(files, request), self._take
+        )  # fmt: skip
+        self._watches = [asyncio.create_task(each) for each in (self._tell_where_master_is(), leaving.keep())]
 
     def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
         """Make the role's actor; its process id is known later."""
@@ -102,11 +108,22 @@ class RayPlatform:
 
     def leave(self) -> None:
         """Look no more; actors go on, and the next steward finds them by their names."""
-        self._watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         for held in self._held.values():
             if held.task is not None:
                 held.task.cancel()
         self._held.clear()
+
+    # ---- nodes that are about to go ----
+
+    def _placed(self) -> dict[Life, str]:
+        return {life: held.started.node for life, held in self._held.items() if held.started is not None}
+
+    def _take(self, life: Life) -> None:
+        if (held := self._held.get(life)) is not None:
+            held.taken = True
+            self.stop(life, kill=False)
 
     # ---- one actor ----
 
@@ -125,7 +142,7 @@ class RayPlatform:
             ended = self._lost(held, error)
         self._held.pop(held.life, None)
         cluster.kill(held.actor)
-        held.on_exit(ended)
+        held.on_exit(replace(ended, evicted=True) if held.taken and not ended.clean else ended)
 
     async def _begin(self, held: Held) -> RoleExit | None:
         """Until its process runs; its end, if it never will."""

@@ -22,7 +22,7 @@ from springtide.domain.job import Blame, Phase
 from springtide.platforms import asking
 from springtide.platforms.agent import Agent
 from springtide.platforms.local import LocalPlatform
-from springtide.platforms.ray_cluster import anew, cluster, order, records, terms
+from springtide.platforms.ray_cluster import anew, cluster, old_runs, order, records, terms
 from springtide.platforms.ray_cluster.platform import RayPlatform
 from springtide.platforms.run_plan import RunPlan
 from springtide.platforms.two_places import TwoPlaces
@@ -110,6 +110,7 @@ class Steward:
             self._fail(f"the steward failed: {type(error).__name__}: {error}", Blame.INFRASTRUCTURE)
         self._end_all()  # none is left, unless this steward could not even begin
         records.write(records.ended(self._order, self._status, self._files))
+        old_runs.mark(self._files.root)
         self._leave()
 
     def _fail(self, why: str, blame: Blame) -> None:
@@ -130,6 +131,7 @@ class Steward:
             self._end_all()
             plan = anew.plan_of(plan, str(self._files.root))
             log.warning("the run folder is gone: begins anew from checkpoint %d", plan.spec.checkpoints.resume_number)
+        old_runs.sweep(pathlib.Path(old_runs.BASE), at=time.time())
         self._files.logs.mkdir(parents=True, exist_ok=True)
         host = str(ray.util.get_node_ip_address())
         return replace(plan, host=host, adopt=True, report_usage=True)

@@ -14,7 +14,7 @@ from ray import exceptions
 from ray.util import scheduling_strategies
 
 from springtide import __version__, errors
-from springtide.platforms.ray_cluster import cluster, order, records
+from springtide.platforms.ray_cluster import cluster, old_runs, order, records
 from springtide.platforms.ray_cluster.steward import Steward
 from springtide.platforms.run_plan import RunPlan
 
@@ -73,7 +73,7 @@ def refuse_taken(name: str) -> None:
 def order_of(plan: RunPlan, *, run_folder: str = "", **others: Any) -> order.Order:
     """An order of now. Without a folder the run has one in the steward's node's place for passing files."""
     name, began_at = plan.spec.name, time.time()
-    base = pathlib.PurePosixPath(run_folder or "/tmp/springtide-ray")
+    base = pathlib.PurePosixPath(run_folder or old_runs.BASE)
     folder = str(base / f"{name}-{int(began_at * 1000):x}")
     return order.Order(name=name, plan=plan, run_folder=folder, version=__version__, began_at=began_at, **others)
 

@@ -11,7 +11,8 @@ import contextlib
 import logging
 import os
 import ssl
-import threading
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Self
 
@@ -52,29 +53,41 @@ async def is_missing(client: Client, *, within_s: float = MANAGER_S) -> bool:
 
 
 class Controllers:
-    """Looks after all namespaces whose names `chosen` likes, within a `with`, in a thread of its own."""
+    """Looks after all namespaces whose names begin so, within a `with`, in a process of its own."""
 
-    def __init__(self, kubeconfig: str | os.PathLike[str], chosen: Callable[[str], bool]) -> None:
-        self._kubeconfig, self._chosen = os.fspath(kubeconfig), chosen
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="controllers", daemon=True)
+    def __init__(self, kubeconfig: str | os.PathLike[str], prefix: str) -> None:
+        self._command = [sys.executable, "-m", __name__, os.fspath(kubeconfig), prefix]
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        # it ends with its standard input, so also with a test that is killed
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
-    async def _run(self) -> None:
-        async with Client.open(self._kubeconfig) as client:
-            while not self._over.is_set():
-                try:
-                    await self.round(client)
-                except errors.SpringtideError as error:
-                    log.warning("controllers look again: %s", error)
-                await asyncio.sleep(ROUND_S)
+
+async def run(kubeconfig: str, prefix: str) -> None:
+    """Until standard input ends."""
+    over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    rounds = Rounds(lambda name: name.startswith(prefix))
+    async with Client.open(kubeconfig) as client:
+        while not over.done():
+            try:
+                await rounds.round(client)
+            except errors.SpringtideError as error:
+                log.warning("controllers look again: %s", error)
+            await asyncio.wait({over}, timeout=ROUND_S)
+
+
+class Rounds:
+    """For all namespaces that `chosen` likes."""
+
+    def __init__(self, chosen: Callable[[str], bool]) -> None:
+        self._chosen = chosen
 
     async def round(self, client: Client) -> None:
         """Look at everything once, and do what is to be done."""
@@ -137,3 +150,7 @@ def authority(client: Client) -> str:
     verify = client.access.verify
     trusted = verify.get_ca_certs(binary_form=True) if isinstance(verify, ssl.SSLContext) else []
     return "".join(ssl.DER_cert_to_PEM_cert(each) for each in trusted)
+
+
+if __name__ == "__main__":
+    asyncio.run(run(*sys.argv[1:3]))

@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import secrets
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -78,15 +79,16 @@ async def _described(path: str) -> str:
         return f"{client.access.server} {await client.version()}, {client.access.where}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)  # before any test, which must leave nothing behind
 def real_kubeconfig() -> Iterator[str]:
     """A real cluster is left as it was found: what was made of it outside of namespaces goes, and nothing else."""
     path = os.environ.get("SPRINGTIDE_TEST_KUBECONFIG", "")
     if not path:
         yield ""
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever is asked to end cleans up as well
     before, alone = asyncio.run(_first_look(path))
-    with controllers.Controllers(path, lambda name: name.startswith(PREFIX)) if alone else contextlib.nullcontext():
+    with controllers.Controllers(path, PREFIX) if alone else contextlib.nullcontext():
         try:
             yield path
         finally:

@@ -122,6 +122,7 @@ def rich_pod(namespace: str) -> Object:
         "rich",
         initContainers=[first],
         containers=[main],
+        serviceAccountName="default",
         automountServiceAccountToken=False,
         securityContext={"runAsUser": 10001, "runAsNonRoot": True, "fsGroup": 10001},
         volumes=[
