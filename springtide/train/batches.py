@@ -99,6 +99,8 @@ class Batches:
     ) -> None:
         self.epoch = 0
         """Epoch of the batch handed out last."""
+        self.completes_step = True
+        """Whether gradients are to be stepped on with the batch in hand: with `accumulate=` the last of a sum."""
         self._open_feed = feed
         self._follower = follower
         self._meter = meter
@@ -145,7 +147,7 @@ class Batches:
                 elif now.empty:
                     self._follower.skip(now)
                 else:
-                    self.epoch = now.order.epoch
+                    self.epoch, self.completes_step = now.order.epoch, now.order.last
                     self._follower.hand_out(now, None if following is None or following.batch is None else following)
                     yield now.batch if self._splitting is None else self._splitting.hand_out(now)
                     self._follower.taken_back()

@@ -36,6 +36,8 @@ class Order:
     """All samples of the group's batch, where every rank knows them."""
     regroups: int | None = None
     """No batch: the bsp group of this generation is formed anew here."""
+    last: bool = True
+    """Whether the step's batch is complete with it: not, where the loop gets a batch in parts and more are to come."""
 
     @property
     def samples(self) -> int:

@@ -17,7 +17,7 @@ from springtide.data import source as sources
 from springtide.domain import caching, script_settings
 from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
-from springtide.train import batches, feeding, leases, link, orders, registry, reports, streams, wiring
+from springtide.train import batches, feeding, leases, link, orders, parts, registry, reports, streams, wiring
 from springtide.train.meter import Meter
 from springtide.train.online import opening as online
 from springtide.train.reading_ahead import ReadingAhead
@@ -89,6 +89,7 @@ class Job:
         dataset: Any,
         *,
         batch_size: int | None = None,
+        accumulate: int = 1,
         epochs: int = 1,
         shuffle: bool | None = None,
         seed: int | None = None,
@@ -109,23 +110,22 @@ class Job:
         optimizer: one torch.optim optimizer, or a list of them: the same comes back.
         dataset: a Dataset, a DataLoader (its data set, batch size, shuffle, collate and readers are taken), an
             IterableDataset (every worker reads all of it and trains its share), or an st.stream(...).
-        batch_size: samples a step; None takes the DataLoader's, else 512. `scaling` says of whom.
+        batch_size: samples a batch; None takes the DataLoader's, else 512. `scaling` says of whom.
+        accumulate: batches whose gradients a step sums; step where `batches.completes_step`. bsp: as the loop likes.
         epochs: epochs one loop over the batches covers. Iterating again trains further epochs.
         shuffle: a new order every epoch; None means yes, or what the DataLoader does.
         sync: "async", every worker at its own pace, or "bsp", all in step; None takes the job's setting.
         scaling: "worker_batch", each worker's step has batch_size samples (async's default: more workers, more batches
             under way; in bsp, weak scaling); "global_batch", the workers' steps together have batch_size samples
             (bsp's default). The learning rate is never changed for you.
-        max_staleness: how many pushes of all workers a server may apply between reading the values of a step and
-            applying its gradients; async only. 0: one worker at a time; below workers - 1 some wait for others. None:
-            any number, rows are read a batch ahead.
+        max_staleness: async only. Pushes that a server may apply between reading a step's values and applying it. 0:
+            one worker at a time; below workers - 1 some wait. None: any number, rows are read a batch ahead.
         cache: What each worker keeps of the rows it trains: bytes (an int, "64M"), a share of all rows (a float,
             "10%"), "auto" (bsp: found out by measuring; async: off) or "off"; None takes the job's setting.
-        cache_staleness: async only. Trainings by other workers that a kept row may lack when it is used; None takes
-            the job's setting, 10.
+        cache_staleness: async only. Trainings by others that a kept row may lack; None takes the job's setting, 10.
         allocation: bsp only. Who trains which sample: "anneal", "laia" (where rows are), "random", "contiguous" (runs).
         """
-        mode = self._mode(sync)
+        mode = self._mode(sync, accumulate)
         opened = sources.open_source(
             dataset, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn,
             num_workers=num_workers,
@@ -138,8 +138,8 @@ class Job:
             model, own, mode, self._link, self._settings, self.meter, self._reports.step, max_staleness, shared
         )
         self._keep(wired)
-        card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed)
-        loop = self._batches(opened, card, mode, wired)
+        card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
+        loop = self._batches(opened, card, mode, wired, accumulate)
         back: Any = wired.optimizers[0] if one else type(given)(wired.optimizers)
         return wired.model, back, loop
 
@@ -197,7 +197,7 @@ class Job:
             self._reports.cache = kept.use
         self._link.before_finish(wired.step.retire)
 
-    def _mode(self, sync: str | None) -> wiring.Mode:
+    def _mode(self, sync: str | None, accumulate: int = 1) -> wiring.Mode:
         if self._wired is not None:
             raise errors.BadInput(
                 "job.prepare was called before: a job trains one model. Alone, st.join() begins another"
@@ -206,6 +206,7 @@ class Job:
         if asked not in ("async", "bsp"):
             raise errors.UnknownName("sync mode", asked, ["async", "bsp"])
         mode: wiring.Mode = "alone" if self.alone else "bsp" if asked == "bsp" else "async"
+        parts.check(accumulate, in_step=mode == "bsp")
         if mode == "bsp" and self._welcome.certificates and not self._settings.plain_groups:
             raise errors.BadInput(
                 'sync="bsp" in a job with TLS: a group sums dense gradients over torch\'s gloo, which has no TLS. '
@@ -214,24 +215,25 @@ class Job:
         return mode
 
     def _card(
-        self, opened: sources.Source, mode: wiring.Mode, scaling: str | None, epochs: int, seed: int
+        self, opened: sources.Source, mode: wiring.Mode, scaling: str | None, epochs: int, seed: int, accumulate: int
     ) -> DatasetCard:
+        """What the master knows of the data; to it, as to servers, a sum of batches is one batch."""
         if epochs < 1:
             raise errors.BadInput(f"epochs={epochs}: wanted 1 or more")
+        batch_size = opened.batch_size * accumulate
         if opened.online is not None:
-            return online.card_of(
-                opened.online, opened.batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers
-            )
-        batch_size = opened.batch_size
+            return online.card_of(opened.online, batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers)
         scaling = scaling or ("global_batch" if mode == "bsp" else "worker_batch")
         if scaling not in SCALINGS:
             raise errors.UnknownName("scaling", scaling, SCALINGS)
         if mode == "bsp" and scaling == "worker_batch":
             batch_size *= self.workers
         if mode == "async" and scaling == "global_batch":
-            if batch_size < self.workers:
-                raise errors.BadInput(f"batch_size={batch_size} cannot be shared by {self.workers} workers; raise it")
-            batch_size //= self.workers
+            if opened.batch_size < self.workers:
+                raise errors.BadInput(
+                    f"batch_size={opened.batch_size} cannot be shared by {self.workers} workers; raise it"
+                )
+            batch_size = opened.batch_size // self.workers * accumulate
         card = DatasetCard(
             samples=opened.samples or 0,
             batch_size=batch_size,
@@ -244,14 +246,15 @@ class Job:
         return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
     def _batches(
-        self, opened: sources.Source, card: DatasetCard, mode: wiring.Mode, wired: wiring.Wired
+        self, opened: sources.Source, card: DatasetCard, mode: wiring.Mode, wired: wiring.Wired, accumulate: int
     ) -> batches.Batches:
         if opened.online is not None:
             if not self.alone:
                 feeding.refuse(self._link, online.NO_DATA_WORKERS)
             return online.batches_of(
-                opened.online, card, self._link, wired, self._reports, self.meter, at_rest=self._registry.rest
-            )
+                opened.online, card, self._link, wired, self._reports, self.meter, at_rest=self._registry.rest,
+                parts=accumulate,
+            )  # fmt: skip
         in_step = mode == "bsp"
         group = self.workers if in_step else 1
         together = wired.step.group
@@ -272,7 +275,7 @@ class Job:
             if opened.samples is None and in_step:
                 return batches.streamed(opened, rank=self.rank, workers=self.workers, epochs=epochs)
             if opened.samples is None:
-                return streams.leased(opened, card, epochs, self._link, alone=self.alone)
+                return streams.leased(opened, card, epochs, self._link, alone=self.alone, parts=accumulate)
             this_pass = dataclasses.replace(card, first_epoch=first)
             ask, hands = self._link.lease, self._link.hands
             direct = in_step or self.alone
@@ -281,14 +284,19 @@ class Job:
             wanted = orders.leased(source, hands, this_pass, place=place, draining=draining)
             sharing = wired.step.sharing
             if together is None or sharing is None:
-                return batches.read(reader, wanted, None if direct else hands, draining=draining)
+                back = None if direct else hands
+                if accumulate == 1:
+                    return batches.read(reader, wanted, back, draining=draining)
+                sized = parts.split(wanted, card.batch_size // accumulate)
+                return parts.complete(batches.read(reader, sized, back, draining=draining))
             sharing.restart(together.place)
             allotting = sharing.allotting
             whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes)
             return iter(ReadingAhead(whole, allotting.make_ready, allotting.review, sharing.read))
 
         fixed = opened.samples is not None and (in_step or self.workers == 1)
-        length = card.epochs * len(orders.batch_bounds(card.samples_used, card.batch_size, group)) if fixed else None
+        size = card.batch_size // accumulate
+        length = card.epochs * len(orders.batch_bounds(card.samples_used, size, group)) if fixed else None
         return batches.Batches(
             feed, wired.step, self.meter,
             ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._registry.rest,

@@ -9,7 +9,6 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +27,7 @@ from springtide.train.meter import Meter
 from springtide.train.optimizer import JobOptimizer
 from springtide.train.rates import Hyper, Rates
 from springtide.train.sharing import Sharing
+from springtide.train.trained import Trained, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -52,30 +52,6 @@ class Dense(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Trained:
-    """Batches handed out since the last push."""
-
-    ranges: list[tuple[int, int, int, int]] = field(default_factory=list)
-    samples: int = 0
-    group_samples: float = 0.0
-    claims: list[Claim] = field(default_factory=list)
-
-    def add(self, handed: Handed) -> None:
-        """The loop has this batch now."""
-        order = handed.order
-        self.ranges += [(one.epoch, one.shard, one.first, one.count) for one in order.ranges]
-        self.samples += order.samples
-        self.group_samples += order.samples / order.share
-        if order.claim is not None:
-            self.claims.append(order.claim)
-
-    @property
-    def share(self) -> float:
-        """Part of the group's samples that is ours."""
-        return self.samples / self.group_samples if self.group_samples else 1.0
-
-
 class Step:
     """Collects what the loop does and sends it. One a `job.prepare`."""
 
@@ -93,6 +69,7 @@ class Step:
         ahead: bool,
         bound: int | None = None,
         named: bool = True,
+        waiting: Waiting | None = None,
         on_step: Callable[[], None],
     ) -> None:
         self.optimizers: list[JobOptimizer] = []
@@ -115,6 +92,10 @@ class Step:
         self._inside = False
         self.named = named
         """Whether pushes name their batches."""
+        self._waiting = waiting
+        """Where a worker may be lost and the others go on: gradients that would have to wait for a later batch."""
+        self._due = True
+        """Whether the batch in hand completes a step."""
         self._on_step = on_step
         self._trained = Trained()
         self._stepped: list[JobOptimizer] = []
@@ -139,6 +120,7 @@ class Step:
     def hand_out(self, now: Handed, following: Handed | None) -> None:
         """The loop is about to get `now`: its rows are asked for unless they were, then those of the batch after it."""
         self._trained.add(now)
+        self._due = now.order.last
         if self.sharing is not None:
             self.sharing.hand_out(now, self.count + 1)
         began = self._meter.clock()
@@ -161,6 +143,9 @@ class Step:
         """
         if self._stepped:
             self._send()
+        elif self._waiting is not None and self._due and self.named and self._trained.ranges:
+            self._waiting.refuse()
+            self._send()  # a batch that the loop has passed over: named by itself, for sums of names may be torn
         if self.sharing is not None and not self.idle and self.sharing.bound:
             self.flush()
             self.sharing.accumulated()
@@ -227,6 +212,11 @@ class Step:
 
     def apply(self, optimizer: JobOptimizer) -> None:
         """One optimizer steps; with the last of them the push goes out."""
+        if not self._due:
+            raise errors.BadInput(
+                "optimizer.step() in the middle of a sum: with accumulate= gradients go out once all parts of a batch "
+                "are in. Step where batches.completes_step is true"
+            )
         if optimizer in self._stepped:
             self._send()
         self._skip |= unscale(optimizer)
@@ -262,6 +252,8 @@ class Step:
             self._await_push()
             self._leave()
         self._lookups.clear()
+        if self._waiting is not None:
+            self._waiting.clear()
         self._meter.step_done(samples=trained.samples)
         self._on_step()
 

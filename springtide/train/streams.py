@@ -11,13 +11,15 @@ drops. What the data set raises ends the loop: nobody can read on behind it.
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from springtide.data.source import Source, as_batch
 from springtide.domain.samples import DatasetCard
 from springtide.train import leases, link, orders
 from springtide.train.batches import PAUSED, Handed
+from springtide.train.orders import Order
+from springtide.train.parts import parts_of
 
 log = logging.getLogger(__name__)
 SHARD_BATCHES = 16  # few, since whoever takes the next shard must read past this one
@@ -52,13 +54,13 @@ class Reader:
 
 
 def leased(
-    source: Source, card: DatasetCard, epochs: range, to_master: link.Link, *, alone: bool = False
+    source: Source, card: DatasetCard, epochs: range, to_master: link.Link, *, alone: bool = False, parts: int = 1
 ) -> Iterator[Handed]:
-    """Mini-batches as the master leases their places, epoch after epoch."""
+    """Mini-batches as the master leases their places, epoch after epoch; `parts` of them are a batch of the card."""
     if not alone:
         say_once()
     for epoch in epochs:
-        yield from one_epoch(source, endless(card, epoch), to_master, alone=alone)
+        yield from one_epoch(source, endless(card, epoch), to_master, alone=alone, parts=parts)
 
 
 @functools.cache
@@ -78,7 +80,9 @@ def endless(card: DatasetCard, epoch: int) -> DatasetCard:
     )
 
 
-def one_epoch(source: Source, card: DatasetCard, to_master: link.Link, *, alone: bool) -> Iterator[Handed]:
+def one_epoch(
+    source: Source, card: DatasetCard, to_master: link.Link, *, alone: bool, parts: int = 1
+) -> Iterator[Handed]:
     """Until someone has found the end, and everything before it is trained."""
     hands, reader = to_master.hands, Reader(source)
     asked: leases.Leases = leases.Direct(to_master.lease) if alone else leases.Ahead(to_master.lease, hands)
@@ -87,9 +91,19 @@ def one_epoch(source: Source, card: DatasetCard, to_master: link.Link, *, alone:
             yield PAUSED
             continue
         place = int(order.indices[0]) // card.batch_size
-        collated = reader.read(place)
-        if collated is None:
+        found = [one for one in (reader.read(place * parts + part) for part in range(parts)) if one is not None]
+        if not found:
             assert reader.length is not None
-            hands.end_at(reader.length * card.batch_size)
+            hands.end_at(-(-reader.length // parts) * card.batch_size)
         elif hands.wanted(order.claim):
-            yield Handed(order, as_batch(collated))
+            # the last sum of an iteration may lack parts, for everyone alike: its name is that of all of them
+            named = parts_of(order, card.batch_size // parts)
+            whole = [*named[: len(found) - 1], merged(named[len(found) - 1 :])]
+            yield from (Handed(part, as_batch(one)) for part, one in zip(whole, found, strict=True))
+
+
+def merged(parts: Sequence[Order]) -> Order:
+    """The first of these parts of a batch with the name of all of them."""
+    (first,), (last,) = parts[0].ranges, parts[-1].ranges
+    whole = dataclasses.replace(first, count=last.first + last.count - first.first)
+    return dataclasses.replace(parts[0], ranges=(whole,), last=True)

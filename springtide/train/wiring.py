@@ -31,6 +31,7 @@ from springtide.train.optimizer import JobOptimizer
 from springtide.train.rates import Rates
 from springtide.train.sharing import Sharing
 from springtide.train.step import Dense, Step
+from springtide.train.trained import Waiting
 
 Mode = Literal["alone", "async", "bsp"]
 
@@ -109,9 +110,11 @@ def wire(
     outlining.tell(to_master, outlining.outline(model, served, placed))
     bound = max_staleness if mode == "async" else None
     ahead = mode == "async" and bound is None
+    watched = [param for each in groups for _, param in each.members]
     step = Step(
         lookups, served, placed, rates, to_master, meter,
         group=group, sharing=sharing, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
+        waiting=Waiting(lookups, watched, tables=bool(served)) if mode == "async" else None,
     )  # fmt: skip
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
     if group is not None:

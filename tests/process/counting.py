@@ -75,6 +75,18 @@ if not job.leaving:
 """
 
 
+def summing(text, parts):
+    """The script with the gradients of so many batches in one step."""
+    told = text.replace("batch_size=batch", f"batch_size=batch, accumulate={parts}")
+    told = told.replace("    optimizer.zero_grad()\n", "")
+    summed = told.replace(
+        "    optimizer.step()\n",
+        "    if batches.completes_step:\n        optimizer.step()\n        optimizer.zero_grad()\n",
+    )
+    assert told != text and summed != told
+    return summed
+
+
 def write(folder, ids, text=SCRIPT):
     """Put script and data into a folder; the script's path."""
     np.save(folder / "ids.npy", ids)

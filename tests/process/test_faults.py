@@ -79,6 +79,19 @@ def test_no_push_is_staler_than_the_bound_also_when_a_worker_is_lost(tmp_path):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("parts", "seed"), [(3, 11), (4, 12), (7, 13)])
+def test_sums_of_several_batches_are_trained_once_and_whole_under_random_faults(tmp_path, parts, seed):
+    plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 2.0))
+    script = counting.summing(counting.SCRIPT, parts)
+    _, done, wrong = run(
+        tmp_path, seed, batches=1500, epochs=2, script_text=script, hurt=lambda job: Faults(plan, job).run(at_most=8)
+    )
+    print(f"{parts} batches a step: {done}")
+    assert not wrong, (done, wrong)
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_twenty_faults_and_more_lose_and_repeat_nothing(tmp_path, seed):

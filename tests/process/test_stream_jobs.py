@@ -9,7 +9,7 @@ from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 from springtide.testing.faults import WITH_SERVERS, FaultPlan, Faults
-from tests.process import stream_counting
+from tests.process import counting, stream_counting
 
 pytestmark = pytest.mark.process
 
@@ -26,9 +26,10 @@ def spec(**more):
     return JobSpec(name="stream", **(given | more))
 
 
-def job_of(folder, *, pause_s=0.005, linger_s=0.2, **more):
-    """A job that counts what is appended to the log of this folder."""
-    (folder / "count.py").write_text(stream_counting.SCRIPT)
+def job_of(folder, *, pause_s=0.005, linger_s=0.2, parts=1, **more):
+    """A job that counts what is appended to the log of this folder, with so many batches in a step."""
+    text = stream_counting.SCRIPT
+    (folder / "count.py").write_text(text if parts == 1 else counting.summing(text, parts))
     arguments = [folder, BATCH, pause_s, {"linger_s": linger_s}]
     return LocalCluster(folder / "count.py", arguments, spec=spec(**more), folder=folder / "runs")
 
@@ -90,10 +91,10 @@ def test_every_record_is_trained_once_though_each_kind_of_role_is_killed_and_the
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(10))
-def test_random_faults_lose_and_repeat_no_record(tmp_path, seed):
+def test_random_faults_lose_and_repeat_no_record_also_of_sums(tmp_path, seed):
     plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 2.5), kinds=WITH_SERVERS)
     producer = stream_counting.Producer(tmp_path, partitions=4, seed=seed)
-    with job_of(tmp_path) as job:
+    with job_of(tmp_path, parts=1 + seed % 3) as job:
         with appending(producer, 30):
             done = Faults(plan, job).run(at_most=15)
         producer.seal()

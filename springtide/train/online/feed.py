@@ -5,6 +5,7 @@ is nothing to train. Next: step.py pushes them; `trained` tells everyone who wai
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from springtide.data.source import as_batch
@@ -32,11 +33,12 @@ class Feed:
 
     def __init__(
         self, dataset: StreamDataset, stream: Stream, card: DatasetCard, to_master: Link, unit: Unit, *,
-        idle: Callable[[], None] = lambda: None,
+        idle: Callable[[], None] = lambda: None, parts: int = 1,
     ) -> None:  # fmt: skip
-        """`idle` is called whenever there is nothing to train."""
+        """`idle` is called whenever there is nothing to train; the loop gets a batch in so many `parts`."""
         self._dataset, self._stream, self._card, self._link, self._unit = dataset, stream, card, to_master, unit
         self._idle = idle
+        self._part_size = card.batch_size // parts
         self._use = Use()
         self._making = Making(dataset, self._use)
 
@@ -57,7 +59,7 @@ class Feed:
                 run = self._unit.take(patience_s)
                 if run is not None:
                     patience_s = 0.0  # the batch before it must not wait for one that is not there
-                    yield self._handed(run)
+                    yield from self._handed(run)
                 else:
                     _raise(reading.failure or asking.failure)
                     if asking.over and not hands.busy and self._unit.idle:
@@ -112,22 +114,32 @@ class Feed:
         tails = self._link.hands.tails()
         return bool(tails) and all(tail.begin >= tail.end for tail in tails)
 
-    def _handed(self, run: Run) -> Handed:
-        claim = run.claim
+    def _handed(self, run: Run) -> list[Handed]:
+        """The batch in its parts, as far as there is anything to train in them; else its name alone."""
         self._use.waits(False, len(run.records))
-        batch = self._making.batch(run.partition, run.records)
-        identity = SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=claim.end - claim.begin)
-        order = Order(indices=PAUSE.indices, ranges=(identity,), claim=claim)
-        if batch is None:  # none of its records can be trained: everyone who reads them finds that
-            return Handed(order, None, empty=True)
-        self._use.handed(claim, run.records)
-        return Handed(order, as_batch(batch) if isinstance(batch, tuple) else batch)
+        pieces = [run.records[at : at + self._part_size] for at in range(0, len(run.records), self._part_size)]
+        made = [(piece, self._making.batch(run.partition, piece)) for piece in pieces]
+        full = [(piece, batch) for piece, batch in made if batch is not None]
+        if not full:  # none of its records can be trained: everyone who reads them finds that
+            return [Handed(order_of(run.claim, run.claim.begin, run.claim.end), None, empty=True)]
+        self._use.handed(run.claim, run.records)
+        begins = [run.claim.begin, *(int(piece.offsets[0]) for piece, _ in full[1:]), run.claim.end]
+        return [
+            Handed(order_of(run.claim, begin, end), as_batch(batch) if isinstance(batch, tuple) else batch)
+            for (begin, end), (_, batch) in zip(itertools.pairwise(begins), full, strict=True)
+        ]
 
     def _end(self, asking: Asking, reading: Reading) -> None:
         asking.close()
         reading.close()
         self._unit.drain(DRAIN_S)
         self._use.waits(True)
+
+
+def order_of(claim: Claim, begin: int, end: int) -> Order:
+    """The part of a batch from one offset to another."""
+    identity = SampleRange(epoch=0, shard=claim.shard, first=begin, count=end - begin)
+    return Order(indices=PAUSE.indices, ranges=(identity,), claim=claim, last=end == claim.end)
 
 
 def _raise(failure: BaseException | None) -> None:

@@ -44,15 +44,15 @@ def card_of(
 
 def batches_of(
     dataset: StreamDataset, card: DatasetCard, to_master: Link, wired: Wired, reports: Reports, meter: Meter,
-    *, at_rest: Callable[[], None],
+    *, at_rest: Callable[[], None], parts: int = 1,
 ) -> Batches:  # fmt: skip
-    """The loop's batches."""
+    """The loop's batches; `parts` of them are one of the card's."""
     welcome = to_master.join()
     stream = open_stream(dataset.url)
     if (group := wired.step.group) is not None:
         return _in_step(InStep(dataset, stream, card, to_master, lambda: group.place), wired, reports, meter, at_rest)
     unit = shuffling.open_unit(to_master, welcome, strategy=dataset.shuffle, queue=dataset.queue)
-    feed = Feed(dataset, stream, card, to_master, unit, idle=reports.step)
+    feed = Feed(dataset, stream, card, to_master, unit, idle=reports.step, parts=parts)
     wired.step.on_trained, wired.step.on_torn = feed.trained, feed.torn
     wired.step.age = feed.age
     reports.stream = feed.report

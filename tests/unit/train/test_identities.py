@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from springtide import errors
 from tests.unit.train import clicks
 from tests.unit.train.conftest import SLOTS
 
@@ -44,14 +45,46 @@ def test_a_second_pass_is_not_taken_for_the_first(served_job):
     assert sum(count for _, count in remembered(job).values()) == 2 * SAMPLES
 
 
-def test_batches_accumulated_into_one_step_are_all_named_also_those_left_over(served_job):
+def test_batches_accumulated_into_one_step_have_one_name(served_job):
     job = served_job(servers=2)
-    model, optimizer, batches = prepared(job)
-    for number, (x, y) in enumerate(batches):
+    model, optimizer, batches = prepared(job, accumulate=3)
+    for x, y in batches:  # ten batches: the last sum has one
         clicks.loss_of(model, x, y).backward()
-        if number % 3 == 2:  # ten batches: the last one is never stepped on
+        if batches.completes_step:
             optimizer.step()
             optimizer.zero_grad()
+    assert sum(count for _, count in remembered(job).values()) == SAMPLES
+
+
+def test_gradients_that_wait_for_a_later_batch_are_refused_and_what_to_do_is_said(served_job):
+    model, _, batches = prepared(served_job())
+    with pytest.raises(errors.BadInput, match="accumulate=4"):
+        for x, y in batches:
+            clicks.loss_of(model, x, y).backward()
+
+
+def test_gradients_of_a_model_without_tables_are_seen_too(served_job):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    dataset = torch.utils.data.TensorDataset(torch.randn(60, 3), torch.randn(60, 1))
+    model, _, batches = served_job().prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=20)
+    with pytest.raises(errors.BadInput, match="accumulate=4"):
+        for x, y in batches:
+            (model(x) - y).square().mean().backward()
+
+
+def test_a_batch_that_the_loop_passes_over_is_named_by_itself(served_job):
+    job = served_job()
+    model, optimizer, batches = prepared(job)
+    for number, (x, y) in enumerate(batches):
+        optimizer.zero_grad()
+        if number % 2:
+            continue
+        clicks.loss_of(model, x, y).backward()
+        if number % 3:
+            optimizer.zero_grad()  # thought better of it
+        else:
+            optimizer.step()
     assert sum(count for _, count in remembered(job).values()) == SAMPLES
 
 

@@ -55,12 +55,14 @@ def log(tmp_path):
     made.writer = made.stream = None  # what it has mapped goes with it
 
 
-def prepared(log, model=None, **options):
+def prepared(log, model=None, accumulate=1, **options):
     """Model, optimizer, batches and how often each id was counted."""
     job, model = st.join(), model or Counter()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     given = {"decode": decode, "linger_s": 0.05} | options
-    model, optimizer, batches = job.prepare(model, optimizer, st.stream(log.url, **given), batch_size=B)
+    model, optimizer, batches = job.prepare(
+        model, optimizer, st.stream(log.url, **given), batch_size=B, accumulate=accumulate
+    )
 
     def counts():
         state = model.state_dict()
@@ -262,3 +264,22 @@ def test_what_a_stream_cannot_do_is_refused(log, given, said, served_job):
     job, model = served_job(), Counter()
     with pytest.raises(errors.BadInput, match=said):
         job.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0), st.stream(log.url), **given)
+
+
+def test_batches_that_come_in_parts_are_summed_and_every_record_counts_once(log):
+    log.append(100, partition=0)
+    log.append(7, partition=1)
+    log.seal()
+    job, model, optimizer, batches, counts = prepared(log, accumulate=3)
+    sizes, steps = [], 0
+    for batch in batches:
+        model(batch).backward()
+        sizes.append(len(batch))
+        if batches.completes_step:
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+    job.finish()
+    assert counts() == dict.fromkeys(range(107), 1.0)
+    assert sorted(sizes) == sorted([100 % B, 7, *[B] * (100 // B)])
+    assert steps == 3 + 1  # of 48, 48 and 4 records; of 7

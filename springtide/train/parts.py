@@ -1,0 +1,74 @@
+"""A step's batch in parts: the loop gets it in pieces and adds their gradients up, everyone else knows it as one batch.
+
+In: orders of `batch_size * accumulate` samples. Out: as many smaller ones, of which the last completes the step. Leases
+end, and pushes are named, by whole batches; so whoever trains a batch again sums the same samples. Next: batches.py.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from springtide import errors
+from springtide.train.batches import Handed
+from springtide.train.orders import Order
+
+
+def check(accumulate: int, *, in_step: bool) -> None:
+    """Refuse a number of batches a step that cannot be."""
+    if accumulate < 1:
+        raise errors.BadInput(f"accumulate={accumulate}: wanted a number of batches a step, 1 or more")
+    if accumulate > 1 and in_step:
+        raise errors.BadInput(
+            f'accumulate={accumulate} with sync="bsp": a group takes its steps together, and adds up gradients as the '
+            "loop likes. Leave accumulate out, and call optimizer.step() after as many batches as you want"
+        )
+
+
+def split(orders: Iterable[Order], size: int) -> Iterator[Order]:
+    """Each order in parts of `size` samples; the last of a batch may have fewer. What is no batch stays as it is."""
+    for order in orders:
+        yield from parts_of(order, size)
+
+
+def parts_of(order: Order, size: int) -> list[Order]:
+    """Of one order. A part's name is a range of its own, its claim that of the batch."""
+    if not order.ranges:
+        return [order]
+    (whole,) = order.ranges
+    firsts = range(0, whole.count, size)
+    return [
+        dataclasses.replace(
+            order,
+            indices=order.indices[first : first + size],
+            whole=None,
+            ranges=(
+                dataclasses.replace(whole, first=whole.first + first, count=min(size, whole.count - first)),
+            ),
+            last=first == firsts[-1],
+        )
+        for first in firsts
+    ]  # fmt: skip
+
+
+def complete(feed: Iterable[Handed]) -> Iterator[Handed]:
+    """Batches of which every part was read, part by part; of one that is not whole the loop sees nothing.
+
+    A part that cannot be read, or a lease that is taken away meanwhile, leaves the batch to others as a whole.
+    """
+    waiting: list[Handed] = []
+    for handed in feed:
+        if waiting and handed.order.claim != waiting[0].order.claim:
+            waiting = []
+        if handed.batch is None:
+            yield handed
+            continue
+        waiting.append(handed)
+        if handed.order.last:
+            if sum(part.order.samples for part in waiting) == whole_samples(waiting[0]):
+                yield from waiting
+            waiting = []
+
+
+def whole_samples(part: Handed) -> int:
+    """Of the batch that this is a part of."""
+    claim = part.order.claim
+    return part.order.samples if claim is None else claim.end - claim.begin
