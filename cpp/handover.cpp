@@ -10,6 +10,7 @@
 
 #include "frame_io.h"
 #include "hurried.h"
+#include "slot_batch.h"
 #include "slot_image.h"
 #include "slot_stream.h"
 #include "slot_target.h"
@@ -18,13 +19,15 @@
 namespace springtide {
 namespace {
 
-constexpr uint64_t kFewRows = 256;   // changed since the image: they can come with the last remainder
-constexpr size_t kClosedAtOnce = 4;  // remainders under way: each is a slot that nobody can use
+constexpr uint64_t kFewRows = 32;  // changed since the image: they can come with the last remainder
+constexpr size_t kTogether = 32;   // slots that change hands by one frame: requests meet a closed one once
 
 double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 // Whole images go over one connection, by a thread of their own; what changed meanwhile and the slots'
-// changing hands over another, so that a closed slot never waits behind images of others.
+// changing hands over another, so that a closed slot never waits behind images of others. Slots are closed
+// some at a time, all at once: a step of a worker touches most slots, so slots that are closed one after the
+// other would hold it up again and again.
 class Mover {
  public:
   Mover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
@@ -43,8 +46,12 @@ class Mover {
     SlotStream stream(state_, images_, slots);
     size_t images = slots.size();  // whose answers are still to come
     try {
-      while (images != 0 || !said_.empty()) {
-        const Ready ready = wait(images != 0 && said_.size() < kClosedAtOnce, stream);
+      while (images != 0 || !ready_.empty() || !said_.empty()) {
+        if (said_.empty() && !ready_.empty() && (ready_.size() >= kTogether || images == 0)) {
+          bring_up_to_date();
+          continue;
+        }
+        const Ready ready = wait(images != 0 && ready_.size() < kTogether, stream);
         if (ready.word) hear_word();
         if (ready.image) {
           hear_image(stream);
@@ -63,11 +70,16 @@ class Mover {
   struct Ready {
     bool image = false, word = false;
   };
-  // Said over `words_`, and not answered yet.
+  // An image of a slot that is there.
+  struct There {
+    uint16_t slot;
+    uint64_t cut;  // what changed later is not in it
+  };
+  // Said over `words_`, and not answered yet: take, what changed since the image; own_all, the rest of all in
+  // `together_`.
   struct Said {
     uint16_t slot;
-    Kind kind;     // take: what changed since the image; own: the rest
-    uint64_t cut;  // of that
+    Kind kind;
     Clock::time_point at;
   };
 
@@ -83,7 +95,6 @@ class Mover {
     return {fds[1].revents != 0, fds[0].revents != 0};
   }
 
-  // An image is laid in there. A slot that changed much since gets another, so that the rest is small.
   void hear_image(SlotStream& stream) {
     FrameHeader answer;
     const std::string why = images_.receive(answer);
@@ -93,49 +104,76 @@ class Mover {
       keep(sent.slot, why);
     } else if (answer.step != 0) {
       gone(sent.slot);
-    } else if (state_.store.dirty_rows(sent.slot, sent.cut) > kFewRows) {
-      const uint64_t cut = state_.store.cut();
-      state_.store.export_slot(sent.slot, sent.cut, image_);
-      say(Kind::take, sent.slot, cut);
     } else {
-      close(sent.slot, sent.cut);
+      ready_.push_back({sent.slot, sent.cut});
     }
+  }
+
+  // Those of the slots that changed much since their image get another, so that the rest of all is small.
+  void bring_up_to_date() {
+    together_.swap(ready_);
+    const uint64_t cut = state_.store.cut();
+    for (There& one : together_) {
+      if (state_.store.dirty_rows(one.slot, one.cut) <= kFewRows) continue;
+      state_.store.export_slot(one.slot, one.cut, image_);
+      one.cut = cut;
+      outcome_.bytes += image_.bytes().size();
+      said_.push_back({one.slot, Kind::take, Clock::now()});
+      words_.send(Kind::take, one.slot, image_.bytes());
+    }
+    if (said_.empty()) close();
   }
 
   void hear_word() {
     FrameHeader answer;
-    const std::string why = words_.receive(answer);
+    const std::string why = words_.receive(answer, answered_);
     const Said said = said_.front();
     said_.pop_front();
-    if (said.kind == Kind::own) {
-      closed.erase(said.slot);
+    if (said.kind == Kind::own_all) {
       outcome_.longest_freeze_s = std::max(outcome_.longest_freeze_s, since(said.at));
+      return settle(why.empty() ? decode_answer(answered_) : BatchAnswer{{}, why});
     }
-    if (!why.empty()) {
-      keep(said.slot, why);
-    } else if (said.kind == Kind::own) {
-      state_.store.clear_slot(said.slot);
-      outcome_.moved.push_back(said.slot);
-    } else if (answer.step != 0) {
-      gone(said.slot);
-    } else {
-      close(said.slot, said.cut);
+    if (!why.empty() || answer.step != 0) {
+      std::erase_if(together_, [&](const There& one) { return one.slot == said.slot; });
+      if (!why.empty()) {
+        keep(said.slot, why);
+      } else {
+        gone(said.slot);
+      }
     }
+    if (said_.empty()) close();
   }
 
-  void close(uint16_t slot, uint64_t cut) {
+  // From here to the answer nobody can use them.
+  void close() {
+    if (together_.empty()) return;
     const Clock::time_point at = Clock::now();
-    state_.store.close_and_export(slot, cut, image_);
-    closed.insert(slot);
-    state_.gave(slot, to_.server, to_.host + ":" + std::to_string(to_.port));
-    say(Kind::own, slot, cut, at);
+    BatchWriter batch(false);
+    std::vector<uint16_t> slots;
+    for (const There& one : together_) {
+      state_.store.close_and_export(one.slot, one.cut, image_);
+      closed.insert(one.slot);
+      slots.push_back(one.slot);
+      batch.begin(one.slot);
+      batch.add(image_.bytes());
+      batch.end();
+    }
+    state_.gave(slots, to_.server, to_.host + ":" + std::to_string(to_.port));
+    outcome_.bytes += batch.bytes().size();
+    said_.push_back({0, Kind::own_all, at});
+    words_.send(Kind::own_all, 0, batch.bytes());
   }
 
-  // What is in `image_`.
-  void say(Kind kind, uint16_t slot, uint64_t cut, Clock::time_point at = Clock::now()) {
-    outcome_.bytes += image_.bytes().size();
-    said_.push_back({slot, kind, cut, at});
-    words_.send(kind, slot, image_.bytes());
+  void settle(const BatchAnswer& answer) {
+    for (const uint16_t slot : answer.taken) {
+      if (closed.erase(slot) == 0) throw PeerLost("took a slot that was not given");
+      state_.store.clear_slot(slot);
+      outcome_.moved.push_back(slot);
+    }
+    for (const There& one : together_) {
+      if (closed.erase(one.slot) != 0) keep(one.slot, answer.why);
+    }
+    together_.clear();
   }
 
   void keep(uint16_t slot, const std::string& why) {
@@ -160,8 +198,10 @@ class Mover {
   const HandoverOptions& to_;
   SlotTarget images_, words_;
   HandoverOutcome& outcome_;
+  std::vector<There> ready_, together_;  // to change hands with the next batch, with this one
   std::deque<Said> said_;
   ImageWriter image_;
+  std::vector<uint8_t> answered_;
 };
 
 // Slots that are open here, or were closed for this same target without an answer. No other is ours to give.

@@ -1,13 +1,13 @@
 // Slots handed to another server while both serve. The source drives: it streams whole images, then what was
-// changed meanwhile, then closes each slot and sends the last remainder with the word that it is the
-// target's. In: a server's state, a target, slots. Out: what became of each. Next: request_handler.h (take,
-// own) over there.
+// changed meanwhile, then closes some slots together and sends what is left of them with the word that they
+// are the target's. In: a server's state, a target, slots. Out: what became of each. Next: request_handler.h
+// (take, own_all) over there.
 //
 //   source                              target
 //   declare(tables)               ─►
 //   take(image), take(image), ... ─►    laid into closed slots
 //   take(what changed), ...       ─►
-//   close; own(the remainder)     ─►    opened there: from here on the source names the target
+//   close some; own_all(the rest) ─►    opened there: from here on the source names the target
 #pragma once
 
 #include <span>

@@ -12,6 +12,7 @@ namespace {
 
 constexpr auto kFirstPause = std::chrono::milliseconds(1);  // a slot changes hands within about that
 constexpr auto kLongestPause = std::chrono::milliseconds(50);
+constexpr size_t kShortPauses = 4;  // several slots that one request needs may be on their way
 
 }  // namespace
 
@@ -166,7 +167,7 @@ void RemotePending::wait() {
     const uint64_t version = links_->routes()->placement.version;
     if (!follow(refused) || round > 1) {  // between two owners, or faster than we can follow
       links_->wait_for_news(version, pause);
-      pause = std::min<Clock::duration>(2 * pause, kLongestPause);
+      if (round > kShortPauses) pause = std::min<Clock::duration>(2 * pause, kLongestPause);
     }
     send_again(refused);
   }

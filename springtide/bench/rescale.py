@@ -100,6 +100,7 @@ def settle(job: LocalCluster, servers: int, known: int) -> None:
     job.until(
         lambda status: (
             len(moved(job)) > known
+            and not moved(job)[-1]["left"]  # the status is a look old
             and not status.slots_moving
             and status.servers_alive == status.servers_wanted == servers
         )

@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import zlib
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Protocol, cast
 
 from springtide import errors
@@ -95,6 +96,15 @@ class Folder:
         self.path.mkdir(parents=True, exist_ok=True)
         unfinished = self.path / f"{name}.part"
         unfinished.write_bytes(content)
+        unfinished.rename(self.path / name)
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """A file that is written from front to back; it gets its name when all of it is there."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        unfinished = self.path / f"{name}.part"
+        with open(unfinished, "wb") as file:
+            yield file
         unfinished.rename(self.path / name)
 
     def remove(self, name: str) -> None:
@@ -188,6 +198,15 @@ class Remote:
             self._settle(target)
         self._finish(name)
         return checksum
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """A file that is written from front to back; where names can change it gets its own when all of it is there."""
+        self._files.makedirs(self._root, exist_ok=True)
+        with self._files.open(self._unfinished(name), "wb") as file:
+            yield cast(BinaryIO, file)
+            self._settle(file)
+        self._finish(name)
 
     def remove(self, name: str) -> None:
         """Delete."""

@@ -26,11 +26,10 @@ def export(
     name: str, url: str, *, since: int | None, checkpoint: int | None, every: str, format: str, folder: str,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Collect, compare if asked to, write."""
-    from springtide.export import delta, files, load
-    from springtide.export.collect import collect
+    """One export, or one after the other."""
+    from springtide.export import making, packing
 
-    files.format_named(format)
+    chosen = packing.format_named(format)
     where = name if "://" in name or os.path.isdir(name) else str(jobs.pick(name, folder).files.checkpoints)
     if every:
         if since is not None or checkpoint is not None or as_json:
@@ -40,12 +39,12 @@ def export(
         return exporting.follow(where, url, every_s=times.seconds("--every", every), format=format)
     place = place_of(where)
     manifest = chosen_manifest(place, checkpoint)
-    base = load.read(url, since) if since is not None else None
     with Progress(console=console.Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"checkpoint {manifest.number}", total=manifest.slots)
-        model = collect(place, manifest, lambda slot: bar.update(task, completed=slot + 1))
-    deltas = {one: delta.between(base.tables[one], model.tables[one]) for one in model.tables} if base else None
-    card = files.write(url, model, format=files.format_named(format), deltas=deltas, since=since)
+        card = making.make(
+            place, manifest, url, format=chosen, since=since,
+            progress=lambda slot: bar.update(task, completed=slot + 1),
+        )  # fmt: skip
     show(card, url)
     if as_json:
         print(msgspec.json.encode(card).decode())

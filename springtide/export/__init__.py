@@ -1,7 +1,8 @@
 """Exports for serving: a checkpoint's tables and dense tensors as files that anything can read.
 
-A walk: `collect` takes a model out of a checkpoint, `delta` keeps what changed since an earlier export, `files` writes
-and reads it, `load` puts it into a plain PyTorch model.
+A walk: `slot_rows` takes a model out of a checkpoint, `row_index` and `delta` tell what changed since an earlier one,
+`spool` keeps rows on their way, `packing` and `files` write and read them, `making` does all that; `following` again
+and again; `load` puts an export into a plain PyTorch model.
 """
 
 import importlib

@@ -1,13 +1,16 @@
 """What changed between two exports of a model, and how to lay it over the older one.
 
-In: two `export.model.Table`s with sorted keys. Out: rows that are new or differ in any bit, and keys that went.
+In: keys and sums of rows of one slot, then and now (`export.row_index`). Out: which rows are new or differ in any bit,
+and which keys went; and the other way, the newer table from the older one.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from springtide.export.model import Keys, Table
+from springtide.export.row_index import Sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,15 +21,13 @@ class TableDelta:
     removed: Keys
 
 
-def between(old: Table, new: Table) -> TableDelta:
-    """From `old` to `new`."""
-    at = _positions(old.keys, new.keys)
+def between(old: Keys, old_sums: Sums, new: Keys, new_sums: Sums) -> tuple[npt.NDArray[np.bool_], Keys]:
+    """Which of the new rows are new or differ from the old, and which keys went. Keys are in order on both sides."""
+    at = _positions(old, new)
     known = at >= 0
-    differs = np.ones(len(new.keys), dtype=bool)
-    before = old.rows[at[known]].view(np.uint32)  # bits: a NaN is equal to itself, and -0.0 is not 0.0
-    differs[known] = (before != new.rows[known].view(np.uint32)).any(axis=1)
-    changed = Table(new.outline, new.dtype, new.keys[differs], new.rows[differs])
-    return TableDelta(changed, old.keys[_positions(new.keys, old.keys) < 0])
+    differs = np.ones(len(new), dtype=bool)
+    differs[known] = old_sums[at[known]] != new_sums[known]
+    return differs, old[_positions(new, old) < 0]
 
 
 def apply(old: Table, delta: TableDelta) -> Table:

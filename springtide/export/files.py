@@ -1,28 +1,31 @@
 """Exports on disk or at a URL: one folder each, `export-000007`, whose card is written last.
 
-In: models and deltas. Out: files of keys and rows (safetensors or Parquet), a state dict for `torch.load`, and a JSON
-card that lists them with their checksums; and back. An export without a card is none.
+In: tables from `export.making`. Out: files of keys and rows (`export.packing`), a state dict for `torch.load`, and a
+JSON card that lists them with their checksums; and back. An export without a card is none.
 """
 
+import contextlib
 import io
+import pathlib
 import re
-import time
 import zlib
-from typing import Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 import torch
 
 from springtide import errors
-from springtide.checkpoint.places import Folder, Place, Remote, place_of
+from springtide.checkpoint.places import Folder, Remote
 from springtide.domain.outline import TableOutline
 from springtide.export.delta import TableDelta
-from springtide.export.model import Keys, Model, Rows, Table
+from springtide.export.model import in_order
+from springtide.export.packing import Format, unpack
 
-Format = Literal["safetensors", "parquet"]
-FORMATS: tuple[str, ...] = get_args(Format)
-VERSION = 1
+VERSION = 2
+"""1 had the keys of a file in order, and no index."""
+READ = (1, 2)
 CARD = "export.json"
 DENSE = "dense.pt"
 
@@ -39,6 +42,8 @@ class TableFile(msgspec.Struct, frozen=True, kw_only=True):
     removed: int = 0
     """Keys in it that went since."""
     crc: int
+    bytes: int = 0
+    """Of the file; 0: not told, by an earlier version."""
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +61,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[TableFile, ...]
     dense_crc: int
     left_out: tuple[str, ...] = ()
+    slots: int = 0
+    index_crc: int | None = None
+    """Of `index.bin`; None: there is none, so that nothing can be built on this export."""
 
     @property
     def rows(self) -> int:
@@ -63,21 +71,15 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         return sum(table.keys for table in self.tables)
 
 
-def format_named(name: str) -> Format:
-    """One of the formats, or UnknownName."""
-    if name not in FORMATS:
-        raise errors.UnknownName("format", name, FORMATS)
-    return "parquet" if name == "parquet" else "safetensors"
-
-
 def folder_name(number: int) -> str:
     """The folder of an export."""
     return f"export-{number:06d}"
 
 
-def place_for(url: str, number: int) -> Place:
+def place_for(url: str, number: int) -> Folder | Remote:
     """Where one export lies."""
-    return place_of(f"{url.rstrip('/')}/{folder_name(number)}")
+    where = f"{url.rstrip('/')}/{folder_name(number)}"
+    return Remote(where) if "://" in where else Folder(pathlib.Path(where).expanduser())
 
 
 def numbers(url: str) -> list[int]:
@@ -87,32 +89,56 @@ def numbers(url: str) -> list[int]:
     return sorted((number for number in known if place_for(url, number).size(CARD)), reverse=True)
 
 
-def write(url: str, model: Model, *, format: Format, deltas: dict[str, TableDelta] | None, since: int | None) -> Card:
-    """A whole model, or with `deltas` what changed since export `since`. The dense part is always whole."""
-    place = place_for(url, model.number)
-    place.remove(CARD)  # an export made again is none until it is whole
-    files = []
-    for i, (name, table) in enumerate(model.tables.items()):
-        part = table if deltas is None else deltas[name].changed
-        removed = np.empty(0, dtype=np.int64) if deltas is None else deltas[name].removed
-        file = f"table-{i}.{format}"
-        content = _packed(format, part.keys, part.rows, removed)
-        place.write(file, content)
-        files.append(
-            TableFile(
-                outline=table.outline, dtype=table.dtype, dim=table.rows.shape[1], file=file, keys=len(part.keys),
-                removed=len(removed), crc=zlib.crc32(content),
-            )
-        )  # fmt: skip
-    dense = io.BytesIO()
-    torch.save(model.dense, dense)
-    place.write(DENSE, dense.getvalue())
-    card = Card(
-        job=model.job, number=model.number, since=since, samples=model.samples, made_at=time.time(), format=format,
-        tables=tuple(files), dense_crc=zlib.crc32(dense.getvalue()), left_out=model.left_out,
-    )  # fmt: skip
+class Summed:
+    """A file that is written to, with the checksum and the length of what was."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.crc = self.size = 0
+        self.closed = False
+
+    def write(self, content: bytes) -> int:
+        """On it goes."""
+        self._file.write(content)
+        self.crc, self.size = zlib.crc32(content, self.crc), self.size + len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        """Bytes so far."""
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is kept here."""
+
+    def close(self) -> None:
+        """Its owner closes the file."""
+        self.closed = True
+
+
+@contextlib.contextmanager
+def writing(place: Folder | Remote, name: str) -> Iterator[Any]:
+    """A new file, written from front to back: a `Summed`, which is as good as a BinaryIO to whoever only writes."""
+    with place.create(name) as file:
+        yield Summed(file)
+
+
+def write_dense(place: Folder | Remote, dense: dict[str, Any]) -> int:
+    """The state dict; its checksum."""
+    packed = io.BytesIO()
+    torch.save(dense, packed)
+    place.write(DENSE, packed.getvalue())
+    return zlib.crc32(packed.getvalue())
+
+
+def publish(place: Folder | Remote, card: Card) -> None:
+    """All else is there: from now on this is an export."""
     place.write(CARD, msgspec.json.format(msgspec.json.encode(card)))
-    return card
+
+
+def is_whole(url: str, card: Card) -> bool:
+    """Whether its files have the sizes that the card says. Their bytes are compared when they are read."""
+    place = place_for(url, card.number)
+    return all(table.bytes and place.size(table.file) == table.bytes for table in card.tables)
 
 
 def remove(url: str, number: int) -> None:
@@ -135,16 +161,16 @@ def read_card(url: str, number: int) -> Card:
         raise errors.MissingFile(f"no export {number} at {url}; exports there: {known}") from None
     except msgspec.DecodeError as error:
         raise errors.BadInput(f"{place.where}/{CARD} cannot be read: {error}") from None
-    if card.version != VERSION:
-        raise errors.BadInput(f"{place.where}: format {card.version}; this Springtide reads {VERSION}")
+    if card.version not in READ:
+        raise errors.BadInput(f"{place.where}: format {card.version}; this Springtide reads {READ[0]} to {VERSION}")
     return card
 
 
 def read_table(url: str, card: Card, table: TableFile) -> TableDelta:
-    """One table's rows; in a full export nothing is removed."""
+    """One table's rows, in the order of their keys; in a full export nothing is removed."""
     content = _checked(url, card, table.file, table.crc)
-    keys, rows, removed = _unpacked(card.format, content, table.dim)
-    return TableDelta(Table(table.outline, table.dtype, keys, rows), removed)
+    keys, rows, removed = unpack(card.format, content, table.dim)
+    return TableDelta(in_order(table.outline, table.dtype, keys, rows), np.sort(removed))
 
 
 def read_dense(url: str, card: Card) -> dict[str, Any]:
@@ -160,38 +186,3 @@ def _checked(url: str, card: Card, file: str, crc: int) -> bytes:
     if zlib.crc32(content) != crc:
         raise errors.BadInput(f"{place.where}/{file} is torn or was changed: its checksum is not the card's")
     return content
-
-
-def _packed(format: Format, keys: Keys, rows: Rows, removed: Keys) -> bytes:
-    if format == "safetensors":
-        numpy = _extra("safetensors.numpy")
-        packed: bytes = numpy.save({"keys": keys, "rows": np.ascontiguousarray(rows), "removed": removed})
-        return packed
-    arrow, parquet = _extra("pyarrow"), _extra("pyarrow.parquet")
-    values = arrow.FixedSizeListArray.from_arrays(arrow.array(rows.reshape(-1)), rows.shape[1])
-    nothing = arrow.nulls(len(removed), values.type)
-    columns = {"key": np.concatenate([keys, removed]), "row": arrow.concat_arrays([values, nothing])}
-    out = io.BytesIO()
-    parquet.write_table(arrow.table(columns), out)
-    return out.getvalue()
-
-
-def _unpacked(format: Format, content: bytes, dim: int) -> tuple[Keys, Rows, Keys]:
-    if format == "safetensors":
-        found = _extra("safetensors.numpy").load(content)
-        return found["keys"], found["rows"], found["removed"]
-    table = _extra("pyarrow.parquet").read_table(io.BytesIO(content))
-    keys = table.column("key").to_numpy()
-    gone = table.column("row").combine_chunks().is_null().to_numpy(zero_copy_only=False)
-    kept = table.column("row").combine_chunks().drop_null()
-    rows = kept.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
-    return keys[~gone], rows, keys[gone]
-
-
-def _extra(module: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise errors.MissingExtra(f"an export as {module.partition('.')[0]}", "export") from None

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from springtide import errors
 from springtide.checkpoint import reader
+from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.places import Place
-from springtide.export import delta, files, load
-from springtide.export.collect import collect
-from springtide.export.files import Card, Format
-from springtide.export.model import Model
+from springtide.export import files, making, row_index
+from springtide.export.files import Card
+from springtide.export.packing import Format
 
 log = logging.getLogger(__name__)
 WHOLE_EVERY = 12  # who reads a delta must read all before it, back to a whole one
@@ -42,7 +42,6 @@ class Following:
     ) -> None:  # fmt: skip
         """`copies`: where else its checkpoints lie. Of those on disks of servers only the copies can be read here."""
         self._place, self._url, self._format, self._copies = place, url, format, copies
-        self._last: Model | None = None
 
     def once(self, progress: Callable[[int], None] = lambda slot: None) -> Card | None:
         """Export the newest checkpoint; None when there is none, or it is exported already."""
@@ -60,28 +59,22 @@ class Following:
                 )
             if card.number == manifest.number:
                 return None
-        since = builds_on(cards)
-        model = collect(found.place, manifest, progress)
-        base = None if since is None else self._base(since, model)
-        deltas = {name: delta.between(base.tables[name], model.tables[name]) for name in model.tables} if base else None
-        card = files.write(self._url, model, format=self._format, deltas=deltas, since=since if base else None)
-        self._last = model
+        card = self._make(found.place, manifest, builds_on(cards), progress)
+        if card.since is not None:  # of two indexes only the newer is of use
+            files.place_for(self._url, card.since).remove(row_index.NAME)
         for number in outdated([*cards, card]):
             files.remove(self._url, number)
         return card
+
+    def _make(self, place: Place, manifest: Manifest, since: int | None, progress: Callable[[int], None]) -> Card:
+        """What changed since an earlier export, which someone else may have made; if it cannot be built on, all."""
+        try:
+            return making.make(place, manifest, self._url, format=self._format, since=since, progress=progress)
+        except row_index.Damaged as error:
+            log.warning("the next export is whole: %s", error)
+        return making.make(place, manifest, self._url, format=self._format, progress=progress)
 
     def _newest(self) -> reader.Found:
         """The newest that can be read, wherever it is."""
         found = [reader.latest(place, ()) for place in (self._place, self._copies) if place is not None]
         return max(found, key=lambda one: one.manifest.number if one.manifest is not None else -1)
-
-    def _base(self, since: int, model: Model) -> Model | None:
-        """The model of an earlier export, if it has the same tables; it may have been made by someone else."""
-        base = self._last
-        if base is None or base.number != since:
-            try:
-                base = load.read(self._url, since)
-            except (errors.UserError, OSError) as error:
-                log.warning("export %d cannot be built on, so the next one is whole: %s", since, error)
-                return None
-        return base if base.tables.keys() == model.tables.keys() else None

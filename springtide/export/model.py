@@ -1,6 +1,6 @@
 """A trained model outside of its job: tables as keys and rows, dense tensors by name.
 
-In: `export.collect` fills it from a checkpoint, `export.files` from an export. Next: `export.delta`, `export.load`.
+In: `export.files` fills it from an export. Next: `export.delta` lays one over another, `export.load`.
 """
 
 from dataclasses import dataclass, field

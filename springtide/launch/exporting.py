@@ -23,11 +23,11 @@ def follow(
     copies: str = "",
 ) -> int:  # fmt: skip
     """Export what is newest every so often, until told to end by a signal or the event; then once more."""
-    from springtide.export import files
+    from springtide.export import packing
     from springtide.export.following import Following
 
     also = place_of(copies) if copies else None
-    following = Following(place_of(where), url, format=files.format_named(format), copies=also)
+    following = Following(place_of(where), url, format=packing.format_named(format), copies=also)
     ended = ended or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -1,96 +1,108 @@
 """Exports are written and read again, whole or as what changed; damage and gaps are told."""
 
-import pathlib
-
-import numpy as np
+import msgspec
 import pytest
 import torch
 from torch import nn
 
 from springtide import errors, export
-from springtide.domain.outline import TableOutline
-from springtide.export import delta, files
-from springtide.export.model import Model, Table, in_order
-
-OUTLINE = TableOutline(name="bag", paths=("bag", "twin"), rows=6)
+from springtide.export import files, packing, row_index
+from tests.unit.export.exports import exported
 
 
-def model(number: int, rows: dict[int, list[float]]) -> Model:
-    keys = np.array(list(rows), dtype=np.int64)
-    table = in_order(OUTLINE, "float32", keys, np.array(list(rows.values()), dtype=np.float32).reshape(-1, 2))
-    dense = {"top.weight": torch.full((1, 2), float(number)), "top.bias": torch.zeros(1)}
-    return Model(
-        job="demo", number=number, samples=10 * number, tables={"bag": table}, dense=dense, left_out=("steps",)
-    )
+def rows(**keys):
+    return {int(key[1:]): [float(value)] * 4 for key, value in keys.items()}
+
+
+def table_of(found):
+    return dict(zip(found.tables["ids"].keys.tolist(), found.tables["ids"].rows.tolist(), strict=True))
 
 
 class Plain(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.bag = nn.EmbeddingBag(6, 2, mode="sum")
-        self.twin = nn.Embedding(6, 2)
-        self.top = nn.Linear(2, 1)
+        self.bag = nn.EmbeddingBag(6, 4, mode="sum")
+        self.twin = nn.Embedding(6, 4)
+        self.top = nn.Linear(4, 1)
 
 
-def table_of(found: Model) -> Table:
-    return found.tables["bag"]
-
-
-@pytest.mark.parametrize("format", files.FORMATS)
+@pytest.mark.parametrize("format", packing.FORMATS)
 @pytest.mark.parametrize("scheme", ["", "memory://"])
-def test_an_export_and_a_delta_after_it_are_read_as_one(
-    tmp_path: pathlib.Path, format: files.Format, scheme: str
-) -> None:
+def test_an_export_and_a_delta_after_it_are_read_as_one(tmp_path, format, scheme):
     url = f"{scheme}{tmp_path}/exports"
-    old, new = model(1, {0: [1, 2], 3: [3, 4], 4: [5, 6]}), model(2, {0: [1, 2], 3: [3, 5], 5: [7, 8]})
-    files.write(url, old, format=format, deltas=None, since=None)
-    step = delta.between(table_of(old), table_of(new))
-    card = files.write(url, new, format=format, deltas={"bag": step}, since=1)
+    old, new = rows(k0=1, k3=2, k4=3), rows(k0=1, k3=2.5, k5=4)
+    exported(tmp_path, 1, old, url=url, format=format)
+    card = exported(tmp_path, 2, new, url=url, format=format, since=1)
 
     assert (card.rows, card.tables[0].removed) == (2, 1)
     assert files.numbers(url) == [2, 1]
     for number, made in ((1, old), (None, new)):
         found = export.read(url, number)
-        np.testing.assert_array_equal(table_of(found).keys, table_of(made).keys)
-        np.testing.assert_array_equal(table_of(found).rows, table_of(made).rows)
-        assert torch.equal(found.dense["top.weight"], made.dense["top.weight"]) and found.left_out == ("steps",)
+        assert table_of(found) == made
+        assert found.dense["top.weight"].tolist() == [[float(number or 2)] * 4] and found.left_out == ("steps",)
+    assert not list(tmp_path.glob("exports/.export-*")), "nothing is left of what was on its way"
 
 
-def test_a_plain_model_is_filled_in_every_place_of_a_table(tmp_path: pathlib.Path) -> None:
-    made = model(1, {0: [1, 2], 3: [3, 4]})
-    files.write(str(tmp_path), made, format="safetensors", deltas=None, since=None)
+def test_a_plain_model_is_filled_in_every_place_of_a_table(tmp_path):
+    exported(tmp_path, 1, rows(k0=1, k3=3))
     plain = Plain()
     before = plain.bag.weight[1].tolist()
-    export.into(plain, str(tmp_path))
+    export.into(plain, str(tmp_path / "exports"))
 
-    assert plain.bag.weight[3].tolist() == plain.twin.weight[3].tolist() == [3, 4]
+    assert plain.bag.weight[3].tolist() == plain.twin.weight[3].tolist() == [3, 3, 3, 3]
     assert plain.bag.weight[1].tolist() == before
-    assert plain.top.weight.tolist() == [[1, 1]]
+    assert plain.top.weight.tolist() == [[1, 1, 1, 1]]
 
 
-def test_a_model_of_another_shape_is_refused_and_not_changed(tmp_path: pathlib.Path) -> None:
-    files.write(str(tmp_path), model(1, {0: [1, 2], 5: [3, 4]}), format="safetensors", deltas=None, since=None)
+def test_a_model_of_another_shape_is_refused_and_not_changed(tmp_path):
+    exported(tmp_path, 1, rows(k0=1, k5=3))
     small = Plain()
-    small.twin = nn.Embedding(4, 2)
+    small.twin = nn.Embedding(4, 4)
     before = small.bag.weight.tolist()
 
-    with pytest.raises(errors.BadInput, match=r"ids up to 5; the model's 'twin' is \(4, 2\)"):
-        export.into(small, str(tmp_path))
+    with pytest.raises(errors.BadInput, match=r"ids up to 5; the model's 'twin' is \(4, 4\)"):
+        export.into(small, str(tmp_path / "exports"))
     assert small.bag.weight.tolist() == before
     with pytest.raises(errors.BadInput, match="no table at 'bag'"):
-        export.into(nn.Linear(2, 1), str(tmp_path))
+        export.into(nn.Linear(2, 1), str(tmp_path / "exports"))
 
 
-def test_damage_gaps_and_half_an_export_are_told(tmp_path: pathlib.Path) -> None:
-    url = str(tmp_path)
+def test_damage_gaps_and_half_an_export_are_told(tmp_path):
+    url = str(tmp_path / "exports")
     with pytest.raises(errors.MissingFile, match="no exports at"):
         export.read(url)
-    files.write(url, model(1, {0: [1, 2]}), format="safetensors", deltas=None, since=None)
+    exported(tmp_path, 1, rows(k0=1))
     with pytest.raises(errors.MissingFile, match=r"no export 7 at .*; exports there: 1"):
         export.read(url, 7)
-    (tmp_path / "export-000009").mkdir()
+    (tmp_path / "exports" / "export-000009").mkdir()
     assert files.numbers(url) == [1]
-    content = tmp_path / "export-000001" / "table-0.safetensors"
-    content.write_bytes(content.read_bytes()[:-1] + b"?")
+    content = tmp_path / "exports" / "export-000001" / "table-0.safetensors"
+    content.write_bytes(content.read_bytes()[:-1] + b"!")
     with pytest.raises(errors.BadInput, match="torn or was changed"):
         export.read(url)
+
+
+def test_what_cannot_be_built_on_is_said_and_leaves_no_card(tmp_path):
+    url = str(tmp_path / "exports")
+    exported(tmp_path, 1, rows(k0=1))
+    index = tmp_path / "exports" / "export-000001" / row_index.NAME
+    whole = index.read_bytes()
+    for content, match in ((whole[:-1] + b"?", "torn"), (b"?" + whole[1:], "checksum"), (whole[:2], "torn")):
+        index.write_bytes(content)
+        with pytest.raises(row_index.Damaged, match=match):
+            exported(tmp_path, 2, rows(k0=2), since=1)
+        assert files.numbers(url) == [1]
+    index.unlink()
+    with pytest.raises(row_index.Damaged, match=r"no index.*without --since"):
+        exported(tmp_path, 2, rows(k0=2), since=1)
+
+
+def test_an_export_of_the_first_format_is_read_but_not_built_on(tmp_path):
+    url = str(tmp_path / "exports")
+    card = exported(tmp_path, 1, rows(k0=1))
+    older = msgspec.structs.replace(card, version=1, slots=0, index_crc=None)
+    files.publish(files.place_for(url, 1), older)
+    assert table_of(export.read(url)) == rows(k0=1)
+    with pytest.raises(row_index.Damaged, match="no index"):
+        exported(tmp_path, 2, rows(k0=2), since=1)
+    assert torch.equal(export.read(url).dense["top.bias"], torch.zeros(1))

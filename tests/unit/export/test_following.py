@@ -10,7 +10,7 @@ from springtide.export import files, following
 from springtide.export.files import Card
 from springtide.export.following import Following
 from tests.unit.checkpoint import stores
-from tests.unit.export.test_collect import outlined
+from tests.unit.export.exports import outlined
 
 OUTLINE = Outline(tables=(TableOutline(name="ids", paths=("bag",), rows=0),))
 

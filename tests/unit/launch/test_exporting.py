@@ -7,7 +7,7 @@ from springtide.export import files
 from springtide.launch import exporting
 from springtide.telemetry import logs
 from tests.unit.checkpoint import stores
-from tests.unit.export.test_collect import outlined
+from tests.unit.export.exports import outlined
 from tests.unit.export.test_following import OUTLINE
 
 

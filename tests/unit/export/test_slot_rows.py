@@ -1,23 +1,15 @@
 """A model comes out of a checkpoint as its servers held it."""
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
-from springtide import errors
-from springtide.checkpoint import writer
+from springtide import errors, export
 from springtide.checkpoint.places import Folder
 from springtide.domain.outline import DenseOutline, Outline, TableOutline
-from springtide.export.collect import collect
+from springtide.export import making
 from tests.unit.checkpoint import stores
-
-
-def outlined(folder, store, outline, number=1):
-    made = stores.publish(folder, number, stores.save(store, folder, number))
-    made = msgspec.structs.replace(made, outline=msgspec.msgpack.encode(outline), samples=700)
-    writer.publish(Folder(folder), made)
-    return made
+from tests.unit.export.exports import outlined
 
 
 def test_tables_and_dense_tensors_are_put_together_from_slots(tmp_path):
@@ -31,7 +23,9 @@ def test_tables_and_dense_tensors_are_put_together_from_slots(tmp_path):
         in_workers=("steps",),
     )  # fmt: skip
     seen = []
-    model = collect(Folder(tmp_path), outlined(tmp_path, store, outline), seen.append)
+    manifest = outlined(tmp_path, store, outline)
+    making.make(Folder(tmp_path), manifest, str(tmp_path / "out"), format="safetensors", progress=seen.append)
+    model = export.read(str(tmp_path / "out"))
 
     assert model.samples == 700 and model.left_out == ("steps",) and len(seen) == stores.SLOTS
     assert model.tables["ids"].keys.tolist() == [0, 1, 2, *range(100, 140)]
@@ -43,13 +37,16 @@ def test_tables_and_dense_tensors_are_put_together_from_slots(tmp_path):
 
 
 def test_what_a_checkpoint_lacks_is_named(tmp_path):
-    store = stores.store()
+    store, url = stores.store(), str(tmp_path / "out")
     for outline, match in (
         (Outline(tables=(TableOutline(name="users", paths=(), rows=0),)), "lacks the table 'users'"),
         (Outline(dense=(DenseOutline(name="w", shape=(4,), dtype="float32", table=3, first=0, chunks=1),)), "'w'"),
     ):
         manifest = outlined(tmp_path, store, outline)
         with pytest.raises(errors.BadInput, match=match):
-            collect(Folder(tmp_path), manifest)
+            making.make(Folder(tmp_path), manifest, url, format="safetensors")
     with pytest.raises(errors.BadInput, match="does not say what model"):
-        collect(Folder(tmp_path), stores.publish(tmp_path, 2, stores.save(store, tmp_path, 2)))
+        published = stores.publish(tmp_path, 2, stores.save(store, tmp_path, 2))
+        making.make(Folder(tmp_path), published, url, format="safetensors")
+    with pytest.raises(errors.MissingFile, match="no exports"):
+        export.read(url)

@@ -1,0 +1,121 @@
+"""Makes one export of one checkpoint, slot by slot: whole, or what changed since an earlier one.
+
+In: a checkpoint, a URL, perhaps the card of the export to build on. Out: an export there. However large the model is,
+one slot of it, its dense tensors and some buffers are in memory; rows wait on this machine's disk until the number
+of them is known (`export.spool`). Next: `export.following` makes one after the other, `cli.export` a single one.
+"""
+
+import contextlib
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from springtide import errors
+from springtide.checkpoint.manifest import Manifest
+from springtide.checkpoint.places import Folder, Place, Remote
+from springtide.domain.outline import TableOutline
+from springtide.domain.tables import TableSpec
+from springtide.export import delta, files, packing, row_index
+from springtide.export.files import Card, TableFile
+from springtide.export.packing import Format
+from springtide.export.slot_rows import DenseParts, SlotRows, outline_of, specs_of
+from springtide.export.spool import Spool, TableSpool
+
+
+def why_not_on(url: str, base: Card, manifest: Manifest, tables: list[TableSpec]) -> str:
+    """Why what changed since that export cannot be told; empty: it can."""
+    if base.index_crc is None or files.place_for(url, base.number).size(row_index.NAME) is None:
+        return "it has no index: another export was built on it, or an earlier version made it"
+    if base.slots != manifest.slots or [(one.outline.name, one.dim) for one in base.tables] != [
+        (spec.name, spec.dim) for spec in tables
+    ]:
+        return "its tables are others"
+    return "" if files.is_whole(url, base) else "a file of it is torn or missing"
+
+
+def make(
+    place: Place, manifest: Manifest, url: str, *, format: Format, since: int | None = None,
+    progress: Callable[[int], None] = lambda slot: None,
+) -> Card:  # fmt: skip
+    """Export this checkpoint; `progress` is told of every slot. Damaged when nothing can be built on `since`."""
+    packing.check(format)
+    outline = outline_of(place, manifest)
+    specs = specs_of(place, manifest, outline)
+    base = None if since is None else files.read_card(url, since)
+    if base is not None and (why := why_not_on(url, base, manifest, specs)):
+        raise row_index.Damaged(f"export {since} at {url} cannot be built on: {why}. Make a whole one, without --since")
+    there = files.place_for(url, manifest.number)
+    there.remove(files.CARD)  # an export made again is none until it is whole
+    with contextlib.ExitStack() as stack:
+        spool = Spool(pathlib.Path(stack.enter_context(scratch_for(there))))
+        tables = [TableSpool(spool, str(i), spec.dim) for i, spec in enumerate(specs)]
+        dense = DenseParts(outline)
+        with files.writing(there, row_index.NAME) as out:
+            old = None
+            if base is not None and base.index_crc is not None:
+                parts = manifest.slots * len(specs)
+                old = row_index.IndexReader(files.place_for(url, base.number), parts=parts, crc=base.index_crc)
+            _sort_out(SlotRows(place, manifest), manifest.slots, specs, tables, dense, old, out, progress)
+        written = tuple(
+            _write(there, i, part, spec, table, format)
+            for i, (part, spec, table) in enumerate(zip(outline.tables, specs, tables, strict=True))
+        )
+    card = Card(
+        job=manifest.job, number=manifest.number, since=since, samples=manifest.samples, made_at=time.time(),
+        format=format, tables=written, dense_crc=files.write_dense(there, dense.tensors()),
+        left_out=outline.in_workers, slots=manifest.slots, index_crc=out.crc,
+    )  # fmt: skip
+    files.publish(there, card)
+    return card
+
+
+def scratch_for(there: Folder | Remote) -> "tempfile.TemporaryDirectory[str]":
+    """A folder for rows on their way: on the disk that the export goes to, or where this machine has its own."""
+    try:
+        if isinstance(there, Folder):
+            there.path.parent.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryDirectory(prefix=".export-", dir=there.path.parent)
+        return tempfile.TemporaryDirectory(prefix="springtide-export-")
+    except OSError as error:
+        raise errors.BadInput(f"cannot export to {there.where}: {error.strerror}") from error
+
+
+def _sort_out(
+    slot_rows: SlotRows, slots: int, specs: list[TableSpec], tables: list[TableSpool], dense: DenseParts,
+    old: row_index.IndexReader | None, out: files.Summed, progress: Callable[[int], None],
+) -> None:  # fmt: skip
+    """Every slot once: what is new or has changed goes to the tables, all keys and sums into the new index."""
+    index = row_index.IndexWriter(out)
+    nothing = np.empty(0, dtype=np.int64)
+    for slot in range(slots):
+        found = slot_rows.read(slot)
+        for spec, table in zip(specs, tables, strict=True):
+            keys, rows = found[spec.id]
+            sums = row_index.sums_of(rows)
+            index.add(keys, sums)
+            if old is None:
+                table.add(keys, rows, nothing)
+            else:
+                differs, removed = delta.between(*old.next(), keys, sums)
+                table.add(keys[differs], rows[differs], removed)
+        dense.add(found)
+        progress(slot)
+    index.close()
+    if old is not None:
+        old.close()
+
+
+def _write(
+    there: Folder | Remote, at: int, part: TableOutline, spec: TableSpec, table: TableSpool, format: Format
+) -> TableFile:
+    file = f"table-{at}.{format}"
+    with files.writing(there, file) as out:
+        packing.pack(format, table, out)
+    table.drop()
+    return TableFile(
+        outline=part, dtype=spec.dtype, dim=spec.dim, file=file, keys=table.rows, removed=table.removed,
+        crc=out.crc, bytes=out.size,
+    )  # fmt: skip

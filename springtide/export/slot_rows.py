@@ -1,0 +1,96 @@
+"""Takes rows out of a checkpoint slot by slot, so that never more than one slot of it is in memory.
+
+In: a place with checkpoints and a manifest (`checkpoint.reader`). Out: keys and rows of every table in one slot, and
+the dense tensors, whose chunks are rows of reserved tables. Next: `export.making`.
+"""
+
+import msgspec
+import numpy as np
+import torch
+
+from springtide import _native, errors
+from springtide.checkpoint import reader
+from springtide.checkpoint.manifest import Manifest
+from springtide.checkpoint.places import Place
+from springtide.domain.outline import DenseOutline, Outline
+from springtide.domain.tables import TableSpec
+from springtide.embedding.specs import native_spec
+from springtide.export.model import Keys, Rows
+
+Found = dict[int, tuple[Keys, Rows]]
+"""Keys, in order, and rows by table."""
+
+
+def outline_of(place: Place, manifest: Manifest) -> Outline:
+    """What model the checkpoint is of, or BadInput."""
+    if not manifest.outline:
+        raise errors.BadInput(f"checkpoint {manifest.number} in {place.where} does not say what model it is of")
+    return msgspec.msgpack.decode(manifest.outline, type=Outline)
+
+
+def specs_of(place: Place, manifest: Manifest, outline: Outline) -> list[TableSpec]:
+    """The specs of the model's tables, in their order; BadInput names one that is not there."""
+    known = {spec.name: spec for spec in manifest.tables}
+    for part in outline.tables:
+        if part.name not in known:
+            raise errors.BadInput(f"checkpoint {manifest.number} in {place.where} lacks the table {part.name!r}")
+    return [known[part.name] for part in outline.tables]
+
+
+class SlotRows:
+    """One slot after the other through a store that holds one at a time."""
+
+    def __init__(self, place: Place, manifest: Manifest) -> None:
+        self._place, self._manifest = place, manifest
+        self._store = _native.Store(slots=manifest.slots, seed=manifest.seed)
+        for spec in manifest.tables:
+            self._store.declare(native_spec(spec))
+
+    def read(self, slot: int) -> Found:
+        """All rows of a slot."""
+        for image in reader.images(self._place, self._manifest, slot):
+            self._store.import_slot(image)
+        found = {spec.id: self._scan(spec, slot) for spec in self._manifest.tables}
+        self._store.clear_slot(slot)
+        return found
+
+    def _scan(self, spec: TableSpec, slot: int) -> tuple[Keys, Rows]:
+        keys, rows = self._store.scan(spec.id, slot)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], rows.reshape(-1, spec.dim)[order]
+
+
+class DenseParts:
+    """Dense tensors, put together from the chunks that are found on the way."""
+
+    def __init__(self, outline: Outline) -> None:
+        self._outline = outline
+        self._parts: dict[int, list[tuple[Keys, Rows]]] = {part.table: [] for part in outline.dense}
+
+    def add(self, found: Found) -> None:
+        """What one slot has of them."""
+        for table, parts in self._parts.items():
+            if table in found and len(found[table][0]):
+                parts.append(found[table])
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """By their names in the model's state dict."""
+        joined = {
+            table: (np.concatenate([keys for keys, _ in parts]), np.concatenate([rows for _, rows in parts]))
+            for table, parts in self._parts.items()
+            if parts
+        }
+        nothing = np.empty(0, dtype=np.int64), np.empty((0, 1), dtype=np.float32)
+        return {part.name: _tensor(part, *joined.get(part.table, nothing)) for part in self._outline.dense}
+
+
+def _tensor(part: DenseOutline, keys: Keys, rows: Rows) -> torch.Tensor:
+    """A dense tensor from its chunks."""
+    order = np.argsort(keys)
+    wanted = np.arange(part.first, part.first + part.chunks)
+    at = np.searchsorted(keys, wanted, sorter=order)
+    if len(keys) == 0 or (keys[order[np.minimum(at, len(keys) - 1)]] != wanted).any():
+        raise errors.BadInput(f"the checkpoint lacks a part of the dense tensor {part.name!r}")
+    flat = torch.from_numpy(rows[order[at]].reshape(-1).copy())
+    count = int(np.prod(part.shape, dtype=np.int64))
+    return flat[:count].reshape(part.shape).to(getattr(torch, part.dtype))

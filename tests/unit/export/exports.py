@@ -1,0 +1,45 @@
+"""Checkpoints of small models, and exports of them, for tests."""
+
+import msgspec
+import numpy as np
+
+from springtide.checkpoint import writer
+from springtide.checkpoint.places import Folder
+from springtide.domain.outline import DenseOutline, Outline, TableOutline
+from springtide.domain.tables import TableSpec
+from springtide.embedding.specs import native_spec
+from springtide.export import making
+from tests.unit.checkpoint import stores
+
+DENSE = TableSpec(id=9, name="dense", dim=4)
+PLAIN = Outline(
+    tables=(TableOutline(name="ids", paths=("bag", "twin"), rows=6),),
+    dense=(
+        DenseOutline(name="top.weight", shape=(1, 4), dtype="float32", table=9, first=0, chunks=1),
+        DenseOutline(name="top.bias", shape=(1,), dtype="float32", table=9, first=1, chunks=1),
+    ),
+    in_workers=("steps",),
+)  # fmt: skip
+"""Of a model with one table of dim 4 in two places, and a linear layer on top."""
+
+
+def outlined(folder, store, outline, number=1, tables=(stores.TABLE,)):
+    """A checkpoint of a store that says what model it is of."""
+    made = stores.publish(folder, number, stores.save(store, folder, number))
+    made = msgspec.structs.replace(made, outline=msgspec.msgpack.encode(outline), samples=700, tables=tables)
+    writer.publish(Folder(folder), made)
+    return made
+
+
+def exported(folder, number, rows, *, url=None, since=None, format="safetensors"):
+    """An export of the plain model with these rows by key, and its number in `top.weight`."""
+    store = stores.store()
+    store.declare(native_spec(DENSE))
+    keys = np.array(list(rows), dtype=np.int64)
+    values = np.array(list(rows.values()), dtype=np.float32).reshape(-1)
+    store.assign(np.full(len(keys), stores.TABLE.id, dtype=np.uint16), keys, values)
+    top = np.array([[number] * 4, [0] * 4], dtype=np.float32).reshape(-1)
+    store.assign(np.full(2, DENSE.id, dtype=np.uint16), np.arange(2, dtype=np.int64), top)
+    place = folder / f"checkpoint-{number}"
+    manifest = outlined(place, store, PLAIN, number, tables=(stores.TABLE, DENSE))
+    return making.make(Folder(place), manifest, url or str(folder / "exports"), format=format, since=since)
