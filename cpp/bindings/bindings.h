@@ -24,6 +24,7 @@ void bind_schedule(nb::module_& m);    // schedule.cpp: Scheduler, Scheduled, Ca
 void bind_cache(nb::module_& m);       // cache.cpp: CachedBackend, VersionedBackend
 void bind_fused(nb::module_& m);       // fused.cpp: pieces of a batch, copied or sent
 void bind_secure(nb::module_& m);      // secure.cpp: TLS on a socket of Python
+void bind_tensors(nb::module_& m);     // tensors.cpp: tensors by DLPack's table of functions
 void bind_distinct(nb::module_& m);    // distinct.cpp: distinct integers, as torch.unique gives them
 void bind_messages(nb::module_& m);    // messages.cpp: messages of a Kafka consumer, as columns
 void bind_envelope(nb::module_& m);    // envelope.cpp: envelopes of a stream's records

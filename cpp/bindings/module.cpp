@@ -12,6 +12,7 @@ NB_MODULE(_native, m) {
   bind_cache(m);
   bind_fused(m);
   bind_secure(m);
+  bind_tensors(m);
   bind_distinct(m);
   bind_messages(m);
   bind_envelope(m);

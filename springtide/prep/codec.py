@@ -252,7 +252,7 @@ class _Unpacking:
 
     def __init__(self, payload: Any, read: moulds.Plan, types: Mapping[str, type], arrived: bool) -> None:
         self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived
-        self.tensors = moulds.views(read.tensors, payload)
+        self.tensors = moulds.views(read, payload)
 
     def make(self, node: nodes.Node) -> Any:
         match node:

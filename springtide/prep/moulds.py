@@ -6,18 +6,22 @@ dtypes and shapes are the key; of a header that comes, all of its bytes. What di
 
 Only dense tensors of the CPU in dicts with strings as keys, lists, tuples, named tuples and dataclasses are cast in a
 mould. All else goes the longer way, leaf by leaf, where it is also said what cannot travel.
+
+What tensors look like, and new ones over a payload, are had natively for all at once (cpp/bindings/tensors.cpp), from
+the functions that torch hands out by DLPack. Older ones (before 2.10) have none: there it is Python, tensor by tensor.
 """
 
 import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 
+from springtide import _native
 from springtide.prep import nodes
 from springtide.rpc.frames import BadFrame
 
@@ -27,11 +31,15 @@ MOST_TENSORS = 1 << 12
 
 Outline = Any  # what is around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
 
+Laid = tuple[torch.dtype, int, int, tuple[int, ...]]
+
 _KINDS = {list: "list", tuple: "tuple"}
 _ONLY_TENSORS, _ONLY_STRINGS = {torch.Tensor}, {str}
 _CAST = frozenset(dtype for dtype in nodes.DTYPE_NAMES if not dtype.is_complex)  # those may be conjugates
 _read = operator.attrgetter("dtype", "shape", "requires_grad", "is_cpu")
+_requires_grad = operator.attrgetter("requires_grad")
 _pointer, _is_dense, _is_negated = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.Tensor.is_neg
+_FUNCTIONS = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(nodes.Header).decode
 
@@ -65,8 +73,10 @@ class Plan(NamedTuple):
 
     size: int
     tree: nodes.Node
-    tensors: list[tuple[torch.dtype, int, int, tuple[int, ...]]]
+    tensors: list[Laid]
     """Of each, in the order of the tree: dtype, elements, offset, shape."""
+    native: _native.TensorPlan | None = None
+    """What makes them all at once, where torch lets it."""
 
 
 def cast(tree: Any) -> Cast:
@@ -75,15 +85,8 @@ def cast(tree: Any) -> Cast:
     outline = _outline(tree, tensors)
     if not 0 < len(tensors) <= MOST_TENSORS:
         raise Odd
-    try:
-        dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
-        pointers: Iterable[int] = list(map(_pointer, tensors))
-        fit = all(near) and not any(grads) and all(map(_is_dense, tensors)) and not any(map(_is_negated, tensors))
-    except RuntimeError:  # one without memory, or without a shape: sparse, nested
-        raise Odd from None
-    if not fit or not _CAST.issuperset(dtypes):
-        raise Odd
-    header, offsets, sizes, size, filled = _mould(outline, dtypes, shapes)
+    key, pointers = _look(tensors)
+    header, offsets, sizes, size, filled = _mould(outline, key, tensors)
     if filled is not None:
         pointers = list(itertools.compress(pointers, filled))
     if 0 in pointers:
@@ -119,8 +122,43 @@ def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
     return kind, names, tuple([_outline(part, tensors) for part in parts])
 
 
-@functools.lru_cache(REMEMBERED)
-def _mould(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...]) -> Mould:
+def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, list[int]]:
+    """What decides about dtypes and shapes, and addresses; `Odd` if one is not plain memory of the CPU."""
+    try:
+        if any(map(_is_negated, tensors)):
+            raise Odd
+        if _FUNCTIONS is not None:
+            seen = None if any(map(_requires_grad, tensors)) else _native.look_at_tensors(_FUNCTIONS, tensors)
+            if seen is None:
+                raise Odd
+            return seen
+        dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
+        pointers = list(map(_pointer, tensors))
+        fit = all(near) and not any(grads) and all(map(_is_dense, tensors))
+    except RuntimeError:  # one without memory, or without a shape: sparse, nested
+        raise Odd from None
+    if not fit:
+        raise Odd
+    return (dtypes, shapes), pointers
+
+
+_moulds: dict[Hashable, Mould] = {}
+
+
+def _mould(outline: Outline, key: Hashable, tensors: list[torch.Tensor]) -> Mould:
+    """The mould of trees that look like this one."""
+    known = _moulds.get((outline, key))
+    if known is None:
+        dtypes = tuple(tensor.dtype for tensor in tensors)
+        if not _CAST.issuperset(dtypes):
+            raise Odd
+        while len(_moulds) >= REMEMBERED:
+            _moulds.pop(next(iter(_moulds)), None)
+        known = _moulds[outline, key] = _lay_out(outline, dtypes, tuple(tuple(tensor.shape) for tensor in tensors))
+    return known
+
+
+def _lay_out(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...]) -> Mould:
     """Lay tensors out side by side, and say so in a header."""
     offsets, sizes, filled, size = [], [], [], 0
     said: list[nodes.Node] = []
@@ -165,7 +203,21 @@ def _plan(header: bytes) -> Plan:
         raise BadFrame(f"not the header of a batch: {error}") from error
     if read.version != nodes.VERSION:
         raise BadFrame(f"a batch of format {read.version}, this side reads {nodes.VERSION}")
-    return Plan(read.size, read.tree, [_checked(tensor, read.size) for tensor in tensors])
+    checked = [_checked(tensor, read.size) for tensor in tensors]
+    return Plan(read.size, read.tree, checked, _natively(checked, read.size))
+
+
+def _natively(tensors: list[Laid], size: int) -> _native.TensorPlan | None:
+    """The same tensors for the native side; None: torch does not hand out what it takes."""
+    if _FUNCTIONS is None or not tensors or not all(count for _, count, _, _ in tensors):
+        return None  # what has no elements may have any shape
+    places = {dtype: place for place, dtype in enumerate(dict.fromkeys(dtype for dtype, _, _, _ in tensors))}
+    like = [torch.empty(0, dtype=dtype) for dtype in places]
+    if _native.look_at_tensors(_FUNCTIONS, like) is None:
+        return None  # a dtype that DLPack has no name for
+    return _native.TensorPlan(
+        _FUNCTIONS, like, [(places[dtype], shape, offset) for dtype, _, offset, shape in tensors], size
+    )
 
 
 def _tensors_of(node: nodes.Node, found: list[nodes.Tensor]) -> None:
@@ -181,7 +233,7 @@ def _tensors_of(node: nodes.Node, found: list[nodes.Tensor]) -> None:
                 _tensors_of(item, found)
 
 
-def _checked(tensor: nodes.Tensor, size: int) -> tuple[torch.dtype, int, int, tuple[int, ...]]:
+def _checked(tensor: nodes.Tensor, size: int) -> Laid:
     dtype = nodes.DTYPES.get(tensor.dtype)
     if dtype is None:
         raise BadFrame(f"a tensor of unknown dtype {tensor.dtype!r}")
@@ -207,10 +259,12 @@ def within(offset: int, length: int, size: int) -> None:
         raise BadFrame(f"bytes {offset} to {offset + length} of a payload of {size}")
 
 
-def views(tensors: list[tuple[torch.dtype, int, int, tuple[int, ...]]], payload: Any) -> Iterator[torch.Tensor]:
+def views(plan: Plan, payload: Any) -> Iterator[torch.Tensor]:
     """The tensors of a plan as views of a payload, each with a storage of its own: one that is saved is saved alone."""
+    if plan.native is not None:
+        return iter(plan.native.make(payload))
     made, view = [], torch.frombuffer
-    for dtype, count, offset, shape in tensors:
+    for dtype, count, offset, shape in plan.tensors:
         if not count:
             made.append(torch.empty(shape, dtype=dtype))
             continue

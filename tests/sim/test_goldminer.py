@@ -100,9 +100,12 @@ def test_what_a_bench_publishes_becomes_a_row(tmp_path):
     published = {"quick": False, "date": "2026-11-16", "goals": [goal], "details": {"trainer_cpu": 0.5}}
     (tmp_path / "dataworkers.json").write_text(json.dumps(published))
     (tmp_path / "dataworkers-walk.json").write_text(json.dumps(published))
+    fused = {**published, "goals": [], "details": {"fused_vs_singly": {"half a core": 1.4}}}
+    (tmp_path / "transfer.json").write_text(json.dumps(fused))
     by = {one.what: one for one in rows_job.rows(tmp_path)}
     assert by["over a split at the data set's end"].met and "2026-11-16" in by["over a split at the data set's end"].why
     assert by["real processes: cores of the trainer at the end"].ours == 0.5
+    assert by["fused messages over one a tensor, half a core for the trainer"].ours == 1.4
 
 
 def test_a_real_trace_can_be_given(tmp_path):

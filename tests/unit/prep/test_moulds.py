@@ -1,7 +1,7 @@
 """Headers are worked out once for batches that look alike, and anew for whatever differs in anything."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,8 +40,31 @@ def longer_way(tree: Any) -> codec.Message:
     return codec.Message(header, packing.pieces, packing.size, packing.keep)
 
 
+laid_out: list[Any] = []
+
+
+@pytest.fixture(autouse=True, scope="module", params=["natively", "tensor by tensor"])
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here holds for a torch with DLPack's functions and for one without; counts what is worked out."""
+    lay_out = moulds._lay_out
+
+    def counted(*look: Any) -> moulds.Mould:
+        laid_out.append(look)
+        return lay_out(*look)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "tensor by tensor":
+            patch.setattr(moulds, "_FUNCTIONS", None)
+        patch.setattr(moulds, "_lay_out", counted)
+        moulds._moulds.clear()
+        moulds._plan.cache_clear()
+        yield
+    moulds._moulds.clear()
+    moulds._plan.cache_clear()
+
+
 def misses() -> tuple[int, int]:
-    return moulds._mould.cache_info().misses, moulds._plan.cache_info().misses
+    return len(laid_out), moulds._plan.cache_info().misses
 
 
 def payload(message: codec.Message) -> bytearray:
@@ -161,7 +184,7 @@ def test_few_are_remembered() -> None:
     for rows in range(3 * moulds.REMEMBERED):
         message = codec.pack([torch.zeros(rows + 1)])
         codec.unpack(message.header, payload(message))
-    assert moulds._mould.cache_info().currsize == moulds._plan.cache_info().currsize == moulds.REMEMBERED
+    assert len(moulds._moulds) == moulds._plan.cache_info().currsize == moulds.REMEMBERED
 
 
 def test_long_headers_are_not_remembered() -> None:
