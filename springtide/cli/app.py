@@ -15,7 +15,7 @@ from springtide import errors
 from springtide.cli import brain, k8s, reaching, streams, trying, watching
 from springtide.cli.grouped import taking
 from springtide.cli.online import OnlineOptions
-from springtide.cli.options import RUNS, Debug, ExportOptions, Job, Json, KeepingOptions, Runs
+from springtide.cli.options import RUNS, Debug, ExportOptions, FeedingOptions, Job, Json, KeepingOptions, Runs
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
@@ -71,12 +71,6 @@ Recovery = Annotated[str, typer.Option(help="A server is lost: train its part ag
 Planning = Annotated[
     list[str] | None, typer.Option(help="How it is planned, such as sample_s=10.", metavar="NAME=VALUE")
 ]
-DataWorkers = Annotated[
-    str, typer.Option(help="Processes that make batches for workers.", metavar="NUMBER|auto|off")
-]  # fmt: skip
-DataWorkerCpu = Annotated[
-    float | None, typer.Option(help="Cores of each of them.  [default: found out]", metavar="CORES")
-]  # fmt: skip
 Straggler = Annotated[
     list[str] | None, typer.Option(help="When a worker counts as slow, such as window=20.", metavar="NAME=VALUE")
 ]
@@ -104,16 +98,13 @@ Example:
   springtide run train.py --servers 2 --workers 2 -- --epochs 3
 """,
 )
-@taking(keeping=KeepingOptions, following=OnlineOptions, exporting=ExportOptions)
+@taking(feeding=FeedingOptions, keeping=KeepingOptions, following=OnlineOptions, exporting=ExportOptions)
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")],
     arguments: ScriptArguments = None,
     servers: Annotated[int | None, typer.Option(min=1, help="Parameter servers.  [default: planned]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Workers.  [default: planned]")] = None,
     cpu: Cpu = None,
-    data_workers: DataWorkers = "auto",
-    data_worker_cpu: DataWorkerCpu = None,
-    poison: Annotated[str, typer.Option(help="A sample cannot be made: fail, or skip and report it.")] = "fail",
     plan: Annotated[bool | None, typer.Option(help="Let the job find its size.  [default: if it is open]")] = None,
     quota: Annotated[float | None, typer.Option(help="Cores of the whole job.", metavar="CORES")] = None,
     planning: Planning = None,
@@ -141,6 +132,7 @@ def run(
     as_json: Json = False,
     debug: Debug = False,
     *,
+    feeding: FeedingOptions,
     keeping: KeepingOptions,
     following: OnlineOptions,
     exporting: ExportOptions,
@@ -157,8 +149,7 @@ def run(
         sync=sync, cache=cache, cache_staleness=cache_staleness, allocation=allocation, name=name, logs=logs, seed=seed,
         slots=slots, port=port, timeout_s=timeout, silence_s=silence, heartbeat_s=heartbeat, relaunches=relaunches,
         recovery=recovery, tries=tries, stragglers=tuple(straggler or ()), plan=plan, quota=quota,
-        planning=tuple(planning or ()), brain=brain, history=history, data_workers=data_workers,
-        data_worker_cpu=data_worker_cpu, poison=poison, guards=guards, grace_s=grace,
+        planning=tuple(planning or ()), brain=brain, history=history, feeding=feeding, guards=guards, grace_s=grace,
         checkpoint_every_s=keeping.checkpoint_every, checkpoint_dir=keeping.checkpoint_dir,
         checkpoint_url=keeping.checkpoint_url, upload_every_s=keeping.upload_every, mirror=keeping.mirror,
         resume=keeping.resume, following=following, exporting=exporting, as_json=as_json, debug=debug,

@@ -16,6 +16,22 @@ Runs = Annotated[str, typer.Option("--logs", help="Where runs keep their logs.",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeedingOptions:
+    """What a run is told about data workers: see `domain.feeding`."""
+
+    data_workers: Annotated[
+        str, typer.Option(help="Processes that make batches for workers.", metavar="NUMBER|auto|off")
+    ] = "auto"
+    data_worker_cpu: Annotated[
+        float | None, typer.Option(help="Cores of each of them.  [default: found out]", metavar="CORES")
+    ] = None
+    split: Annotated[
+        str, typer.Option(help="Part of forward() moves to them: also; to others; not.", metavar="auto|stages|off")
+    ] = "auto"
+    poison: Annotated[str, typer.Option(help="A sample cannot be made: fail, or skip and report it.")] = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeepingOptions:
     """What a run is told about checkpoints: see `launch.keeping`."""
 

@@ -15,7 +15,7 @@ import msgspec
 
 from springtide import errors
 from springtide.cli import online, outcome, view
-from springtide.cli.options import ExportOptions
+from springtide.cli.options import ExportOptions, FeedingOptions
 from springtide.cli.picture import wrap
 from springtide.domain import feeding, job
 from springtide.domain.checkpoints import UPLOAD_EVERY_S
@@ -53,9 +53,7 @@ class RunOptions:
     tries: int = 3
     stragglers: tuple[str, ...] = ()
     guards: bool = True
-    data_workers: str = "auto"
-    data_worker_cpu: float | None = None
-    poison: str = "fail"
+    feeding: FeedingOptions = field(default_factory=FeedingOptions)
     plan: bool | None = None
     quota: float | None = None
     planning: tuple[str, ...] = ()
@@ -130,8 +128,9 @@ def job_of(options: RunOptions) -> ElasticJob:
         name=options.name or resolving.name_of(options.script), script=options.script, arguments=options.arguments,
         workers=RoleWish(**{number: options.workers}, **bounds, cpu=options.cpu, memory=options.memory),
         servers=RoleWish(count=options.servers, cpu=options.cpu, memory=options.memory),
-        data_workers=options.data_workers, data_worker_cpu=options.data_worker_cpu,
-        poison=feeding.poison_of(options.poison), quota=Quota(cpu=options.quota), sync=sync_mode(options.sync),
+        data_workers=options.feeding.data_workers, data_worker_cpu=options.feeding.data_worker_cpu,
+        split=feeding.split_of(options.feeding.split), poison=feeding.poison_of(options.feeding.poison),
+        quota=Quota(cpu=options.quota), sync=sync_mode(options.sync),
         cache=options.cache, cache_staleness=options.cache_staleness, allocation=options.allocation or "",
         seed=options.seed, slots=options.slots, recovery=recovery_of(options.recovery), relaunches=options.relaunches,
         patience=Patience(

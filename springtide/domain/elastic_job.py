@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from springtide import errors
 from springtide.domain import feeding, resources, tables, times
 from springtide.domain.checkpoints import UPLOAD_EVERY_S
-from springtide.domain.feeding import Poison
+from springtide.domain.feeding import Poison, SplitMode
 from springtide.domain.job import DEFAULT_SLOTS, RECOVERIES, SYNC_MODES, Recovery, SyncMode, check_name
 from springtide.domain.platform_wishes import KubernetesWish, RayWish
 
@@ -201,6 +201,9 @@ class ElasticJob:
     """Processes that make batches for workers: auto, off or a number."""
     data_worker_cpu: float | None = None
     """Cores of each of them; open: found out."""
+    split: SplitMode = "auto"
+    """What of the model's forward() needs no parameters: done by data workers (auto), by others of them than those
+    that read the data set (stages), or by workers (off)."""
     poison: Poison = "fail"
     """A sample cannot be made: fail, or skip it and report it."""
     quota: Quota = field(default_factory=Quota)
@@ -268,4 +271,5 @@ class ElasticJob:
         if self.data_worker_cpu is not None and not 0 < self.data_worker_cpu < math.inf:
             raise errors.BadInput(f"data_worker_cpu {self.data_worker_cpu:g}: wanted cores, more than 0")
         feeding.number_of(self.data_workers)
+        feeding.split_of(self.split)
         feeding.poison_of(self.poison)

@@ -11,6 +11,8 @@ from springtide import errors
 
 Poison = Literal["fail", "skip"]
 POISONS: tuple[Poison, ...] = ("fail", "skip")
+SplitMode = Literal["auto", "stages", "off"]
+SPLITS: tuple[SplitMode, ...] = ("auto", "stages", "off")
 
 
 def number_of(text: str) -> int | None:
@@ -28,6 +30,14 @@ def poison_of(text: str) -> Poison:
         if text == known:
             return known
     raise errors.UnknownName("policy", text, POISONS)
+
+
+def split_of(text: str) -> SplitMode:
+    """What of the model's forward() goes to data workers."""
+    for known in SPLITS:
+        if text == known:
+            return known
+    raise errors.UnknownName("split", text, SPLITS)
 
 
 class BatchName(NamedTuple):
@@ -53,8 +63,9 @@ class FeedRules:
     """Cores that the whole job may take, with its workers and servers; None: all that its machines have."""
     every_s: float = 30.0
     """Seconds between two decisions."""
-    split: bool = True
-    """Whether the stateless part of the model's forward() goes with the data set."""
+    split: SplitMode = "auto"
+    """The stateless part of the model's forward(): "auto": it goes with the data set; "stages": to data workers of its
+    own, after those that read the data set; "off": it stays, and data workers only read."""
     poison: Poison = "fail"
     """When a sample cannot be made: "fail" the job after it was tried often, or "skip" and report it."""
 
@@ -152,10 +163,23 @@ class FeedSeen:
 
 
 class StageTarget(NamedTuple):
-    """What tuning wants of one stage."""
+    """What is wanted of one stage."""
 
     workers: int
-    cpu: float
+    cpu: float | None
+    """Cores of each; None: no limit."""
+
+
+def stage_of(rank: int, stages: int) -> int:
+    """Which stage a data worker runs. The lowest rank runs the last: with nobody before it, it makes all of them."""
+    return stages - 1 - rank % stages
+
+
+def spread(count: int, cpu: float | None, stages: int) -> tuple[StageTarget, ...]:
+    """So many data workers over so many stages, evenly; later stages first, since they can do without earlier ones."""
+    if stages < 2:
+        return ()
+    return tuple(StageTarget((count + stage) // stages, cpu) for stage in range(stages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ Whatever a process says or suffers names its incarnation: news of an earlier lif
 from dataclasses import dataclass
 
 from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.feeding import StageTarget
 from springtide.domain.job import Blame
 from springtide.domain.leases import Holder
 from springtide.domain.shape import Shape
@@ -183,6 +184,8 @@ class DataWorkersScaled:
     why: str
     pinned: bool = False
     """The user wants it so: tuning leaves them alone."""
+    stages: tuple[StageTarget, ...] = ()
+    """Where what they do is cut into several stages: of each, first to last; `count` is of all together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ but its loss never fails the job, and nobody waits for one at the end. After too
 do cannot be handed to them, the job goes on without data workers and says so.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.feeding import StageTarget, stage_of
 from springtide.domain.job import Phase
 from springtide.job import actions, deadlines, events, recovery, unplaced
 from springtide.job.nodes import ALIVE, Node, NodeState
@@ -32,12 +34,22 @@ class Feeding:
     wanted: int = 0
     cpu: float | None = None
     """Cores of each; None: no limit."""
+    stages: tuple[StageTarget, ...] = ()
+    """Of each stage, first to last, once it is known that there are several; `cpu` is then the last one's."""
     pinned: bool = False
     """The user has set the number by hand."""
     given_up: str = ""
     """Why there are none any more, and tuning is to ask for none."""
     epoch: int = 0
     """How often the roster, or the number wanted, has changed."""
+
+    def more(self, missing: int, why: str) -> events.DataWorkersScaled:
+        """So many beyond what there is to be; where there are stages, for those that have the fewest."""
+        stages = list(self.stages)
+        for _ in range(missing if stages else 0):
+            least = min(range(len(stages)), key=lambda stage: (stages[stage].workers, -stage))
+            stages[least] = stages[least]._replace(workers=stages[least].workers + 1)
+        return events.DataWorkersScaled(self.wanted + missing, self.cpu, why, stages=tuple(stages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,34 +126,58 @@ def _scaled(state: "JobState", event: events.DataWorkersScaled, at: float) -> li
         raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
     if not 0 <= event.count <= MOST:
         raise errors.BadInput(f"{event.count} data workers: wanted 0 to {MOST}")
+    if event.stages and sum(stage.workers for stage in event.stages) != event.count:
+        raise errors.BadInput(f"{event.count} data workers, but of stages {[one.workers for one in event.stages]}")
     if own.given_up and not event.pinned:
         raise errors.BadInput(f"job {state.spec.name} goes on without data workers: {own.given_up}")
     before, own.given_up = own.wanted, ""
     state.short.data_workers = 0
-    own.wanted, own.cpu, own.pinned = event.count, event.cpu, own.pinned or event.pinned
-    changed = _resize(state, event.count, event.why, at)
-    for node in of(state):
-        if node.state is not NodeState.GONE:
-            node.cpu = event.cpu
-    cores = "" if event.cpu is None else f" of {event.cpu:g} CPU"
-    what = f"scale from {before} to {event.count} data workers{cores if event.count else ''}: {changed}"
+    own.wanted, own.cpu, own.pinned, own.stages = event.count, event.cpu, own.pinned or event.pinned, event.stages
+    targets = event.stages or (StageTarget(event.count, event.cpu),)
+    coming, leaving = [], []
+    for stage, target in enumerate(targets):
+        came, left = _resize(state, stage, len(targets), target, event.why, at)
+        coming += came
+        leaving += left
+    parts = [("add", coming), ("drain", leaving)]
+    changed = ", ".join(f"{verb} {', '.join(map(str, roles))}" for verb, roles in parts if roles)
+    what = f"scale from {before} to {event.count} data workers{_sizes(event)}: {changed or 'nobody comes or goes'}"
     return [state.decide(what, event.why)]
 
 
-def _resize(state: "JobState", count: int, why: str, at: float) -> str:
-    """The highest ranks leave, the lowest free ones come; who does, in words."""
-    own = of(state)
+def _sizes(event: events.DataWorkersScaled) -> str:
+    """How large they are, in words."""
+    if not event.count:
+        return ""
+    if len(event.stages) > 1:
+        each = (
+            str(one.workers) + ("" if one.cpu is None else f" of {one.cpu:g} CPU")
+            for one in event.stages
+        )  # fmt: skip
+        return f" (stages: {', '.join(each)})"
+    return "" if event.cpu is None else f" of {event.cpu:g} CPU"
+
+
+def _resize(
+    state: "JobState", stage: int, stages: int, target: StageTarget, why: str, at: float
+) -> tuple[list[Role], list[Role]]:
+    """Ranks of one stage: the highest leave, the lowest free ones come. Who comes, and who leaves."""
+    own = [node for node in of(state) if stage_of(node.role.rank, stages) == stage]
     active = [node for node in own if node.active]
-    leaving = active[count:]
+    leaving = active[target.workers :]
     for node in leaving:
         _let_go(node, why, at)
+    known = {node.role.rank for node in own}
     free = [node.role for node in own if node.state is NodeState.GONE and node not in leaving]
-    new = [Role(RoleKind.DATA_WORKER, rank) for rank in range(len(own), len(own) + count)]
-    coming = [*free, *new][: max(0, count - len(active))]
+    ranks = (rank for rank in range(stages - 1 - stage, MOST * stages * 2, stages) if rank not in known)
+    wanted = max(0, target.workers - len(active))
+    coming = [*free, *(Role(RoleKind.DATA_WORKER, rank) for rank in itertools.islice(ranks, wanted))][:wanted]
     for role in coming:
         _add(state, role, at)
-    parts = [("add", coming), ("drain", [node.role for node in leaving])]
-    return ", ".join(f"{verb} {', '.join(map(str, roles))}" for verb, roles in parts if roles) or "nobody comes or goes"
+    for node in of(state):
+        if node.state is not NodeState.GONE and stage_of(node.role.rank, stages) == stage:
+            node.cpu = target.cpu
+    return coming, [node.role for node in leaving]
 
 
 def _add(state: "JobState", role: Role, at: float) -> None:
@@ -176,7 +212,11 @@ def _gone(state: "JobState", ended: RoleExit, at: float) -> list[actions.Action]
 def _unplaced(state: "JobState", node: Node, ended: RoleExit, at: float) -> list[actions.Action]:
     """There is no room for it: fewer feed."""
     _let_go(node, str(ended), at)
-    state.feeding.wanted -= 1
+    own = state.feeding
+    own.wanted -= 1
+    if own.stages:
+        short = stage_of(node.role.rank, len(own.stages))
+        own.stages = tuple(one._replace(workers=one.workers - (k == short)) for k, one in enumerate(own.stages))
     why = unplaced.note(state, node, ended, at, data_workers=1)
     return [state.decide(f"go on with {state.feeding.wanted} data workers, without {node.role}", why)]
 
@@ -211,7 +251,7 @@ def _lost(
 
 def _without(state: "JobState", why: str, at: float) -> list[actions.Action]:
     """No more of them; the job goes on."""
-    state.feeding.wanted, state.feeding.given_up = 0, why
+    state.feeding.wanted, state.feeding.stages, state.feeding.given_up = 0, (), why
     for node in of(state):
         if node.active:
             _let_go(node, why, at)

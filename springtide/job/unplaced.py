@@ -73,8 +73,7 @@ def again(state: "JobState", *, at: float) -> list[events.Event]:
     if short.servers and state.safety.placed:
         found.append(events.ServersScaled(state.servers_wanted + short.servers, why))
     if short.data_workers and not state.feeding.given_up:
-        wanted = state.feeding.wanted + short.data_workers
-        found.append(events.DataWorkersScaled(wanted, state.feeding.cpu, why))
+        found.append(state.feeding.more(short.data_workers, why))
     return found
 
 

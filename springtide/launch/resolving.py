@@ -82,7 +82,9 @@ def feeds(job: ElasticJob, capacity: Capacity) -> FeedRules:
             f"dataWorkerCpu {cpu:g} (--data-worker-cpu): {capacity.words} has {node:g} cores; give that or less"
         )
     cores = job.quota.cpu or capacity.cpu or None
-    return FeedRules(workers=feeding.number_of(job.data_workers), cpu=cpu, poison=job.poison, cores=cores)
+    return FeedRules(
+        workers=feeding.number_of(job.data_workers), cpu=cpu, poison=job.poison, cores=cores, split=job.split
+    )
 
 
 def guards(job: ElasticJob, sizes: sizing.Start) -> GuardRules:

@@ -6,18 +6,30 @@ In: reports of workers and the agent's measurements, as `master.feeding` gets th
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import NamedTuple
 
 from springtide.domain.cluster import Life, Role, RoleKind, RoleUsage
-from springtide.domain.feeding import FeedSeen, FeedState
+from springtide.domain.feeding import FeedSeen, FeedState, stage_of
 from springtide.job import feeders
 from springtide.job.nodes import ALIVE, Node, NodeState
 from springtide.job.state import JobState
 from springtide.planning.dataworkers import seeing
-from springtide.planning.dataworkers.seeing import Cores, Told
+from springtide.planning.dataworkers.seeing import Cores, StageCores, Told
 
 USE_EVERY_S = 1.0  # between two readings of a role's processor seconds
 KEPT = 4096  # words of a trainer, readings of a role: an hour of seconds
+
+
+class Stages(NamedTuple):
+    """Into how many stages the job's program is cut, as far as is known."""
+
+    number: int = 1
+    gpu: tuple[int, ...] = ()
+    free_gpu: int = 0
+
+
+ONE_STAGE = Stages()
 
 
 class FeedWatch:
@@ -28,7 +40,7 @@ class FeedWatch:
         self._used: dict[Life, deque[tuple[float, float]]] = {}
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None, *, at: float) -> None:
-        """A trainer's word."""
+        """The word of one who is fed: a trainer, or a data worker that others come before."""
         if state is not None:
             self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(Told(at, state))
 
@@ -57,27 +69,40 @@ class FeedWatch:
             return None
         return FeedState(**{each.name: sum(getattr(one, each.name) for one in said) for each in fields(FeedState)})
 
-    def seen(self, state: JobState, *, at: float, since: float, cores: float, hold: bool) -> FeedSeen | None:
+    def seen(
+        self, state: JobState, *, at: float, since: float, cores: float, hold: bool, stages: Stages = ONE_STAGE
+    ) -> FeedSeen | None:  # fmt: skip
         """The interval; None where there is too little to go by. `cores`: of the whole job; `hold`: whether trainers
         can be given other cores."""
         told = {str(life): words for life, words in self._living(state).items()}
-        return seeing.see(told, self._cores(state, since, cores, hold=hold), at=at, since=since)
+        seen = seeing.see(told, self._cores(state, since, cores, stages, hold=hold), at=at, since=since)
+        if seen is None or stages.number < 2:
+            return seen
+        feeding = [_feeding(state, stage, stages.number) for stage in range(stages.number)]
+        asked = [{str(_life(node)): self._told.get(_life(node), ()) for node in nodes} for nodes in feeding[1:]]
+        each = [self._stage(nodes, since, stage in stages.gpu) for stage, nodes in enumerate(feeding)]
+        return replace(seen, stages=seeing.see_stages(seen, asked, each, since=since), free_gpu=stages.free_gpu)
+
+    def _stage(self, nodes: Sequence[Node], since: float, gpu: bool) -> StageCores:
+        used = _mean([self._used_by(node, since) for node in nodes])
+        return StageCores(len(nodes), _mean([node.cpu or 0.0 for node in nodes]), used, gpu)
 
     def _living(self, state: JobState) -> dict[Life, Sequence[Told]]:
         nodes = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         return {life: self._told[life] for node in nodes if (life := _life(node)) in self._told}
 
-    def _cores(self, state: JobState, since: float, cores: float, *, hold: bool) -> Cores:
+    def _cores(self, state: JobState, since: float, cores: float, stages: Stages, *, hold: bool) -> Cores:
         present = [node for node in state.nodes.values() if node.state is not NodeState.GONE]
-        feeding = [node for node in feeders.of(state) if node.state is NodeState.JOINED and node.address]
+        feeding = _feeding(state, stages.number - 1, stages.number)
         workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
-        taken = sum(self._used_by(node, since) if node.cpu is None else node.cpu for node in present)
+        held = sum(node.cpu for node in present if node.cpu is not None)
+        loose = sum(self._used_by(node, since) for node in present if node.cpu is None)
         return Cores(
             data_workers=len(feeding), data_worker_cpu=_mean([node.cpu or 0.0 for node in feeding]),
             data_worker_cpu_used=_mean([self._used_by(node, since) for node in feeding]),
             trainer_cpu=_mean([node.cpu or 0.0 for node in workers]) if hold else 0.0,
             trainer_cpu_used=_mean([self._used_by(node, since) for node in workers]),
-            free_cpu=max(0.0, cores - taken), share_cpu=cores / max(1, len(workers)),
+            free_cpu=_free(cores, held, loose), share_cpu=cores / max(1, len(workers)),
         )  # fmt: skip
 
     def _used_by(self, node: Node, since: float) -> float:
@@ -86,6 +111,20 @@ class FeedWatch:
         if len(seen) < 2:
             return 0.0
         return max(0.0, seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+
+def _free(cores: float, held: float, loose: float) -> float:
+    """Cores that nobody has. Below 0 where roles are held to more than there are: others have taken some. What roles
+    without a limit happen to use is taken by nobody in particular, and may fill the rest but no more."""
+    return min(cores - held, max(0.0, cores - held - loose))
+
+
+def _feeding(state: JobState, stage: int, stages: int) -> list[Node]:
+    """Data workers of one stage that feed."""
+    return [
+        node for node in feeders.of(state)
+        if node.state is NodeState.JOINED and node.address and stage_of(node.role.rank, stages) == stage
+    ]  # fmt: skip
 
 
 def _life(node: Node) -> Life:

@@ -15,7 +15,7 @@ import msgspec
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
-from springtide.domain.feeding import FeedState, FeedTarget
+from springtide.domain.feeding import FeedState, FeedTarget, StageTarget, spread
 from springtide.domain.job import Phase
 from springtide.job import events, feeders
 from springtide.job.nodes import NodeState
@@ -23,11 +23,11 @@ from springtide.master import entries
 from springtide.master.agreeing import Agreeing
 from springtide.master.autoscale import Autoscale
 from springtide.master.doors import Doors
-from springtide.master.feed_watch import FeedWatch
+from springtide.master.feed_watch import FeedWatch, Stages
 from springtide.planning.dataworkers import seeing, tune
 from springtide.planning.dataworkers.notes import Tuning
 from springtide.rpc import messages
-from springtide.rpc.feeding import Feeder, Feeders
+from springtide.rpc.feeding import PACKAGE_KEY, Feeder, Feeders, Package
 from springtide.telemetry.logs import RunFiles
 
 TUNING_KEY = "data workers: tuning"
@@ -69,6 +69,7 @@ class Feeding:
         match request:
             case messages.Heartbeat():
                 self._doors.happen(events.Heard(role, incarnation))
+                self.heard(role, incarnation, None if request.report is None else request.report.feed)
                 return messages.Pulse(
                     stop=self._state.phase.over, drain=self._state.node(role).state is NodeState.DRAINING,
                     feeders=self.news_for(request.feeders),
@@ -100,7 +101,7 @@ class Feeding:
             self._doors.happen(events.Judged(said.what, f"{role}: {said.why}"))
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None) -> None:
-        """A trainer's report."""
+        """What a trainer, or a data worker of a later stage, reports of being fed."""
         self.watch.heard(role, incarnation, state, at=self._clock())
 
     @property
@@ -130,11 +131,14 @@ class Feeding:
     def scale(self, count: int, why: str) -> None:
         """The user wants so many from now on."""
         own = self._state.feeding
-        self._want(count, self._rules.cpu if own.cpu is None else own.cpu, why, pinned=True)
+        cpu = self._rules.cpu if own.cpu is None else own.cpu
+        self._want(count, cpu, why, pinned=True, stages=spread(count, cpu, self.stages.number))
 
-    def _want(self, count: int, cpu: float | None, why: str, *, pinned: bool = False) -> None:
+    def _want(
+        self, count: int, cpu: float | None, why: str, *, pinned: bool = False, stages: tuple[StageTarget, ...] = ()
+    ) -> None:  # fmt: skip
         self._why = why
-        self._doors.happen(events.DataWorkersScaled(count, cpu, why, pinned=pinned))
+        self._doors.happen(events.DataWorkersScaled(count, cpu, why, pinned=pinned, stages=stages))
 
     def _notice(self, now: float) -> None:
         """When what feeds and what is fed changed last: words from before say nothing of now."""
@@ -155,7 +159,7 @@ class Feeding:
         since, self._decided_at = max(self._decided_at, seeing.settled_at(self._changed_at, every_s)), now
         self.watch.forget(since)
         hold = not self._state.spec.planning.on and self._state.planned.sizes[RoleKind.WORKER].cpu is not None
-        seen = self.watch.seen(self._state, at=now, since=since, cores=self.cores, hold=hold)
+        seen = self.watch.seen(self._state, at=now, since=since, cores=self.cores, hold=hold, stages=self.stages)
         if seen is None:
             return
         before = self._tuning()
@@ -170,8 +174,10 @@ class Feeding:
         if kind != self._said:  # numbers in it that move on are no news
             self._said = kind
             self._doors.tell("feeding", why=target.why, data_workers=target.data_workers, cpu=target.data_worker_cpu)
-        if (target.data_workers, target.data_worker_cpu if target.data_workers else own.cpu) != (own.wanted, own.cpu):
-            self._want(target.data_workers, target.data_worker_cpu, target.why)
+        count = sum(one.workers for one in target.stages) if target.stages else target.data_workers
+        cpu = target.data_worker_cpu if count else own.cpu
+        if (count, cpu, target.stages if count else own.stages) != (own.wanted, own.cpu, own.stages):
+            self._want(count, target.data_worker_cpu, target.why, stages=target.stages)
         if hold and target.trainer_cpu is not None and target.trainer_cpu != worker.cpu:
             self._doors.happen(events.Resized(RoleKind.WORKER, target.trainer_cpu, worker.memory, target.why))
         self._why = target.why
@@ -190,6 +196,17 @@ class Feeding:
             self._doors.record.share(TUNING_KEY, kept)
 
     @property
+    def stages(self) -> Stages:
+        """What the package says, once a trainer has written it."""
+        kept = self._doors.record.shared.get(PACKAGE_KEY)
+        try:
+            found = msgspec.msgpack.decode(kept, type=Package) if kept else Package("")
+        except msgspec.MsgspecError:  # another version's
+            found = Package("")
+        own = sum(target.workers for at, target in enumerate(self._state.feeding.stages) if at in found.gpu_stages)
+        return Stages(found.stages, found.gpu_stages, max(0, gpus() - own) if found.gpu_stages else 0)
+
+    @property
     def _unit(self) -> float:
         return UNIT if self.cores >= MANY_CORES else UNIT / 2
 
@@ -197,3 +214,8 @@ class Feeding:
     def cores(self) -> float:
         """That the whole job may take."""
         return self._rules.cores or float(os.cpu_count() or 1)
+
+
+def gpus() -> int:
+    """Of this machine, which is where a job's stages with GPUs run."""
+    return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))

@@ -40,6 +40,7 @@ DEAD_AFTER_MS = 30_000
 
 EARLY_FROM = 1 << 16  # a payload of so many bytes is long enough under way to make its views meanwhile
 _NOT_MADE = object()
+_encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
 _open: "weakref.WeakSet[Channel]" = weakref.WeakSet()
 
@@ -104,7 +105,7 @@ class Channel:
 
         With a batch the caller may change its tensors as soon as this returns.
         """
-        written = msgspec.msgpack.encode(fields)
+        written = _encode(fields)
         header = message.header if message is not None else b""
         if len(written) > MAX_FIELDS or len(header) > MAX_HEADER or (message and message.size > MAX_PAYLOAD):
             raise errors.BadInput(
@@ -140,7 +141,9 @@ class Channel:
 
         Where `types` are given, a batch that comes through the socket may be put together while it is under way.
         """
-        magic, version, kind, flags, fields, header, size, number = HEAD.unpack(self._read_head())
+        magic, version, kind, flags, fields, header, size, number = HEAD.unpack(
+            self._read_head() if self.local else self._take(HEAD.size)
+        )
         if magic != MAGIC or version != VERSION:
             raise BadFrame(f"not a message of ours, or of another version: {magic!r}, {version}")
         if fields > MAX_FIELDS or header > MAX_HEADER or size > MAX_PAYLOAD or (header == 0 and size):
@@ -149,21 +152,23 @@ class Channel:
             if not self._descriptors:
                 raise BadFrame("a segment was announced, but did not come")
             self._incoming.map(number, self._descriptors.pop())
-        text = self._read(bytearray(fields + header))
+        text = self._take(fields + header)
         try:
-            told = msgspec.msgpack.decode(memoryview(text)[:fields])
+            told = _decode(text[:fields])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadFrame(f"not the fields of a message: {error}") from error
         if not header:
             return Received(kind, told, None)
-        says, made = bytes(memoryview(text)[fields:]), _NOT_MADE
+        says, made = text[fields:], _NOT_MADE
         if flags & SHARED:
             return Received(kind, told, Payload(says, self._incoming.view(number, size), size))
         buffer = self._blocks.take(size) if size else bytearray()
         if types is not None and size >= EARLY_FROM:
-            with contextlib.suppress(codec.NotYet, errors.SpringtideError):  # an error is raised again by tree()
+            try:
                 made = codec.unpack(says, buffer, types, arrived=False)
-        self._read(memoryview(buffer).cast("B")[:size])
+            except (codec.NotYet, errors.SpringtideError):
+                made = _NOT_MADE  # an error is raised again by tree()
+        self._fill(buffer, size)
         return Received(kind, told, Payload(says, buffer, size, made))
 
     def fileno(self) -> int:
@@ -187,16 +192,14 @@ class Channel:
         self._outgoing.close()
 
     def _read_head(self) -> bytes:
-        """The next head, and any file descriptors that come with it."""
-        if not self.local:
-            return bytes(self._read(bytearray(HEAD.size)))
+        """The next head on one host, and any file descriptors that come with it."""
         head, rights, _, _ = self._receive(HEAD.size)
         for level, kind, found in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self._descriptors += array.array("i", found[: len(found) // 4 * 4])
         if not head:
             raise EOFError("closed by the other side")
-        return head if len(head) == HEAD.size else head + bytes(self._read(bytearray(HEAD.size - len(head))))
+        return head if len(head) == HEAD.size else head + self._take(HEAD.size - len(head))
 
     def _receive(self, size: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
         assert isinstance(self._sock, socket.socket)  # a Unix socket
@@ -205,10 +208,27 @@ class Channel:
         except OSError as error:
             raise EOFError(f"the connection is gone: {error}") from error
 
-    def _read(self, into: Any) -> Any:
-        """Fill a buffer from the socket."""
-        view, done = memoryview(into), 0
-        while done < len(view):
+    def _take(self, size: int) -> bytes:
+        """So many bytes from the socket."""
+        if isinstance(self._sock, socket.socket):
+            try:
+                came = self._sock.recv(size, socket.MSG_WAITALL) if size else b""
+            except OSError as error:
+                raise EOFError(f"the connection is gone: {error}") from error
+            if len(came) == size:
+                return came
+            if not came:
+                raise EOFError("closed by the other side")
+        else:
+            came = b""
+        rest = bytearray(size - len(came))
+        self._fill(rest, len(rest))
+        return came + rest
+
+    def _fill(self, into: Any, size: int) -> None:
+        """The first so many bytes of a buffer from the socket."""
+        view, done = memoryview(into).cast("B")[:size], 0
+        while done < size:
             try:
                 came = self._sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
             except OSError as error:
@@ -216,7 +236,6 @@ class Channel:
             if not came:
                 raise EOFError("closed by the other side")
             done += came
-        return into
 
 
 def connect(

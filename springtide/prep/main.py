@@ -16,10 +16,11 @@ import msgspec
 import torch
 
 from springtide import config, errors
+from springtide.domain.feeding import stage_of
 from springtide.prep import package, parcels
 from springtide.prep.serving import Serving
 from springtide.rpc import channel, messages
-from springtide.rpc.feeding import PACKAGE_KEY, Feeders, Package, feeds, stage_of
+from springtide.rpc.feeding import PACKAGE_KEY, Feeders, Package, feeds
 from springtide.telemetry import logs
 from springtide.telemetry.own_usage import OwnUsage
 
@@ -141,8 +142,9 @@ class Roster:
     def beat(self) -> messages.Heartbeat:
         """A heartbeat: which roster is known here."""
         made = float(self._serving.made) if self._serving is not None else 0.0
+        fed = self._serving.state if self._serving is not None else None
         return messages.Heartbeat(
-            messages.Report(counters={"made": made}), feeders=0 if self._known is None else self._known.epoch,
+            messages.Report(counters={"made": made}, feed=fed), feeders=0 if self._known is None else self._known.epoch,
             usage=None if self._usage is None else self._usage.read(),
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,6 +34,7 @@ Outline = Any  # what is around tensors: None for a tensor; (type, names, number
 Laid = tuple[torch.dtype, int, int, tuple[int, ...]]
 
 _KINDS = {list: "list", tuple: "tuple"}
+_SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple}
 _ONLY_TENSORS, _ONLY_STRINGS = {torch.Tensor}, {str}
 _CAST = frozenset(dtype for dtype in nodes.DTYPE_NAMES if not dtype.is_complex)  # those may be conjugates
 _read = operator.attrgetter("dtype", "shape", "requires_grad", "is_cpu")
@@ -77,6 +78,8 @@ class Plan(NamedTuple):
     """Of each, in the order of the tree: dtype, elements, offset, shape."""
     native: _native.TensorPlan | None = None
     """What makes them all at once, where torch lets it."""
+    outline: Outline = None
+    """How they are put together, where nothing but lists, tuples and dicts with strings as keys is around them."""
 
 
 def cast(tree: Any) -> Cast:
@@ -128,10 +131,10 @@ def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, list[int]]:
         if any(map(_is_negated, tensors)):
             raise Odd
         if _FUNCTIONS is not None:
-            seen = None if any(map(_requires_grad, tensors)) else _native.look_at_tensors(_FUNCTIONS, tensors)
+            seen: Any = None if any(map(_requires_grad, tensors)) else _native.look_at_tensors(_FUNCTIONS, tensors)
             if seen is None:
                 raise Odd
-            return seen
+            return seen[0], seen[1]
         dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
         pointers = list(map(_pointer, tensors))
         fit = all(near) and not any(grads) and all(map(_is_dense, tensors))
@@ -199,12 +202,40 @@ def _plan(header: bytes) -> Plan:
         read = _decode(header)
         tensors: list[nodes.Tensor] = []
         _tensors_of(read.tree, tensors)
+        outline = _plain_outline(read.tree)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(f"not the header of a batch: {error}") from error
     if read.version != nodes.VERSION:
         raise BadFrame(f"a batch of format {read.version}, this side reads {nodes.VERSION}")
     checked = [_checked(tensor, read.size) for tensor in tensors]
-    return Plan(read.size, read.tree, checked, _natively(checked, read.size))
+    native = _natively(checked, read.size)
+    return Plan(read.size, read.tree, checked, native, None if native is None else outline)
+
+
+def _plain_outline(node: nodes.Node) -> Outline:
+    """The outline that a tree has for `put_together`; None: it holds more than that."""
+    names: tuple[str, ...] = ()
+    match node:
+        case nodes.Several(kind, items) if kind in _SEQUENCES:
+            made: type = _SEQUENCES[kind]
+        case nodes.Dict(keys, items) if len(keys) == len(items) and _ONLY_STRINGS.issuperset(map(type, keys)):
+            made, names = dict, tuple(str(key) for key in keys)
+        case _:
+            return None
+    if all(type(item) is nodes.Tensor for item in items):
+        return made, names, len(items)
+    parts = [_plain_outline(item) for item in items]
+    return None if None in parts else (made, names, tuple(parts))
+
+
+def put_together(outline: Outline, tensors: Iterator[torch.Tensor]) -> Any:
+    """A tree of this outline, of tensors in their order."""
+    kind, names, inner = outline
+    if isinstance(inner, int):
+        parts: Iterable[Any] = itertools.islice(tensors, inner)
+    else:
+        parts = [put_together(part, tensors) for part in inner]
+    return dict(zip(names, parts, strict=True)) if kind is dict else kind(parts)
 
 
 def _natively(tensors: list[Laid], size: int) -> _native.TensorPlan | None:

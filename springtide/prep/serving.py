@@ -8,6 +8,7 @@ nobody before it, it makes the earlier stages itself. Next: prep/channel.py, to 
 
 import logging
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.data.source import Unreadable, on_one_line
+from springtide.domain.feeding import FeedState
 from springtide.prep import chance, codec, listener, words
 from springtide.prep.channel import Channel
 from springtide.prep.pool import Answer, Pool, Wanted
@@ -82,6 +84,7 @@ class Serving:
         self._changed = threading.Condition()
         self._trainers: list[_Trainer] = []
         self._draining = self._closed = False
+        self._waited_s, self._began = 0.0, time.perf_counter()
         self._before = Pool(secret, types={}, heard=self._wake, certificates=certificates) if stage > 0 else None
         self._listener = listener.Listener(secret, host=host, port=port, certificates=certificates)
         self.address = self._listener.address
@@ -127,6 +130,18 @@ class Serving:
             if thread is not threading.current_thread():
                 thread.join(JOIN_S)
         self.done.set()
+
+    @property
+    def state(self) -> FeedState | None:
+        """How the stage before feeds this one: what was asked of it and came, and how long nothing could be made for
+        want of it; None: this is the first stage."""
+        before = self._before
+        if before is None:
+            return None
+        return FeedState(
+            made=before.made, taken=self.made, queued=before.queued, room=max(before.under_way, before.queued),
+            workers=before.workers, waited_s=self._waited_s, looped_s=time.perf_counter() - self._began,
+        )  # fmt: skip
 
     @property
     def trainers(self) -> int:
@@ -253,8 +268,10 @@ class Serving:
                 if self._draining and not self._trainers:
                     return None
                 waiting = self._before is not None and self._before.under_way > 0
+                began = time.perf_counter()
                 self._changed.wait(LOOK_S if waiting else None)
                 if self._before is not None and waiting:
+                    self._waited_s += time.perf_counter() - began
                     self._before.look()
             return None
 

@@ -12,10 +12,10 @@ use: the sender sets that, the receiver clears it.
 import contextlib
 import ctypes
 import fcntl
+import functools
 import mmap
 import os
 import threading
-import weakref
 from typing import Any
 
 from springtide import _native
@@ -190,6 +190,16 @@ def _lent(pages: mmap.mmap, offset: int, after: "_Release | _Return") -> Any:
 
     A ctypes array: tensors and NumPy arrays made of it hold it by reference, which they do not do with a memoryview.
     """
-    lent = (ctypes.c_ubyte * (len(pages) - offset)).from_buffer(pages, offset)
-    weakref.finalize(lent, after).atexit = False
+    lent = _lent_type(len(pages) - offset).from_buffer(pages, offset)
+    lent.after = after
     return lent
+
+
+@functools.lru_cache(64)
+def _lent_type(size: int) -> Any:
+    """Arrays of so many bytes that say when they are dropped."""
+
+    def dropped(self: Any) -> None:
+        self.after()
+
+    return type("Lent", (ctypes.c_ubyte * size,), {"__del__": dropped})

@@ -77,7 +77,10 @@ class Later:
         """The same tree, one stage further."""
         if not isinstance(made, Mapping) or "crossing" not in made:
             return made
-        crossing = self.run(made["crossing"])
+        try:
+            crossing = self.run(made["crossing"])
+        except Exception as error:  # as above: it raises again in the trainer
+            return {"batch": made["batch"], "unsplit": f"{type(error).__name__}: {error}"}
         if crossing is None:
             return {"batch": made["batch"], "unsplit": "it is not of the kind that the split was made for"}
         return {**made, "crossing": list(crossing)}

@@ -3,6 +3,7 @@
 Mini-batches never come this way: trainers and data workers speak to each other (`prep.channel`).
 """
 
+from springtide.domain.feeding import stage_of
 from springtide.rpc.nouns import Message
 
 PACKAGE_KEY = "data workers: package"
@@ -54,6 +55,8 @@ class Package(Message, frozen=True):
     digest: str
     """Of the program that was split. A worker that has split it otherwise cannot be fed from this package."""
     stages: int = 1
+    gpu_stages: tuple[int, ...] = ()
+    """Those that run on a GPU; they count from 0."""
     sealed: str = ""
     """Digest of its files, by which a data worker knows whether it sees them."""
 
@@ -73,11 +76,6 @@ class Feeders(Message, frozen=True):
     wanted: int
     """How many there are to be: more than none, and trainers see to the package."""
     members: tuple[Feeder, ...] = ()
-
-
-def stage_of(rank: int, stages: int) -> int:
-    """Which stage a data worker runs. The lowest rank runs the last: with nobody before it, it makes all of them."""
-    return stages - 1 - rank % stages
 
 
 def feeds(roster: Feeders, *, stage: int, stages: int) -> tuple[Feeder, ...]:

@@ -223,7 +223,9 @@ class Feeding:
             except errors.UserError:
                 self._link.settle(PACKAGE_KEY)  # there will be none: checkpoints must not wait for it
                 raise
-            found = Package(made.digest, len(made.pipeline.stages), sealed)
+            stages = made.pipeline.stages
+            with_gpu = tuple(number for number, stage in enumerate(stages) if stage.device == "cuda")
+            found = Package(made.digest, len(stages), with_gpu, sealed)
             self._link.share(PACKAGE_KEY, msgspec.msgpack.encode(found))
             self._link.settle(PACKAGE_KEY)
             moved = "reading, collating and a part of forward()" if made.moved else "reading and collating"

@@ -262,8 +262,8 @@ class Job:
         if opened.samples is not None:
             card = orders.fit_to_group(card, group)
             whole = wired.step.sharing is not None  # a schedule goes by where ids are in a batch
-            split = self._welcome.feeding.split and not whole
-            self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, enabled=split)
+            split = "off" if whole else self._welcome.feeding.split
+            self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, mode=split)
         reader = self._reader(opened)
 
         if Job.witness is not None:

@@ -20,7 +20,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.data.source import Source, as_batch
-from springtide.domain.feeding import BatchName
+from springtide.domain.feeding import BatchName, SplitMode
 from springtide.prep import arguments, codec, leaves, shipping, split
 from springtide.prep.chance import seeded
 from springtide.prep.explain import Explanation
@@ -81,15 +81,16 @@ class Made:
 class Splitting:
     """One a `job.prepare` over a data set with indices. For the loop's thread, but for `receive` and `own`."""
 
-    def __init__(self, model: nn.Module, source: Source, *, seed: int = 0, enabled: bool = True) -> None:
-        """`seed`: of the feed, under which batches with chance in them are made; not `enabled`: the data set only."""
+    def __init__(self, model: nn.Module, source: Source, *, seed: int = 0, mode: SplitMode = "auto") -> None:
+        """`seed`: of the feed, under which batches with chance in them are made; `mode`: see `FeedRules.split`."""
         self.reread = 0
         """Batches that were read again here, since somebody wanted a leaf that had stayed behind."""
         self.asks: Callable[[tuple[int, ...]], None] = lambda numbers: None
         """Told of leaves that are wanted after all, by their numbers: they are to travel from now on."""
         self.when_ready: Callable[[], None] | None = None
         """Called once enough was seen, between two batches."""
-        self._model, self._source, self._seed, self._enabled = model, source, seed, enabled
+        self._model, self._source, self._seed, self._enabled = model, source, seed, mode != "off"
+        self._apart = mode == "stages"
         self._watching = Watching(model)
         self._leading = Leading(model)
         self._made: Made | None = None
@@ -231,7 +232,8 @@ class Splitting:
             if path not in self._watching.touched and _can_stay(leaf := _at(batch, path)) and id(leaf) not in needed
         ]
         stages = list(found.stages)
-        run = stages.pop(0).run if stages and stages[0].device == "cpu" else None
+        along = stages and stages[0].device == "cpu" and not self._apart
+        run = stages.pop(0).run if along else None
         first = shipping.First(self._source.fetch, call, run, tuple(left))
         return Pipeline(
             (Stage("read", first), *(Stage(one.name, shipping.Later(one.run), one.device) for one in stages))
@@ -250,7 +252,7 @@ class Splitting:
             self._said = True
             log.warning("a data worker could not run its part of forward(), so it runs here: %s", tree["unsplit"])
         again = _Again(self.read_again, self._paths, indices, name)
-        batch = batch if crossing is None else shipping.filled(batch, again.stand_in)
+        batch = shipping.filled(batch, again.stand_in)  # a later stage may refuse what the first has left leaves out of
         return Fed(batch, None if crossing is None else tuple(crossing))
 
     def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:

@@ -29,7 +29,7 @@ class Trainer:
         from springtide.domain.feeding import FeedRules
 
         way = options["way"]
-        rules = {"data set": FeedRules(workers=1, split=False), "automatic": FeedRules(workers=1), "auto": FeedRules()}
+        rules = {"data set": FeedRules(workers=1, split="off"), "automatic": FeedRules(workers=1), "auto": FeedRules()}
         self.job = fed_job.FedJob(rules.get(way, FeedRules(workers=0)), pathlib.Path(options["folder"]))
         torch.manual_seed(0)
         model: Any = (text_clicks.PlainModel if way in CHEAP else text_clicks.Model)(options["hidden"])

@@ -7,7 +7,7 @@ where there is too little to go by. Next: `tune.decide`. What was told soon afte
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from springtide.domain.feeding import FeedSeen, FeedState
+from springtide.domain.feeding import FeedSeen, FeedState, StageSeen
 
 WARM_UP = 1 / 3
 """Of an interval, after a change: data workers load the package and fill queues, which says nothing of their rate."""
@@ -47,6 +47,15 @@ class _Over(NamedTuple):
     fill: float
 
 
+class StageCores(NamedTuple):
+    """One of several stages: how many feed, and what one has and uses, on average."""
+
+    workers: int
+    cpu: float
+    cpu_used: float
+    gpu: bool = False
+
+
 def settled_at(changed_at: float, every_s: float) -> float:
     """From when on words count after a change (data workers joined or left, cores of a role were changed)."""
     return changed_at + WARM_UP * every_s
@@ -54,7 +63,7 @@ def settled_at(changed_at: float, every_s: float) -> float:
 
 def see(told: Mapping[str, Sequence[Told]], cores: Cores, *, at: float, since: float) -> FeedSeen | None:
     """The interval from `since` to `at`, all trainers that told something in it together."""
-    over = [one for words in told.values() if (one := _over([word for word in words if word.at >= since])) is not None]
+    over = _all_over(told, since)
     if not over:
         return None
     looped = sum(one.looped for one in over)
@@ -75,6 +84,38 @@ def see(told: Mapping[str, Sequence[Told]], cores: Cores, *, at: float, since: f
         free_cpu=cores.free_cpu,
         share_cpu=cores.share_cpu,
     )
+
+
+def see_stages(
+    seen: FeedSeen, told: Sequence[Mapping[str, Sequence[Told]]], cores: Sequence[StageCores], *, since: float
+) -> tuple[StageSeen, ...]:
+    """Each stage by the queue behind it: of the last one trainers tell, of any other the data workers of the next.
+
+    `told`: for every stage but the first, first to last, what its data workers told of being fed by the one before.
+    """
+    found = []
+    for stage, own in enumerate(cores):
+        common = {"workers": own.workers, "cpu": own.cpu, "cpu_used": own.cpu_used, "gpu": own.gpu}
+        if stage == len(cores) - 1:
+            consumers, made, fill, waits = seen.trainers, seen.made_per_s, seen.fill, seen.wait_share
+        else:
+            over = _all_over(told[stage], since)
+            looped = sum(one.looped for one in over)
+            consumers, made = cores[stage + 1].workers, sum(one.made / one.seconds for one in over)
+            fill = sum(one.fill for one in over) / len(over) if over else 0.0
+            waits = min(1.0, sum(one.waited for one in over) / looped) if over else 0.0
+        found.append(
+            StageSeen(
+                consumers=consumers, made_per_s=made, capable_per_s=seen.capable_per_s, fill=fill, wait_share=waits,
+                **common,  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _all_over(told: Mapping[str, Sequence[Told]], since: float) -> list[_Over]:
+    """Of all who told enough."""
+    return [one for words in told.values() if (one := _over([word for word in words if word.at >= since])) is not None]
 
 
 def _over(words: Sequence[Told]) -> _Over | None:

@@ -34,6 +34,8 @@ def decide(tuning: Tuning, seen: FeedSeen) -> Decided:
         return _after_baseline(tuning, seen)
     if tuning.phase is Phase.OFF:
         return _while_off(tuning, seen)
+    if len(tuning.stages) != len(queues.stages(seen)):
+        return _for_other_stages(tuning, seen)
     if tuning.trainers != seen.trainers:
         return _for_other_trainers(tuning, seen)
     if (fitted := _fit_in(tuning, seen)) is not None:
@@ -149,6 +151,17 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
     return tuning, _target(tuning, why)
 
 
+def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """How many stages there are is known once the program was cut: each begins as the only one did."""
+    held = sum(stage.workers * stage.cpu for stage in queues.stages(seen))
+    begun = _first_stages(tuning, replace(seen, free_cpu=seen.free_cpu + held))
+    count = len(begun)
+    if any(notes.workers == 0 for notes in begun):
+        return _off(tuning, f"no cores ({seen.free_cpu + held:g}) for a data worker of each of {count} stages")
+    tuning = replace(tuning, phase=Phase.TUNING, stages=begun, trainers=seen.trainers, tuned_for=0, late_for=0)
+    return tuning, _target(tuning, f"the program is cut into {count} stages: begin with data workers of each")
+
+
 def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
     """When others have taken cores: no more than there are. None: they suffice, or those to come have them already."""
     if seen.free_cpu >= 0:
@@ -169,7 +182,7 @@ def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
     stages = queues.stages(seen)
     if seen.made_per_s <= 0:
         return False
-    wanted = [notes.target for notes in tuning.stages]
+    wanted = [(notes.workers, notes.cpu) for notes in tuning.stages]
     there = [(stage.workers, stage.cpu) for stage in stages]
     if len(wanted) != len(there):
         return False

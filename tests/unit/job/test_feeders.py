@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.feeding import StageTarget, spread
 from springtide.domain.job import Phase
 from springtide.job import actions, events, feeders
 from springtide.job.nodes import NodeState
@@ -191,3 +192,39 @@ def test_a_master_that_takes_over_knows_them():
     state.handle(killed(DATA[0]), at=3)
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=JobState)
     assert dataclasses.asdict(again) == dataclasses.asdict(state)
+
+
+def test_each_stage_has_ranks_of_its_own_and_changes_without_the_others():
+    state = started()
+    stages = (StageTarget(2, 0.5), StageTarget(1, 1.0))  # ranks 1 and 3 read, rank 0 goes on from there
+    (decided,) = state.handle(events.DataWorkersScaled(3, 1.0, "cut in two", stages=stages), at=2)
+    assert "(stages: 2 of 0.5 CPU, 1 of 1 CPU): add data-worker-1, data-worker-3, data-worker-0" in decided.what
+    assert [want(state, DATA[rank]).cpu for rank in (0, 1, 3)] == [1.0, 0.5, 0.5]
+    for rank in (0, 1, 3):
+        come(state, DATA[rank])
+    fewer = (StageTarget(1, 0.5), StageTarget(2, 1.0))
+    (decided,) = state.handle(events.DataWorkersScaled(3, 1.0, "the second is the limit", stages=fewer), at=3)
+    assert "add data-worker-2, drain data-worker-3" in decided.what
+    state.check()
+
+
+def test_a_data_worker_without_room_is_missed_in_its_own_stage():
+    state = started()
+    stages = (StageTarget(1, 0.5), StageTarget(1, 1.0))
+    state.handle(events.DataWorkersScaled(2, 1.0, "cut in two", stages=stages), at=2)
+    state.handle(events.Gone(RoleExit(role=DATA[1], pid=0, code=None, unplaced="no room")), at=3)
+    assert state.feeding.stages == (StageTarget(0, 0.5), StageTarget(1, 1.0)) and state.feeding.wanted == 1
+    assert state.feeding.more(1, "room again") == events.DataWorkersScaled(2, 1.0, "room again", stages=stages)
+    state.check()
+
+
+def test_stages_that_do_not_add_up_are_refused():
+    state = started()
+    with pytest.raises(errors.BadInput, match="3 data workers, but of stages"):
+        state.handle(events.DataWorkersScaled(3, 1.0, "wrong", stages=(StageTarget(1, 1.0), StageTarget(1, 1.0))), at=2)
+
+
+def test_so_many_over_stages_later_ones_first():
+    assert spread(3, 1.0, 1) == ()
+    assert [one.workers for one in spread(1, 1.0, 2)] == [0, 1]
+    assert [one.workers for one in spread(5, 1.0, 3)] == [1, 2, 2]

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from springtide import errors
+from springtide.domain.feeding import stage_of
 from springtide.prep import main
 from springtide.rpc import messages
-from springtide.rpc.feeding import Feeder, Feeders, Package, feeds, stage_of
+from springtide.rpc.feeding import Feeder, Feeders, Package, feeds
 
 
 def test_a_name_gives_the_rank_and_another_role_is_refused():
@@ -29,7 +30,7 @@ def test_the_lowest_rank_runs_the_last_stage_and_every_stage_has_someone_as_soon
 class Serves:
     """In place of what serves batches: whom it takes from."""
 
-    made = 3
+    made, state = 3, None
 
     def __init__(self):
         self.before = {}

@@ -75,10 +75,10 @@ def worker(tmp_path):
 
     def make(dataset=None, **rules):
         master = Master()
-        rules = FeedRules(**({"split": False} | rules))
+        rules = FeedRules(**({"split": "off"} | rules))
         welcome = config_welcome(master, rules, tmp_path)
         source = sources.open_source(dataset or Numbers(), batch_size=4)
-        splitting = Splitting(nn.Linear(1, 1), source, enabled=False)
+        splitting = Splitting(nn.Linear(1, 1), source, mode="off")
         made.append(Feeding(source, splitting, master, welcome))
         return made[-1], master
 

@@ -263,7 +263,7 @@ def test_equal_programs_have_equal_digests_and_others_do_not(by_hand):
 
 
 def test_a_batch_made_here_has_no_crossings():
-    splitting = Splitting(hashed.make(), sources.open_source(hashed.data()), enabled=False)
+    splitting = Splitting(hashed.make(), sources.open_source(hashed.data()), mode="off")
     assert splitting.ready and splitting.make().why
     fed = splitting.own(np.arange(3))
     assert isinstance(fed, Fed) and fed.crossing is None and len(fed.batch[0]) == 3

@@ -1,5 +1,5 @@
 from springtide.domain.feeding import FeedState
-from springtide.planning.dataworkers.seeing import Cores, Told, see, settled_at
+from springtide.planning.dataworkers.seeing import Cores, StageCores, Told, see, see_stages, settled_at
 
 
 def test_rates_are_differences_of_totals_over_the_interval() -> None:
@@ -43,3 +43,25 @@ def test_more_waiting_told_than_there_was_time_makes_no_trainer_infinitely_fast(
     words = [Told(0.0, FeedState()), Told(1.0, FeedState(taken=4, waited_s=1.5, looped_s=1.0))]
     seen = see({"a": words}, Cores(), at=1.0, since=0.0)
     assert seen is not None and seen.wait_share == 1.0 and seen.capable_per_s == 200.0
+
+
+def test_a_stage_is_seen_by_the_queue_behind_it() -> None:
+    def words(made: int, waited: float) -> list[Told]:
+        return [
+            Told(
+                at,
+                FeedState(made=made * at, taken=made * at, queued=1, room=4, waited_s=waited * at, looped_s=1.0 * at),
+            )
+            for at in (0, 10)
+        ]
+
+    seen = see({"worker-0": words(made=4, waited=0.5)}, Cores(), at=10.0, since=0.0)
+    assert seen is not None
+    asked = [{"data-worker-0": words(made=3, waited=0.25), "data-worker-2": words(made=1, waited=0.75)}]
+    cores = [StageCores(1, 0.5, 0.4), StageCores(2, 1.0, 0.9)]
+    first, last = see_stages(seen, asked, cores, since=0.0)
+    assert (first.consumers, first.workers, first.cpu, first.made_per_s, first.wait_share) == (2, 1, 0.5, 4.0, 0.5)
+    assert (last.consumers, last.workers, last.made_per_s, last.wait_share) == (1, 2, 4.0, 0.5)
+    assert first.capable_per_s == last.capable_per_s == seen.capable_per_s
+    unheard, _ = see_stages(seen, [{}], cores, since=0.0)
+    assert (unheard.made_per_s, unheard.wait_share) == (0.0, 0.0)

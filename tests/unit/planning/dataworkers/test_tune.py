@@ -195,3 +195,20 @@ def test_cores_of_data_workers_that_are_on_their_way_are_not_missed() -> None:
     assert target.data_workers == 2
     tuning, target = tune.decide(tuning, fed(target, data_workers=1, free_cpu=0.0, share_cpu=1.0))
     assert target.data_workers == 2 and "wait" in target.why
+
+
+def test_when_the_program_turns_out_to_have_two_stages_each_gets_data_workers() -> None:
+    tuning, target = tune.decide(tune.begin(FeedRules()), seen())
+    assert not target.stages
+    cut = fed(target, stages=(stage(workers=0, cpu=0.0, made_per_s=0.0), stage()))
+    tuning, target = tune.decide(tuning, cut)
+    assert [one.workers for one in target.stages] == [1, 1] and "cut into 2 stages" in target.why
+    tuning, again = tune.decide(tuning, fed(target, stages=(stage(wait_share=0.0), stage(made_per_s=5.0))))
+    assert again.stages[0] == target.stages[0] and "stage 2 of 2" in again.why
+
+
+def test_without_cores_for_every_stage_there_are_none() -> None:
+    tuning, target = tune.decide(tune.begin(FeedRules()), seen(free_cpu=1.0))
+    cut = fed(target, free_cpu=0.0, stages=(stage(workers=0, cpu=0.0, made_per_s=0.0), stage()))
+    _, target = tune.decide(tuning, cut)
+    assert target.data_workers == 0 and "each of 2 stages" in target.why
