@@ -112,6 +112,27 @@ nb::ndarray<nb::numpy, float, nb::ndim<1>> grads_of(Rows& self) {
   return view(self.set(), self.set()->grads());
 }
 
+// What a push would send of it, row after row: tables, keys, floats of each row, gradients. Copies.
+nb::tuple pushed(st::StepRows& self) {
+  auto tables = std::make_unique<std::vector<st::TableId>>();
+  auto keys = std::make_unique<std::vector<st::Key>>();
+  auto dims = std::make_unique<std::vector<uint32_t>>();
+  auto grads = std::make_unique<std::vector<float>>();
+  {
+    nb::gil_scoped_release release;
+    const st::Part part = self.push_part();
+    const st::Routed& routed = *part.routed;
+    *tables = routed.tables;
+    *keys = routed.keys;
+    dims->reserve(routed.keys.size());
+    for (size_t i = 0; i < routed.keys.size(); ++i)
+      dims->push_back(routed.row_offset[i + 1] - routed.row_offset[i]);
+    grads->assign(part.rows, part.rows + (routed.keys.empty() ? 0 : routed.row_offset[routed.keys.size()]));
+  }
+  return nb::make_tuple(owned_array(std::move(tables)), owned_array(std::move(keys)),
+                        owned_array(std::move(dims)), owned_array(std::move(grads)));
+}
+
 template <typename Rows>
 void wait(Rows& self) {
   nb::gil_scoped_release release;
@@ -180,6 +201,7 @@ void bind_step(nb::module_& m) {
       .def("accumulate_columns", &accumulate_columns, nb::arg("bags"), nb::arg("grad"), nb::arg("stride"))
       .def("rows", &rows_of<st::StepRows>)
       .def("grads", &grads_of<st::StepRows>)
+      .def("pushed", &pushed)
       .def(
           "untouch", [](st::StepRows& self, size_t group) { self.set()->untouch(group); }, nb::arg("group"))
       .def(

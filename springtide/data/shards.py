@@ -43,11 +43,15 @@ def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0, end: i
     return permuted(positions, card.samples, key=order_key(card.seed, epoch)) if card.shuffle else positions
 
 
-def rank_part(count: int, *, rank: int, workers: int) -> slice:
-    """The part of a batch of `count` samples that one rank of a bsp group takes; parts differ by one sample at most."""
+def rank_part(count: int, *, rank: int, workers: int, unit: int = 1) -> slice:
+    """The part of a batch of `count` samples that one rank of a bsp group takes; parts differ by one sample at most.
+
+    Parts are cut between `unit`s of samples, of which the last may be smaller.
+    """
     if not 0 <= rank < workers:
         raise errors.BadInput(f"rank {rank} of a group of {workers}: wanted 0 to {workers - 1}")
-    return slice(count * rank // workers, count * (rank + 1) // workers)
+    units = -(-count // unit)
+    return slice(min(count, units * rank // workers * unit), min(count, units * (rank + 1) // workers * unit))
 
 
 def order_key(seed: int, epoch: int) -> int:

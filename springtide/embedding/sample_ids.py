@@ -38,6 +38,14 @@ def of_calls(calls: Iterable[Call], samples: int) -> list[SampleIds] | None:
     return found
 
 
+def in_units(features: Iterable[SampleIds], samples: int, unit: int) -> list[SampleIds]:
+    """The same with every `unit` samples as one, the last of which may be fewer."""
+    if unit == 1:
+        return list(features)
+    bounds = np.append(np.arange(0, samples, unit), samples)
+    return [SampleIds(one.table, one.ids, bounds if one.offsets is None else one.offsets[bounds]) for one in features]
+
+
 def _of_feature(feature: Feature, ids: Ids, bag: Bag, rows: int, samples: int) -> SampleIds | None:
     """`rows`: the first dimension of what the lookup gives; of sequences that lie step by step it is not the batch."""
     values = _at(*ids)

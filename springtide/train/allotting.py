@@ -91,8 +91,13 @@ class Allotting:
         picker: Picker,
         *,
         permitted: bool = True,
+        unit: int = 1,
     ) -> None:
-        """`tables` may be scheduled; `begin` opens a schedule of some of them, once that is `permitted`."""
+        """`tables` may be scheduled; `begin` opens a schedule of some of them, once that is `permitted`.
+
+        Samples are given out in `unit`s.
+        """
+        self._unit = unit
         self.lookups, self.tables = lookups, tuple(tables)
         self._begin, self._picker = begin, picker
         self.place = Place(0, 1, 0)
@@ -162,9 +167,10 @@ class Allotting:
         features = sample_ids.of_calls(calls, len(order.whole))
         if features is None:
             return self._in_runs(handed, whole)
-        mine = [one for one in features if one.table in self._scheduled]
-        made = schedule.schedule(mine, len(order.whole), effort=self._effort)
-        chosen = np.flatnonzero(made.rank_of_sample == self.place.rank)
+        mine = self._in_units([one for one in features if one.table in self._scheduled], len(order.whole))
+        made = schedule.schedule(mine, -(-len(order.whole) // self._unit), effort=self._effort)
+        rank_of_sample = np.repeat(made.rank_of_sample, self._unit)[: len(order.whole)]
+        chosen = np.flatnonzero(rank_of_sample == self.place.rank)
         jagged = any(bag[3] for call in calls for bag in call.bags)
         batch = self._picker.pick(whole, order.whole, chosen, jagged=jagged)
         digest = digest_of(mine, made.rank_of_sample)
@@ -175,7 +181,11 @@ class Allotting:
         if look is not None and whole is not None and self.lookups.settled:
             batch = handed.batch if handed.whole else self._picker.fetch(whole)
             features = sample_ids.of_calls(self.lookups.announced(batch), len(whole))
-            look([one for one in features or () if one.table in self.tables], len(whole))
+            mine = [one for one in features or () if one.table in self.tables]
+            look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
+
+    def _in_units(self, features: Sequence[SampleIds], samples: int) -> list[SampleIds]:
+        return sample_ids.in_units(features, samples, self._unit)
 
     def review(self, handed: Handed) -> Handed:
         """The same, unless the schedule that it is of was ended meanwhile."""
@@ -186,7 +196,8 @@ class Allotting:
         """A batch that was read whole, as it is shared out without a schedule."""
         order = handed.order
         assert order.whole is not None
-        run = shards.rank_part(len(order.whole), rank=self.place.rank, workers=self.place.workers)
+        rank, workers, _ = self.place
+        run = shards.rank_part(len(order.whole), rank=rank, workers=workers, unit=self._unit)
         chosen = np.arange(run.start, run.stop)
         return Handed(orders.allotted(order, chosen), self._picker.pick(whole, order.whole, chosen, jagged=True))
 

@@ -105,12 +105,16 @@ class Reducer:
         self.sums = self._buckets[0].flags[1 : 1 + len(self.words)].tolist()
         if self._buckets[0].flags[0]:
             return True
+        self.deal()
+        return False
+
+    def deal(self) -> None:
+        """The group's gradients, as they are in the buckets now, into every `p.grad`."""
         for members, bucket in zip(self._members, self._buckets, strict=True):
             present = bucket.flags[-len(members) :].tolist() if members else []
             for index, view, ranks in zip(members, bucket.views, present, strict=True):
                 if ranks:
                     self.params[index].grad = view.clone()  # a copy: the bucket is used again
-        return False
 
     def follow(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Once a rank has joined late: learning rates and weight decays are the elder's, as its schedules set them."""

@@ -27,6 +27,7 @@ from springtide.train.splitting import Fed, Splitting
 
 if TYPE_CHECKING:
     from springtide.train.allotting import Allotted
+    from springtide.train.in_order.units import Unit
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,9 @@ class Handed:
     """What a schedule has said about it, where there is one."""
     crossing: tuple[Any, ...] | None = None
     """What data workers have made of it besides: the results of the moved part of forward()."""
+    unit: "Unit | None" = None
+    """Which unit of this rank's part it is, where gradients are summed in the order of the batch; the order is the
+    part's."""
     empty: bool = False
     """None of its samples can be trained: the loop does not get it, servers are told its name only."""
     following: "Callable[[], Handed | None]" = lambda: None
@@ -116,8 +120,8 @@ class Batches:
         """Batches of one pass, where this worker's share is fixed."""
         if self._length is None:
             raise TypeError(
-                "len(batches) is not known: shards go to whichever worker is free (or the data set is iterable); "
-                "drive a progress bar by samples instead"
+                "len(batches) is not known: shards go to whichever worker is free (or the data set is iterable, or a "
+                "batch comes a few samples at a time); drive a progress bar by samples instead"
             )
         return self._length
 

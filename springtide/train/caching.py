@@ -231,6 +231,7 @@ def share_out(
     group: Group,
     meter: Meter,
     welcome: Welcome,
+    unit: int = 1,
 ) -> Sharing | None:
     """How this group shares out its batches, and keeps rows; None: in runs, and none."""
     if rules.idle or (rules.auto and welcome.workers > allocate.MOST_WORKERS):
@@ -258,7 +259,7 @@ def share_out(
             cache.begin(made, place)
         return made
 
-    allotting = Allotting(lookups, tables, begin, Picker(source), permitted=not rules.auto)
+    allotting = Allotting(lookups, tables, begin, Picker(source), permitted=not rules.auto, unit=unit)
     began = time.monotonic()
     sharing = Sharing(
         reducer, allotting, cache, save_due=lambda: group.save_due, needed_s=lambda: needed_s(meter),

@@ -104,6 +104,18 @@ class JobOptimizer(torch.optim.Optimizer):
         return f"JobOptimizer({self.own!r})"
 
 
+def unscale(optimizer: JobOptimizer) -> bool:
+    """Do what torch.amp.GradScaler leaves to the optimizer: returns whether it found an infinity, else unscales."""
+    found = getattr(optimizer, "found_inf", None)
+    if found is not None and bool(found):
+        return True
+    scale = getattr(optimizer, "grad_scale", None)
+    if scale is not None:
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        torch._foreach_div_(grads, float(scale))
+    return False
+
+
 def is_watched(optimizer: torch.optim.Optimizer) -> bool:
     """Whether someone looks at its steps: a hook, or torch's profiler. Torch's marks cost a tenth of a small step."""
     return bool(

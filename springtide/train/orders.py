@@ -34,6 +34,8 @@ class Order:
     """What of a lease it is, the other ranks' parts included."""
     whole: Indices | None = None
     """All samples of the group's batch, where every rank knows them."""
+    places: Indices | None = None
+    """Where in it the samples are, in rising order."""
     regroups: int | None = None
     """No batch: the bsp group of this generation is formed anew here."""
     last: bool = True
@@ -60,13 +62,14 @@ def leased(
     *,
     rank: int = 0,
     group: int = 1,
+    unit: int = 1,
     place: Callable[[], tuple[int, int, int]] | None = None,
     draining: Callable[[], bool] = lambda: False,
 ) -> Iterator[Order]:
     """Batches of shards as the master leases them, until the pass is over for all workers.
 
     In a bsp group of `group` ranks every rank is leased the same shards, and takes its part of each batch. Where the
-    group may change, `place` gives rank, group and generation as they are now.
+    group may change, `place` gives rank, group and generation as they are now. Parts are of whole `unit`s of samples.
 
     A PAUSE comes when nothing can be leased now: what others hold may come back, or our own last batches must be
     reported trained first, since only then is it known that none of them comes back. So a reader that runs ahead never
@@ -79,7 +82,7 @@ def leased(
         while not draining():
             if place is not None:
                 rank, group, generation = place()
-            claimed = hands.claim(card.batch_size, group=group)
+            claimed = hands.claim(card.batch_size, group=group * unit)
             if claimed is not None:
                 grant, claim = claimed
                 if read is None or read[0] is not grant:
@@ -88,7 +91,7 @@ def leased(
                         shards.indices(card, epoch=grant.epoch, index=grant.nth, first=grant.first, end=grant.end),
                     )
                 leases.keep_up(card, claim.end - claim.begin)
-                yield order_of(grant, claim, read[1], rank, group)
+                yield order_of(grant, claim, read[1], rank, group, unit)
                 continue
             answer = leases.more(card)
             if isinstance(answer, messages.End) and (card.in_step or not hands.busy):
@@ -101,10 +104,10 @@ def leased(
         leases.close()
 
 
-def order_of(grant: Grant, claim: Claim, indices: Indices, rank: int, group: int) -> Order:
+def order_of(grant: Grant, claim: Claim, indices: Indices, rank: int, group: int, unit: int = 1) -> Order:
     """This rank's part of a batch; `indices` are those of the whole lease."""
     whole = claim.end - claim.begin
-    part = shards.rank_part(whole, rank=rank, workers=group)
+    part = shards.rank_part(whole, rank=rank, workers=group, unit=unit)
     count, first = part.stop - part.start, claim.begin + part.start
     return Order(
         indices=indices[first - grant.first : first - grant.first + count],
@@ -112,6 +115,7 @@ def order_of(grant: Grant, claim: Claim, indices: Indices, rank: int, group: int
         share=count / whole,
         claim=claim,
         whole=indices[claim.begin - grant.first : claim.end - grant.first],
+        places=np.arange(part.start, part.stop),
     )
 
 
@@ -123,7 +127,7 @@ def allotted(order: Order, chosen: Indices) -> Order:
     assert order.whole is not None
     ranges = tuple(dataclasses.replace(one, count=len(chosen)) for one in order.ranges)
     return dataclasses.replace(
-        order, indices=order.whole[chosen], ranges=ranges, share=len(chosen) / len(order.whole)
+        order, indices=order.whole[chosen], ranges=ranges, share=len(chosen) / len(order.whole), places=chosen
     )  # fmt: skip
 
 

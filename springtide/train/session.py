@@ -15,9 +15,11 @@ from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
 from springtide.domain import caching, script_settings
+from springtide.domain.reduction import unit_of
 from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
 from springtide.train import batches, feeding, leases, link, orders, parts, registry, reports, streams, wiring
+from springtide.train.in_order import refusing
 from springtide.train.meter import Meter
 from springtide.train.online import opening as online
 from springtide.train.reading_ahead import ReadingAhead
@@ -102,6 +104,7 @@ class Job:
         cache: str | int | float | None = None,
         cache_staleness: int | None = None,
         allocation: str | None = None,
+        reduction: str | None = None,
     ) -> tuple[nn.Module, Optimizers, batches.Batches]:
         """Serve the model's tables and give back what the loop needs: the model, the optimizer(s), the batches.
 
@@ -124,6 +127,8 @@ class Job:
             "10%"), "auto" (bsp: found out by measuring; async: off) or "off"; None takes the job's setting.
         cache_staleness: async only. Trainings by others that a kept row may lack; None takes the job's setting, 10.
         allocation: bsp only. Who trains which sample: "anneal", "laia" (where rows are), "random", "contiguous" (runs).
+        reduction: bsp only. "rank-order", or "batch-order": the loop gets one sample at a time ("batch-order:8": eight)
+            and all gradients are summed in their order, so that the model is the same to the bit whoever trains what.
         """
         mode = self._mode(sync, accumulate)
         opened = sources.open_source(
@@ -133,10 +138,9 @@ class Job:
         given: Any = optimizer
         one = isinstance(given, torch.optim.Optimizer)
         own: list[Any] = [given] if one else list(given)
-        shared = self._shared(opened, mode, cache, cache_staleness, allocation)
-        wired = wiring.wire(
-            model, own, mode, self._link, self._settings, self.meter, self._reports.step, max_staleness, shared
-        )
+        shared = self._shared(opened, mode, cache, cache_staleness, allocation, reduction)
+        told = self._reports.step
+        wired = wiring.wire(model, own, mode, self._link, self._settings, self.meter, told, max_staleness, shared)
         self._keep(wired)
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
         loop = self._batches(opened, card, mode, wired, accumulate)
@@ -181,13 +185,14 @@ class Job:
         cache: str | int | float | None,
         staleness: int | None,
         allocation: str | None,
+        reduction: str | None,
     ) -> wiring.Shared:
         if mode == "async" and allocation is not None:
             raise errors.BadInput('allocation= needs sync="bsp": else every worker has its own batches')
         if mode == "bsp" and staleness is not None:
             raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
         rules = caching.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.cache)
-        return wiring.Shared(opened, rules)
+        return wiring.Shared(opened, rules, unit_of(reduction))
 
     def _keep(self, wired: wiring.Wired) -> None:
         self._wired = wired
@@ -257,10 +262,14 @@ class Job:
             )  # fmt: skip
         in_step = mode == "bsp"
         group = self.workers if in_step else 1
+        cutting = wired.cutting
+        unit = 1 if cutting is None else cutting.unit
+        if cutting is not None:
+            refusing.refuse_batch(min(card.batch_size, card.samples_used), unit, group)
         together = wired.step.group
         place = None if together is None else lambda: together.place
         if opened.samples is not None:
-            card = orders.fit_to_group(card, group)
+            card = orders.fit_to_group(card, group * unit)
             whole = wired.step.sharing is not None  # a schedule goes by where ids are in a batch
             split = "off" if whole else self._welcome.feeding.split
             self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, mode=split)
@@ -281,7 +290,7 @@ class Job:
             direct = in_step or self.alone
             source = leases.Direct(ask) if direct else leases.Ahead(ask, hands)
             draining = lambda: self._link.draining  # noqa: E731
-            wanted = orders.leased(source, hands, this_pass, place=place, draining=draining)
+            wanted = orders.leased(source, hands, this_pass, unit=unit, place=place, draining=draining)
             sharing = wired.step.sharing
             if together is None or sharing is None:
                 back = None if direct else hands
@@ -294,11 +303,11 @@ class Job:
             whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes)
             return iter(ReadingAhead(whole, allotting.make_ready, allotting.review, sharing.read))
 
-        fixed = opened.samples is not None and (in_step or self.workers == 1)
+        fixed = opened.samples is not None and (in_step or self.workers == 1) and cutting is None
         size = card.batch_size // accumulate
         length = card.epochs * len(orders.batch_bounds(card.samples_used, size, group)) if fixed else None
         return batches.Batches(
-            feed, wired.step, self.meter,
+            feed if cutting is None else lambda passes: cutting.cut(feed(passes)), wired.step, self.meter,
             ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._registry.rest,
         )  # fmt: skip
 

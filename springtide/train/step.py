@@ -9,10 +9,9 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import nn
 
 from springtide import _native, errors
 from springtide.embedding.client import TableClient
@@ -23,33 +22,15 @@ from springtide.train.batches import Handed
 from springtide.train.finite import check_finite
 from springtide.train.group import Group, Spot
 from springtide.train.hands import Claim
+from springtide.train.in_order.kept import Kept
 from springtide.train.meter import Meter
-from springtide.train.optimizer import JobOptimizer
+from springtide.train.optimizer import JobOptimizer, unscale
+from springtide.train.placed import Dense
 from springtide.train.rates import Hyper, Rates
 from springtide.train.sharing import Sharing
 from springtide.train.trained import Trained, Waiting
 
 log = logging.getLogger(__name__)
-
-
-class Dense(Protocol):
-    """Where dense parameters are updated."""
-
-    def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
-        """Before anything is applied: the group's gradient, and whether the step is skipped."""
-        ...
-
-    def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
-        """What of it goes out with the push."""
-        ...
-
-    def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
-        """After the push is sent."""
-        ...
-
-    def settle(self) -> None:
-        """The latest values into the model, waiting for them."""
-        ...
 
 
 class Step:
@@ -66,6 +47,7 @@ class Step:
         *,
         group: Group | None,
         sharing: Sharing | None = None,
+        kept: Kept | None = None,
         ahead: bool,
         bound: int | None = None,
         named: bool = True,
@@ -86,6 +68,8 @@ class Step:
         self.group, self._bsp = group, group is not None
         self.sharing = sharing
         """bsp: how batches are shared out and rows kept, where that is not as plain as can be."""
+        self._kept = kept
+        """bsp: what units have made, where gradients are summed in the order of the batch."""
         self._ahead = ahead
         self._bound = bound
         """How many pushes the values behind a push may lack; None: any."""
@@ -119,10 +103,13 @@ class Step:
 
     def hand_out(self, now: Handed, following: Handed | None) -> None:
         """The loop is about to get `now`: its rows are asked for unless they were, then those of the batch after it."""
-        self._trained.add(now)
         self._due = now.order.last
-        if self.sharing is not None:
-            self.sharing.hand_out(now, self.count + 1)
+        if now.unit is None or now.unit.first:
+            self._trained.add(now)
+            if self.sharing is not None:
+                self.sharing.hand_out(now, self.count + 1)
+        if self._kept is not None and now.unit is not None:
+            self._kept.begin(now.unit)
         began = self._meter.clock()
         self._enter()
         if self._expected is not None and self._expected[0] is now.batch:
@@ -146,6 +133,9 @@ class Step:
         elif self._waiting is not None and self._due and self.named and self._trained.ranges:
             self._waiting.refuse()
             self._send()  # a batch that the loop has passed over: named by itself, for sums of names may be torn
+        if self._kept is not None and not self.idle:
+            self._kept.check_kept()
+            return
         if self.sharing is not None and not self.idle and self.sharing.bound:
             self.flush()
             self.sharing.accumulated()
@@ -178,8 +168,10 @@ class Step:
 
         Where the loop was left early, the batch it had in hand is not named: nobody has trained it.
         """
-        if early and not self._stepped:
-            self._trained = Trained()
+        if early and (not self._stepped or self._kept is not None):
+            self._trained, self._stepped = Trained(), []
+            if self._kept is not None:
+                self._kept.drop()
         self._finish_batches()
         if self.sharing is not None and self.group is not None:
             self.flush()
@@ -232,7 +224,14 @@ class Step:
         with contextlib.ExitStack() as gradients:
             for optimizer in stepped:
                 gradients.enter_context(optimizer.gradients())
-            self._send_for(stepped)
+            if self._kept is None or self._keep_unit(self._kept, stepped):
+                self._send_for(stepped)
+
+    def _keep_unit(self, kept: Kept, stepped: list[JobOptimizer]) -> bool:
+        """The gradients of a unit stay here until the last one's are there; whether they are."""
+        last = kept.keep(stepped, self._table_parts(stepped, kept.share))
+        self._lookups.clear()
+        return last
 
     def _send_for(self, stepped: list[JobOptimizer]) -> None:
         skip, self._skip = self._skip, False
@@ -294,7 +293,8 @@ class Step:
         """All-reduce, push, and once the step is complete on all servers apply it; if a member is lost before that,
         the same again with the group that forms then.
         """
-        number, again, rows = self.count + 1, False, None
+        number, again = self.count + 1, False
+        rows: list[Any] | None = None
         hyper: list[Hyper] = []
         if self.sharing is not None:
             self.sharing.speak(empty=empty)
@@ -304,8 +304,10 @@ class Step:
                 if self.sharing is not None:
                     self.sharing.listen(number)
                 if rows is None and not skip:  # once: shares and counts are worked into them
-                    rows, hyper = self._table_parts(stepped, trained.share), self._rates.now(stepped)
-                    self._counted = {id(one.own) for one in stepped}
+                    rows = self._table_parts(stepped, trained.share) if self._kept is None else []
+                    hyper, self._counted = self._rates.now(stepped), {id(one.own) for one in stepped}
+                if self._kept is not None and not skip:
+                    rows = self._kept.parts()  # with the group of now
                 if self.sharing is not None:
                     self.sharing.pushing(number, [] if skip else rows or [])
                 self._finish = functools.partial(self._count_step, number, stepped, trained, skip)
@@ -326,6 +328,8 @@ class Step:
                     ) from None
                 if group.form(self) < 0:  # the job stops, and the step stays undone on all ranks
                     self._finish, self._trained = None, Trained()
+                    if self._kept is not None:
+                        self._kept.drop()
                     return
                 if self.sharing is not None:
                     self.sharing.restart(group.place)
@@ -336,6 +340,8 @@ class Step:
     def _count_step(self, number: int, stepped: list[JobOptimizer], trained: Trained, skip: bool) -> None:
         self.count = self._lookups.after_step = number
         self._trained, self._pending, self._counted = Trained(), None, set()
+        if self._kept is not None:
+            self._kept.drop()
         if trained.claims:
             self._spot = Spot(trained.claims[-1].shard, trained.claims[-1].end)
         self._link.hands.acknowledge(trained.claims)
@@ -424,15 +430,3 @@ class Step:
             log.info("a batch that is with another by now was not applied: %s", error)
             return True
         return False
-
-
-def unscale(optimizer: JobOptimizer) -> bool:
-    """Do what torch.amp.GradScaler leaves to the optimizer: returns whether it found an infinity, else unscales."""
-    found = getattr(optimizer, "found_inf", None)
-    if found is not None and bool(found):
-        return True
-    scale = getattr(optimizer, "grad_scale", None)
-    if scale is not None:
-        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        torch._foreach_div_(grads, float(scale))
-    return False

@@ -14,7 +14,7 @@ from torch import nn
 
 from springtide import _native, config, errors
 from springtide.data.source import Source
-from springtide.domain import script_settings
+from springtide.domain import reduction, script_settings
 from springtide.domain.caching import CacheRules
 from springtide.embedding import convert, uncompiled, wishes
 from springtide.embedding.client import Behind, TableClient
@@ -25,12 +25,18 @@ from springtide.train.allreduce import Reducer
 from springtide.train.copies import Copies
 from springtide.train.dense import DenseGroup
 from springtide.train.group import Group, Model
+from springtide.train.in_order import refusing
+from springtide.train.in_order.dense import OrderedReducer
+from springtide.train.in_order.kept import Kept
+from springtide.train.in_order.units import Cutting
 from springtide.train.local_dense import LocalDense
 from springtide.train.meter import Meter
 from springtide.train.optimizer import JobOptimizer
+from springtide.train.picking import Picker
+from springtide.train.placed import Dense
 from springtide.train.rates import Rates
 from springtide.train.sharing import Sharing
-from springtide.train.step import Dense, Step
+from springtide.train.step import Step
 from springtide.train.trained import Waiting
 
 Mode = Literal["alone", "async", "bsp"]
@@ -47,6 +53,8 @@ class Wired:
     """Whether the next batch's rows are asked for before this one is trained."""
     copies: Copies | None = None
     """async: rows that this worker keeps."""
+    cutting: Cutting | None = None
+    """bsp: hands out batches in units, where gradients are summed in the order of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,14 @@ class Shared:
 
     source: Source
     rules: CacheRules
+    unit: int = reduction.BY_RANK
+    """Samples at a time, where gradients are summed in the order of the batch."""
+
+    def refuse(self, mode: Mode, model: nn.Module) -> None:
+        """BadInput for what cannot be summed in the order of the batch, if it is to be."""
+        if self.unit:
+            refusing.refuse_mode(mode, indexed=self.source.samples is not None)
+            refusing.refuse_model(model)
 
     def in_group(self, mode: Mode) -> bool:
         """Whether batches may be shared out."""
@@ -74,8 +90,9 @@ def wire(
 ) -> Wired:
     """Serve the model's tables, everything else staying what it is."""
     refuse(model, own, max_staleness)
-    kept = copies.for_async(shared.rules, max_staleness=max_staleness) if mode == "async" else None
-    client = connect.to_tables(to_master, settings, behind=cache_of(shared, mode, kept))
+    shared.refuse(mode, model)
+    copied = copies.for_async(shared.rules, max_staleness=max_staleness) if mode == "async" else None
+    client = connect.to_tables(to_master, settings, behind=cache_of(shared, mode, copied))
     to_master.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
     to_master.follow_slots(client.reroute)
     meter.spent = connect.spending(client)
@@ -84,19 +101,19 @@ def wire(
     rates = Rates(own, served)
     groups = dense_groups(model, own, [table.weight for table in served])
     client.declare([table.spec for table in served])
-    if kept is not None:
-        kept.keep(served)
+    if copied is not None:
+        copied.keep(served)
     assign = functools.partial(assign_tables, client, served)
     group: Group | None = None
     sharing: Sharing | None = None
+    reducer: Reducer | None = None
     lookups = client.lookups or Lookups(client)
     if mode == "async":
         placed: Dense = serve_dense(client, model, groups, rates, to_master, max_staleness)
         once(to_master, "springtide: first weights of tables", assign)
     else:
         named = [member for each in groups for member in each.members]
-        said = words.length([table.spec.id for table in served])  # with a cache or without: sums are the same then
-        reducer = Reducer([param for _, param in named], None, words=said) if mode == "bsp" else None
+        reducer = reducer_of(named, served, ordered=bool(shared.unit)) if mode == "bsp" else None
         placed = LocalDense(named, reducer, own)
         if reducer is None:
             assign()
@@ -105,22 +122,30 @@ def wire(
             held = Model(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
             group = Group(to_master, client, held, reducer)
             if shared.in_group(mode):
-                rules, welcome = caching.for_model(shared.rules, model), to_master.join()
-                sharing = caching.share_out(rules, shared.source, lookups, served, reducer, group, meter, welcome)
+                rules, (welcome, unit) = caching.for_model(shared.rules, model), (to_master.join(), max(1, shared.unit))
+                sharing = caching.share_out(rules, shared.source, lookups, served, reducer, group, meter, welcome, unit)
     outlining.tell(to_master, outlining.outline(model, served, placed))
+    kept = Kept(client, reducer) if isinstance(reducer, OrderedReducer) else None
     bound = max_staleness if mode == "async" else None
     ahead = mode == "async" and bound is None
     watched = [param for each in groups for _, param in each.members]
     step = Step(
         lookups, served, placed, rates, to_master, meter,
-        group=group, sharing=sharing, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
+        group=group, sharing=sharing, kept=kept, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
         waiting=Waiting(lookups, watched, tables=bool(served)) if mode == "async" else None,
     )  # fmt: skip
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
     if group is not None:
         group.form(step)
     model.register_forward_hook(_forward_mark(meter))
-    return Wired(model, step.optimizers, step, ahead, kept)
+    cutting = None if kept is None else Cutting(lookups, Picker(shared.source), shared.unit)
+    return Wired(model, step.optimizers, step, ahead, copied, cutting)
+
+
+def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[ServedTable], *, ordered: bool) -> Reducer:
+    """What sums the dense gradients of a bsp group: `ordered`, unit by unit in the order of the batch."""
+    said = words.length([table.spec.id for table in served])  # with a cache or without: sums are the same then
+    return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=said)
 
 
 def cache_of(shared: Shared, mode: Mode, kept: Copies | None) -> Behind | None:

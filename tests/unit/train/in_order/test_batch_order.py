@@ -1,0 +1,201 @@
+"""With gradients summed in the order of the batch the model is the same to the bit, however samples are shared out."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset
+
+import springtide as st
+from springtide import errors
+from springtide.domain import reduction
+from tests.unit.train import clicks, ranks
+from tests.unit.train.test_caching import OPTIMIZERS, skewed
+
+BATCH = 24
+
+
+def train(workers, *, steps=6, kind="adam", servers=1, how="batch-order:4", **options):
+    """Losses by sample of the whole group, and the final model; every rank's model is the same."""
+    made = [skewed(steps * BATCH) for _ in range(workers)]
+
+    def work(job):
+        model, dataset = made[job.rank]
+        model, optimizer, batches = job.prepare(
+            model, OPTIMIZERS[kind](model.parameters()), dataset, batch_size=BATCH, reduction=how, **options
+        )
+        losses = {}
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = clicks.loss_of(model, x, y)
+            loss.backward()
+            optimizer.step()
+            losses.setdefault((batches.epoch, x.numpy().tobytes()), []).append(loss.item())
+        state, use = model.state_dict(), job._wired.step.sharing
+        job.finish()
+        return losses, state, None if use is None else use.use()
+
+    with ranks.Group(workers=workers, servers=servers) as group:
+        found = group.run(work)
+    losses = {}
+    for one, state, _ in found:
+        for name, values in one.items():
+            losses.setdefault(name, []).extend(values)
+        assert all(torch.equal(value, found[0][1][name]) for name, value in state.items())
+    return {name: sorted(values) for name, values in losses.items()}, found[0][1], found[0][2]
+
+
+def assert_same(found, expected):
+    assert found[0] == expected[0], "losses"
+    for name, value in expected[1].items():
+        assert torch.equal(found[1][name], value), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "options", "other"),
+    [
+        ("sgd", 4, dict(cache=48, allocation="random+rows"), 1),
+        ("adagrad", 3, dict(cache="20%", allocation="laia", servers=2), 1),
+        ("adam", 3, dict(cache="50%", allocation="anneal+gradients"), 2),
+    ],
+)
+def test_under_another_allocation_with_another_number_of_workers_the_model_is_the_same_to_the_bit(
+    kind, workers, options, other
+):
+    found = train(workers, kind=kind, **options)
+    assert_same(found, train(other, kind=kind, cache="off"))
+    assert found[2].looked_up > 0, "a schedule was at work"
+
+
+def test_one_sample_at_a_time_is_the_same_to_the_bit_too():
+    assert_same(train(3, how="batch-order", cache="20%"), train(2, how="batch-order", cache="off"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("unit", [1, 4])
+def test_two_hundred_steps_are_the_same_to_the_bit(kind, unit):
+    how = f"batch-order:{unit}"
+    expected = train(1, steps=200, kind=kind, how=how, cache="off")
+    for workers in (2, 3, 4):
+        for cache, allocation in (
+            ("off", "contiguous"),
+            ("off", "random"),
+            ("5%", "laia"),
+            ("100%", "anneal+gradients"),
+        ):
+            found = train(workers, steps=200, kind=kind, how=how, servers=3, cache=cache, allocation=allocation)
+            assert_same(found, expected)
+
+
+def test_in_rank_order_another_number_of_workers_gives_other_bits():
+    one, two = train(1, how="rank-order"), train(2, how="rank-order")
+    assert any(not torch.equal(value, two[1][name]) for name, value in one[1].items())
+    for name, value in one[1].items():
+        assert torch.allclose(value, two[1][name], atol=1e-4), name
+
+
+# ---- what is not supported ----
+
+
+@pytest.mark.parametrize(
+    ("given", "unit"), [(None, 0), ("rank-order", 0), ("batch-order", 1), ("batch-order:1", 1), ("batch-order:32", 32)]
+)
+def test_an_order_is_a_word_and_perhaps_a_number_of_samples(given, unit):
+    assert reduction.unit_of(given) == unit
+
+
+@pytest.mark.parametrize("given", ["batch", "batch-order:", "batch-order:0", "batch-order:-1", "batch-order:x", ""])
+def test_other_orders_are_refused(given):
+    with pytest.raises(errors.BadInput, match="batch-order:8"):
+        reduction.unit_of(given)
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield from ()
+
+
+def prepare(group, model, dataset, **options):
+    def work(job):
+        job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, **options)
+
+    group.run(work)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "said"),
+    [
+        (nn.BatchNorm1d(3), {}, "layer '1' .BatchNorm1d. looks across samples"),
+        (nn.Dropout(0.1), {}, "layer '1' .Dropout. draws at random"),
+        (nn.LSTM(3, 3, num_layers=2, dropout=0.5), {}, "layer '1' .LSTM. draws at random"),
+        (nn.Identity(), dict(sync="async"), 'needs sync="bsp"'),
+        (nn.Identity(), dict(dataset=Endless()), "needs a data set whose samples have numbers"),
+        (nn.Identity(), dict(batch_size=12, reduction="batch-order:16"), "each of 1 workers needs 16"),
+    ],
+)
+def test_what_cannot_be_summed_in_order_is_refused_by_name(layer, options, said):
+    plain, dataset = clicks.make()
+    model = nn.Sequential(plain, layer)
+    with ranks.Group(workers=1) as group, pytest.raises(errors.BadInput, match=said):
+        prepare(group, model, options.pop("dataset", dataset), **{"reduction": "batch-order", **options})
+
+
+def loop(work):
+    """One rank whose loop is `work(model, optimizer, batches)`."""
+    model, dataset = skewed(4 * BATCH)
+
+    def one(job):
+        _, optimizer, batches = job.prepare(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=BATCH, reduction="batch-order:4"
+        )
+        work(model, optimizer, batches)
+        job.finish()
+
+    with ranks.Group(workers=1) as group:
+        group.run(one)
+
+
+def test_a_unit_that_is_not_stepped_on_is_refused():
+    def work(model, optimizer, batches):
+        for x, y in batches:
+            clicks.loss_of(model, x, y).backward()
+
+    with pytest.raises(errors.BadInput, match=r"without optimizer\.step"):
+        loop(work)
+
+
+def test_a_learning_rate_that_changes_within_a_batch_is_refused():
+    def work(model, optimizer, batches):
+        for x, y in batches:
+            optimizer.zero_grad()
+            clicks.loss_of(model, x, y).backward()
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] *= 0.9
+
+    with pytest.raises(errors.BadInput, match="the learning rate changed in the middle of a batch"):
+        loop(work)
+
+
+def test_a_loop_that_is_left_in_the_middle_of_a_batch_has_taken_its_whole_batches_only():
+    steps = []
+
+    def work(model, optimizer, batches):
+        for number, (x, y) in enumerate(batches):
+            optimizer.zero_grad()
+            clicks.loss_of(model, x, y).backward()
+            optimizer.step()
+            if number == 8:
+                break
+        steps.append(batches._follower.count)
+
+    loop(work)
+    assert steps == [1]
+
+
+def test_alone_the_option_changes_nothing():
+    model, dataset = clicks.make()
+    job = st.join()
+    _, _, batches = job.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=50, reduction="batch-order"
+    )
+    assert len(batches) == 4
