@@ -1,4 +1,4 @@
-"""What a step asks of the place where dense parameters are updated: servers (dense.py) or this process (local_dense.py).
+"""What a step asks of the place where dense parameters are updated: servers (dense.py), this process (local_dense.py).
 
 In: step.py, step by step. Next: one of those two.
 """

@@ -118,17 +118,15 @@ class Job:
         epochs: epochs one loop over the batches covers. Iterating again trains further epochs.
         shuffle: a new order every epoch; None means yes, or what the DataLoader does.
         sync: "async", every worker at its own pace, or "bsp", all in step; None takes the job's setting.
-        scaling: "worker_batch", each worker's step has batch_size samples (async's default: more workers, more batches
-            under way; in bsp, weak scaling); "global_batch", the workers' steps together have batch_size samples
-            (bsp's default). The learning rate is never changed for you.
+        scaling: "worker_batch", each worker's step has batch_size samples (async's default; in bsp, weak scaling);
+            "global_batch", all workers' together (bsp's default). The learning rate is never changed for you.
         max_staleness: async only. Pushes that a server may apply between reading a step's values and applying it. 0:
             one worker at a time; below workers - 1 some wait. None: any number, rows are read a batch ahead.
         cache: What each worker keeps of the rows it trains: bytes (an int, "64M"), a share of all rows (a float,
             "10%"), "auto" (bsp: found out by measuring; async: off) or "off"; None takes the job's setting.
         cache_staleness: async only. Trainings by others that a kept row may lack; None takes the job's setting, 10.
         allocation: bsp only. Who trains which sample: "anneal", "laia" (where rows are), "random", "contiguous" (runs).
-        reduction: bsp only. "rank-order", or "batch-order": the loop gets one sample at a time ("batch-order:8": eight)
-            and all gradients are summed in their order, so that the model is the same to the bit whoever trains what.
+        reduction: bsp only. "batch-order": a sample at a time, summed in order: docs/caching.md. Else in rank order.
         """
         mode = self._mode(sync, accumulate)
         opened = sources.open_source(
@@ -139,8 +137,8 @@ class Job:
         one = isinstance(given, torch.optim.Optimizer)
         own: list[Any] = [given] if one else list(given)
         shared = self._shared(opened, mode, cache, cache_staleness, allocation, reduction)
-        told = self._reports.step
-        wired = wiring.wire(model, own, mode, self._link, self._settings, self.meter, told, max_staleness, shared)
+        told, to_master = self._reports.step, self._link
+        wired = wiring.wire(model, own, mode, to_master, self._settings, self.meter, told, max_staleness, shared)
         self._keep(wired)
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
         loop = self._batches(opened, card, mode, wired, accumulate)

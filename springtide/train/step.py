@@ -61,10 +61,8 @@ class Step:
         self._lookups = lookups
         self._tables = [(f"table {table.name!r}", table.weight) for table in tables]
         self._weights = [table.weight for table in tables]
-        self._dense = dense
-        self._rates = rates
-        self._link = link
-        self._meter = meter
+        self._dense, self._rates = dense, rates
+        self._link, self._meter = link, meter
         self.group, self._bsp = group, group is not None
         self.sharing = sharing
         """bsp: how batches are shared out and rows kept, where that is not as plain as can be."""

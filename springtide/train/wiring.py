@@ -35,7 +35,6 @@ from springtide.train.optimizer import JobOptimizer
 from springtide.train.picking import Picker
 from springtide.train.placed import Dense
 from springtide.train.rates import Rates
-from springtide.train.sharing import Sharing
 from springtide.train.step import Step
 from springtide.train.trained import Waiting
 
@@ -101,13 +100,11 @@ def wire(
     rates = Rates(own, served)
     groups = dense_groups(model, own, [table.weight for table in served])
     client.declare([table.spec for table in served])
+    assign = functools.partial(assign_tables, client, served)
+    group, sharing, reducer = None, None, None
+    lookups = client.lookups or Lookups(client)
     if copied is not None:
         copied.keep(served)
-    assign = functools.partial(assign_tables, client, served)
-    group: Group | None = None
-    sharing: Sharing | None = None
-    reducer: Reducer | None = None
-    lookups = client.lookups or Lookups(client)
     if mode == "async":
         placed: Dense = serve_dense(client, model, groups, rates, to_master, max_staleness)
         once(to_master, "springtide: first weights of tables", assign)
@@ -128,11 +125,10 @@ def wire(
     kept = Kept(client, reducer) if isinstance(reducer, OrderedReducer) else None
     bound = max_staleness if mode == "async" else None
     ahead = mode == "async" and bound is None
-    watched = [param for each in groups for _, param in each.members]
     step = Step(
         lookups, served, placed, rates, to_master, meter,
         group=group, sharing=sharing, kept=kept, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
-        waiting=Waiting(lookups, watched, tables=bool(served)) if mode == "async" else None,
+        waiting=waiting_for(lookups, groups, served) if mode == "async" else None,
     )  # fmt: skip
     step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
     if group is not None:
@@ -140,6 +136,11 @@ def wire(
     model.register_forward_hook(_forward_mark(meter))
     cutting = None if kept is None else Cutting(lookups, Picker(shared.source), shared.unit)
     return Wired(model, step.optimizers, step, ahead, copied, cutting)
+
+
+def waiting_for(lookups: Lookups, groups: Sequence[DenseGroup], served: Sequence[ServedTable]) -> Waiting:
+    """What looks for gradients that no step has taken."""
+    return Waiting(lookups, [param for each in groups for _, param in each.members], tables=bool(served))
 
 
 def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[ServedTable], *, ordered: bool) -> Reducer:
