@@ -22,7 +22,7 @@ DRAIN_S = 10.0
 """How long requests that have arrived may take to be answered when a server stops."""
 
 LOOKUP_THREADS = 4
-"""Threads that share one large request, where there are as many cores; a busy core is not waited for."""
+"""Threads that share one large request, where this process may use as many cores; a busy core is not waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,14 @@ class HandedOver:
             f"{self.bytes / 1e6:.1f} MB in {self.seconds:.3f} s "
             f"({rate:.0f} MB/s), none without an owner for longer than {self.longest_freeze_s * 1e3:.2f} ms"
         )
+
+
+def lookup_threads() -> int:
+    """Threads for one large request: no more than this process may use cores, whatever the machine has besides.
+
+    Bound to two cores of sixteen, further threads would only take turns with the one that sends the rows.
+    """
+    return min(LOOKUP_THREADS, len(os.sched_getaffinity(0)))
 
 
 class ServerRole:
@@ -74,7 +82,7 @@ class ServerRole:
         self.address = ""
         self.in_doubt: dict[int, int] = {}
         """Slots closed here for a server whose answer never came, and which server that is."""
-        threads = threads or min(LOOKUP_THREADS, os.cpu_count() or 1)
+        threads = threads or lookup_threads()
         self.store = _native.Store(slots=slots, seed=seed, threads=threads)
         options = _native.ServerOptions()
         settings = dict(host=host, port=port, secret=secret, index=index, workers=workers, threads=threads)

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from springtide import _native, errors
 from springtide.domain.tables import TableSpec
-from springtide.embedding import placement
+from springtide.embedding import placement, serve
 from springtide.embedding.client import TableClient
 from springtide.embedding.serve import ServerRole
 
 SECRET = b"secret"
 SLOTS = 64
+store = _native.Store
 
 
 def role(**options):
@@ -52,6 +53,16 @@ def test_a_server_without_a_secret_is_refused():
 def test_an_unknown_limit_is_refused():
     with pytest.raises(errors.UnknownName, match=r"'stal_s'\. Did you mean 'stall_s'"):
         role(stal_s=3)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (16, serve.LOOKUP_THREADS)])
+def test_a_request_is_shared_by_no_more_threads_than_the_cores_that_the_server_may_use(monkeypatch, cores, threads):
+    monkeypatch.setattr(serve.os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(serve.os, "cpu_count", lambda: 64)
+    made = []
+    monkeypatch.setattr(serve._native, "Store", lambda **options: made.append(options) or store(**options))
+    role()
+    assert [options["threads"] for options in made] == [threads]
 
 
 def test_a_server_counts_what_it_serves():
