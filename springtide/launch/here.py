@@ -16,10 +16,12 @@ from springtide.launch import machine, resolving
 from springtide.launch.exporting import Exporter
 from springtide.platforms.agent import Agent, RunPlan
 from springtide.platforms.local import LocalPlatform
+from springtide.platforms.warm import WarmStarts
 from springtide.rpc import messages
 from springtide.telemetry import logs
 
 EXPORT_EVERY = "5m"
+WARM_AFTER_S = 15.0  # a job that lives so long will want to start workers again; what it takes is two seconds of a core
 SIGNALS = ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"))
 Say = Callable[[str], None]
 
@@ -50,7 +52,8 @@ async def attend(
 ) -> messages.JobStatus:
     """Run it to its end; `seen` gets every status. A first signal drains, a second kills; without `hang_up` the end of
     the terminal is none."""
-    agent = Agent(begun.plan, begun.files, LocalPlatform(begun.files, say), say)
+    warm = WarmStarts(after_s=WARM_AFTER_S)
+    agent = Agent(begun.plan, begun.files, LocalPlatform(begun.files, say, warm=warm), say)
     loop = asyncio.get_running_loop()
     interrupts = 0
 
@@ -72,6 +75,7 @@ async def attend(
     try:
         return await agent.run(seen)
     finally:
+        warm.close()
         if exporter is not None:
             await exporter.end()
 

@@ -12,13 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import BinaryIO
 
 from springtide import config
-from springtide.domain.cluster import Life, RoleExit
+from springtide.domain.cluster import Life, RoleExit, RoleKind
 from springtide.domain.resources import Limits, Usage
 from springtide.platforms import cgroups, watchdog
 from springtide.platforms.base import Launch
+from springtide.platforms.warm import Fork, WarmStarts
 from springtide.telemetry import events, logs, usage
 from springtide.telemetry.group_files import Group
 
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 NICEST = 19
 """Of a process of low priority: beside any other on its processor it has hardly a seventieth of the time."""
+WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER)  # the others import little
 DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on its way out: some milliseconds
 
 
@@ -33,7 +36,7 @@ DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on 
 class Running:
     """A started process."""
 
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | Fork"
     pidfd: int
     limits: Limits
     group: Group | None
@@ -43,8 +46,12 @@ class Running:
 class LocalPlatform:
     """Starts roles here. Use within a running event loop, and close it. `say` gets what the user should know."""
 
-    def __init__(self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None, *, warm: WarmStarts | None = None
+    ) -> None:
+        """`warm`: what to fork workers from where it suits; whoever made it closes it."""
         self._files = files
+        self._warm = warm
         self._running: dict[Life, Running] = {}
         self._groups = cgroups.Groups(say)
         self._watchdog = subprocess.Popen(
@@ -62,21 +69,12 @@ class LocalPlatform:
         group = self._make_group(launch)
         try:
             with open(path, "ab") as log:
-                process = subprocess.Popen(
-                    [*within(group), sys.executable, "-m", launch.module, *launch.arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=config.child_environment(launch.settings, launch.environment, launch.given),
-                    process_group=self._watchdog.pid,
-                )
+                process = self._fork(launch, group, log) or self._spawn(launch, group, log)
         except OSError as error:
             raise events.as_disk_error(error, path) from error
         if group is not None:
             self._groups.admit(group, process.pid, launch.limits)
-        if launch.limits.low:
-            os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)  # it has one thread yet, and all others follow it
-        pidfd = os.pidfd_open(process.pid)
+        pidfd = os.dup(process.pidfd) if isinstance(process, Fork) else os.pidfd_open(process.pid)
         self._running[launch.life] = Running(process, pidfd, launch.limits, group, on_exit)
         asyncio.get_running_loop().add_reader(pidfd, self._ended, launch.life)
         return process.pid
@@ -131,6 +129,37 @@ class LocalPlatform:
         """As `close`: the watchdog would see to it anyway."""
         self.close()
 
+    def _spawn(self, launch: Launch, group: Group | None, log: BinaryIO) -> "subprocess.Popen[bytes]":
+        """A new interpreter."""
+        process = subprocess.Popen(
+            [*within(group), sys.executable, "-m", launch.module, *launch.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment_of(launch),
+            process_group=self._watchdog.pid,
+        )
+        if launch.limits.low:
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)  # it has one thread yet, and all others follow it
+        return process
+
+    def _fork(self, launch: Launch, group: Group | None, log: BinaryIO) -> Fork | None:
+        """One that has its imports behind it. Not under a memory limit: what forks share is not in their account."""
+        environment = environment_of(launch)
+        if self._warm is None or launch.life.role.kind not in WARMED_UP or launch.limits.memory is not None:
+            return None
+        if not self._warm.suits(environment):
+            return None
+        return self._warm.start(
+            launch.module,
+            launch.arguments,
+            environment,
+            log.fileno(),
+            process_group=self._watchdog.pid,
+            folders=[str(folder) for folder in group.folders()] if group is not None else [],
+            priority=NICEST if launch.limits.low else 0,
+        )
+
     def _make_group(self, launch: Launch) -> Group | None:
         known = set(self._groups.folders())
         group = self._groups.make(str(launch.life), launch.limits)
@@ -153,6 +182,11 @@ class LocalPlatform:
         running.on_exit(exit_of(life, running.process.pid, returned, oom=oom))
 
 
+def environment_of(launch: Launch) -> dict[str, str]:
+    """All variables of a process to start."""
+    return config.child_environment(launch.settings, launch.environment, launch.given)
+
+
 # A process that moves itself before it becomes the interpreter is counted, and held, from its first byte on.
 ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
 
@@ -166,8 +200,14 @@ def within(group: Group | None) -> list[str]:
 
 
 def usage_of(running: Running) -> Usage:
-    """What a process takes now."""
-    return usage.of_process(running.process.pid) if running.group is None else running.group.usage()
+    """What a process takes now; what a fork shares with others counts as its own."""
+    own = usage.of_process(running.process.pid)
+    if running.group is None:
+        return own
+    counted = running.group.usage()
+    if isinstance(running.process, Fork):
+        counted = replace(counted, memory=max(counted.memory, own.memory), peak=max(counted.peak, own.peak))
+    return counted
 
 
 def exit_of(life: Life, pid: int, returned: int, *, oom: bool = False) -> RoleExit:

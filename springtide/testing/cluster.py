@@ -19,7 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind
@@ -29,6 +29,7 @@ from springtide.platforms.agent import Agent
 from springtide.platforms.base import Platform
 from springtide.platforms.local import LocalPlatform
 from springtide.platforms.run_plan import RunPlan
+from springtide.platforms.warm import WarmStarts
 from springtide.rpc import connection, messages, whereabouts
 from springtide.telemetry import events, logs
 
@@ -38,6 +39,9 @@ CALL_S = 10.0  # a call that meets a dying master is made again, for so long
 
 class LocalCluster:
     """One job. Names of roles are those of their logs: `worker-0`, `server-1`, `master`."""
+
+    warm: ClassVar[WarmStarts | None] = None
+    """What workers of all jobs are forked from, where a test session has made one."""
 
     def __init__(
         self,
@@ -187,7 +191,7 @@ class LocalCluster:
             self._loop.close()
 
     async def _work(self) -> messages.JobStatus:
-        self._platform = LocalPlatform(self.files)
+        self._platform = LocalPlatform(self.files, warm=self.warm)
         self._agent = Agent(self._plan, self.files, self._platform)
         return await self._agent.run(self._look)
 

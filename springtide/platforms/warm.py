@@ -1,0 +1,135 @@
+"""Workers that start at once: forks of an interpreter that has torch imported already.
+
+In: `platforms.local`, with processes to start whose imports take two seconds of a core, far more under a small quota.
+Out: processes with the environment, log, process group, control groups and priority of any other. Where the interpreter
+is not ready, or has other variables than the process is to have, there is none and the caller starts it cold.
+Other end: `platforms.warm_process`. If that process is killed its forks are too, and are told as killed.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from springtide import config
+from springtide.platforms import warm_process
+from springtide.platforms.warm_process import READY, Birth, Born
+
+IMPORTS = ("torch", "torch.utils.data", "springtide.train.session", "springtide.prep.serving")
+"""What workers and data workers begin with; not the modules that are run as `__main__`."""
+ANSWER_S = 5.0  # a fork takes 10 ms; one that does not answer for so long is stopped or dead
+
+
+class Fork:
+    """A process that was forked for us: as much of `subprocess.Popen` as its owner needs."""
+
+    def __init__(self, pid: int, pidfd: int, ending: int) -> None:
+        self.pid = pid
+        self.pidfd, self._ending = pidfd, ending
+        self._returned: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Harmless when it has ended."""
+        if self._returned is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+
+    def wait(self) -> int:
+        """As `Popen.wait`: the exit status, or the negated signal."""
+        if self._returned is None:
+            said = os.read(self._ending, warm_process.STATUS.size)
+            status = warm_process.STATUS.unpack(said)[0] if said else int(signal.SIGKILL)  # nobody is left to say it
+            self._returned = os.waitstatus_to_exitcode(status)
+            os.close(self._ending)
+            os.close(self.pidfd)
+        return self._returned
+
+
+class WarmStarts:
+    """One such interpreter. Close it; its forks end with it."""
+
+    def __init__(self, *, after_s: float = 0.0, besides: Collection[str] = ()) -> None:
+        """`after_s`: how long after the first process that it might be for it begins; jobs that are over by then have
+        no use for it. `besides`: variables in which its forks may differ from it."""
+        self._after_s, self._besides = after_s, besides
+        self._environment: dict[str, str] | None = None
+        self._asking: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+        self._begins: asyncio.TimerHandle | None = None
+
+    def begin(self, environment: Mapping[str, str]) -> None:
+        """Start the interpreter now. `environment`: of the processes that it is for."""
+        self._environment = self._common(environment)
+        self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asking.settimeout(ANSWER_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", warm_process.__name__, *IMPORTS],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+                process_group=0,  # Ctrl-C is for the agent
+            )
+
+    def suits(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with these variables could be forked now: some are looked at by imports only."""
+        if self._environment is None:
+            self._environment = self._common(environment)
+            self._begins = asyncio.get_running_loop().call_later(self._after_s, self.begin, dict(environment))
+        return self._is_ready() and self._common(environment) == self._environment
+
+    def start(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: int, *,
+        process_group: int, folders: Sequence[str] = (), priority: int = 0,
+    ) -> Fork | None:  # fmt: skip
+        """A fork that runs `python -m module arguments`; None when the interpreter is gone."""
+        birth = Birth(
+            module=module, arguments=arguments, environment=environment, process_group=process_group, folders=folders,
+            priority=priority,
+        )  # fmt: skip
+        assert self._asking is not None, "nobody has asked whether it suits"
+        ending, theirs = os.pipe()
+        try:
+            socket.send_fds(self._asking, [msgspec.msgpack.encode(birth)], [log, theirs])
+            answer, files, _, _ = socket.recv_fds(self._asking, warm_process.LARGEST, 1)
+            born = msgspec.msgpack.decode(answer, type=Born)
+        except (OSError, msgspec.DecodeError):  # it may have forked all the same: that process ends with it
+            os.close(ending)
+            self.close()
+            return None
+        finally:
+            os.close(theirs)
+        fork = Fork(born.pid, files[0], ending)
+        if born.error:
+            fork.wait()
+            return None
+        return fork
+
+    def close(self) -> None:
+        """End it, and its forks; it begins no more."""
+        self._ready = False
+        if self._begins is not None:
+            self._begins.cancel()
+        if self._asking is not None and self._process is not None:
+            self._asking.close()
+            self._process.kill()
+            self._process.wait()
+
+    def _is_ready(self) -> bool:
+        if not self._ready and self._asking is not None and self._asking.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                self._ready = self._asking.recv(len(READY), socket.MSG_DONTWAIT) == READY
+        return self._ready
+
+    def _common(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """What must be as it was when the interpreter began: all that Springtide does not read anew."""
+        ours, others = config.PREFIX, self._besides
+        return {name: value for name, value in environment.items() if not name.startswith(ours) and name not in others}

@@ -1,0 +1,163 @@
+"""An interpreter with its imports behind it that becomes workers on request: `python -m ...warm_process torch`.
+
+In: what to import; its standard input, a socket on which `platforms.warm` asks for a `Birth` at a time, with two open
+files: the role's log, and a pipe for its end. Out: a fork each, whose process id and pidfd are the answer, and whose
+wait status is written to the pipe when it has ended. A fork goes on as `python -m MODULE ...` would after seconds of
+imports, and ends when this process does. Nothing here starts a thread: forks would not have it.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from springtide import config
+
+STATUS = struct.Struct("=i")
+READY = b"ready"
+LARGEST = 1 << 20  # bytes of a request: an environment and a command line take less
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+class Birth(msgspec.Struct, frozen=True, kw_only=True):
+    """A process to become."""
+
+    module: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    process_group: int
+    folders: Sequence[str] = ()
+    """Control groups to be in."""
+    priority: int = 0
+
+
+class Born(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer; the pidfd comes with it."""
+
+    pid: int
+    error: str = ""
+    """Why it was ended before it began."""
+
+
+class Nest:
+    """Forks and reaps."""
+
+    def __init__(self, asked: socket.socket) -> None:
+        self._asked = asked
+        self._children: dict[int, tuple[int, int]] = {}
+        """By pidfd: process id, and the pipe for its end."""
+
+    def serve(self) -> Birth | None:
+        """Until nobody is there to ask: None. In a fork: what it is to become."""
+        while True:
+            ready, _, _ = select.select([self._asked.fileno(), *self._children], [], [])
+            for pidfd in self._children.keys() & set(ready):
+                self._reap(pidfd)
+            if self._asked.fileno() not in ready:
+                continue
+            request, files, _, _ = socket.recv_fds(self._asked, LARGEST, 2)
+            if not request:
+                return None
+            birth = msgspec.msgpack.decode(request, type=Birth)
+            if not self._fork(birth, *files):
+                return birth
+
+    def _fork(self, birth: Birth, log: int, ending: int) -> int:
+        """The process id of the child, 0 in it: there it returns when its parent has put it in its place."""
+        parent = os.getpid()
+        behind, gate = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the only threads are BLAS', which expects forks
+            pid = os.fork()
+        if not pid:
+            os.close(gate)
+            self._leave_nest(log, ending, parent)
+            if not os.read(behind, 1):
+                os._exit(1)
+            os.close(behind)
+            return 0
+        pidfd, error = os.pidfd_open(pid), ""
+        try:
+            settle(birth, pid)
+            os.write(gate, b"1")
+        except OSError as problem:
+            error = str(problem)
+        for file in (behind, gate, log):
+            os.close(file)
+        self._children[pidfd] = (pid, ending)
+        socket.send_fds(self._asked, [msgspec.msgpack.encode(Born(pid=pid, error=error))], [pidfd])
+        return pid
+
+    def _leave_nest(self, log: int, ending: int, parent: int) -> None:
+        """In a child: keep nothing of the parent's, and do not outlive it."""
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, int(signal.SIGKILL))
+        if os.getppid() != parent:
+            os._exit(1)
+        for pidfd, (_, pipe) in self._children.items():
+            os.close(pidfd)
+            os.close(pipe)
+        self._asked.close()
+        os.close(ending)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+
+    def _reap(self, pidfd: int) -> None:
+        pid, ending = self._children.pop(pidfd)
+        _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+            os.write(ending, STATUS.pack(status))
+        os.close(ending)
+        os.close(pidfd)
+
+
+def settle(birth: Birth, pid: int) -> None:
+    """Put a child where it belongs, before it runs anything."""
+    os.setpgid(pid, birth.process_group)
+    for folder in birth.folders:
+        with open(os.path.join(folder, "cgroup.procs"), "w", encoding="ascii") as file:
+            file.write(str(pid))
+    if birth.priority:
+        os.setpriority(os.PRIO_PROCESS, pid, birth.priority)
+
+
+def become(birth: Birth) -> None:
+    """Run the module as `python -m` does, with nothing random that another fork has too."""
+    config.become(birth.environment)
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    sys.argv = [birth.module, *birth.arguments]
+    runpy.run_module(birth.module, run_name="__main__", alter_sys=True)
+
+
+def main(modules: list[str]) -> None:
+    """Import what takes long, say so, and serve."""
+    asked = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else a fork's first collection would write to, and so copy, every page
+    asked.send(READY)
+    birth = Nest(asked).serve()
+    if birth is not None:
+        become(birth)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
