@@ -61,7 +61,8 @@ Gains are smaller than the paper's, and why is not known for sure. They depend m
 long jobs are and how many come at once: where lengths are more unequal they are above the paper's (sensitivity, up to 2
 days), with a third fewer jobs nobody gains much. In the busy hours trainers hold cores while they wait for data; giving
 those back was tried and shortens JCT by 2 to 10% only. Fair is the slowest of the three, as in the paper; here it is no
-better than jobs tuned by hand. On windows of Microsoft's trace itself (82,247
+better than jobs tuned by hand: while jobs come they want more cores than there are (bound), and Fair slows all of them
+alike, where first come, first served lets some through at full speed. On windows of Microsoft's trace itself (82,247
 jobs as CSV, 8 seeds by `--trace`, 2026-11-16) No DW (tuned) takes 467 min, and gains are 0.8 (HW), 1.1 (Fixed), 0.8
 (Fair), 1.5 (MaxTP) and 1.6 (SRTF).
 """

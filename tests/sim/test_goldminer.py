@@ -95,6 +95,14 @@ def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
         assert not gains or one.ours <= by["JCT gain over No DW (tuned), at most"].spread[1]
 
 
+def test_how_short_of_cores_the_world_is_stands_beside_the_bound():
+    jobs = trace.draw(SMALL, 0)
+    found = {systems.TUNED: [measured.figures(running.run(jobs, systems.TUNED, SMALL, 0), SMALL.measured_min)]}
+    _, short = rows.bounds(SMALL, found, [0])
+    work = sum(job.minutes * job.gpus * job.model.ratio for job in jobs)
+    assert short.ours == pytest.approx(work / (SMALL.machines * SMALL.cpus * SMALL.period_min), rel=1e-3)
+
+
 def test_what_a_bench_publishes_becomes_a_row(tmp_path):
     goal = {"id": "vs_dataset_split", "value": 1.5, "target": 1.4, "better": "higher"}
     published = {"quick": False, "date": "2026-11-16", "goals": [goal], "details": {"trainer_cpu": 0.5}}
