@@ -1,8 +1,8 @@
 """Sees to it that every partition of a stream is with a worker that reads, and that they are shared evenly.
 
-In: who asks for partitions (`master.leasing`), what holders tell of them, ticks of `master.desk`. Out: owners in the
-book, decided by `data.assign`; holders of what is another's now hear of it with their next heartbeat. Traffic is looked
-at seldom, since a queue of batches that workers share evens it out sooner.
+In: who asks for partitions (`master.leasing`), what holders tell of them, ticks of `master.desk`, and its word that
+someone is lost. Out: owners in the book, decided by `data.assign`; holders of what is another's now hear of it with
+their next heartbeat. Traffic is looked at seldom, since a queue of batches that workers share evens it out sooner.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from springtide.master.doors import Doors
 
 LOOK_S = 0.5  # between two looks
 ASKS_S = 10.0  # a worker that has not asked for so long, and holds nothing, does not read the stream
-PATIENCE_S = 1.5  # what is nobody's is left so long to workers that have just begun
+PATIENCE_S = 1.5  # what was nobody's yet is left so long to workers that have just begun
 TRAFFIC_S = 60.0  # between two looks at traffic, and the time over which it is measured
 
 
@@ -29,7 +29,8 @@ class Assigning:
     def __init__(self, doors: Doors, asked_at: Mapping[int, float]) -> None:
         self._doors, self._asked_at = doors, asked_at
         self._looked_at = self._weighed_at = float("-inf")
-        self._alone_since: dict[int, float] = {}
+        self._new_since: dict[int, float] = {}
+        """By shard, since when a partition waits for its first worker. What had one and lost it has waited for ever."""
         self._ends: deque[tuple[float, dict[int, int]]] = deque(maxlen=2)
         self._newest: dict[int, int] = {}
 
@@ -38,9 +39,9 @@ class Assigning:
         for view in use.partitions if use is not None else ():
             self._newest[view.partition] = max(view.end, self._newest.get(view.partition, 0))
 
-    def act(self, now: float) -> None:
-        """Give partitions to others where that is due; most of the time nothing is."""
-        if now < self._looked_at + LOOK_S or self._doors.record.state.phase.over:
+    def act(self, now: float, *, lost: bool = False) -> None:
+        """Give partitions to others where that is due; most of the time nothing is. `lost`: a worker is, just now."""
+        if (now < self._looked_at + LOOK_S and not lost) or self._doors.record.state.phase.over:
             return
         self._looked_at = now
         for flow in self._doors.record.book.flows():
@@ -50,9 +51,9 @@ class Assigning:
     def _look_at(self, flow: Flow, now: float) -> None:
         ranks = self._readers(flow, now)
         owners = {number: one.owner for number, one in flow.partitions.items() if one.owner is not None}
-        alone = {number: self._alone_since.get(number, now) for number in flow.partitions.keys() - owners.keys()}
-        self._alone_since = alone
-        known = {number for number in flow.partitions if now - alone.get(number, float("-inf")) >= PATIENCE_S}
+        self._new_since |= dict.fromkeys((flow.base + number for number in owners), float("-inf"))
+        since = {number: self._new_since.setdefault(flow.base + number, now) for number in flow.partitions}
+        known = {number for number in flow.partitions if now - since[number] >= PATIENCE_S}
         wanted, why = assign(known, owners, ranks, self._rates(now))
         news = tuple(
             (flow.base + number, rank) for number, rank in sorted(wanted.items()) if owners.get(number) != rank

@@ -382,6 +382,8 @@ class Desk:
         if done:
             self._changed.turn()
             self._forming.gather()
+        if any(isinstance(action, actions.Fence) for action in done):
+            self._assigning.act(now, lost=True)
         if self.state.phase is not before:
             self._changed.turn()
             self.tell("phase", phase=self.state.phase, why=self.state.why, samples=self._tally.samples)

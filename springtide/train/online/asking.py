@@ -1,11 +1,14 @@
 """What a worker says to the master about a stream, in threads of its own: which partitions there are, where it cuts.
 
 In: the stream's bounds, cuts that reading.py wishes for. Out: leases and noted cuts, which the link puts into hands.py;
-whether the pass is over. A master that is away is waited for here, while reading and training go on.
+whether the pass is over. The master holds a question until it has something for us, so there is always one with it:
+partitions of a worker that is lost go to others at once. A master that is away is waited for here, while reading and
+training go on.
 """
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from springtide import errors
@@ -16,8 +19,8 @@ from springtide.rpc import messages
 from springtide.train.link import Link
 
 log = logging.getLogger(__name__)
-EVERY_S = 1.0  # between two looks at which partitions there are
-SOON_S = 0.05  # while there is nothing to do, or only the end is waited for; a master holds such a call for a while
+EVERY_S = 2.0  # between two looks at which partitions there are, while some are in hand
+SOON_S = 0.05  # between two questions; a master holds one that it cannot answer for a while
 
 
 class Asking:
@@ -63,16 +66,20 @@ class Asking:
 
     def _ask_on(self) -> None:
         hands = self._link.hands
+        seen: tuple[Seen, ...] = ()
+        look_at = time.monotonic()
         while not self._ended.is_set():
-            seen, busy = self._seen(), hands.busy
+            busy = hands.busy
+            if not busy or not seen or self._wake.is_set() or time.monotonic() >= look_at:
+                self._wake.clear()
+                seen, look_at = self._seen(), time.monotonic() + self._every_s
             answer = self._link.lease(self._card, max(1, len(seen)), seen)
             for one in () if self._now else seen:
                 if one.final:
                     hands.end_run(one.partition, one.end)
             self.over = isinstance(answer, messages.End) and not busy
             if not isinstance(answer, messages.Leased):  # else there may be more
-                self._wake.wait(self._every_s if hands.busy and not isinstance(answer, messages.End) else SOON_S)
-                self._wake.clear()
+                self._wake.wait(SOON_S)
 
     def _seen(self) -> tuple[Seen, ...]:
         try:

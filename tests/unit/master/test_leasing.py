@@ -112,18 +112,33 @@ def test_a_worker_that_comes_later_is_given_its_part_by_those_that_hear_of_it_wi
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)
 
 
-def test_what_a_lost_worker_had_goes_to_the_others_soon(tmp_path, monkeypatch):
-    monkeypatch.setattr(leasing, "HOLD_S", 0.01)
-
+def test_what_a_lost_worker_had_goes_to_the_others_at_once(tmp_path):
     async def test(master, clock):
         peers = await everyone(master, workers=2)
         mine = (await master.handle(peers["worker-0"], ask())).grants
         await master.handle(peers["worker-1"], ask())
         lost = RoleExit(role=Role(RoleKind.WORKER, 1), pid=2, signal="SIGKILL")
-        await master.handle(peers["agent"], messages.Exited(lost))
-        assert await master.handle(peers["worker-0"], ask(words(mine))) == messages.Wait()
         master.tick()
-        clock.now = assigning.PATIENCE_S + 0.1
+        waiting = asyncio.create_task(master.handle(peers["worker-0"], ask(words(mine))))
+        await asyncio.sleep(0)
+        assert not waiting.done(), "each has its part"
+        await master.handle(peers["agent"], messages.Exited(lost))
+        more = await waiting
+        assert {grant.shard for grant in (*mine, *more.grants)} == {0, 1, 2, 3}, "without another tick"
+        assert "2 that were nobody's" in master.status().decision_why
+
+
+def test_what_no_worker_has_had_yet_is_left_to_those_that_are_slow_to_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(leasing, "HOLD_S", 0.01)
+
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        mine = (await master.handle(peers["worker-0"], ask())).grants
+        master.tick()
+        clock.now = assigning.PATIENCE_S - 0.1
+        master.tick()
+        assert await master.handle(peers["worker-0"], ask(words(mine))) == messages.Wait()
+        clock.now += assigning.LOOK_S
         master.tick()
         assert (await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(words(mine))))).hurry
         more = await master.handle(peers["worker-0"], ask(words(mine)))

@@ -3,7 +3,8 @@
 import threading
 
 from springtide.domain.samples import DatasetCard
-from springtide.domain.streams import Cut, StreamCard
+from springtide.domain.streams import Cut, Seen, StreamCard
+from springtide.rpc import messages
 from springtide.train.online.asking import Asking
 
 CARD = DatasetCard(samples=0, batch_size=8, stream=StreamCard(url="log:///x"))
@@ -40,3 +41,34 @@ def test_a_cut_that_is_not_answered_is_not_asked_again_meanwhile_and_keeps_no_pr
     asking.close()
     asking.cut(first)
     assert len(link.asked) == 2
+
+
+class Patient:
+    """A link with partitions in hand, whose master has nothing more; and the stream that it reads."""
+
+    def __init__(self):
+        self.hands, self.busy = self, True
+        self.asked, self.looked = threading.Semaphore(0), 0
+
+    def lease(self, card, most, seen):
+        assert (most, seen) == (1, (Seen(0, 0, 9),))
+        self.asked.release()
+        return messages.Wait()
+
+    def bounds(self, start):
+        self.looked += 1
+        return (Seen(0, 0, 9),)
+
+
+def test_a_question_is_always_with_the_master_though_the_stream_is_looked_at_seldom():
+    link = Patient()
+    asking = Asking(link, CARD, stream=link, every_s=1e9)
+    asking.begin()
+    try:
+        assert all(link.asked.acquire(timeout=10) for _ in range(4))
+        assert link.looked == 1
+        asking.hurry()
+        while link.looked == 1:
+            assert link.asked.acquire(timeout=10), "whoever is in a hurry has the stream looked at again"
+    finally:
+        asking.close()
