@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from springtide.zoo import sizes
+from springtide.zoo import dots, sizes
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.fields import FieldTables
 from springtide.zoo.mlp import mlp
@@ -45,7 +45,7 @@ class DLRM(nn.Module):
         """Logits of the click."""
         bottom = self.bottom(x.dense)
         vectors = torch.stack([bottom, *self.ids(x.sparse)], dim=1)
-        dots = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
-        pairs = dots.index_select(1, self.above_diagonal)
+        between = dots.of_all_pairs(vectors).flatten(1)
+        pairs = between.index_select(1, self.above_diagonal)
         logit: Tensor = self.top(torch.cat([bottom, pairs], dim=1)).squeeze(1)
         return logit
