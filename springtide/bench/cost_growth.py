@@ -48,7 +48,7 @@ def bench(options: Options) -> report.Result:
     """All sweeps, several times over, medians."""
     sweeps = QUICK_SWEEPS if options.quick else SWEEPS
     base = Sizes(batch=64, tables=4) if options.quick else Sizes()
-    rounds, steps = (1, 8) if options.quick else (5, 60)
+    rounds, steps = (1, 8) if options.quick else (3, 60)
     points = [(what, size) for what, sizes in sweeps.items() for size in sizes]
     measured: dict[tuple[str, int], list[float]] = {point: [] for point in points}
     with progress.bar("step time", total=rounds * len(points)) as done:
