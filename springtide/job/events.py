@@ -103,6 +103,15 @@ class ServersScaled:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebound:
+    """Plans have so many workers and servers from now on, from and to each; None: as before."""
+
+    workers: tuple[int, int] | None
+    servers: tuple[int, int] | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resized:
     """All workers, or all servers, may take so much from now on: those that run, and those to come."""
 
@@ -294,6 +303,7 @@ Event = (
     | Saved
     | Scaled
     | ServersScaled
+    | Rebound
     | Resized
     | PlanTaken
     | PlanEnded

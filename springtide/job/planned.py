@@ -4,7 +4,7 @@ In: `job.state` with the events of a plan. Out: what was decided, for the story.
 a master that takes over goes on with a plan where the one before was. Next: `job.carrying` says which move comes next.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from springtide import errors
@@ -12,14 +12,14 @@ from springtide.domain.cluster import RoleKind
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.shape import Bounds, Shape
 from springtide.domain.stages import Stage
-from springtide.job import events
+from springtide.job import bounding, events
 from springtide.job.nodes import NodeState
 
 if TYPE_CHECKING:
     from springtide.job.state import JobState
 
 Reasoned = tuple[str, str]
-Happening = events.Resized | events.PlanTaken | events.PlanEnded
+Happening = events.Resized | events.PlanTaken | events.PlanEnded | events.Rebound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,8 @@ class Planned:
     """When the shape was changed last, by whomever."""
     pinned: tuple[str, ...] = ()
     """`workers`, `servers`: what the user has set by hand while the job ran."""
+    limits: bounding.Limits = field(default_factory=dict)
+    """Bounds that the user has changed while the job ran, by `bounding.NUMBERS`."""
     epoch: int = 0
     """How often anything here has changed: advice for an earlier one does not count."""
 
@@ -102,6 +104,8 @@ def take(state: "JobState", event: Happening, at: float) -> Reasoned | None:
             return (f"drop the plan for {target}", event.why) if event.why and target else None
         case events.Resized():
             return _resize(state, event, at)
+        case events.Rebound():
+            return bounding.take(state, event)
 
 
 def _resize(state: "JobState", event: events.Resized, at: float) -> Reasoned:
@@ -137,7 +141,7 @@ def bounds_of(state: "JobState") -> Bounds:
     assert bounds is not None
     pinned = (*state.planned.pinned, "servers") if state.in_step else state.planned.pinned
     fixed = {name: getattr(now, name) for name in ("workers", "servers") if name in pinned}
-    least, most = replace(bounds.least, **fixed), replace(bounds.most, **fixed)
+    least, most = (replace(end, **fixed) for end in bounding.within(bounds, state.planned.limits))
     for name in ("workers", "servers"):
         if getattr(state.short, name):  # there is no room for more: that is not planned again at once
             fewest, here = getattr(least, name), getattr(now, name)

@@ -115,7 +115,7 @@ class JobState:
                 return []
             case events.Scaled():
                 return self._scaled(event, at)
-            case events.Resized() | events.PlanTaken() | events.PlanEnded():
+            case events.Resized() | events.PlanTaken() | events.PlanEnded() | events.Rebound():
                 news = planned.take(self, event, at)
                 return [self.decide(*news, told=isinstance(event, events.PlanTaken))] if news else []
             case events.ServersScaled() | events.ServerReplaced() | events.ServerGranted():

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 
 from springtide import config, errors
 from springtide.domain.cluster import Life
+from springtide.domain.elastic_job import ElasticJob
+from springtide.domain.job import Phase
+from springtide.domain.shape import Bounds
 from springtide.platforms import asking
 from springtide.platforms.k8s import job_object, wishes
 from springtide.platforms.k8s.client import Client
@@ -60,6 +63,8 @@ class Asks:
         self._noticed = asyncio.Event()
         self.running: Callable[[], Collection[Life]] = tuple
         """Lives that have not ended."""
+        self.limits: Callable[[ElasticJob], Bounds] | None = None
+        """What a changed spec allows on this cluster; None: nobody plans this job."""
 
     # ---- plans of users ----
 
@@ -158,14 +163,22 @@ class Asks:
         latest = self._latest
         if self.status is None:
             raise errors.MasterUnreachable(f"job {self._job.name} has no status yet")
-        if (wanted := wishes.changed(self._heeded, latest, self.status)) is not None:
-            try:
+        try:
+            for wanted in self._wanted(latest, self.status):
+                if wanted.servers is not None and self.status.phase is Phase.STARTING:
+                    raise errors.MasterUnreachable(f"job {self._job.name} is starting: its servers are not ready yet")
                 await self.ask(wanted)
-            except errors.MasterUnreachable:
-                raise
-            except (errors.UserError, errors.JobFailed) as error:
-                log.warning("the job's spec was changed, but: %s", error)
+        except errors.MasterUnreachable:
+            raise
+        except (errors.UserError, errors.JobFailed) as error:
+            log.warning("the job's spec was changed, but: %s", error)
         self._heeded = latest
+
+    def _wanted(self, latest: ElasticJob, status: messages.JobStatus) -> list[messages.Rebound | messages.Scale]:
+        """Bounds first: what is asked for by number is set by hand, and stays."""
+        scale = wishes.changed(self._heeded, latest, status, planned=self.limits is not None)
+        rebound = wishes.rebound(self._heeded, latest, self.limits(latest)) if self.limits is not None else None
+        return [wanted for wanted in (rebound, scale) if wanted is not None]
 
     # ---- pods that are about to go ----
 

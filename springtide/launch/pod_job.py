@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from springtide import config, errors
+from springtide.domain import capacity as room
 from springtide.domain.capacity import Capacity
 from springtide.domain.elastic_job import ElasticJob
 from springtide.domain.job import Phase
@@ -84,6 +85,8 @@ class PodJob:
         )  # fmt: skip
         code = pathlib.Path() if self._job.code else None
         plan = resolving.resolve(job, capacity, code=code, key=self._job.uid, say=log.info)
+        if plan.spec.planning.on or plan.spec.online.on:
+            self._asks.limits = lambda now: room.bounds(capacity, now.workers, now.servers, now.quota)
         wish = self._job.job.kubernetes
         spec = replace(plan.spec, join_s=plan.spec.join_s + wish.pending_s, gang=wish.start == "gang")
         return replace(

@@ -19,7 +19,7 @@ from springtide.domain.job import JobSpec
 from springtide.domain.leases import Holder
 from springtide.job import actions, events
 from springtide.job.state import JobState
-from springtide.master import balance, entries, forming, meetings, notices, online, standing, tally, telling
+from springtide.master import balance, bounding, entries, forming, meetings, notices, online, standing, tally, telling
 from springtide.master.agreeing import Agreeing
 from springtide.master.assigning import Assigning
 from springtide.master.autoscale import Advised, Autoscale, Hands
@@ -160,6 +160,8 @@ class Desk:
                     self.record.book.check_group(request.workers)
                     self._happen(events.Scaled(request.workers, request.why, pinned=True))
                 return messages.Ok()
+            case messages.Rebound():
+                return bounding.answer(self._doors, request)
             case messages.Leaving():
                 return notices.answer(self._doors, self._rollout, request)
             case messages.Fail():

@@ -230,7 +230,7 @@ class Online:
     def _capacity(self, now: float) -> tuple[float, ...] | None:
         kind: Kind = "sync" if self._state.spec.sync == "bsp" else "async"
         return self._notes.learned.capacity(
-            self._job.rules.most, now=len(self._shape), at=now * self._job.speedup, kind=kind
+            self._rules().most, now=len(self._shape), at=now * self._job.speedup, kind=kind
         )
 
     def _rates(self, now: float) -> tuple[float, float]:
@@ -273,6 +273,8 @@ class Online:
     def _rules(self) -> OnlineRules:
         """As given, with what is known of this job by now."""
         rules, start_s = self._job.rules, self._notes.start_s
+        fewest, most = self._state.planned.limits.get("workers", (rules.fewest, rules.most))
+        rules = replace(rules, fewest=fewest, most=most)
         return rules if start_s is None else replace(rules, start_s=start_s * self._job.speedup)
 
     def _asked(self, task: asyncio.Task[None]) -> None:
@@ -283,7 +285,7 @@ class Online:
 
     def _act(self, scaling: Scaling, pausing: str) -> None:
         """Have as many as it says, and the backups."""
-        rules, state, extra = self._job.rules, self._state, self._notes.backups
+        rules, state, extra = self._rules(), self._state, self._notes.backups
         before, self._scaling = self._scaling, scaling
         if scaling.alert and _kind(scaling.alert) != _kind(before.alert):
             self._doors.tell("alert", why=scaling.alert)
@@ -345,7 +347,7 @@ class Online:
             lag_s=point.lag_s, slo_lag_s=job.rules.slo_lag_s, backlog=self._streams.backlog, arriving=point.arriving,
             trained=point.trained, utilization=observed.utilization(works), capacity=point.capacity,
             forecast=point.forecast, high=point.high, forecast_why=self._foresight.why,
-            forecast_trouble=self._foresight.trouble, fewest=job.rules.fewest, most=job.rules.most,
+            forecast_trouble=self._foresight.trouble, fewest=self._rules().fewest, most=self._rules().most,
             backups=self._notes.backups, why=why, alert=self._scaling.alert, scalings=self._notes.scalings,
             hours=kept.seconds / 3600, violation=kept.violation, lag_min=kept.lag_min, down_min=kept.down_min,
             worker_hours=kept.worker_hours, records=total.records, late=total.late, corrupt=total.corrupt,

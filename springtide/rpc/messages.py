@@ -14,6 +14,7 @@ from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import Cut, Seen
 from springtide.rpc import saving
+from springtide.rpc.bounding import Rebound as Rebound
 from springtide.rpc.feeding import DataWorkerReady as DataWorkerReady
 from springtide.rpc.feeding import DataWorkerWelcome as DataWorkerWelcome
 from springtide.rpc.feeding import Feeders as Feeders
@@ -396,6 +397,7 @@ Request = (
     | Exited
     | Look
     | Leaving
+    | Rebound
     | Scale
     | saving.Requests
     | SlotsMoved

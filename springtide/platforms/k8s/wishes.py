@@ -11,9 +11,11 @@ from springtide import errors
 from springtide.domain import spelling
 from springtide.domain.elastic_job import ElasticJob, RoleWish
 from springtide.domain.scale_plan import ScalePlan
+from springtide.domain.shape import Bounds
 from springtide.platforms.k8s.kinds import Object
 from springtide.rpc import messages
 
+CHANGED = "the job's spec was changed"
 APPLIED, REJECTED, SUPERSEDED = "Applied", "Rejected", "Superseded"
 
 
@@ -55,21 +57,41 @@ def asked(plan: ScalePlan, name: str) -> messages.Scale:
     return messages.Scale(workers=plan.workers, servers=plan.servers, data_workers=plan.data_workers, why=why)
 
 
-def changed(before: ElasticJob, now: ElasticJob, status: messages.JobStatus) -> messages.Scale | None:
-    """What an edited spec asks for; None: nothing that a running job could do, or nothing that it has not already."""
-    workers = _number(before.workers, now.workers, status.workers_wanted)
-    servers = _number(before.servers, now.servers, status.servers_wanted)
+def changed(
+    before: ElasticJob, now: ElasticJob, status: messages.JobStatus, *, planned: bool = False
+) -> messages.Scale | None:
+    """What an edited spec asks for; None: nothing that a running job could do, or nothing that it has not already.
+
+    `planned`: the job's master plans within bounds, and is told of those by `rebound`.
+    """
+    workers = _number(before.workers, now.workers, status.workers_wanted, planned=planned)
+    servers = _number(before.servers, now.servers, status.servers_wanted, planned=planned)
     data_workers = None
     if before.data_workers != now.data_workers and now.data_workers != "auto":
         data_workers = 0 if now.data_workers == "off" else int(now.data_workers)
     if workers is servers is data_workers is None:
         return None
-    return messages.Scale(workers=workers, servers=servers, data_workers=data_workers, why="the job's spec was changed")
+    return messages.Scale(workers=workers, servers=servers, data_workers=data_workers, why=CHANGED)
 
 
-def _number(before: RoleWish, now: RoleWish, wanted: int) -> int | None:
-    """A number that was set, or the bound that what is wanted now has crossed."""
-    if (before.count, before.min, before.max) == (now.count, now.min, now.max):
+def rebound(before: ElasticJob, now: ElasticJob, limits: Bounds) -> messages.Rebound | None:
+    """What an edited spec says of the numbers that are planned; None: nothing new. `limits`: what the new spec and the
+    cluster allow, for a bound that was taken away too."""
+    found = {
+        name: (getattr(limits.least, name), getattr(limits.most, name))
+        for name in ("workers", "servers")
+        if _differ(getattr(before, name), getattr(now, name)) and getattr(now, name).count is None
+    }
+    return messages.Rebound(**found, why=CHANGED) if found else None
+
+
+def _differ(before: RoleWish, now: RoleWish) -> bool:
+    return (before.count, before.min, before.max) != (now.count, now.min, now.max)
+
+
+def _number(before: RoleWish, now: RoleWish, wanted: int, *, planned: bool) -> int | None:
+    """A number that was set, or, where nobody plans, the bound that what is wanted now has crossed."""
+    if not _differ(before, now) or (planned and now.count is None):
         return None
     within = max(now.min or 1, min(wanted, now.max or wanted))
     number = now.count if now.count is not None else within

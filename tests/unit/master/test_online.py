@@ -200,6 +200,16 @@ def test_a_number_set_by_hand_stays(world):
     assert world.record.state.workers == 2 and "set by hand" in world.online.status(world.now).why
 
 
+def test_bounds_that_are_changed_hold_and_open_a_number_set_by_hand(world):
+    world.answer = lambda view: Scaling(workers=4, why="more")
+    world.happen(events.Scaled(2, "by hand", pinned=True))
+    world.happen(events.Rebound((1, 3), None, "the spec was changed"))
+    world.arrive()
+    world.go(100, traffic=80)
+    assert world.record.state.workers == 3
+    assert (status := world.online.status(world.now)).most == 3 and status.fewest == 1
+
+
 def test_that_nobody_keeps_up_is_an_alert_told_once(world):
     alert = "cannot keep up: {:.0f} samples/s come"
     world.answer = lambda view: Scaling(workers=4, why="all there are", alert=alert.format(view.at))

@@ -1,11 +1,13 @@
 from springtide.domain.elastic_job import ElasticJob, RoleWish
 from springtide.domain.job import Phase
+from springtide.domain.shape import Bounds, Shape
 from springtide.platforms.k8s import wishes
 from springtide.rpc import messages
 
 STATUS = messages.JobStatus(
     name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_wanted=4, servers_wanted=2
 )  # fmt: skip
+SHAPE = Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2)
 
 
 def plan(name, at="2026-01-01T00:00:00Z", status=None, **spec):
@@ -59,3 +61,24 @@ def test_data_workers_follow_the_spec():
     assert wishes.changed(job(), job(data_workers="2"), STATUS).data_workers == 2
     assert wishes.changed(job(), job(data_workers="off"), STATUS).data_workers == 0
     assert wishes.changed(job(data_workers="2"), job(), STATUS) is None
+
+
+def test_new_bounds_of_a_planned_job_go_to_its_planner_and_set_no_number():
+    two, four = RoleWish(min=1, max=2), RoleWish(min=2, max=3)
+    limits = Bounds(
+        least=Shape(workers=2, servers=1, worker_cpu=0.5, server_cpu=0.2),
+        most=Shape(workers=3, servers=7, worker_cpu=0.5, server_cpu=0.2),
+    )
+    assert wishes.changed(job(two), job(four), STATUS, planned=True) is None
+    assert wishes.rebound(job(two), job(four), limits) == messages.Rebound(workers=(2, 3), why=wishes.CHANGED)
+    assert wishes.rebound(job(two), job(two), limits) is None
+    freed = wishes.rebound(job(servers=RoleWish(max=2)), job(), limits)
+    assert freed.servers == (1, 7), "a bound that was taken away leaves what the cluster has"
+
+
+def test_a_number_that_is_given_to_a_planned_job_is_set_by_hand():
+    bounded, given = job(RoleWish(max=8)), job(RoleWish(count=6))
+    assert wishes.changed(bounded, given, STATUS, planned=True).workers == 6
+    limits = Bounds(least=SHAPE, most=SHAPE)
+    assert wishes.rebound(bounded, given, limits) is None
+    assert wishes.rebound(given, bounded, limits).workers == (1, 1), "the planner has it again"
