@@ -20,14 +20,16 @@ pytestmark = [
 BATCH = 32
 
 
-def fill(url, count, *, partitions):
-    """Numbered records, to all partitions in turn: what stream_counting's script counts."""
+def fill(url, count, *, partitions, first=0):
+    """Records numbered from `first` on, to all partitions in turn: what stream_counting's script counts."""
     from springtide.data.stream.open import open_stream
 
     rows = np.random.default_rng(8).zipf(1.3, size=(count, 3)).astype(np.int64) % 1000
-    rows[:, 0] = np.arange(count)
+    rows[:, 0] = np.arange(first, first + count)
     stream = open_stream(url)
-    assert stream.partitions() == partitions
+    waiting = threading.Event()
+    while stream.partitions() != partitions:  # that were just added
+        waiting.wait(0.1)
     writer = stream.writer()
     for number in range(partitions):
         mine = rows[number::partitions]
@@ -37,14 +39,14 @@ def fill(url, count, *, partitions):
     return rows
 
 
-def job_of(folder, url, *, pause_s, servers=1):
+def job_of(folder, url, *, pause_s, servers=1, until="now", script=stream_counting.SCRIPT):
     """Two workers, until where the topic ends now."""
     spec = JobSpec(
         name="kafka", workers=2, servers=servers, heartbeat_s=0.2, silence_s=2.0, server_silence_s=2.0, relaunches=1000,
         backoff_s=0.0, drain_s=10, slots=128, checkpoints=CheckpointRules(every_s=0.5),
     )  # fmt: skip
-    (folder / "count.py").write_text(stream_counting.SCRIPT)
-    arguments = [folder, BATCH, pause_s, {"linger_s": 0.2, "until": "now", "url": url}]
+    (folder / "count.py").write_text(script)
+    arguments = [folder, BATCH, pause_s, {"linger_s": 0.2, "until": until, "url": url}]
     return LocalCluster(folder / "count.py", arguments, spec=spec, folder=folder / "runs")
 
 
@@ -89,3 +91,24 @@ def test_each_record_is_trained_once_though_the_broker_hangs_for_half_a_minute_a
             job.scale(3)
             broker.start()
             check(tmp_path, job.wait(), rows)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_partitions_that_a_topic_gets_while_a_job_runs_are_trained_once_though_workers_are_killed(tmp_path):
+    script = stream_counting.SCRIPT.replace("if not job.leaving:", "if True:")  # a topic has no end: the job is stopped
+    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=2) as broker:
+        url = broker.url("counts")
+        rows = fill(url, 2000, partitions=2)
+        with job_of(tmp_path, url, pause_s=0.01, until=None, script=script) as job:
+            for partitions in (5, 6):
+                half = len(rows) // 2
+                job.until(lambda status, half=half: status.samples > half and "worker-1" in job.pids())
+                broker.grow("counts", partitions)
+                rows = np.concatenate([rows, fill(url, 2000, partitions=partitions, first=len(rows))])
+                assert job.kill("worker-1")
+            job.until(lambda status: status.samples == len(rows) and status.workers_alive == 2)
+            job.stop()
+            status = job.wait()
+    assert status.phase is Phase.STOPPED and status.samples == len(rows), status
+    assert not (wrong := stream_counting.differences(tmp_path, rows)), wrong

@@ -6,13 +6,14 @@ Next: stream.py, reader.py, writer.py.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from springtide import errors
 from springtide.data.stream.kafka.address import Address
+from springtide.data.stream.kafka.options import unfit
 
 log = logging.getLogger(__name__)
 
@@ -83,16 +84,6 @@ def _made(kind: type[Any], settings: dict[str, Any], tell: Tell) -> Any:
         told = error.args[0]
         text = told.str() if isinstance(told, KafkaError) else str(told)
         raise unfit(text, settings) from None
-
-
-def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
-    """An option that librdkafka does not take. It repeats a value that it does not like: that is not told."""
-    for name, value in settings.items():
-        if isinstance(value, str) and len(value) > 2 and name not in ("bootstrap.servers", "client.id"):
-            text = text.replace(value, "...")
-    return errors.BadInput(
-        f"the Kafka client takes no such option: {text}; options are those of librdkafka's CONFIGURATION page"
-    )
 
 
 def unreachable(address: Address, waited_s: float, why: str) -> errors.StreamUnreachable:

@@ -7,15 +7,13 @@ librdkafka's public interface are called. Next: reader.py.
 
 import ctypes
 import functools
-import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import confluent_kafka
 import numpy as np
 
 from springtide import _native, errors
-from springtide.data.stream.kafka.client import unfit
+from springtide.data.stream.kafka.options import library_file, unfit
 from springtide.data.stream.records import Records
 
 CONSUMER = 1
@@ -90,9 +88,7 @@ class Library:
 @functools.cache
 def library() -> Library:
     """The library that confluent-kafka has loaded."""
-    package = pathlib.Path(confluent_kafka.__file__).parent
-    found = [*package.parent.glob("confluent_kafka.libs/librdkafka[-.]*"), *package.glob(".dylibs/librdkafka[-.]*")]
-    name = str(found[0]) if found else _installed()
+    name = library_file()
     if not name:
         raise errors.MissingExtra("reading kafka:// streams: no librdkafka beside confluent-kafka, so it", "kafka")
     return Library(name)
@@ -185,10 +181,3 @@ def _records(payload: Any, ends: Any, offsets: Any, times: Any) -> Records:
 
 def _address(call: Any) -> int:
     return ctypes.cast(call, ctypes.c_void_p).value or 0
-
-
-def _installed() -> str:
-    """The one that the system has, for a confluent-kafka that was built here."""
-    from ctypes import util
-
-    return util.find_library("rdkafka") or ""

@@ -141,6 +141,44 @@ def test_an_option_that_librdkafka_does_not_know_is_named_but_its_value_is_not(s
         assert "tidehigh" not in str(told.value)
 
 
+def test_an_option_whose_name_is_misspelt_is_told_with_the_one_that_was_probably_meant(servers):
+    from springtide.data.stream.kafka.stream import open_url
+
+    for option, meant in (("sasl.passwrd", "sasl.password"), ("security.protocoll", "security.protocol")):
+        made = open_url(f"kafka://{servers}/clicks?{option}=tidehigh")
+        for asks in (made.partitions, made.open, made.writer):
+            with pytest.raises(errors.BadInput, match=f"no option '{option}'; did you mean '{meant}'") as told:
+                asks()
+            assert "tidehigh" not in str(told.value)
+        made.close()
+
+
+def test_what_the_user_says_of_sasl_and_tls_reaches_consumers_and_producers_as_it_was_said(monkeypatch, tmp_path):
+    from springtide.data.stream.kafka import client, librdkafka
+    from springtide.data.stream.kafka.stream import open_url
+
+    said = {
+        "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "me",
+        "sasl.password": "tide=high", "ssl.ca.location": "/etc/ca.pem", "ssl.certificate.location": "/etc/me.pem",
+        "ssl.key.location": "/etc/me.key", "ssl.key.password": "low", "enable.ssl.certificate.verification": "false",
+    }  # fmt: skip
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in said.items() if name != "ssl.ca.location"))
+    reached = {}
+    monkeypatch.setattr(client, "Consumer", lambda settings, logger: reached.setdefault("asking", settings))
+    monkeypatch.setattr(client, "Producer", lambda settings, logger: reached.setdefault("producing", settings))
+    monkeypatch.setattr(
+        librdkafka.Handle, "__init__", lambda _, topic, settings, tell: reached.update(reading=settings)
+    )
+    stream = open_url(f"kafka://one/clicks?config={file}&ssl.ca.location=/etc/ca.pem")
+    stream._asking(), stream.open(), stream.writer()
+    assert set(reached) == {"asking", "producing", "reading"}
+    for kind, settings in reached.items():
+        assert {name: settings.get(name) for name in said} == said, kind
+        assert settings["bootstrap.servers"] == "one:9092"
+    assert "tide" not in stream.url and "low" not in stream.url
+
+
 def test_what_is_waited_for_is_said_soon_and_once(monkeypatch, caplog):
     from springtide.data.stream.kafka import address
     from springtide.data.stream.kafka import stream as streams
