@@ -3,7 +3,8 @@
 Options: folder, megabytes (of rows that the loop does not touch: a save copies them, training does not).
 
 Rounds: {"what": "address"}; {"what": "save", "after_s", "hurry", "full", "folder"} begins one in the background;
-{"what": "saved"} waits for it -> when it began and ended on the machine's clock, bytes, CPU seconds; {"what": "cpu"}.
+{"what": "saving"} -> 1 while it runs; {"what": "saved"} waits for it -> when it began and ended on the machine's clock,
+bytes, CPU seconds; {"what": "cpu"}.
 """
 
 import pathlib
@@ -18,7 +19,7 @@ import line
 import numpy as np
 
 Round = Callable[[dict[str, Any]], dict[str, Any]]
-BALLAST, DIM = 60_000, 64
+BALLAST, DIM = 16_000, 64
 CHUNK = 1 << 18
 
 
@@ -51,6 +52,10 @@ class Saves:
         """After a while, in the background."""
         self._thread = threading.Thread(target=self._save, args=(request,))
         self._thread.start()
+
+    def runs(self) -> bool:
+        """Whether one is under way."""
+        return self._thread.is_alive()
 
     def wait(self) -> dict[str, Any]:
         """What became of it."""
@@ -96,6 +101,8 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
             case "save":
                 saves.begin(request)
                 return {"figure": 0}
+            case "saving":
+                return {"figure": int(saves.runs())}
             case "saved":
                 return saves.wait()
         used = resource.getrusage(resource.RUSAGE_SELF)
