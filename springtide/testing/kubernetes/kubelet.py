@@ -223,7 +223,7 @@ class LocalKubelet:
             backoff_s=self._backoff_s,
             fetch=self._fetch,
             token_of=self._token_of,
-            fits=self._fits,
+            hindered=self._hindered,
         )
         self._lives[uid] = life = PodLife(place, pod)
         self._tasks[uid] = asyncio.create_task(life.run())
@@ -244,8 +244,8 @@ class LocalKubelet:
                 return life
         return None
 
-    def _fits(self, pod: Json) -> bool:
-        """Whether a pod that was resized still fits on its node."""
+    def _hindered(self, pod: Json) -> str:
+        """Why a pod that was resized does not fit on its node: for now (Deferred), or ever (Infeasible)."""
         node = self._view.nodes.get(("", pod["spec"]["nodeName"]))
         others = [
             each
@@ -255,7 +255,9 @@ class LocalKubelet:
             and not scheduler.is_leaving(each)
         ]
         bare = {**(node or {}), "spec": {}}
-        return node is not None and not placing.obstacle(pod, bare, others)
+        if node is None or placing.obstacle(pod, bare, []):
+            return "Infeasible"
+        return "Deferred" if placing.obstacle(pod, bare, others) else ""
 
     # ---- what pods need ----
 

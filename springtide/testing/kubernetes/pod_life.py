@@ -46,8 +46,8 @@ class Place:
     backoff_s: float
     fetch: Callable[[str, set[tuple[str, str]]], Awaitable[Lookup]]
     token_of: Callable[[str, str, int, Json], Awaitable[str]]
-    fits: Callable[[Json], bool] = field(default=lambda _: True)
-    """Whether the node has room for the pod as it is now (after a resize)."""
+    hindered: Callable[[Json], str] = field(default=lambda _: "")
+    """Why the node has no room for the pod as it is now (after a resize); empty: it has."""
 
 
 class PodLife:
@@ -302,11 +302,12 @@ class PodLife:
                 running = self.running.get(state.name)
                 if resources == state.resources or running is None:
                     continue
-                if self._place.fits(self.pod) and running.hold(pod_wishes.limits_of(wanted)):
+                hindered = self._place.hindered(self.pod)
+                if not hindered and running.hold(pod_wishes.limits_of(wanted)):
                     self._states[index] = replace(state, resources=resources)
                     await self._post()
                 else:
-                    await self._post(pending="the node has no room for it, or the kernel refused")
+                    await self._post(pending=hindered or "Deferred")
 
     async def _remove(self) -> None:
         meta = self.pod["metadata"]
@@ -324,7 +325,7 @@ class PodLife:
             now=time.time(),
         )
         if pending:
-            status["conditions"] += pod_status.timed({"PodResizePending": (True, "Deferred")}, [], time.time())
+            status["conditions"] += pod_status.timed({"PodResizePending": (True, pending)}, [], time.time())
         if self._evicted and last:
             status |= {"phase": "Failed", "reason": "Evicted", "message": self._evicted}
             status["conditions"] += pod_status.timed(

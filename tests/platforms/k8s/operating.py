@@ -20,11 +20,14 @@ SOON_S = 20.0
 SITE = Site(image="springtide:test", scheduler="springtide-local")
 
 
-async def installed(client: Client, cluster: Cluster, folder: pathlib.Path) -> str:
-    """The kubeconfig of the operator's own account, which may do what its role says and no more."""
+async def installed(client: Client, cluster: Cluster, folder: pathlib.Path, *, everywhere: bool = False) -> str:
+    """The kubeconfig of the operator's own account, which may do what its role says and no more; `everywhere`: in all
+    namespaces."""
     strict = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     await client.patch(kinds.NAMESPACES, cluster.namespace, strict)  # all pods from here on are ours
-    plan = manifests.Plan(image="springtide:test", namespace=cluster.namespace, only=cluster.namespace)
+    plan = manifests.Plan(
+        image="springtide:test", namespace=cluster.namespace, only="" if everywhere else cluster.namespace
+    )
     objects = [body for body in manifests.everything(plan) if body["kind"] not in ("Namespace", "Deployment")]
     await installing.apply(client, objects, lambda _: None)
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
@@ -53,8 +56,9 @@ def kubeconfig_with(path: pathlib.Path, token: str) -> Object:
 class Operator:
     """One that runs meanwhile, in a thread and an event loop of its own, as it has a process of its own there."""
 
-    def __init__(self, cluster: Cluster, kubeconfig: str) -> None:
-        self._options = running.Options(site=SITE, namespaces=(cluster.namespace,), kubeconfig=kubeconfig)
+    def __init__(self, cluster: Cluster, kubeconfig: str, *, everywhere: bool = False) -> None:
+        spaces = () if everywhere else (cluster.namespace,)
+        self._options = running.Options(site=SITE, namespaces=spaces, kubeconfig=kubeconfig)
         self._up, self._trouble = threading.Event(), None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="operator")
 

@@ -45,8 +45,11 @@ SCRIPT = (
 class Whole:
     """One cluster and what runs on it, to be used within a `with`."""
 
-    def __init__(self, cluster: Cluster, folder: pathlib.Path, nodes: dict[str, tuple[float, int]]) -> None:
-        self.cluster, self._folder = cluster, folder
+    def __init__(
+        self, cluster: Cluster, folder: pathlib.Path, nodes: dict[str, tuple[float, int]], beside: str = ""
+    ) -> None:
+        """`beside`: another namespace with jobs, so that the operator is for all of them."""
+        self.cluster, self._folder, self._beside = cluster, folder, beside
         self.where = {"kubeconfig": str(cluster.kubeconfig), "namespace": cluster.namespace}
         self.space = cluster.namespace
         self._stack = contextlib.ExitStack()
@@ -57,14 +60,16 @@ class Whole:
     def __enter__(self) -> "Whole":
         self._stack.callback(shutil.rmtree, self.signs, ignore_errors=True)
         try:
-            self.kubeconfig = self.cluster.run(lambda client: operating.installed(client, self.cluster, self._folder))
+            self.kubeconfig = self.cluster.run(
+                lambda client: operating.installed(client, self.cluster, self._folder, everywhere=bool(self._beside))
+            )
             self.kubelet = self._stack.enter_context(
                 LocalKubelet(
                     self.cluster.kubeconfig,
                     self._folder / "kubelet",
                     nodes=self._nodes,
                     scheduler="springtide-local",
-                    namespaces=(self.space,),
+                    namespaces=(self.space, *filter(None, (self._beside,))),
                 )
             )
             self.start_operator()
@@ -81,7 +86,7 @@ class Whole:
 
     def start_operator(self) -> None:
         """Another one, where one was killed."""
-        self.operator = operating.Operator(self.cluster, self.kubeconfig)
+        self.operator = operating.Operator(self.cluster, self.kubeconfig, everywhere=bool(self._beside))
         asyncio.run(self.operator.__aenter__())
 
     def stop_operator(self) -> None:
@@ -90,14 +95,27 @@ class Whole:
 
     # ---- a job ----
 
-    def submit(self, name: str, ids: np.ndarray, *, pause_s: float = 0.05, batch: int = 20, **spec: Any) -> Any:
-        """A job that counts, as a user would submit it."""
-        code = self._folder / f"code-{name}"
+    def submit(
+        self,
+        name: str,
+        ids: np.ndarray,
+        *,
+        pause_s: float = 0.05,
+        batch: int = 20,
+        space: str = "",
+        files: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> Any:
+        """A job that counts, as a user would submit it; `files` beside its script."""
+        code = self._folder / f"code-{space}{name}"
         code.mkdir()
         counting.write(code, ids, SCRIPT)
+        for path, text in (files or {}).items():
+            (code / path).write_text(text)
+        where = self.where | ({"namespace": space} if space else {})
         arguments = (str(self.signs / f"hurry-{name}"), "1", str(batch), str(pause_s))
-        submitting.submit(ElasticJob(name=name, script="count.py", arguments=arguments, **spec), code, self.where)
-        return reach.open_job(name, self.where)
+        submitting.submit(ElasticJob(name=name, script="count.py", arguments=arguments, **spec), code, where)
+        return reach.open_job(name, where)
 
     def hurry(self, name: str) -> None:
         """From now on the script takes no time."""

@@ -1,0 +1,140 @@
+"""Whole jobs and what a cluster does beside running their pods: it announces, refuses, and has several namespaces."""
+
+import contextlib
+
+import pytest
+
+from springtide.domain.elastic_job import Keeping, RoleWish
+from springtide.platforms.k8s import kinds
+from tests.platforms.k8s import conftest
+from tests.platforms.k8s.test_whole_jobs import NODE, begun, wish
+from tests.platforms.k8s.whole import Whole
+from tests.process import counting
+
+pytestmark = [
+    pytest.mark.process, pytest.mark.extra("aiohttp", "cryptography", "kopf"), pytest.mark.timeout(600),
+    pytest.mark.soak,
+]  # fmt: skip
+
+ANNOUNCED = "Preempted in favor of a pod of higher priority"
+QUICKLY = {"settle_s": "0.2", "window_s": "0.5", "every_s": "0.5", "between_changes_s": "1"}
+ROLES = {"workers": RoleWish(count=2), "servers": RoleWish(count=2)}
+
+
+def nodes(cluster):
+    return {f"{cluster.namespace}-{number}": NODE for number in (1, 2)}
+
+
+@pytest.fixture
+def whole(cluster, tmp_path):
+    with Whole(cluster, tmp_path, nodes(cluster)) as whole:
+        yield whole
+
+
+@pytest.fixture
+def beside(emulated, cluster):
+    """A second namespace: on a real cluster an operator for all of them would keep the jobs of others too."""
+    with contextlib.contextmanager(conftest._with_namespace)(cluster.kubeconfig, emulated) as other:
+        yield other.namespace
+
+
+def announce(whole, pod):
+    """What a scheduler says of a pod that it is going to delete."""
+    told = {
+        "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": ANNOUNCED,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+
+    async def tell(client):
+        conditions = (await client.get(kinds.PODS, pod))["status"].get("conditions", [])
+        await client.patch(kinds.PODS, pod, {"status": {"conditions": [*conditions, told]}}, subresource="status")
+
+    whole.cluster.run(tell)
+
+
+def finished(whole, job, name, ids):
+    whole.hurry(name)
+    ended = whole.until(job, lambda status: status.phase.over, "its end")
+    assert ended.phase == "finished", f"{ended.why} {ended.detail}\n{whole.describe(job)}"
+    assert whole.differences(job, ids) == {}
+    return ended
+
+
+def test_pods_that_the_cluster_is_about_to_take_hand_over_while_they_run(whole, rng):
+    ids = counting.draw(rng, 24_000)
+    job = whole.submit(
+        "announced", ids, **ROLES, data_workers="off", checkpoints=Keeping(every_s=1.0), kubernetes=wish(grace_s=60)
+    )
+    whole.until(job, lambda status: begun(status) and status.workers_alive == 2)
+    announce(whole, "announced-worker-0-0")
+    announce(whole, "announced-server-0-0")
+    whole.until(
+        job,
+        lambda _: {"announced-worker-2-0", "announced-server-2-0"} <= {*whole.pods("worker"), *whole.pods("server")},
+    )
+    whole.until(
+        job,
+        lambda _: not {"announced-worker-0-0", "announced-server-0-0"} & {*whole.pods("worker"), *whole.pods("server")},
+    )
+    whole.until(job, lambda status: (status.workers_alive, status.servers_alive) == (2, 2))
+    ended = finished(whole, job, "announced", ids)
+    assert ended.relaunches == 0, "nobody was lost: those that went had handed over"
+    decided = [event for event in job.story() if event["event"] == "decision" and ANNOUNCED in event["why"]]
+    assert any("in place of worker-0" in event["what"] for event in decided), decided
+    assert any("replace server-0 by server-2" in event["what"] for event in decided), decided
+
+
+SIZES = """
+import dataclasses, pathlib
+from springtide.domain.plan import Decision, Plan, nothing
+
+def by_a_sign(view, config):
+    job, large = view.jobs[0], pathlib.Path({sign!r}).exists()
+    wanted = dataclasses.replace(job.shape, worker_cpu=1.0 if large else 0.5)
+    if job.shape == wanted:
+        return nothing("it has the size that a test wants")
+    return Decision(plans=(Plan(job=job.name, shape=wanted, reason="a test wants it"),), why="a test wants it")
+"""
+
+
+def test_a_worker_that_its_node_cannot_make_larger_is_replaced_by_one_elsewhere(whole, rng):
+    ids, large = counting.draw(rng, 40_000), whole.signs / "large"
+    job = whole.submit(
+        "refused", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off", plan=True,
+        files={"sizes.py": SIZES.format(sign=str(large))}, checkpoints=Keeping(every_s=1.0), guards=False,
+        planning={"policy": "sizes:by_a_sign"} | QUICKLY,
+        kubernetes=wish(grace_s=60),
+    )  # fmt: skip
+
+    def cores(pod):
+        found = whole.cluster.run(lambda client: client.get(kinds.PODS, pod))
+        return found["spec"]["nodeName"], found["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"]
+
+    whole.until(job, begun)
+    whole.until(job, lambda _: cores("refused-worker-0-0")[1] == "500m")  # in place: the same pod
+    node = cores("refused-worker-0-0")[0]
+    smaller = {"status": {"allocatable": {"cpu": "800m"}}}
+    whole.cluster.run(lambda client: client.patch(kinds.NODES, node, smaller, subresource="status"))
+    large.touch()
+    whole.until(job, lambda _: whole.pods("worker") == ["refused-worker-1-0"])
+    elsewhere, size = cores("refused-worker-1-0")
+    assert elsewhere != node and size in ("1", "1000m")
+    ended = finished(whole, job, "refused", ids)
+    assert ended.relaunches == 0, "nobody was lost: the worker finished its batch and left"
+    decided = [event["why"] for event in job.story() if event["event"] == "decision"]
+    assert any("its node cannot" in why for why in decided), decided
+
+
+def test_one_operator_serves_jobs_of_the_same_name_in_two_namespaces(cluster, beside, tmp_path, rng):
+    ids = counting.draw(rng, 4_000)
+    with Whole(cluster, tmp_path, nodes(cluster), beside) as whole:
+        given = {"workers": RoleWish(count=1), "servers": RoleWish(count=1), "data_workers": "off"}
+        jobs = [
+            whole.submit("same", ids, space=space, **given, kubernetes=wish()) for space in (cluster.namespace, beside)
+        ]
+        for job in jobs:
+            whole.until(job, lambda status: status.samples > 100)
+        whole.delete("same-worker-0-0", grace_s=0)  # of the first one alone
+        whole.until(jobs[0], lambda status: status.relaunches == 1)
+        ends = [finished(whole, job, "same", ids) for job in jobs]
+        assert [end.relaunches for end in ends] == [1, 0]
