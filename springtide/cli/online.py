@@ -61,7 +61,8 @@ def shown(state: OnlineState) -> list[str]:
             f"{state.lag_min:,.0f} min, {state.down_min:.1f} min down, {state.worker_hours:.1f} worker-hours"
         )
     if lost := lost_words(state):
-        lines.append(f"letters {lost}")
+        only = f"; {state.unkept:,} of them left no dead letter: {state.unkept_why}" if state.unkept else ""
+        lines.append(f"letters {lost}{only}")
     return lines
 
 

@@ -82,6 +82,8 @@ def sentence(event: Event) -> str:
             return planned(event)
         case "online":
             return f"{event['workers']} workers are left as they are: {event['why']}"
+        case "letters_not_kept":
+            return f"{event['role']}: dead letters are only counted from here on, not kept: {event['why']}"
         case "alert":
             return f"ALERT: {event['why']}"
         case "resumed":

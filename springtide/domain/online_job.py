@@ -107,6 +107,9 @@ class OnlineState:
     late: int = 0
     corrupt: int = 0
     oversized: int = 0
+    unkept: int = 0
+    """Of these, dead letters that could not be kept; and why, as the first worker told that had to drop one."""
+    unkept_why: str = ""
     expired: int = 0
     forwarded: int = 0
     lag_p50_s: float = 0.0

@@ -85,6 +85,9 @@ class StreamUse:
     late: int = 0
     corrupt: int = 0
     oversized: int = 0
+    unkept: int = 0
+    """Of late, corrupt and oversized ones, those whose dead letter could not be kept; and why not."""
+    unkept_why: str = ""
     expired: int = 0
     """Deleted by the stream's retention before anyone had read them."""
     read_bytes: int = 0

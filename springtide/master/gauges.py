@@ -88,5 +88,6 @@ def online(state: OnlineState) -> list[Family]:
         *one(f"{prefix}worker_hours", "Workers x time.", state.worker_hours),
         *one(f"{prefix}records_total", "Trained by workers.", state.records, kind="counter"),
         *one(f"{prefix}forwarded_total", "Batches that workers gave to others.", state.forwarded, kind="counter"),
+        *one(f"{prefix}letters_not_kept_total", "Dead letters only counted.", state.unkept, kind="counter"),
         Family(name=f"{prefix}not_trained_total", help="Records by why not.", kind="counter", values=trouble),
     ]

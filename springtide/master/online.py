@@ -69,6 +69,8 @@ class Notes(msgspec.Struct, frozen=True):
     added: int = 0
     start_s: float | None = None
     """Seconds of the clock from asking for a worker to the first sample it trains; None: not seen yet."""
+    unkept_why: str = ""
+    """Why dead letters are only counted, once a worker had to; empty: all are kept."""
 
 
 class Looked(NamedTuple):
@@ -127,6 +129,10 @@ class Online:
         """A worker's report."""
         if report.stream is not None:
             self._streams.heard(life.role, life.incarnation, report.stream, at=at)
+            if report.stream.unkept and not self._notes.unkept_why:
+                self._notes = msgspec.structs.replace(self._notes, unkept_why=report.stream.unkept_why)
+                self._note(at)
+                self._doors.tell("letters_not_kept", role=str(life.role), why=report.stream.unkept_why)
 
     def tick(self, now: float, *, moving: int) -> None:
         """Look at the stream; decide, if it is time. `moving`: slots on their way."""
@@ -351,8 +357,8 @@ class Online:
             backups=self._notes.backups, why=why, alert=self._scaling.alert, scalings=self._notes.scalings,
             hours=kept.seconds / 3600, violation=kept.violation, lag_min=kept.lag_min, down_min=kept.down_min,
             worker_hours=kept.worker_hours, records=total.records, late=total.late, corrupt=total.corrupt,
-            oversized=total.oversized, expired=total.expired, forwarded=total.forwarded,
-            lag_p50_s=total.lag_p50_s, lag_p99_s=total.lag_p99_s,
+            oversized=total.oversized, unkept=total.unkept, unkept_why=self._notes.unkept_why, expired=total.expired,
+            forwarded=total.forwarded, lag_p50_s=total.lag_p50_s, lag_p99_s=total.lag_p99_s,
         )  # fmt: skip
 
     # ---- remembering ----

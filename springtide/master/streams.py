@@ -116,8 +116,8 @@ class Streams:
         return {life.role.rank: now[life].since(then[life]) for life in alive if life in now and life in then}
 
 
-COUNTED = ("records", "late", "corrupt", "oversized", "expired", "read_bytes", "forwarded", "forwarded_bytes",
-           "received", "queue", "waited_s", "busy_s")  # fmt: skip
+COUNTED = ("records", "late", "corrupt", "oversized", "unkept", "expired", "read_bytes", "forwarded",
+           "forwarded_bytes", "received", "queue", "waited_s", "busy_s")  # fmt: skip
 
 
 def _sum(uses: list[StreamUse]) -> StreamUse:

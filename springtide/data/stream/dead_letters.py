@@ -1,7 +1,8 @@
 """Where records go that cannot be trained: JSON lines in a folder, or records of another stream. Bounded, never fatal.
 
 In: letters of sift.py. A batch that is read twice (a worker was lost) may leave a letter twice: partition and offset
-say which. A place that cannot be written to, or is full, costs letters, not training: `lost` counts them.
+say which. A place that cannot be written to, or is full, costs letters, not training: `lost` counts them, and `why`
+tells what the first of them was lost for.
 """
 
 import base64
@@ -28,6 +29,8 @@ class DeadLetters(Protocol):
 
     lost: int
     """Letters that could not be kept."""
+    why: str
+    """What for; empty while all were kept."""
 
     def add(self, letters: Sequence[Letter]) -> None:
         """Keep these."""
@@ -50,6 +53,7 @@ class Nowhere:
     """Whoever counts letters has counted them already."""
 
     lost = 0
+    why = ""
 
     def add(self, letters: Sequence[Letter]) -> None:
         """Nothing is kept."""
@@ -67,20 +71,22 @@ class IntoFolder:
         except OSError as error:
             raise errors.BadInput(f"dead letters cannot go to {folder}: {error.strerror}; give a folder") from None
         self.path = folder / f"dead-{socket.gethostname()}-{os.getpid()}.jsonl"
-        self.lost = 0
-        self._left = most_bytes
+        self.lost, self.why = 0, ""
+        self._left, self._full = most_bytes, _full(most_bytes)
 
     def add(self, letters: Sequence[Letter]) -> None:
         """Append a line each."""
         lines, self._left = _within(letters, self._left)
-        self.lost += len(letters) - len(lines)
+        if len(lines) < len(letters):
+            self.lost, self.why = self.lost + len(letters) - len(lines), self.why or self._full
         if not lines:
             return
         try:
             with self.path.open("ab") as file:
                 file.write(b"".join(lines))
-        except OSError:
+        except OSError as error:
             self.lost += len(lines)
+            self.why = self.why or f"{self.path} cannot be written: {error.strerror}"
 
     def close(self) -> None:
         """Every line is written when it comes."""
@@ -90,18 +96,20 @@ class IntoStream:
     """A record a letter, in the partition with the same number, or what is left of it."""
 
     def __init__(self, writer: StreamWriter, partitions: int, most_bytes: int = MOST_BYTES) -> None:
-        self.lost = 0
-        self._writer, self._partitions, self._left = writer, partitions, most_bytes
+        self.lost, self.why = 0, ""
+        self._writer, self._partitions = writer, partitions
+        self._left, self._full = most_bytes, _full(most_bytes)
 
     def add(self, letters: Sequence[Letter]) -> None:
         """Append a record each."""
         lines, self._left = _within(letters, self._left)
-        self.lost += len(letters) - len(lines)
+        if len(lines) < len(letters):
+            self.lost, self.why = self.lost + len(letters) - len(lines), self.why or self._full
         for letter, line in zip(letters, lines, strict=False):
             try:
                 self._writer.append(letter.partition % self._partitions, line, np.array([len(line)]))
-            except (errors.SpringtideError, OSError):
-                self.lost += 1
+            except (errors.SpringtideError, OSError) as error:
+                self.lost, self.why = self.lost + 1, self.why or str(error)
 
     def close(self) -> None:
         """All that was appended is kept."""
@@ -124,6 +132,10 @@ def line_of(letter: Letter) -> bytes:
         "body": base64.b64encode(letter.body).decode(),
     }
     return json.dumps(fields).encode() + b"\n"
+
+
+def _full(most_bytes: int) -> str:
+    return f"{most_bytes / 2**20:g} MiB of letters are kept by a process at the most, and this one has as many"
 
 
 def _within(letters: Sequence[Letter], left: int) -> tuple[list[bytes], int]:

@@ -81,6 +81,10 @@ class Making:
 
     def _put_aside(self, letters: list[Letter]) -> None:
         self._letters.add(letters)
+        if self._letters.lost:
+            if not self._use.unkept:
+                log.warning("dead letters are only counted from here on, not kept: %s", self._letters.why)
+            self._use.not_kept(self._letters.lost, self._letters.why)
         for why, count in Counter(letter.why for letter in letters).items():
             self._use.refused(why, count)
             if why not in self._said:

@@ -38,6 +38,8 @@ class Use:
         self._lags: deque[float] = deque(maxlen=KEPT_LAGS)
         self._records = self._read_bytes = self._expired = 0
         self._refused = {"late": 0, "corrupt": 0, "oversized": 0}
+        self.unkept, self._unkept_why = 0, ""
+        """Of these, letters that could not be kept."""
         self._waited_s = self._busy_s = 0.0
         self._since, self._idle = counter(), True
         self._steps, self._step = Steps(), (0, 0.0)
@@ -61,6 +63,11 @@ class Use:
         """Records that are not trained: "late", "corrupt" or "oversized"."""
         with self._lock:
             self._refused[why] += count
+
+    def not_kept(self, letters: int, why: str) -> None:
+        """So many of these, in all, have left no letter."""
+        with self._lock:
+            self.unkept, self._unkept_why = letters, why
 
     def handed(self, claim: Claim, records: Records) -> None:
         """The loop gets this batch."""
@@ -115,7 +122,8 @@ class Use:
             return StreamUse(
                 partitions=tuple(sorted(views)), records=self._records, expired=self._expired,
                 read_bytes=self._read_bytes, waited_s=self._waited_s, busy_s=self._busy_s,
-                steps=self._steps, lag_p50_s=p50, lag_p99_s=p99, **self._refused,
+                steps=self._steps, lag_p50_s=p50, lag_p99_s=p99, unkept=self.unkept, unkept_why=self._unkept_why,
+                **self._refused,
             )  # fmt: skip
 
     def _oldest_of(self, key: LeaseKey, tail: Tail) -> float:

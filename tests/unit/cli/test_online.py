@@ -25,6 +25,7 @@ STATE = OnlineState(
     forecast=1000.0, high=1200.0, forecast_why="like the last days", fewest=1, most=4, backups=1,
     why="3 workers stay: 800 samples/s come", alert="cannot keep up: 5,000 samples/s come", scalings=3, hours=24.0,
     violation=0.026, lag_min=2204.0, down_min=1.5, worker_hours=242.0, late=7, corrupt=1, lag_p50_s=0.4, lag_p99_s=2.0,
+    unkept=5, unkept_why="256 MiB are kept",
 )  # fmt: skip
 ENDED = JobStatus(name="clicks", phase=Phase.STOPPED, why="stopped by Ctrl-C", elapsed_s=30.0, online=STATE)
 
@@ -49,7 +50,8 @@ def test_a_status_says_how_it_keeps_up_in_80_columns(folder, capsys):  # noqa: F
     for said in (
         "lag 75 s of 20.0 min promised, 12,345 samples wait", "1,000/s forecast (at most 1,200)",
         "1 to 4 workers, 1 of them backups: 3 workers stay", "ALERT cannot keep up",
-        "lag above the promise 2.60% of the time", "2,204 min", "242.0 worker-hours", "letters 7 late, 1 corrupt",
+        "lag above the promise 2.60% of the time", "2,204 min", "242.0 worker-hours",
+        "letters 7 late, 1 corrupt; 5 of them left no dead letter: 256 MiB are kept",
     ):  # fmt: skip
         assert said in text
     assert json.loads(lines[-1])["online"]["violation"] == 0.026

@@ -220,6 +220,25 @@ def test_that_nobody_keeps_up_is_an_alert_told_once(world):
     assert world.online.status(world.now).alert.startswith("cannot keep up")
 
 
+def test_that_dead_letters_are_only_counted_is_told_once_whatever_becomes_of_the_master(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, workers=2)
+
+    def refuse(world, rank, letters):
+        use = StreamUse(corrupt=letters + 5, unkept=letters, unkept_why=f"the box of {rank} is full")
+        world.online.heard(Life(Role(RoleKind.WORKER, rank), 0), Report(step=1, stream=use), at=world.now)
+
+    refuse(world, 0, 0)
+    assert not world.told
+    refuse(world, 1, 3)
+    refuse(world, 0, 4)
+    assert world.told == [("letters_not_kept", {"role": "worker-1", "why": "the box of 1 is full"})]
+    state = world.online.status(world.now)
+    assert (state.corrupt, state.unkept, state.unkept_why) == (17, 7, "the box of 1 is full")
+    after = World(tmp_path, monkeypatch, record=world.record)
+    refuse(after, 0, 9)
+    assert "letters_not_kept" not in after.kinds
+
+
 def test_what_waits_too_long_breaks_the_promise(tmp_path, monkeypatch):
     job = OnlineJob(on=True, rules=OnlineRules(most=1, slo_lag_s=30.0))
     world = World(tmp_path, monkeypatch, job)

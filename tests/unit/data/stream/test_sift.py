@@ -117,9 +117,10 @@ def test_letters_go_to_a_folder_as_lines(tmp_path: Path) -> None:
 def test_a_full_box_counts_what_it_could_not_keep(tmp_path: Path) -> None:
     one = len(dead_letters.line_of(letters(1)[0]))
     box = dead_letters.open_dead_letters(str(tmp_path), most_bytes=2 * one + 5)
+    assert box.why == ""
     box.add(letters(3))
     box.add(letters(3, size=0))
-    assert box.lost == 4
+    assert box.lost == 4 and "MiB of letters are kept by a process at the most" in box.why
     (path,) = tmp_path.iterdir()
     assert path.stat().st_size == 2 * one
 
@@ -134,7 +135,7 @@ def test_letters_go_to_another_stream(tmp_path: Path) -> None:
     assert [json.loads(body)["offset"] for body in chunk.records.bodies()] == [0, 1]
     log.seal()
     box.add(letters(1))
-    assert box.lost == 1
+    assert box.lost == 1 and "sealed" in box.why
     box.close()
 
 
