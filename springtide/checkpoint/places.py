@@ -9,7 +9,7 @@ import contextlib
 import os
 import pathlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Protocol, cast
 
 from springtide import errors
@@ -132,6 +132,8 @@ class Remote:
         """The folder, where it is one of this machine."""
         self.in_this_process = "memory" in protocols
         """Whether no other process can see it."""
+        self.moved: Callable[[], object] = lambda: None
+        """Called whenever the store has answered (`checkpoint.patience`)."""
 
     @property
     def where(self) -> str:
@@ -157,6 +159,7 @@ class Remote:
         """Bytes of a file."""
         try:
             size: int = self._files.size(self._path(name))
+            self.moved()
             return size
         except FileNotFoundError:
             return None
@@ -195,8 +198,10 @@ class Remote:
                 checksum = zlib.crc32(chunk, checksum)
                 target.write(chunk)
                 left -= len(chunk)
+                self.moved()
             self._settle(target)
         self._finish(name)
+        self.moved()
         return checksum
 
     @contextlib.contextmanager

@@ -3,7 +3,7 @@
 In: `python -m springtide.checkpoint.upload FOLDER URL NUMBER KEEP`, started by `master.uploading`: a process of its own
 with little priority, so that training is not disturbed. Out: one JSON line. Files that are there already are not sent
 again, nor those that servers with disks of their own have sent (`checkpoint.upload_part`); the last few checkpoints at
-the URL are kept. Whoever reads there meanwhile sees an older one.
+the URL are kept. Whoever reads there meanwhile sees an older one. A store that hangs is given up (`patience`).
 """
 
 import os
@@ -11,12 +11,14 @@ import pathlib
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import msgspec
 
 from springtide import errors
 from springtide.checkpoint import reader, writer
 from springtide.checkpoint.manifest import Manifest, without_mirrors
+from springtide.checkpoint.patience import Patience
 from springtide.checkpoint.places import Folder, Remote
 
 NICE = 10
@@ -34,10 +36,13 @@ class Uploaded(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def upload(folder: pathlib.Path, url: str, number: int, *, keep: int) -> Uploaded:
-    """Send what is missing, publish, drop what is not needed there any more."""
+def upload(
+    folder: pathlib.Path, url: str, number: int, *, keep: int, moved: Callable[[], object] = lambda: None
+) -> Uploaded:
+    """Send what is missing, publish, drop what is not needed there any more. `moved`: the store has answered."""
     began = time.monotonic()
     here, there = Folder(folder), Remote(url)
+    there.moved = moved
     mirrored = reader.known(here, number)
     manifest = without_mirrors(mirrored)
     present = set(there.names())
@@ -48,6 +53,7 @@ def upload(folder: pathlib.Path, url: str, number: int, *, keep: int) -> Uploade
         there.put(folder / reader.whole_copy(here, source), file.name)
         files, size = files + 1, size + file.size
     writer.publish(there, manifest)
+    moved()
     writer.drop_unneeded(there, kept_at(there, manifest, keep))
     return Uploaded(number, url, files, size, time.monotonic() - began)
 
@@ -69,8 +75,10 @@ def main(arguments: list[str]) -> int:
     folder, url, number, keep = arguments
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(NICE)
+    patience = Patience()
+    patience.guard(lambda why: msgspec.json.encode(Uploaded(int(number), url, error=why)).decode())
     try:
-        done = upload(pathlib.Path(folder), url, int(number), keep=int(keep))
+        done = upload(pathlib.Path(folder), url, int(number), keep=int(keep), moved=patience.moved)
     except Exception as error:  # a store's own errors are many: whichever it is, the master tells it
         done = Uploaded(int(number), url, error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(done).decode(), flush=True)

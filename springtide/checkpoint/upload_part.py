@@ -10,11 +10,12 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from springtide.checkpoint.manifest import bare
+from springtide.checkpoint.patience import Patience
 from springtide.checkpoint.places import Folder, Remote
 from springtide.checkpoint.upload import NICE, end_with_parent
 
@@ -30,9 +31,12 @@ class Sent(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def send(folder: pathlib.Path, url: str, wanted: Sequence[tuple[str, int]]) -> Sent:
-    """Send what is missing there."""
+def send(
+    folder: pathlib.Path, url: str, wanted: Sequence[tuple[str, int]], moved: Callable[[], object] = lambda: None
+) -> Sent:
+    """Send what is missing there. `moved`: the store has answered."""
     here, there = Folder(folder), Remote(url)
+    there.moved = moved
     present = set(there.names())
     files, size, lacks = 0, 0, []
     for name, length in wanted:
@@ -51,8 +55,11 @@ def main(arguments: list[str]) -> int:
     folder, url, files = arguments
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(NICE)
+    patience = Patience()
+    patience.guard(lambda why: msgspec.json.encode(Sent(error=why)).decode())
     try:
-        done = send(pathlib.Path(folder), url, msgspec.json.decode(files, type=list[tuple[str, int]]))
+        wanted = msgspec.json.decode(files, type=list[tuple[str, int]])
+        done = send(pathlib.Path(folder), url, wanted, patience.moved)
     except Exception as error:  # a store's own errors are many: whichever it is, the master tells it
         done = Sent(error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(done).decode(), flush=True)

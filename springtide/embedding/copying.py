@@ -4,6 +4,7 @@ In: orders, for which a thread asks the master; the process is `checkpoint.uploa
 have done their part, the master publishes the manifest there (`master.copying`).
 """
 
+import contextlib
 import logging
 import pathlib
 import subprocess
@@ -19,17 +20,23 @@ from springtide.rpc import messages
 
 log = logging.getLogger(__name__)
 
+ENDS_S = 10.0  # a process that has said what became of it is waited for so long
+
 
 def send(folder: pathlib.Path, order: messages.Copy) -> messages.Copied:
     """Have the files sent; what became of it, failures too."""
     files = msgspec.json.encode(order.files).decode()
     command = [sys.executable, "-m", "springtide.checkpoint.upload_part", str(folder), order.url, files]
     try:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            said = process.stdout.read().splitlines()
-            code = process.wait()
-        done = msgspec.json.decode(said[-1], type=Sent) if said else Sent(error=f"its process ended with status {code}")
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdin is not None
+        said = next((line for line in process.stdout if line.startswith(b"{")), b"")
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in a mount cannot even be killed
+            code = process.wait(ENDS_S)
+        process.stdin.close()
+        process.stdout.close()
+        done = msgspec.json.decode(said, type=Sent) if said else Sent(error=f"its process ended with status {code}")
     except (OSError, msgspec.MsgspecError) as error:
         done = Sent(error=f"its process failed: {error}")
     if done.error:

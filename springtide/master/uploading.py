@@ -7,6 +7,7 @@ when the job ends (`checkpoint.gather`).
 """
 
 import asyncio
+import contextlib
 import logging
 import pathlib
 import sys
@@ -21,6 +22,9 @@ from springtide.domain.checkpoints import CheckpointRules
 from springtide.master.copying import Copying, Failed, Sum
 
 log = logging.getLogger(__name__)
+
+ENDS_S = 10.0  # a process that has said what became of it is waited for so long
+LONGEST_LINE = 16 << 20  # a store's error may be a whole page
 
 
 class Uploading:
@@ -94,12 +98,21 @@ class Uploading:
             module, arguments = "gather", (str(self._folder.absolute()), str(number), addresses)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", f"springtide.checkpoint.{module}", *arguments,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE,
         )  # fmt: skip
-        assert process.stdout is not None
-        said = await process.stdout.read()
-        code = await process.wait()
-        lines = said.splitlines()
-        if not lines:
-            raise OSError(f"it ended with status {code} before it was through")
-        return msgspec.json.decode(lines[-1], type=Uploaded)
+        return await answer_of(process)
+
+
+async def answer_of(process: asyncio.subprocess.Process) -> Uploaded:
+    """Its line. One that hangs in a mount cannot even be killed: nobody waits for its end after that."""
+    assert process.stdout is not None
+    said, code = b"", None
+    async for line in process.stdout:
+        if line.startswith(b"{"):
+            said = line
+            break
+    with contextlib.suppress(TimeoutError):
+        code = await asyncio.wait_for(process.wait(), ENDS_S)
+    if not said:
+        raise OSError(f"it ended with status {code} before it was through")
+    return msgspec.json.decode(said, type=Uploaded)
