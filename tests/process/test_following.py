@@ -124,3 +124,28 @@ def test_a_time_of_day_that_jumps_scales_nobody(tmp_path, monkeypatch):
     assert ended.phase is Phase.FINISHED and ended.workers_wanted == 1
     assert not [event for event in events.read(job.files.events) if event["event"] == "alert"]
     assert running.miscounted(tmp_path, producer.appended) == 0
+
+
+SLOWER = """time.sleep(4 * pause_s if job.rank == 1 and (folder / "slow").exists() else pause_s)"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_slow_worker_gets_a_backup_beside_it_until_it_is_fast_again_and_no_record_is_trained_twice(tmp_path):
+    online = OnlineJob(on=True, rules=OnlineRules(fewest=3, most=5, start_s=600.0), speedup=300.0, every_s=60.0)
+    producer = running.Producer(tmp_path, lambda _: 2.6 * ONE)
+    made = running.job_of(tmp_path, producer, online, pause_s=PAUSE_S, cpu=None, checkpoint_s=0.5, workers=3)
+    (tmp_path / "count.py").write_text(running.SCRIPT.replace("time.sleep(pause_s)", SLOWER))
+    (tmp_path / "slow").touch()
+    with made as job:
+        job.until(lambda status: status.workers_alive == 3 and status.online is not None)
+        producer.start()
+        job.until(lambda status: status.online.backups == 1)
+        job.until(lambda status: status.workers_alive >= 4)
+        (tmp_path / "slow").unlink()
+        job.until(lambda status: status.online.backups == 0)
+        producer.seal()
+        ended = job.wait()
+    told = [str(event["why"]) for event in job.story if event["event"] == "backup"]
+    assert "worker-1 trains" in told[0] and "no worker is slow any more" in told[-1], told
+    assert ended.phase is Phase.FINISHED and running.miscounted(tmp_path, producer.appended) == 0
