@@ -119,7 +119,7 @@ class Mover {
       one.cut = cut;
       outcome_.bytes += image_.bytes().size();
       said_.push_back({one.slot, Kind::take, Clock::now()});
-      words_.send(Kind::take, one.slot, image_.bytes());
+      words_.send(Kind::take, one.slot, image_.bytes(), state_.given.at(one.slot));
     }
     if (said_.empty()) close();
   }
@@ -154,7 +154,7 @@ class Mover {
       state_.store.close_and_export(one.slot, one.cut, image_);
       closed.insert(one.slot);
       slots.push_back(one.slot);
-      batch.begin(one.slot);
+      batch.begin(one.slot, state_.given.at(one.slot));
       batch.add(image_.bytes());
       batch.end();
     }
@@ -204,14 +204,18 @@ class Mover {
   std::vector<uint8_t> answered_;
 };
 
-// Slots that are open here, or were closed for this same target without an answer. No other is ours to give.
-std::vector<uint16_t> to_give(const ServerState& state, const HandoverOptions& to,
-                              std::span<const uint16_t> slots, HandoverOutcome& outcome) {
+// Slots that are open here, or were closed for this same target without an answer: that is the same gift once
+// more. No other is ours to give.
+std::vector<uint16_t> to_give(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots,
+                              HandoverOutcome& outcome) {
   std::vector<uint16_t> ours;
+  const std::map<uint16_t, uint16_t> doubts = state.doubts();
   for (const uint16_t slot : slots) {
-    const auto doubt = state.in_doubt.find(slot);
-    const bool ask_again = doubt != state.in_doubt.end() && doubt->second == to.server;
-    if (ask_again || state.store.is_open(slot)) {
+    const auto doubt = doubts.find(slot);
+    const bool open = state.store.is_open(slot),
+               ask_again = doubt != doubts.end() && doubt->second == to.server;
+    if (open) state.given[slot] = Gifts::new_name();
+    if (ask_again || open) {
       ours.push_back(slot);
     } else {
       outcome.why = "was not given slot " + std::to_string(slot) + ": it is not here";
@@ -227,7 +231,7 @@ void move_all(ServerState& state, const HandoverOptions& to, const std::vector<u
     try {
       mover.move(ours);
     } catch (const std::exception& e) {
-      for (const uint16_t slot : mover.closed) state.in_doubt[slot] = to.server;
+      for (const uint16_t slot : mover.closed) state.doubt(slot, to.server);
       outcome.why = e.what();
     }
   } catch (const PeerLost& e) {
@@ -250,9 +254,9 @@ HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::sp
   } else {
     move_all(state, to, ours, outcome);
   }
-  for (const uint16_t slot : outcome.moved) state.in_doubt.erase(slot);
-  for (const uint16_t slot : outcome.kept) state.in_doubt.erase(slot);
-  for (const auto& [slot, server] : state.in_doubt) outcome.in_doubt.push_back(slot);
+  for (const uint16_t slot : outcome.moved) state.settle_doubt(slot);
+  for (const uint16_t slot : outcome.kept) state.settle_doubt(slot);
+  for (const auto& [slot, server] : state.doubts()) outcome.in_doubt.push_back(slot);
   if (!outcome.why.empty()) outcome.why = "server " + std::to_string(to.server) + " " + outcome.why;
   outcome.seconds = since(start);
   return outcome;

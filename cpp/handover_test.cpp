@@ -8,6 +8,7 @@
 #include "check.h"
 #include "cluster_for_tests.h"
 #include "refusal.h"
+#include "slot_batch.h"
 #include "slot_target.h"
 
 using namespace springtide;
@@ -206,6 +207,63 @@ TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
   CHECK(says(second, Kind::own) == 1);
   CHECK(says(second, Kind::take) == 1);
   CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
+}
+
+// Its source has had no answer, asks again, and does not know that the slot has gone on to a third server.
+TEST(a_gift_that_was_taken_and_given_on_is_not_taken_once_more) {
+  Three cluster;
+  for (const auto& store : cluster.stores) store->declare(table(0, 4));
+  ServerOptions options;
+  options.secret = kSecret;
+  ServerState source(*cluster.stores[0], options);
+  const HandoverOptions to{"127.0.0.1", cluster[2].port(), 2, 5};
+  SlotTarget first(source, to), second(source, to);
+  const std::vector<uint8_t> image = cluster.stores[0]->export_slot(0);
+  const auto says = [&](SlotTarget& over, Kind kind, uint64_t gift) {
+    FrameHeader answer;
+    over.send(kind, 0, image, gift);
+    return over.receive(answer).empty() ? static_cast<int>(answer.step) : -1;
+  };
+  const auto owns_all = [&](SlotTarget& over, uint64_t gift) {
+    BatchWriter batch(false);
+    batch.begin(0, gift);
+    batch.add(image);
+    batch.end();
+    FrameHeader header;
+    std::vector<uint8_t> body;
+    over.send(Kind::own_all, 0, batch.bytes());
+    CHECK(over.receive(header, body).empty());
+    return decode_answer(body).taken.size();
+  };
+  CHECK(owns_all(first, 7) == 1);
+  CHECK(cluster.move(2, 1, {0}).moved == std::vector<uint16_t>{0});
+  CHECK(owns_all(second, 7) == 1);  // it had that, and says so
+  CHECK(says(first, Kind::take, 7) == 1);
+  CHECK(says(first, Kind::own, 7) == 1);
+  cluster[2].expect_anew();
+  CHECK(owns_all(first, 7) == 1);  // whatever was lost meanwhile
+  CHECK(cluster[2].owned().empty());
+  CHECK(owns_all(first, 8) == 0);
+  SlotTarget third(source, to);
+  CHECK(owns_all(third, 8) == 0);  // what was refused may be open at its source again
+  CHECK(owns_all(third, 9) == 1);  // given anew
+  CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
+}
+
+TEST(a_server_that_is_about_to_leave_takes_no_slots_and_says_what_it_has) {
+  Three cluster;
+  for (const auto& store : cluster.stores) store->declare(table(0, 4));
+  CHECK(cluster.move(0, 2, {0}).moved == std::vector<uint16_t>{0});
+  cluster[2].take_no_more(true);
+  for (const bool hurried : {false, true}) {
+    const HandoverOutcome refused = cluster.move(0, 2, {2}, hurried);
+    CHECK(refused.moved.empty() && refused.in_doubt.empty());
+    CHECK(refused.why.find("about to leave") != std::string::npos);
+  }
+  CHECK(cluster[0].owned().size() == kSlots / 2 - 1);
+  CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
+  cluster[2].take_no_more(false);
+  CHECK(cluster.move(0, 2, {2}).moved == std::vector<uint16_t>{2});
 }
 
 TEST(a_slot_that_changes_much_while_its_image_travels_is_complete_where_it_arrives) {

@@ -92,7 +92,7 @@ class Giver {
   BatchAnswer say(std::span<const uint16_t> some, bool by_reference) {
     BatchWriter batch(by_reference);
     for (const uint16_t slot : some) {
-      batch.begin(slot);
+      batch.begin(slot, state_.given.at(slot));
       if (by_reference) {
         state_.store.refer(slot, reference_);
         encode(reference_, batch.bytes());
@@ -142,7 +142,7 @@ void give_all(ServerState& state, const HandoverOptions& to, std::span<const uin
     try {
       giver.give(slots);
     } catch (const std::exception& e) {
-      for (const uint16_t slot : giver.closed) state.in_doubt[slot] = to.server;
+      for (const uint16_t slot : giver.closed) state.doubt(slot, to.server);
       outcome.why = e.what();
     }
   } catch (const PeerLost& e) {

@@ -76,12 +76,12 @@ TEST(a_reference_or_a_batch_that_is_torn_is_told_from_one_that_is_not) {
   SlotReference said;
   store->refer(3, said);
   BatchWriter batch(true);
-  batch.begin(3);
+  batch.begin(3, 77);
   encode(said, batch.bytes());
   batch.end();
   const std::vector<uint8_t> whole = batch.bytes();
   const SlotBatch back = decode_batch(whole);
-  CHECK(back.by_reference && back.parts.size() == 1 && back.parts[0].slot == 3);
+  CHECK(back.by_reference && back.parts.size() == 1 && back.parts[0].slot == 3 && back.parts[0].gift == 77);
   const std::span<const uint8_t> reference = back.parts[0].bytes;
   CHECK(decode_reference(reference).tables.size() == said.tables.size());
   for (size_t bytes = 0; bytes < reference.size(); bytes += 7) {
@@ -122,7 +122,7 @@ TEST(whole_slots_in_one_frame_are_the_targets_then_and_what_it_has_already_is_sa
   const auto give = [&](const std::vector<uint16_t>& slots) {
     BatchWriter batch(false);
     for (const uint16_t slot : slots) {
-      batch.begin(slot);
+      batch.begin(slot, 0);
       batch.add(cluster.stores[0]->export_slot(slot % kSlots));
       batch.end();
     }

@@ -37,6 +37,21 @@ void ServerState::got(std::span<const uint16_t> slots) {
   });
 }
 
+void ServerState::doubt(uint16_t slot, uint16_t server) {
+  const std::lock_guard lock(mutex);
+  in_doubt[slot] = server;
+}
+
+bool ServerState::settle_doubt(uint16_t slot) {
+  const std::lock_guard lock(mutex);
+  return in_doubt.erase(slot) != 0;
+}
+
+std::map<uint16_t, uint16_t> ServerState::doubts() const {
+  const std::lock_guard lock(mutex);
+  return in_doubt;
+}
+
 void ServerState::expects(uint32_t slot) {
   if (ownership()->owner[slot] == kNobody) return;
   change_ownership([&](Owned& now) { now.owner[slot] = kNobody; });

@@ -52,7 +52,9 @@ class RequestHandler {
   bool stats(const FrameHeader& header);
   bool step(const FrameHeader& header);        // group_requests.cpp
   bool regroup(const FrameHeader& header);     // group_requests.cpp
-  uint32_t handed_slot(uint64_t named) const;  // this and the next five: slot_requests.cpp
+  uint32_t handed_slot(uint64_t named) const;  // this and the next seven: slot_requests.cpp
+  bool had(uint32_t slot, uint64_t gift) const;
+  void check_turn(uint32_t slot) const;
   bool take(const FrameHeader& header, std::span<const uint8_t> body);
   bool own(const FrameHeader& header, std::span<const uint8_t> body);
   bool own_all(const FrameHeader& header, std::span<const uint8_t> body);

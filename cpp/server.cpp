@@ -234,7 +234,7 @@ HandoverOutcome Server::hand_over(const HandoverOptions& to, std::span<const uin
 bool Server::take_back(uint32_t slot) {
   ServerState& state = impl_->state;
   const std::lock_guard one(state.handing);
-  if (state.in_doubt.erase(static_cast<uint16_t>(slot)) == 0) return false;
+  if (!state.settle_doubt(static_cast<uint16_t>(slot))) return false;
   state.store.open_slot(slot);
   state.got(static_cast<uint16_t>(slot));
   return true;
@@ -243,9 +243,14 @@ bool Server::take_back(uint32_t slot) {
 bool Server::let_go(uint32_t slot) {
   ServerState& state = impl_->state;
   const std::lock_guard one(state.handing);
-  if (state.in_doubt.erase(static_cast<uint16_t>(slot)) == 0) return false;
+  if (!state.settle_doubt(static_cast<uint16_t>(slot))) return false;
   if (!state.store.is_open(slot)) state.store.clear_slot(slot);
   return true;
+}
+
+void Server::take_no_more(bool yes) {
+  const std::lock_guard nothing_arrives(impl_->state.taking);
+  impl_->state.leaves = yes;
 }
 
 void Server::expect_anew() {

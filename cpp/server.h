@@ -90,6 +90,7 @@ class Server {
   // Gives slots to another server while both serve (handover.h).
   HandoverOutcome hand_over(const HandoverOptions& to, std::span<const uint16_t> slots);
   bool let_go(uint32_t slot);     // after a hand-over in doubt, whose target is known to have the slot
+  void take_no_more(bool yes);    // before it leaves: slots that are given from now on are refused
   void expect_anew();             // refuses slots over connections that were made before
   bool take_back(uint32_t slot);  // after a hand-over in doubt, whose target is known to be lost
   std::vector<uint16_t> owned() const;

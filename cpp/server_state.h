@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bsp_steps.h"
+#include "gifts.h"
 #include "server.h"
 #include "staleness.h"
 #include "store.h"
@@ -55,6 +56,9 @@ struct ServerState {
   void got(std::span<const uint16_t> slots);  // their gates are open already
   void gave(uint16_t slot, uint16_t to, const std::string& address) { gave({&slot, 1}, to, address); }
   void got(uint16_t slot) { got({&slot, 1}); }
+  void doubt(uint16_t slot, uint16_t server);
+  bool settle_doubt(uint16_t slot);  // whether there was one
+  std::map<uint16_t, uint16_t> doubts() const;
   void expects(uint32_t slot);  // an image has come: whose it is now is decided between two others
   ServerStats stats() const;
   // Frames of older ones are refused from now on.
@@ -69,13 +73,16 @@ struct ServerState {
   ServerCounters count;
   Staleness staleness;
   std::atomic<uint32_t> generation{0};
-  std::shared_mutex taking;       // held by a peer's slot that arrives; all of it for:
-  std::atomic<uint64_t> turn{0};  // slots come only over connections made since it was raised last
+  std::shared_mutex taking;         // held by a peer's slot that arrives; all of it for:
+  std::atomic<uint64_t> turn{0};    // slots come only over connections made since it was raised last
+  std::atomic<bool> leaves{false};  // takes no slots any more
   std::atomic<bool> stopping{false};
   std::atomic<uint32_t> serving{0};       // requests at this moment
+  Gifts gifts;                            // of peers
   std::mutex handing;                     // one hand-over at a time; also of:
-  std::map<uint16_t, uint16_t> in_doubt;  // slots closed for a server whose answer never came
+  std::map<uint16_t, uint64_t> given;     // by slot: the name of the last gift, which is kept while in doubt
   mutable std::mutex mutex;               // of what follows
+  std::map<uint16_t, uint16_t> in_doubt;  // slots closed for a server whose answer never came
   std::shared_ptr<const Owned> owned;
 };
 

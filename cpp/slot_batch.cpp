@@ -8,7 +8,7 @@ namespace springtide {
 namespace {
 
 struct PartHead {
-  uint64_t slot, bytes;
+  uint64_t slot, gift, bytes;
 };
 
 [[noreturn]] void torn() { throw BadInput("a batch of slots is cut short or damaged"); }
@@ -24,8 +24,8 @@ T take(std::span<const uint8_t>& rest) {
 
 }  // namespace
 
-void BatchWriter::begin(uint16_t slot) {
-  const PartHead head{slot, 0};
+void BatchWriter::begin(uint16_t slot, uint64_t gift) {
+  const PartHead head{slot, gift, 0};
   const auto* from = reinterpret_cast<const uint8_t*>(&head);
   bytes_.insert(bytes_.end(), from, from + sizeof head);
   began_ = bytes_.size();
@@ -46,7 +46,7 @@ SlotBatch decode_batch(std::span<const uint8_t> rest) {
   while (!rest.empty()) {
     const auto head = take<PartHead>(rest);
     if (head.slot > UINT16_MAX || head.bytes > rest.size()) torn();
-    batch.parts.push_back({static_cast<uint16_t>(head.slot), rest.first(head.bytes)});
+    batch.parts.push_back({static_cast<uint16_t>(head.slot), head.gift, rest.first(head.bytes)});
     rest = rest.subspan(head.bytes);
   }
   return batch;

@@ -13,7 +13,7 @@ namespace springtide {
 class BatchWriter {
  public:
   explicit BatchWriter(bool by_reference) : bytes_{static_cast<uint8_t>(by_reference ? 1 : 0)} {}
-  void begin(uint16_t slot);                 // what is appended to `bytes` now is its
+  void begin(uint16_t slot, uint64_t gift);  // what is appended to `bytes` now is its
   void end();                                // of that
   void add(std::span<const uint8_t> image);  // between the two
   std::vector<uint8_t>& bytes() { return bytes_; }
@@ -26,6 +26,7 @@ class BatchWriter {
 struct SlotBatch {
   struct Part {
     uint16_t slot;
+    uint64_t gift;  // its name (gifts.h)
     std::span<const uint8_t> bytes;
   };
   bool by_reference = false;

@@ -12,11 +12,23 @@ uint32_t RequestHandler::handed_slot(uint64_t named) const {
     throw BadInput("this server does not know its own slots yet; try again");
   }
   if (named >= state_.store.slots()) throw BadInput("slot " + std::to_string(named) + " there is not");
-  const auto slot = static_cast<uint32_t>(named);
-  if (turn_ != state_.turn && !state_.store.is_open(slot)) {  // what it has it has, and must say so
-    throw BadInput("a server was lost since this connection was made; try again");
+  return static_cast<uint32_t>(named);
+}
+
+// Whether it is here, or was: who took it may have given it on since, and its source need not know of that.
+bool RequestHandler::had(uint32_t slot, uint64_t gift) const {
+  const Gifts::Fate fate = state_.gifts.fate(slot, gift);
+  if (fate == Gifts::Fate::refused) throw BadInput("has refused this slot before; give it anew");
+  return fate == Gifts::Fate::taken || state_.store.is_open(slot);
+}
+
+// Whether what is not here may be taken now.
+void RequestHandler::check_turn(uint32_t slot) const {
+  if (state_.leaves) throw BadInput("is about to leave, and takes no slots");
+  if (turn_ != state_.turn) throw BadInput("a server was lost since this connection was made; try again");
+  if (state_.doubts().contains(static_cast<uint16_t>(slot))) {
+    throw BadInput("waits to hear what became of this slot, which it has given away; try again");
   }
-  return slot;
 }
 
 // The image is laid into a slot that stays closed: nobody reads or writes it until it is owned.
@@ -35,13 +47,20 @@ bool RequestHandler::lay_in(const FrameHeader& header, std::span<const uint8_t> 
   {
     const std::shared_lock in_turn(state_.taking);
     const uint32_t slot = handed_slot(header.step);
-    if (!open && !state_.store.is_open(slot)) state_.expects(slot);
+    const auto alone = state_.gifts.hold(slot);
     try {
-      state_.store.import_closed(slot, body, open);
-      if (open) state_.got(static_cast<uint16_t>(slot));
-    } catch (const BadInput&) {
-      if (!state_.store.is_open(slot)) throw;
-      answer.step = 1;
+      if (had(slot, header.clock)) {
+        answer.step = 1;
+      } else {
+        check_turn(slot);
+        if (!open) state_.expects(slot);
+        state_.store.import_closed(slot, body, open);
+        if (open) state_.got(static_cast<uint16_t>(slot));
+      }
+      if (open) state_.gifts.settle(slot, header.clock, Gifts::Fate::taken);
+    } catch (const BadInput&) {  // its source may open it again: this gift must not be taken later
+      state_.gifts.settle(slot, header.clock, Gifts::Fate::refused);
+      throw;
     }
   }
   return reply(answer, {});
@@ -54,13 +73,17 @@ bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t>
   const int giver = batch.by_reference ? peer_process(line_.fd) : 0;
   if (batch.by_reference && giver == 0) throw BadInput("slots by reference come from a process on this host");
   BatchAnswer answer;
+  std::vector<uint16_t> fresh;
+  std::vector<const SlotBatch::Part*> refused;
   ImageWriter image;
   {
     const std::shared_lock in_turn(state_.taking);
     for (const SlotBatch::Part& part : batch.parts) {
+      const auto alone = state_.gifts.hold(part.slot);
       try {
         const uint32_t slot = handed_slot(part.slot);
-        if (!state_.store.is_open(slot)) {
+        if (!had(slot, part.gift)) {
+          check_turn(slot);
           std::span<const uint8_t> bytes = part.bytes;
           if (batch.by_reference) {
             const SlotReference there = decode_reference(bytes);
@@ -69,13 +92,22 @@ bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t>
             bytes = image.bytes();
           }
           state_.store.import_closed(slot, bytes, true);
+          fresh.push_back(part.slot);
         }
+        state_.gifts.settle(slot, part.gift, Gifts::Fate::taken);
         answer.taken.push_back(part.slot);
       } catch (const BadInput& e) {
+        refused.push_back(&part);
         answer.why = e.what();
       }
     }
-    state_.got(answer.taken);
+    state_.got(fresh);
+    if (batch.by_reference && answer.taken.empty()) refused.clear();  // the rows themselves come next
+    for (const SlotBatch::Part* part : refused) {  // their source opens them again: they must not come later
+      const auto alone = state_.gifts.hold(part->slot);
+      state_.gifts.settle(part->slot, part->gift, Gifts::Fate::refused);
+      if (state_.gifts.fate(part->slot, part->gift) == Gifts::Fate::taken) answer.taken.push_back(part->slot);
+    }
   }
   return reply(reply_to(header), encode(answer));
 }

@@ -10,12 +10,19 @@ constexpr uint64_t kBytesAhead = 64 << 20;  // of images: a large slot goes with
 constexpr size_t kSlotsACut = 16;
 constexpr uint64_t kRoom = 4 << 20;  // in shared memory for one image; a larger one goes through the socket
 
+std::vector<uint64_t> names_of(const ServerState& state, const std::vector<uint16_t>& slots) {
+  std::vector<uint64_t> names;
+  for (const uint16_t slot : slots) names.push_back(state.given.at(slot));
+  return names;
+}
+
 }  // namespace
 
 SlotStream::SlotStream(ServerState& state, SlotTarget& to, std::vector<uint16_t> slots)
     : state_(state),
       to_(to),
       slots_(std::move(slots)),
+      gifts_(names_of(state, slots_)),
       window_(to.share(kSlotsAhead * kRoom)),
       thread_([this] { send_all(); }) {}
 
@@ -67,7 +74,7 @@ void SlotStream::send_all() {
         bytes_under_way_ += image.bytes().size();
       }
       ++sends_;
-      to_.send(Kind::take, slots_[i], image.bytes());
+      to_.send(Kind::take, slots_[i], image.bytes(), gifts_[i]);
       ++sends_;
     }
     const std::lock_guard hold(mutex_);

@@ -42,6 +42,7 @@ class SlotStream {
   ServerState& state_;
   SlotTarget& to_;
   const std::vector<uint16_t> slots_;
+  const std::vector<uint64_t> gifts_;  // their names
   std::atomic<uint64_t> sends_{0};
   std::mutex mutex_;  // of what follows
   std::condition_variable room_;

@@ -75,11 +75,12 @@ const Window& SlotTarget::share(uint64_t bytes) {
 }
 
 // What lies in the window is not sent: the target reads it there, and it must stay until the answer.
-void SlotTarget::send(Kind kind, uint64_t slot, std::span<const uint8_t> body) {
+void SlotTarget::send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t gift) {
   FrameHeader header;
   header.kind = static_cast<uint8_t>(kind);
   header.request = ++sent_;
   header.step = slot;
+  header.clock = gift;
   header.generation = generation_;
   if (const auto offset = window_.offset_of(body.data(), body.size())) {
     header.flags |= kInWindow;

@@ -21,7 +21,7 @@ class SlotTarget {
  public:
   SlotTarget(const ServerState& state, const HandoverOptions& to);  // PeerLost
 
-  void send(Kind kind, uint64_t slot, std::span<const uint8_t> body);  // PeerLost
+  void send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t gift = 0);  // PeerLost
   // Empty when it is done; else what the target has against it. PeerLost when there is no telling.
   std::string receive(FrameHeader& answer);
   std::string receive(FrameHeader& answer,

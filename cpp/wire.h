@@ -17,7 +17,7 @@ namespace springtide {
 static_assert(std::endian::native == std::endian::little, "frames are laid out as little-endian memory");
 
 constexpr uint32_t kMagic = 0x57445453;     // "STDW"
-constexpr uint16_t kVersion = 3;            // raised whenever a byte changes its meaning
+constexpr uint16_t kVersion = 4;            // raised whenever a byte changes its meaning
 constexpr uint64_t kHandshakeBytes = 4096;  // the largest body before the secret is proved
 
 enum class Kind : uint8_t {
@@ -84,7 +84,7 @@ struct FrameHeader {
   uint32_t incarnation = 0;
   uint64_t step = 0;   // push: its step; pull: answer only once this step is applied, its reply: pushes that
                        // the server had applied before the rows were read; scan reply: next slot
-  uint64_t clock = 0;  // push: the age clock; reply: ns spent waiting for a step
+  uint64_t clock = 0;  // push: the age clock; take: the gift's name; reply: ns spent waiting for a step
   uint64_t server_ns = 0;  // reply: the server's own time in its tables; push: see kSeen
   uint16_t status = 0;
   uint16_t hypers = 0;   // HyperRecord[]

@@ -98,6 +98,8 @@ void bind_server(nb::module_& m) {
       .def("hand_over", &hand_over, nb::arg("host"), nb::arg("port"), nb::arg("server"), nb::arg("slots"),
            nb::arg("timeout_s") = 30.0, nb::arg("hurry") = false)
       .def("let_go", &st::Server::let_go, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
+      .def("take_no_more", &st::Server::take_no_more, nb::arg("yes"),
+           nb::call_guard<nb::gil_scoped_release>())
       .def("expect_anew", &st::Server::expect_anew, nb::call_guard<nb::gil_scoped_release>())
       .def("take_back", &st::Server::take_back, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("owned", &st::Server::owned, nb::call_guard<nb::gil_scoped_release>())

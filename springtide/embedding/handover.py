@@ -42,17 +42,24 @@ class Handing:
         self._thread.start()
 
     def heed(self, goal: messages.Goal) -> None:
-        """Take the newest goal; never waits."""
-        self._role.learn(goal.placement, goal.addresses)
+        """Take the newest goal; never waits. Pulses come by two threads: one that was overtaken is old."""
         with self._news:
+            if self._goal is not None and overtaken(goal, self._goal):
+                return
+            self._role.learn(goal.placement, goal.addresses)
+            if goal.leave and not self._role.leaves:
+                self._role.take_no_more()
             if goal != self._goal:
                 self._goal = goal
                 self._news.notify_all()
 
     @property
     def holding(self) -> messages.Holding:
-        """The newest call that was heard while nothing was being handed over, and what is in doubt."""
-        return messages.Holding(self._call, dict(self._role.in_doubt))
+        """The newest call that was heard while nothing was being handed over, what is in doubt, and whether it leaves.
+
+        To be read before the slots that it owns: they are all that it will have if it leaves.
+        """
+        return messages.Holding(self._call, dict(self._role.in_doubt), self._role.leaves)
 
     def stop(self) -> None:
         """No more slots; what is under way ends by itself."""
@@ -114,20 +121,25 @@ class Handing:
     def _settle_doubts(self, goal: messages.Goal) -> list[messages.Parcel]:
         """What to ask once more about slots that were closed for a server whose answer never came, whatever the goal.
 
-        Its own word or a roll call may have made them that server's: what is left of them here is outdated then. If it
-        has left for good they are served here again.
+        Its own word or a roll call may have made them that server's, which may have given them on since: whosever they
+        are, what is left of them here is outdated then. If it has left for good they are served here again.
         """
         ask: list[messages.Parcel] = []
         for slot, server in dict(self._role.in_doubt).items():
             owner = goal.placement.server_of_slot[slot]
             address = goal.addresses[server] if server < len(goal.addresses) else ""
-            if owner == server:
+            if owner != self._role.index:
                 self._role.let_go(slot)
             elif address:
                 ask.append(messages.Parcel(server, address, (slot,)))
-            elif owner == self._role.index:
+            else:
                 self._role.take_back(slot)
         return ask
+
+
+def overtaken(goal: messages.Goal, known: messages.Goal) -> bool:
+    """Pure. Whether a goal was made before one that is known. Placements only grow newer, and so do calls (0: none)."""
+    return goal.placement.epoch < known.placement.epoch or 0 < goal.call < known.call
 
 
 def step_back() -> None:

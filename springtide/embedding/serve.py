@@ -80,6 +80,8 @@ class ServerRole:
         self.hurried = False
         """Somebody waits for the checkpoint that is being written."""
         self.address = ""
+        self.leaves = False
+        """It takes no more slots."""
         self.in_doubt: dict[int, int] = {}
         """Slots closed here for a server whose answer never came, and which server that is."""
         threads = threads or lookup_threads()
@@ -155,6 +157,11 @@ class ServerRole:
         """Forget a slot that was closed for a server whose answer never came: it is that server's, for certain."""
         self.in_doubt.pop(slot, None)
         return bool(self._server.let_go(slot))
+
+    def take_no_more(self) -> None:
+        """Refuse slots from now on: what it has at this moment is all that it will have."""
+        self._server.take_no_more(True)
+        self.leaves = True
 
     def expect_anew(self) -> None:
         """Take slots only over connections that are made from now on: what a dead server has sent comes too late."""

@@ -67,7 +67,12 @@ class RollCall:
         """Slots whose owner is not the recorded one; `heir` is a lost server, whose next life takes what nobody has."""
         found: dict[int, int] = {}
         has = {slot: rank for rank in sorted(living) for slot in self._said[rank].owned}
-        closed = {slot: (rank, at) for rank in sorted(living) for slot, at in self._said[rank].doubts.items()}
+        closed = {
+            slot: (rank, at)
+            for rank in sorted(living)
+            for slot, at in self._said[rank].doubts.items()
+            if owners[slot] == rank  # else somebody has said something newer: it went on, and this copy is outdated
+        }
         for slot, owner in enumerate(owners):
             if slot in has:
                 now = has[slot]

@@ -74,6 +74,9 @@ class Rollout:
         self._orders = 0
         self._told: dict[int, int] = {}
         """By server: the newest goal that it was told, of so many."""
+        self._closed: dict[int, int] = {}
+        """Servers that take no more slots, and have none, by their life."""
+        self._leaving: frozenset[int] = frozenset()
         self._news = meetings.Turnstile()
         self._healing = False
         self._waits = waits
@@ -131,6 +134,8 @@ class Rollout:
             self._requests[slot] = SMOOTHING * fresh + (1 - SMOOTHING) * self._requests.get(slot, float(fresh))
         if holding is not None:
             self.calling.answered(role, holding, frozenset(count.slot for count in counts))
+            if holding.closed and not counts:
+                self._closed[role.rank] = self._record.state.node(role).incarnation
         claimed = tuple(count.slot for count in counts if self._record.owners[count.slot] != role.rank)
         if claimed and not self.calling.open:  # its source had no time to tell
             self._take(claimed, role.rank)
@@ -199,8 +204,9 @@ class Rollout:
     def goal_for(self, role: Role) -> messages.Goal | None:
         """What a server should know and do."""
         placed = self._record.placement
-        called = self.calling.open
-        if placed is None or (placed.epoch == 1 and not self._goal and not called):
+        called, leave = self.calling.open, self._record.state.node(role).state is NodeState.DRAINING
+        moves = self.calling.moves or bool(self._goal)  # else nobody has a goal that has to be taken back
+        if placed is None or (placed.epoch == 1 and not moves and not called and not leave):
             return None
         parcels: dict[int, list[int]] = {}
         held = self._record.state.healing or called or (self._waits is not None and self._waits.blocks)
@@ -217,6 +223,7 @@ class Rollout:
             self.calling.number,
             settled=not called,
             hurry=self._record.state.node(role).shunned,
+            leave=leave,
         )
 
     def news_for(self, epoch: int) -> messages.Goal | None:
@@ -236,12 +243,22 @@ class Rollout:
             return
         self._let_go()
         stay, have = rollout.staying(state.nodes), set(self._record.owners)
+        self._drop_what_leaves(stay)
         needed = bool(have - set(stay)) or bool(set(stay) - have)
         stranded = bool(have - set(stay)) and not self._goal  # arrived after the goal was made
         busy = self._planning is not None and not self._planning.done()
         if stay and not busy and (self._again or stranded or (needed and stay != self._planned_for)):
             self._planned_for, self._again = stay, False
             self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
+
+    def _drop_what_leaves(self, stay: tuple[int, ...]) -> None:
+        """Nothing more goes to a server that is to leave, and all hear of that at once."""
+        nodes = rollout.of(self._record.state.nodes)
+        leaving = frozenset(node.role.rank for node in nodes if node.state is NodeState.DRAINING)
+        goal = {slot: target for slot, target in self._goal.items() if target in stay}
+        if leaving != self._leaving or goal != self._goal:
+            self._leaving, self._goal = leaving, goal
+            self.release()
 
     def _rouse(self) -> None:
         """Whoever waits for news, when a server is away, when all are back, and when the job ends."""
@@ -300,9 +317,14 @@ class Rollout:
         return changed
 
     def _let_go(self) -> None:
-        """Drained servers without slots, once all workers go by a placement without them."""
+        """Drained servers without slots, once all workers go by a placement without them.
+
+        And once they have said that they take no more: until then some may be on their way to them, by a goal from
+        before they were to leave, and would go with them.
+        """
         state = self._record.state
         have, informed = set(self._record.owners), self.informed
         for node in rollout.of(state.nodes):
-            if node.state is NodeState.DRAINING and node.role.rank not in have and informed:
+            closed = self._closed.get(node.role.rank) == node.incarnation
+            if node.state is NodeState.DRAINING and node.role.rank not in have and informed and closed:
                 self._happen(events.Emptied(node.role))

@@ -166,6 +166,8 @@ class Goal(Message, frozen=True):
     """Whether all have answered, or nobody was asked: the placement is right then, except for slots under way."""
     hurry: bool = False
     """All wait for them: handing them over comes before serving."""
+    leave: bool = False
+    """It is to go: it takes no more slots, and says so."""
 
 
 class Holding(Message, frozen=True):
@@ -174,6 +176,8 @@ class Holding(Message, frozen=True):
     call: int
     doubts: dict[int, int] = {}
     """Slots that it has closed for another server whose answer never came, and which server that is."""
+    closed: bool = False
+    """It takes no more: the slots that it names are all that it will ever have."""
 
 
 class SlotsMoved(Message, frozen=True):

@@ -28,7 +28,8 @@ RULES = {
     "stop": "what they say counts only when all have stopped handing over",
     "turn": "a server that was called takes no slot over a connection from before",
     "heir": "what no living server has comes back with the next life, though a living one was thought to have it",
-    "let go": "a copy in doubt is given up when the roll call has made the slot another's",
+    "let go": "a copy in doubt is given up when the slot is another's, by its own word or by a roll call",
+    "once": "what was offered twice is taken once, though it was given on meanwhile",
 }
 SERVERS = 3
 SLOTS = (0, 13, 30, 45, 63)
@@ -36,7 +37,7 @@ SLOTS = (0, 13, 30, 45, 63)
 FAULTS_UNTIL, STEPS = 400, 4000
 
 
-@dataclass
+@dataclass(eq=False)
 class Frame:
     """`own` on its way to a target, over a connection that was made in that turn of the target's."""
 
@@ -45,6 +46,8 @@ class Frame:
     source: "Life"
     target: "Life"
     turn: int
+    gift: int
+    """The same for each time that it is offered."""
     open: bool = True
     """Whether the source still listens for the answer."""
 
@@ -60,6 +63,10 @@ class Life:
     copies: dict[int, int] = field(default_factory=dict)
     gates: set[int] = field(default_factory=set)
     doubts: dict[int, int] = field(default_factory=dict)
+    gifts: dict[int, int] = field(default_factory=dict)
+    """By slot: the last gift of it."""
+    settled: dict[int, bool] = field(default_factory=dict)
+    """Gifts of others, and whether they were taken."""
     turn: int = 0
     call: int = 0
     goal: messages.Goal | None = None
@@ -85,7 +92,7 @@ class World:
         self.term = 1
         self.rollout = self.master()
         self.lives = {rank: Life(rank, 0) for rank in range(SERVERS)}
-        self.ports = itertools.count()
+        self.ports, self.names = itertools.count(), itertools.count()
         self.life_at: dict[str, Life] = {}
         self.frames: list[Frame] = []
         self.news: list[Life] = []
@@ -290,7 +297,7 @@ class World:
         if not goal.settled:
             return
         for slot, server in list(life.doubts.items()):
-            if goal.placement.server_of_slot[slot] == server and self.dropped != "let go":
+            if goal.placement.server_of_slot[slot] != life.rank and self.dropped != "let go":
                 del life.doubts[slot], life.copies[slot]
             elif goal.addresses[server]:
                 return self.give(life, slot, self.life_at[goal.addresses[server]])
@@ -304,7 +311,9 @@ class World:
         if not target.alive:
             return
         life.gates.discard(slot)
-        life.giving = Frame(slot, life.copies[slot], life, target, target.turn)
+        if slot not in life.doubts:
+            life.gifts[slot] = next(self.names)
+        life.giving = Frame(slot, life.copies[slot], life, target, target.turn, life.gifts[slot])
         self.frames.append(life.giving)
 
     def doubt(self, life: Life) -> None:
@@ -323,15 +332,23 @@ class World:
         """A frame arrives, and is answered."""
         if not self.frames:
             return
-        frame = self.frames.pop(self.chance.randrange(len(self.frames)))
+        frame = self.chance.choice(self.frames)
+        if not frame.source.alive and self.chance.random() < 0.9:
+            return  # what a dead server has sent may lie unread for long
+        self.frames.remove(frame)
         source, target, slot = frame.source, frame.target, frame.slot
         heard = frame.open and source.alive and source.giving is frame
         if not target.alive:
             if heard:
                 self.doubt(source)
             return
-        taken = slot in target.gates or frame.turn == target.turn or self.dropped == "turn"
-        if taken and slot not in target.gates:
+        taken = slot in target.gates or (
+            (frame.turn == target.turn or self.dropped == "turn") and slot not in target.doubts
+        )
+        first = frame.gift not in target.settled or self.dropped == "once"
+        taken = taken if first else target.settled[frame.gift]
+        target.settled[frame.gift] = taken
+        if first and taken and slot not in target.gates:
             target.copies[slot] = frame.copy
             self.open(target, slot)
         if not heard:

@@ -51,6 +51,23 @@ def test_every_batch_is_applied_once_in_hundreds_of_histories(seed, tmp_path):
     assert not [kind for kind in USUAL.__slots__ if not met[kind]], f"some trouble was never met: {met}"
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (305, "a slot was taken once more by a server that had given it on"),
+        (265, "the same, after a move that was interrupted"),
+        (231, "a drained server left while slots were on their way to it"),
+        (5, "slots arrived before a new server was placed"),
+        (183, "slow, and right in the end"),
+    ],
+)
+def test_histories_that_went_wrong_once_are_right(seed, what, tmp_path):
+    wrong, _ = search([seed], tmp_path, batches=(200, 4000))
+    assert not wrong, f"{what}: {wrong[0]}"
+
+
 def stay(self, note):
     """A ledger that does not go back."""
     self.era += 1

@@ -7,15 +7,18 @@ the slot is in doubt: the source may open it again only once the master knows th
 
 import asyncio
 import contextlib
+import itertools
 from typing import TYPE_CHECKING
 
 from springtide import errors
+from springtide.embedding.handover import overtaken
 from springtide.rpc import messages
 
 if TYPE_CHECKING:
     from springtide.sim.jobs.server import VirtualServer
 
 CHUNK_SLOTS = 8  # handed over between two words to the master
+NAMES = itertools.count(1)  # of gifts
 AGAIN_S = 0.5  # after a target that would not have them, or could not be reached
 
 
@@ -35,12 +38,18 @@ class Moving:
         """The slot that is closed here, and not open there yet."""
         self.given: dict[int, tuple[int, str]] = {}
         """Slots that went to others, for whoever asks here."""
+        self.leaves = False
+        """It takes no more slots."""
+        self.settled: dict[int, bool] = {}
+        """Gifts of others, by their names, and whether they were taken: as cpp/gifts.h has it."""
+        self._gifts: dict[int, int] = {}
+        """By slot: the name of the last gift of it. One in doubt is offered again by the same name."""
         self.moved = 0
 
     @property
-    def holding(self) -> tuple[int, dict[int, int]]:
-        """The newest call that was heard while nothing was being handed over, and what is in doubt."""
-        return self.call, dict(self.doubts)
+    def holding(self) -> tuple[int, dict[int, int], bool]:
+        """The newest call that was heard while nothing was being handed over, what is in doubt, whether it leaves."""
+        return self.call, dict(self.doubts), self.leaves
 
     def keeps(self, slot: int) -> bool:
         """Whether it has a copy of a slot that is closed here for another server."""
@@ -48,6 +57,9 @@ class Moving:
 
     def heed(self, goal: messages.Goal) -> None:
         """Take the newest goal."""
+        if self._goal is not None and overtaken(goal, self._goal):
+            return
+        self.leaves = self.leaves or goal.leave
         if goal != self._goal:
             self._goal = goal
             self._news.set()
@@ -95,12 +107,12 @@ class Moving:
         for slot, server in dict(self.doubts).items():
             owner = goal.placement.server_of_slot[slot]
             address = goal.addresses[server] if server < len(goal.addresses) else ""
-            if owner == server:
+            if owner != self._server.role.rank:
                 del self.doubts[slot]
                 self._server.store.clear_slot(slot)
             elif address:
                 ask.append(messages.Parcel(server, address, (slot,)))
-            elif owner == self._server.role.rank:
+            else:
                 del self.doubts[slot]
                 self._server.open(slot)
         return ask
@@ -119,6 +131,18 @@ class Moving:
             moved.append(slot)
         return tuple(moved), True
 
+    def take(self, slot: int, image: bytes, gift: int, turn: int) -> bool:
+        """A slot of another server; whether it is or was here. What was said of a gift once is said ever after."""
+        here = self._server
+        if gift not in self.settled:
+            had, able = slot in here.gates, here.knows_slots and not self.leaves
+            self.settled[gift] = had or (able and turn == self.turn and not self.keeps(slot))
+            if self.settled[gift] and not had:
+                here.store.clear_slot(slot)
+                here.store.import_slot(image)
+                here.open(slot)
+        return self.settled[gift]
+
     async def _give(self, slot: int, rank: int, address: str) -> bool:
         """One slot; whether it is the target's now."""
         source, loop = self._server, asyncio.get_running_loop()
@@ -129,17 +153,16 @@ class Moving:
         await asyncio.sleep(source.takes_s(source.disks.move_s))
         source.close(slot)
         self.under_way = slot
+        if slot not in self.doubts:
+            self._gifts[slot] = next(NAMES)
+        gift = self._gifts[slot]
         image = source.store.export_slot(slot)
         answer: asyncio.Future[bool | None] = loop.create_future()
 
         def arrive() -> None:
             said = None
             if target.alive:
-                said = slot in target.gates or turn == target.moving.turn
-                if said and slot not in target.gates:
-                    target.store.clear_slot(slot)
-                    target.store.import_slot(image)
-                    target.open(slot)
+                said = target.moving.take(slot, image, gift, turn)
             if not answer.done():
                 loop.call_later(source.takes_s(source.disks.freeze_s), _say, answer, said)
 

@@ -51,7 +51,7 @@ class VirtualServer:
         self.gates: dict[int, None] = {}
         """Slots that it serves."""
         self._parts: dict[tuple[int, ...], counting.Part] = {}
-        self.hurried = False
+        self.hurried = self.knows_slots = False
         self.alive = True
         self.moving = Moving(self)
         self.process: Process | None = None
@@ -161,6 +161,7 @@ class VirtualServer:
 
     def _place(self, placement: Placement) -> None:
         self._parts.clear()
+        self.knows_slots = True
         self.gates = dict.fromkeys(placement.slots_of(self.role.rank))
 
     # ---- checkpoints ----

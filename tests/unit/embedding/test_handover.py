@@ -10,7 +10,7 @@ from springtide.domain.cluster import Placement
 from springtide.domain.tables import OptimSpec, TableSpec
 from springtide.embedding import handover, slot_loads
 from springtide.embedding.client import TableClient
-from springtide.embedding.serve import ServerRole
+from springtide.embedding.serve import HandedOver, ServerRole
 from springtide.embedding.slot_loads import SlotCount
 from springtide.rpc import messages
 
@@ -101,6 +101,58 @@ def test_a_goal_is_worked_off_once_and_told(two):
     handing.stop()
     assert [each.server for each in told] == [1] and sorted(two[1].owned()) == list(range(10))
     assert not two[0].owns(3) and two[1].owns(3)
+
+
+def test_a_server_that_is_to_leave_refuses_slots_and_says_so(two):
+    connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
+    handing = handover.Handing(two[1], lambda moved: None)
+    assert not handing.holding.closed
+    handing.heed(messages.Goal(OWNERS, (two[0].address, two[1].address), leave=True))
+    assert handing.holding.closed
+    handing.stop()
+    assert "about to leave" in two[0].hand_over([1], 1, two[1].address).why and two[0].owns(1)
+
+
+class Doubtful:
+    """A server that has closed two slots for server-1, and heard nothing since."""
+
+    index, leaves = 0, False
+
+    def __init__(self):
+        self.in_doubt, self.done = {3: 1, 4: 1}, threading.Semaphore(0)
+        self.did = []
+
+    def __getattr__(self, name):
+        def note(*given, **more):
+            self.did.append((name, given[0]))
+            self.done.release()
+            return HandedOver(moved=(), server=1, bytes=0, seconds=0.0, longest_freeze_s=0.0)
+
+        return note
+
+
+@pytest.mark.parametrize(
+    ("owner", "address", "did"),
+    [(0, "there:1", "hand_over"), (1, "there:1", "let_go"), (2, "there:1", "let_go"), (0, "", "take_back")],
+    ids=["it is asked again", "it is the other's", "the other has given it on", "the other has left"],
+)
+def test_what_becomes_of_a_slot_in_doubt(owner, address, did):
+    role = Doubtful()
+    handing = handover.Handing(role, lambda moved: None)
+    placed = Placement(epoch=7, servers=3, server_of_slot=(owner,) * SLOTS)
+    handing.heed(messages.Goal(placed, ("here:1", address, "third:1")))
+    assert all(role.done.acquire(timeout=20) for _ in range(3))
+    handing.stop()
+    assert [name for name, _ in role.did[:3]] == ["learn", did, did]
+
+
+def test_a_pulse_that_was_overtaken_changes_nothing():
+    def goal(epoch, call=0):
+        return messages.Goal(Placement(epoch=epoch, servers=1, server_of_slot=(0,) * SLOTS), ("here:1",), call=call)
+
+    assert handover.overtaken(goal(3), goal(4)) and handover.overtaken(goal(4, 7), goal(4, 8))
+    assert not handover.overtaken(goal(4), goal(4)) and not handover.overtaken(goal(5, 7), goal(4, 7))
+    assert not handover.overtaken(goal(4, 0), goal(4, 8))  # of a master that has called nobody yet
 
 
 def test_a_target_that_is_not_there_leaves_slots_where_they_are(two):

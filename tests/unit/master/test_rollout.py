@@ -5,6 +5,7 @@ import time
 
 from springtide.domain.cluster import Role, RoleKind
 from springtide.job import events
+from springtide.job.nodes import NodeState
 from springtide.rpc import messages
 from tests.unit.master.test_healing import Job
 
@@ -77,5 +78,42 @@ def test_slots_that_reach_a_server_after_it_was_told_to_leave_are_moved_on(tmp_p
         await job.ask("server-1", messages.SlotsMoved(parcel.slots, 0))
         (rest,) = await goal_of("server-1")
         assert (rest.server, rest.slots) == (0, (3, 4))
+
+    run(job, work)
+
+
+def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_path):
+    """A goal from before may still bring it some: they would be gone with it."""
+    job = Job(tmp_path, heartbeat_s=0.01)
+    leaver = Role(RoleKind.SERVER, 1)
+
+    async def heard(**holding):
+        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.Holding(0, **holding)))
+        job.desk._rollout.worker_goes_by(0, 0, job.desk.record.epoch)
+        job.desk.tick()
+        return pulse.goal
+
+    async def work():
+        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.tick()
+        await job.ask("server-1", messages.SlotsMoved(job.desk.record.placement.slots_of(1), 0))
+        goal = await heard()
+        assert goal.leave and job.desk.state.node(leaver).state is NodeState.DRAINING
+        await heard(closed=True)
+        assert job.desk.state.node(leaver).state is NodeState.GONE
+
+    run(job, work)
+
+
+def test_nothing_more_goes_to_a_server_that_is_to_leave(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.01)
+
+    async def work():
+        rollout = job.desk._rollout
+        rollout._goal, rollout.calling.moves = {0: 1}, True  # as if server-1 were to have more
+        assert [parcel.slots for parcel in rollout.goal_for(Role(RoleKind.SERVER, 0)).parcels] == [(0,)]
+        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.tick()
+        assert rollout.moving == 0 and not rollout.goal_for(Role(RoleKind.SERVER, 0)).parcels
 
     run(job, work)
