@@ -101,13 +101,17 @@ def dlrover(state: dict[str, torch.Tensor], folder: pathlib.Path) -> Way:
     import torch.distributed as dist
 
     single = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0"}
-    os.environ.update(single | {"ELASTIC_JOB_NAME": folder.name})
+    os.environ.update(
+        single | {"ELASTIC_JOB_NAME": folder.name, "TORCHELASTIC_RUN_ID": folder.name}
+    )  # its sockets' names
     dist.init_process_group("gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
     from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
     from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer
 
     checkpointer = DdpCheckpointer(str(folder / "dlrover"))
-    atexit.register(pathlib.Path("/dev/shm/ckpt_shm_0").unlink, missing_ok=True)  # it leaves its memory behind
+    memory = pathlib.Path(f"/dev/shm/{folder.name}_ckpt_shm_0")
+    atexit.register(memory.unlink, missing_ok=True)  # it leaves its memory behind, and its sockets
+    atexit.register(shutil.rmtree, pathlib.Path("/tmp/ckpt_sock") / folder.name, ignore_errors=True)
 
     def save(number: int) -> tuple[float, Callable[[], object]]:
         path = str(folder / "dlrover" / f"{number}.pt")
