@@ -32,20 +32,22 @@ StepPart joined(const std::map<uint32_t, StepPart>& parts) {
 
 }  // namespace
 
-void BspSteps::add(uint64_t step, uint32_t rank, StepPart part) {
+bool BspSteps::add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part) {
   const std::lock_guard lock(mutex_);
   if (!stopped_.empty()) throw StepMissing(stopped_);
+  if (generation < generation_) return false;
   if (rank >= workers_) {
     throw BadInput("rank " + std::to_string(rank) + " pushed a bsp part, but the group has " +
                    std::to_string(workers_) + " workers (ranks from 0)");
   }
-  if (step <= applied_) return;
+  if (step <= applied_) return true;
   if (step > applied_ + kAhead) {
     throw BadInput("rank " + std::to_string(rank) + " pushed step " + std::to_string(step) + " while step " +
                    std::to_string(applied_ + 1) + " is not applied yet" + missing(applied_ + 1));
   }
   parts_[step].try_emplace(rank, std::move(part));
   if (is_complete(step)) moved_.notify_all();
+  return true;
 }
 
 bool BspSteps::is_complete(uint64_t step) const {
@@ -108,12 +110,13 @@ uint64_t BspSteps::complete() const {
   return step;
 }
 
-uint64_t BspSteps::settle(uint64_t step, uint32_t workers, bool at_rest) {
+uint64_t BspSteps::settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest) {
   const std::lock_guard lock(mutex_);
   if (!stopped_.empty()) throw StepMissing(stopped_);
   if (at_rest && parts_.empty()) applied_ = std::max(applied_, step);
   const uint64_t spent = apply_up_to(step);
   workers_ = workers;
+  generation_ = std::max(generation_, generation);
   parts_.clear();
   ++resets_;
   moved_.notify_all();
@@ -148,10 +151,11 @@ std::string BspSteps::missing(uint64_t step) const {
   return ": no part of rank " + ranks;
 }
 
-void BspSteps::reset(uint64_t applied, uint32_t workers) {
+void BspSteps::reset(uint64_t applied, uint32_t workers, uint32_t generation) {
   const std::lock_guard lock(mutex_);
   applied_ = applied;
   workers_ = workers;
+  generation_ = std::max(generation_, generation);
   parts_.clear();
   stopped_.clear();
   ++resets_;

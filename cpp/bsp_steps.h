@@ -39,9 +39,10 @@ class BspSteps {
  public:
   BspSteps(Store& store, uint32_t workers) : store_(store), workers_(workers) {}
 
-  // Keeps the part. One that is there already, or of a step applied already, is skipped. BadInput for a rank
+  // Keeps the part. One that is there already, or of a step applied already, is skipped; one of a group that
+  // is over is not taken (false), however long before that its frame was looked at. BadInput for a rank
   // outside the group.
-  void add(uint64_t step, uint32_t rank, StepPart part);
+  bool add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part);
   // Whether every rank's part of `step` comes within `timeout_s`; false also when the group is formed anew.
   bool await_complete(uint64_t step, double timeout_s);
   // Applies all steps up to this one; the caller knows that they are complete on every server. Returns the
@@ -51,12 +52,12 @@ class BspSteps {
   uint64_t complete() const;
   // The group is formed anew: steps up to `step` are applied, later parts dropped. `at_rest`: all ranks are
   // after that step, so one that is not complete here was before this server had any slots.
-  uint64_t settle(uint64_t step, uint32_t workers, bool at_rest = false);
+  uint64_t settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest = false);
   // Blocks until `step` is complete and applies it; StepMissing after `timeout_s`, naming the ranks that are
   // missing.
   void wait(uint64_t step, double timeout_s);
   // The group went back: what is buffered is dropped, those who wait are told.
-  void reset(uint64_t applied, uint32_t workers);
+  void reset(uint64_t applied, uint32_t workers, uint32_t generation);
   void cancel(const std::string& why);  // for good: the server stops
   uint64_t applied() const;
 
@@ -73,6 +74,7 @@ class BspSteps {
   mutable std::mutex mutex_;
   std::condition_variable moved_;
   uint32_t workers_;
+  uint32_t generation_ = 0;  // of the group that these steps are of
   uint64_t applied_ = 0;
   uint64_t resets_ = 0;
   std::string stopped_;  // why nothing will be applied any more

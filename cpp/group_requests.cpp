@@ -22,7 +22,8 @@ bool RequestHandler::regroup(const FrameHeader& header) {
   FrameHeader answer = reply_to(header);
   if ((header.flags & kBsp) != 0) {
     if (header.keys == 0) throw BadInput("a group of 0 workers");
-    state_.count.update_ns += state_.steps.settle(header.step, header.keys, (header.flags & kAtRest) != 0);
+    const bool at_rest = (header.flags & kAtRest) != 0;
+    state_.count.update_ns += state_.steps.settle(header.step, header.keys, header.generation, at_rest);
   } else {
     state_.raise_generation(header.generation);
     answer.step = state_.steps.complete();

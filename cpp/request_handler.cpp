@@ -34,6 +34,13 @@ std::pair<std::vector<TableId>, std::vector<Hyper>> hyper_of(const BodyView& bod
   return all;
 }
 
+// A frame of a group that has been formed anew since.
+struct GroupOver : std::runtime_error {
+  GroupOver(uint32_t generation, uint32_t now)
+      : std::runtime_error("generation " + std::to_string(generation) + " is over, the group is at " +
+                           std::to_string(now) + "; join again") {}
+};
+
 }  // namespace
 
 bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> body) {
@@ -49,6 +56,8 @@ bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> 
     return fail(header, Status::bad_input, e.what());
   } catch (const StepMissing& e) {
     return fail(header, Status::step_missing, e.what());
+  } catch (const GroupOver& e) {
+    return fail(header, Status::stale_generation, e.what());
   } catch (const std::exception& e) {
     return fail(header, Status::internal,
                 std::string(name_of(static_cast<Kind>(header.kind))) + ": " + e.what());
@@ -56,11 +65,7 @@ bool RequestHandler::handle(const FrameHeader& header, std::span<const uint8_t> 
 }
 
 bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t> body) {
-  if (header.generation < state_.generation) {
-    return fail(header, Status::stale_generation,
-                "generation " + std::to_string(header.generation) + " is over, the group is at " +
-                    std::to_string(state_.generation) + "; join again");
-  }
+  if (header.generation < state_.generation) throw GroupOver(header.generation, state_.generation);
   BodyView view;
   const auto kind = static_cast<Kind>(header.kind);
   if (kind == Kind::pull || kind == Kind::push || kind == Kind::assign) {
@@ -190,7 +195,9 @@ uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, 
     part.hyper = std::move(hyper);
     part.clock = header.clock;
     part.unique = unique;
-    state_.steps.add(header.step, header.rank, std::move(part));
+    if (!state_.steps.add(header.step, header.rank, header.generation, std::move(part))) {
+      throw GroupOver(header.generation, state_.generation);
+    }
     return 0;
   }
   const auto count = [&](const PushStats& stats) {

@@ -275,7 +275,7 @@ void Server::set_generation(uint32_t generation, uint64_t applied_step, uint32_t
   }
   if (workers == 0) throw BadInput("a group of 0 workers");
   state.generation = generation;
-  state.steps.reset(applied_step, workers);
+  state.steps.reset(applied_step, workers, generation);
 }
 
 ServerStats Server::stats() const { return impl_->state.stats(); }

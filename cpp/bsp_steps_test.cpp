@@ -1,0 +1,31 @@
+// Steps of a group that is formed anew: nothing of the group before it is taken any more.
+#include "bsp_steps.h"
+
+#include "check.h"
+
+using namespace springtide;
+
+TEST(a_part_of_a_group_that_is_over_is_not_taken_though_its_frame_came_before) {
+  Store store{StoreOptions{}};
+  BspSteps steps(store, 5);
+  CHECK(steps.add(1, 4, 1, {}));
+  steps.settle(0, 2, 2);
+  CHECK(!steps.add(1, 4, 1, {}));  // else it would be a rank that the group does not have
+  CHECK(!steps.add(1, 0, 1, {}));  // else it would be in the place of the new rank's own
+  CHECK(steps.add(1, 0, 2, {}));
+  CHECK(steps.complete() == 0);
+  CHECK(steps.add(1, 1, 2, {}));
+  CHECK(steps.complete() == 1);
+}
+
+TEST(a_group_that_went_back_takes_nothing_of_the_time_before) {
+  Store store{StoreOptions{}};
+  BspSteps steps(store, 1);
+  CHECK(steps.add(1, 0, 3, {}));
+  steps.apply(1);
+  steps.reset(0, 1, 4);
+  CHECK(!steps.add(1, 0, 3, {}));
+  CHECK(steps.complete() == 0);
+}
+
+CHECK_MAIN
