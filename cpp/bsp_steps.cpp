@@ -36,16 +36,17 @@ bool BspSteps::add(uint64_t step, uint32_t rank, uint32_t generation, StepPart p
   const std::lock_guard lock(mutex_);
   if (!stopped_.empty()) throw StepMissing(stopped_);
   if (generation < generation_) return false;
-  if (rank >= workers_) {
-    throw BadInput("rank " + std::to_string(rank) + " pushed a bsp part, but the group has " +
-                   std::to_string(workers_) + " workers (ranks from 0)");
-  }
   if (step <= applied_) return true;
   if (step > applied_ + kAhead) {
     throw BadInput("rank " + std::to_string(rank) + " pushed step " + std::to_string(step) + " while step " +
                    std::to_string(applied_ + 1) + " is not applied yet" + missing(applied_ + 1));
   }
-  parts_[step].try_emplace(rank, std::move(part));
+  auto& parts = parts_[step];
+  if (parts.size() == workers_ && !parts.contains(rank)) {
+    throw BadInput("rank " + std::to_string(rank) + " pushed a part of step " + std::to_string(step) +
+                   ", but all " + std::to_string(workers_) + " workers of the group have done so");
+  }
+  parts.try_emplace(rank, std::move(part));
   if (is_complete(step)) moved_.notify_all();
   return true;
 }
@@ -142,11 +143,17 @@ void BspSteps::wait(uint64_t step, double timeout_s) {
 }
 
 std::string BspSteps::missing(uint64_t step) const {
-  const auto there = parts_.find(step);
+  static const std::map<uint32_t, StepPart> none;
+  const auto found = parts_.find(step);
+  const auto& there = found != parts_.end() ? found->second : none;
   std::string ranks;
+  const auto list = [&](uint32_t rank) { ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank); };
+  if (!there.empty() && there.rbegin()->first >= workers_) {  // ranks have gaps: who is missing is not known
+    for (const auto& [rank, part] : there) list(rank);
+    return ": parts of rank " + ranks + " only, of " + std::to_string(workers_) + " workers";
+  }
   for (uint32_t rank = 0; rank < workers_; ++rank) {
-    if (there != parts_.end() && there->second.contains(rank)) continue;
-    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    if (!there.contains(rank)) list(rank);
   }
   return ": no part of rank " + ranks;
 }

@@ -40,8 +40,8 @@ class BspSteps {
   BspSteps(Store& store, uint32_t workers) : store_(store), workers_(workers) {}
 
   // Keeps the part. One that is there already, or of a step applied already, is skipped; one of a group that
-  // is over is not taken (false), however long before that its frame was looked at. BadInput for a rank
-  // outside the group.
+  // is over is not taken (false), however long before that its frame was looked at. Ranks are those of the
+  // job: a group may lack some of them. BadInput for one rank more than the group has.
   bool add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part);
   // Whether every rank's part of `step` comes within `timeout_s`; false also when the group is formed anew.
   bool await_complete(uint64_t step, double timeout_s);

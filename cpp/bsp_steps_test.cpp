@@ -10,7 +10,7 @@ TEST(a_part_of_a_group_that_is_over_is_not_taken_though_its_frame_came_before) {
   BspSteps steps(store, 5);
   CHECK(steps.add(1, 4, 1, {}));
   steps.settle(0, 2, 2);
-  CHECK(!steps.add(1, 4, 1, {}));  // else it would be a rank that the group does not have
+  CHECK(!steps.add(1, 4, 1, {}));
   CHECK(!steps.add(1, 0, 1, {}));  // else it would be in the place of the new rank's own
   CHECK(steps.add(1, 0, 2, {}));
   CHECK(steps.complete() == 0);
@@ -26,6 +26,14 @@ TEST(a_group_that_went_back_takes_nothing_of_the_time_before) {
   steps.reset(0, 1, 4);
   CHECK(!steps.add(1, 0, 3, {}));
   CHECK(steps.complete() == 0);
+}
+
+TEST(a_group_may_have_any_ranks_and_no_more_of_them_than_workers) {
+  Store store{StoreOptions{}};
+  BspSteps steps(store, 3);
+  for (const uint32_t rank : {5, 0, 2}) CHECK(steps.add(1, rank, 1, {}));
+  CHECK(steps.complete() == 1);
+  CHECK(checks::throws<BadInput>([&] { steps.add(1, 1, 1, {}); }));
 }
 
 CHECK_MAIN
