@@ -38,7 +38,8 @@ enum class Kind : uint8_t {
   take,  // handover.h: an image of slot `step`, which stays closed; reply: `step` 1 when it is the server's
          // already
   own,   // handover.h: the last image of slot `step`, which is the server's from now on
-  own_all,  // hurried.h: whole slots, many at once (slot_batch.h), which are the server's from now on
+  own_all,  // handover.h, hurried.h: last parts or whole slots, many at once (slot_batch.h), which are the
+            // server's from now on
   last = own_all,
 };
 

@@ -53,12 +53,13 @@ def saved(gigabytes: float, rounds: int, options: Options, notes: list[str]) -> 
 def dlrover(stack: contextlib.ExitStack, python: pathlib.Path, gigabytes: float) -> peers.Worker:
     """DLRover with its first save made; it is tried twice, since its saver's process now and then does not come up."""
     for last in (False, True):
+        options = {"kind": "dlrover", "gigabytes": gigabytes}
         try:
-            worker = stack.enter_context(
-                peers.Worker("blocking", python=python, options={"kind": "dlrover", "gigabytes": gigabytes})
-            )
-            worker.figure(way="dlrover")
-            return worker
+            with contextlib.ExitStack() as own:
+                worker = own.enter_context(peers.Worker("blocking", python=python, options=options))
+                worker.figure(way="dlrover")
+                stack.push(own.pop_all())
+                return worker
         except peers.PeerFailed as error:
             if last:
                 raise

@@ -42,6 +42,11 @@ def make(
 ) -> Card:  # fmt: skip
     """Export this checkpoint; `progress` is told of every slot. Damaged when nothing can be built on `since`."""
     packing.check(format)
+    if since is not None and since >= manifest.number:
+        raise row_index.Damaged(
+            f"--since {since}: the checkpoint is {manifest.number}, so nothing can have changed since. "
+            "Wait for a newer one, or leave out --since"
+        )
     outline = outline_of(place, manifest)
     specs = specs_of(place, manifest, outline)
     base = None if since is None else files.read_card(url, since)

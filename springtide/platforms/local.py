@@ -201,11 +201,11 @@ def within(group: Group | None) -> list[str]:
 
 def usage_of(running: Running) -> Usage:
     """What a process takes now; what a fork shares with others counts as its own."""
-    own = usage.of_process(running.process.pid)
     if running.group is None:
-        return own
+        return usage.of_process(running.process.pid)
     counted = running.group.usage()
     if isinstance(running.process, Fork):
+        own = usage.of_process(running.process.pid)
         counted = replace(counted, memory=max(counted.memory, own.memory), peak=max(counted.peak, own.peak))
     return counted
 

@@ -61,7 +61,7 @@ class WarmStarts:
         self._environment: dict[str, str] | None = None
         self._asking: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._ready = False
+        self._ready = self._silent = False
         self._begins: asyncio.TimerHandle | None = None
 
     def begin(self, environment: Mapping[str, str]) -> None:
@@ -90,23 +90,30 @@ class WarmStarts:
         self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: int, *,
         process_group: int, folders: Sequence[str] = (), priority: int = 0,
     ) -> Fork | None:  # fmt: skip
-        """A fork that runs `python -m module arguments`; None when the interpreter is gone."""
+        """A fork that runs `python -m module arguments`. None where there can be none, or the interpreter does not
+        answer: it is asked no more then, and what it has forked goes on."""
         birth = Birth(
             module=module, arguments=arguments, environment=environment, process_group=process_group, folders=folders,
             priority=priority,
         )  # fmt: skip
         assert self._asking is not None, "nobody has asked whether it suits"
-        ending, theirs = os.pipe()
+        (ending, told), (waits, gate) = os.pipe(), os.pipe()
         try:
-            socket.send_fds(self._asking, [msgspec.msgpack.encode(birth)], [log, theirs])
+            socket.send_fds(self._asking, [msgspec.msgpack.encode(birth)], [log, told, waits])
             answer, files, _, _ = socket.recv_fds(self._asking, warm_process.LARGEST, 1)
             born = msgspec.msgpack.decode(answer, type=Born)
-        except (OSError, msgspec.DecodeError):  # it may have forked all the same: that process ends with it
+            if not born.error:
+                os.write(gate, b"1")
+        except (OSError, msgspec.DecodeError):  # if it forks all the same, that process finds its gate closed and ends
+            self._ready, self._silent = False, True
             os.close(ending)
-            self.close()
             return None
         finally:
-            os.close(theirs)
+            for file in (told, waits, gate):
+                os.close(file)
+        if not files:
+            os.close(ending)
+            return None
         fork = Fork(born.pid, files[0], ending)
         if born.error:
             fork.wait()
@@ -124,7 +131,7 @@ class WarmStarts:
             self._process.wait()
 
     def _is_ready(self) -> bool:
-        if not self._ready and self._asking is not None and self._asking.fileno() >= 0:
+        if not self._ready and not self._silent and self._asking is not None and self._asking.fileno() >= 0:
             with contextlib.suppress(OSError):
                 self._ready = self._asking.recv(len(READY), socket.MSG_DONTWAIT) == READY
         return self._ready

@@ -1,9 +1,9 @@
 """An interpreter with its imports behind it that becomes workers on request: `python -m ...warm_process torch`.
 
-In: what to import; its standard input, a socket on which `platforms.warm` asks for a `Birth` at a time, with two open
-files: the role's log, and a pipe for its end. Out: a fork each, whose process id and pidfd are the answer, and whose
-wait status is written to the pipe when it has ended. A fork goes on as `python -m MODULE ...` would after seconds of
-imports, and ends when this process does. Nothing here starts a thread: forks would not have it.
+In: what to import; its standard input, a socket on which `platforms.warm` asks for a `Birth` at a time, with three
+files: the role's log, a pipe for its end, and one that lets it begin. Out: a fork each, whose process id and pidfd are
+the answer, and whose wait status is written to its pipe when it has ended. A fork goes on as `python -m MODULE ...`
+would after seconds of imports, and ends when this process does. Nothing here starts a thread: forks would not have it.
 """
 
 import contextlib
@@ -46,9 +46,9 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
 class Born(msgspec.Struct, frozen=True, kw_only=True):
     """The answer; the pidfd comes with it."""
 
-    pid: int
+    pid: int = 0
     error: str = ""
-    """Why it was ended before it began."""
+    """Why it must not begin, or why there is none."""
 
 
 class Nest:
@@ -67,38 +67,41 @@ class Nest:
                 self._reap(pidfd)
             if self._asked.fileno() not in ready:
                 continue
-            request, files, _, _ = socket.recv_fds(self._asked, LARGEST, 2)
+            request, files, _, _ = socket.recv_fds(self._asked, LARGEST, 3)
             if not request:
                 return None
             birth = msgspec.msgpack.decode(request, type=Birth)
             if not self._fork(birth, *files):
                 return birth
 
-    def _fork(self, birth: Birth, log: int, ending: int) -> int:
-        """The process id of the child, 0 in it: there it returns when its parent has put it in its place."""
+    def _fork(self, birth: Birth, log: int, ending: int, gate: int) -> bool:
+        """False in the child, once it is in its place and may begin."""
         parent = os.getpid()
-        behind, gate = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the only threads are BLAS', which expects forks
-            pid = os.fork()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # the only threads are BLAS', which expects forks
+                pid = os.fork()
+        except OSError as problem:  # as many processes as there may be: those that run go on
+            for file in (log, ending, gate):
+                os.close(file)
+            self._asked.send(msgspec.msgpack.encode(Born(error=str(problem))))
+            return True
         if not pid:
-            os.close(gate)
             self._leave_nest(log, ending, parent)
-            if not os.read(behind, 1):
+            if not os.read(gate, 1):
                 os._exit(1)
-            os.close(behind)
-            return 0
+            os.close(gate)
+            return False
         pidfd, error = os.pidfd_open(pid), ""
         try:
             settle(birth, pid)
-            os.write(gate, b"1")
         except OSError as problem:
             error = str(problem)
-        for file in (behind, gate, log):
-            os.close(file)
+        os.close(log)
+        os.close(gate)
         self._children[pidfd] = (pid, ending)
         socket.send_fds(self._asked, [msgspec.msgpack.encode(Born(pid=pid, error=error))], [pidfd])
-        return pid
+        return True
 
     def _leave_nest(self, log: int, ending: int, parent: int) -> None:
         """In a child: keep nothing of the parent's, and do not outlive it."""

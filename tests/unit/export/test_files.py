@@ -106,3 +106,10 @@ def test_an_export_of_the_first_format_is_read_but_not_built_on(tmp_path):
     with pytest.raises(row_index.Damaged, match="no index"):
         exported(tmp_path, 2, rows(k0=2), since=1)
     assert torch.equal(export.read(url).dense["top.bias"], torch.zeros(1))
+
+
+def test_what_changed_since_the_checkpoint_itself_is_refused_and_its_export_stays(tmp_path):
+    exported(tmp_path, 1, {7: [1.0] * 4})
+    with pytest.raises(errors.SpringtideError, match="--since 1: the checkpoint is 1"):
+        exported(tmp_path, 1, {7: [1.0] * 4}, since=1)
+    assert export.read(str(tmp_path / "exports"), 1).tables

@@ -79,6 +79,18 @@ def test_forks_of_a_killed_interpreter_end_and_nothing_more_is_forked(interprete
     assert not interpreter.suits(os.environ)
 
 
+def test_an_interpreter_that_does_not_answer_is_asked_no_more_and_its_forks_go_on(interpreter, tmp_path):
+    process, log = born(interpreter, tmp_path, "wait")
+    until(log.read_text)
+    interpreter._asking.settimeout(0.05)
+    os.kill(interpreter._process.pid, signal.SIGSTOP)
+    late, said = born(interpreter, tmp_path, "0")
+    assert late is None and not interpreter.suits(os.environ)
+    os.kill(interpreter._process.pid, signal.SIGCONT)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM and said.read_text() == ""
+
+
 def test_a_fork_that_cannot_be_put_in_its_place_never_runs(interpreter, tmp_path):
     process, log = born(interpreter, tmp_path, "0", folders=[str(tmp_path / "no-such-group")])
     assert process is None and log.read_text() == ""
