@@ -44,7 +44,7 @@ def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0, end: i
 
 
 def rank_part(count: int, *, rank: int, workers: int, unit: int = 1) -> slice:
-    """The part of a batch of `count` samples that one rank of a bsp group takes; parts differ by one sample at most.
+    """The part of a batch of `count` samples that one rank of a bsp group takes; parts differ by one unit at most.
 
     Parts are cut between `unit`s of samples, of which the last may be smaller.
     """

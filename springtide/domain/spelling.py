@@ -22,6 +22,8 @@ from springtide.domain.job import check_name
 
 GROUP, VERSION, KIND = "springtide.dev", "v1alpha1", "ElasticJob"
 API_VERSION = f"{GROUP}/{VERSION}"
+OF_TOOLS = ("kubernetes.io", "k8s.io", GROUP, "helm.sh", "argoproj.io", "fluxcd.io")
+"""Whose labels and annotations say what an object is to kubectl, Helm, Argo CD, Flux, or us."""
 ENVELOPE = ("apiVersion", "kind", "metadata", "spec", "status")
 NAME = "name"
 Noun = typing.TypeVar("Noun")
@@ -180,6 +182,12 @@ def _unwrapped(given: Mapping[str, Any], problems: list[Problem]) -> dict[str, A
     return {**_with_marks(spec, metadata or {}, problems), NAME: (metadata or {}).get(NAME)}
 
 
+def for_pods(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Labels or annotations of a job that its pods have too: not those by which tools know the job itself."""
+    owners = {key: str(key).rpartition("/")[0] for key in given}
+    return {key: text for key, text in given.items() if not owners[key].endswith(OF_TOOLS)}
+
+
 def _with_marks(
     spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: list[Problem]
 ) -> Mapping[str, Any]:  # fmt: skip
@@ -194,7 +202,7 @@ def _with_marks(
             message = f"got {got_of(marks)}, wanted a mapping such as {{team: ads}}"
             problems.append(Problem(("metadata", key), message))
         elif marks and isinstance(own, Mapping | None):
-            given[key] = {**marks, **(own or {})}
+            given[key] = {**for_pods(marks), **(own or {})}
     return {**spec, "kubernetes": {**(wish or {}), **given}} if given else spec
 
 

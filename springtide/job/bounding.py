@@ -28,6 +28,8 @@ def take(state: "JobState", event: events.Rebound) -> tuple[str, str]:
     planned = state.planned
     planned.limits = planned.limits | given
     planned.pinned = tuple(name for name in planned.pinned if name not in given)
+    for name in given:
+        setattr(state.short, name, 0)  # what had no room was asked for within other bounds
     planned.epoch += 1
     planned.drop()
     return "plan with " + ", ".join(f"{least} to {most} {name}" for name, (least, most) in given.items()), event.why

@@ -51,7 +51,7 @@ def _server(state: "JobState", node: Node, event: events.Leaving, at: float) -> 
     if not event.empty or not peers:
         return []
     node.move(NodeState.DRAINING, at=at, why=event.why)
-    return _left(state, node, at)
+    return []  # slots may be on their way to it: it goes when it has said that it takes no more (`master.rollout`)
 
 
 def _left(state: "JobState", node: Node, at: float) -> list[actions.Action]:

@@ -236,6 +236,8 @@ class Autoscale:
     def _happen(self, event: events.Event) -> bool:
         """Whether the job could do it."""
         try:
+            if isinstance(event, events.Scaled):
+                self._sources.record.book.check_group(event.workers)
             self._hands.happen(event)
         except errors.BadInput as refused:
             self._hindrance = str(refused)

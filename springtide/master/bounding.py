@@ -5,8 +5,10 @@ In: `messages.Rebound`, from `launch.pod_asks`. Out: events: the new bounds, the
 """
 
 from springtide import errors
+from springtide.domain.job import Phase
 from springtide.job import bounding, events
 from springtide.master.doors import Doors
+from springtide.master.record import Record
 from springtide.rpc import messages
 
 
@@ -18,9 +20,24 @@ def answer(doors: Doors, request: messages.Rebound) -> messages.Ok:
             f"job {state.spec.name} has the numbers of workers and servers that it was given: nobody plans it within "
             "bounds; `springtide scale` changes them"
         )
+    _check(doors.record, request)
     doors.happen(events.Rebound(request.workers, request.servers, request.why))
     for move in bounding.moves(state, request.why):
-        if isinstance(move, events.Scaled):
-            doors.record.book.check_group(move.workers)
         doors.happen(move)
     return messages.Ok()
+
+
+def _check(record: Record, request: messages.Rebound) -> None:
+    """BadInput for bounds that the job cannot come into: nothing of them is kept then."""
+    state = record.state
+    if state.phase is Phase.DRAINING:
+        raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
+    if request.workers is not None:
+        record.book.check_group(request.workers[0] + state.planned.extra)
+    if request.servers is None:
+        return
+    least, most = request.servers
+    if least > state.spec.slots:
+        raise errors.BadInput(f"{least} servers for {state.spec.slots} slots: at most one server a slot")
+    if not (least <= state.servers_wanted <= most or state.in_step or state.safety.placed):
+        raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")

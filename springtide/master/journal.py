@@ -17,7 +17,7 @@ import msgspec
 from springtide import errors
 from springtide.telemetry.events import as_disk_error
 
-FORMAT = 1
+FORMAT = 2
 """Raised when entries or snapshots change their meaning; another version's journal is refused."""
 
 _TABLES = """
@@ -124,7 +124,10 @@ class Journal:
         with self._turn(check=False):
             row = self._file.execute("select format, term, began from head").fetchone()
             if row and row[0] != FORMAT:
-                raise errors.BadInput(f"{self.path} has format {row[0]}; this version reads {FORMAT}")
+                raise errors.BadInput(
+                    f"{self.path} has format {row[0]}, from another version of Springtide; this one reads {FORMAT}: "
+                    "let the job end with the version that began it, or begin anew from its checkpoints with --resume"
+                )
             if row and row[1] >= self.term:
                 raise Superseded(f"{self.path} belongs to master number {row[1]}; this would be number {self.term}")
             began = row[2] if row else now

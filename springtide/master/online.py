@@ -300,19 +300,22 @@ class Online:
             return self._leave(f"{scaling.why}{f'; for now {pausing}' if wanted != state.workers else ''}")
         self._why = why = scaling.why + (f"; {extra} more for slow workers" if extra else "")
         try:
+            self._doors.record.book.check_group(wanted)
             self._doors.happen(events.Scaled(wanted, why))
             added = max(0, wanted - scaling.workers)
             self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1, added=added)
             self._said = ""
             self._have_servers(wanted)
         except errors.BadInput as refused:
-            log.info("not now: %s", refused)
+            self._leave(f"{why}; not now: {refused}")
         self._note(self._looks[-1].at)
 
     def _have_servers(self, workers: int) -> None:
         """As many as keep the ratio that the job began with, unless others see to servers."""
         state, spec = self._state, self._state.spec
         usual = max(1, math.ceil(workers * spec.servers / spec.workers))
+        least, most = state.planned.limits.get("servers", (1, usual))
+        usual = max(least, min(usual, most))
         others = "servers" in state.planned.pinned or self._servers not in (None, state.servers_wanted)
         if not self._job.servers_follow or others or usual == state.servers_wanted:
             return

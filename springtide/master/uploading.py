@@ -114,5 +114,6 @@ async def answer_of(process: asyncio.subprocess.Process) -> Uploaded:
     with contextlib.suppress(TimeoutError):
         code = await asyncio.wait_for(process.wait(), ENDS_S)
     if not said:
-        raise OSError(f"it ended with status {code} before it was through")
+        how = "closed its output and did not end" if code is None else f"ended with status {code}"
+        raise OSError(f"it {how} before it was through")
     return msgspec.json.decode(said, type=Uploaded)

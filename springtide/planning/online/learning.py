@@ -74,9 +74,7 @@ class Learned:
         seen = self.seen if sure is None or least <= sure.rate else _noted(self.seen, len(works), least, at)
         return replace(self, steps=costs, seen=seen, rested=_noted(self.rested, len(works), rate, at))
 
-    def capacity(
-        self, most: int, *, now: int, at: float, kind: curves.Kind = "async", batch: float = 1.0
-    ) -> tuple[float, ...] | None:
+    def capacity(self, most: int, *, now: int, at: float, kind: curves.Kind = "async") -> tuple[float, ...] | None:
         """Samples a second by number of workers, from none to `most`; None: nothing was measured.
 
         All of them are read off one curve. The `now` workers that there are count most. Beyond the largest number seen
@@ -86,7 +84,7 @@ class Learned:
         if not weighed:
             return None
         seen = [curves.Seen(workers, rate) for workers, rate, _ in weighed]
-        curve = curves.learn(kind, seen, batch=batch, weights=[weight for *_, weight in weighed])
+        curve = curves.learn(kind, seen, weights=[weight for *_, weight in weighed])
         largest = max(one.workers for one in seen)
         known = [0.0, *(curve(workers) for workers in range(1, most + 1))]
         for workers in range(largest + 1, most + 1):

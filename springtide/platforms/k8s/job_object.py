@@ -19,8 +19,6 @@ PENDING, SUCCEEDED, FAILED, STOPPED = "Pending", "Succeeded", "Failed", "Stopped
 OVER = (SUCCEEDED, FAILED, STOPPED)
 ACCEPTED_SPEC = "accepted"
 """In a status: the last spec that could be, and its generation."""
-OF_TOOLS = ("kubernetes.io", "k8s.io", names.GROUP, "helm.sh", "argoproj.io", "fluxcd.io")
-"""Whose labels and annotations say what the object is to kubectl, Helm, Argo CD, Flux, or us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +69,8 @@ def read(thing: Mapping[str, Any]) -> JobObject:
         name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"], job=job, fault=fault,
         generation=int(metadata.get("generation", 0)), code=annotations.get(names.CODE, ""),
         deleting="deletionTimestamp" in metadata, status=status,
-        labels=for_pods(metadata.get("labels") or {}), annotations=for_pods(annotations),
+        labels=spelling.for_pods(metadata.get("labels") or {}), annotations=spelling.for_pods(annotations),
     )  # fmt: skip
-
-
-def for_pods(given: Mapping[str, str]) -> dict[str, str]:
-    """Labels or annotations of a job that its pods have too: not those by which tools know the job itself."""
-    return {key: text for key, text in given.items() if not key.partition("/")[0].endswith(OF_TOOLS) or "/" not in key}
 
 
 def owned(job: JobObject, name: str, *, labels: Mapping[str, str] | None = None) -> Object:

@@ -99,18 +99,18 @@ def head_node() -> str:
 
 def free() -> dict[str, dict[str, float]]:
     """What each node has left now, by its id."""
-    from ray._private import state  # the public functions sum over all nodes
+    with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
+        from ray._private import state  # the public functions sum over all nodes
 
-    with contextlib.suppress(exceptions.RayError):
         return {node: dict(has) for node, has in state.available_resources_per_node().items()}
     return {}
 
 
 def draining() -> dict[str, int]:
     """Nodes, by their ids, that Ray has announced to take away, and when (ms since 1970; 0: as soon as it can be)."""
-    from ray._private import state  # nothing public tells it
+    with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
+        from ray._private import state  # nothing public tells it
 
-    with contextlib.suppress(exceptions.RayError, AttributeError):
         return dict(state.state.get_draining_nodes())
     return {}
 

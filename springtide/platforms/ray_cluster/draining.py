@@ -39,7 +39,10 @@ class Draining:
         """Look again and again."""
         try:
             while True:
-                self.look()
+                try:
+                    self.look()
+                except Exception:  # Ray may be away: the roles go on, and the next look may see again
+                    log.exception("nodes that Ray takes away cannot be seen now")
                 await asyncio.sleep(LOOK_S)
         finally:
             for task in self._leaving.values():
@@ -58,7 +61,7 @@ class Draining:
 
     async def _hand_over(self, life: Life, why: str) -> None:
         while life in self._placed():
-            with contextlib.suppress(errors.JobFailed, errors.TemporaryError, OSError):  # the master may be away
+            with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
                 said = await self._ask(messages.Leaving(life.role, life.incarnation, why))
                 if isinstance(said, messages.Farewell) and said.free:
                     self._end(life)

@@ -94,3 +94,18 @@ def test_nobody_waits_for_the_end_of_a_process_that_has_said_it(monkeypatch):
             await process.wait()
 
     assert asyncio.run(ask()).error == "silent"
+
+
+def test_a_process_that_closes_its_output_and_goes_on_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(uploading, "ENDS_S", 0.01)
+
+    async def ask():
+        process = await asyncio.create_subprocess_exec("sh", "-c", "exec sleep 600 >&-", stdout=asyncio.subprocess.PIPE)
+        try:
+            with pytest.raises(OSError, match="it closed its output and did not end before it was through"):
+                await asyncio.wait_for(uploading.answer_of(process), 60)
+        finally:
+            process.kill()
+            await process.wait()
+
+    asyncio.run(ask())

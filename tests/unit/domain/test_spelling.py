@@ -175,5 +175,12 @@ def test_labels_and_annotations_of_the_whole_object_reach_its_pods():
     wish = spelling.from_plain({"metadata": metadata, "spec": spec}).kubernetes
     assert wish.labels == {"team": "ads", "note": "pod"} and wish.annotations == {"owner": "me"}
     assert spelling.from_plain({"metadata": metadata, "spec": {"script": "t.py"}}).kubernetes.labels["team"] == "ads"
+    tools = {"app.kubernetes.io/instance": "argo", "kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    marked = {
+        **metadata,
+        "labels": {**metadata["labels"], **tools},
+        "annotations": {"helm.sh/hook": "x", "owner": "me"},
+    }
+    assert spelling.from_plain({"metadata": marked, "spec": spec}).kubernetes == wish, "those of tools are the job's"
     with pytest.raises(errors.BadInput, match="labels"):
         spelling.from_plain({"metadata": {"name": "ctr", "labels": ["a"]}, "spec": {"script": "t.py"}})

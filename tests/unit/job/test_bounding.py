@@ -89,6 +89,13 @@ def test_a_plan_for_other_bounds_is_dropped_and_late_advice_refused():
     assert state.planned.target is None and state.planned.epoch > epoch
 
 
+def test_what_had_no_room_within_other_bounds_is_not_asked_for_again():
+    state = JobState(SPEC)
+    state.short.workers, state.short.servers = 2, 1
+    rebound(state, workers=(1, 3))
+    assert (state.short.workers, state.short.servers) == (0, 1)
+
+
 @pytest.mark.parametrize("limits", [(0, 2), (3, 2)])
 def test_bounds_that_cannot_be_change_nothing(limits):
     state = JobState(SPEC)

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from springtide import errors
+from springtide.domain.leases import Holder
 from springtide.domain.plan_rules import PlanRules
-from springtide.job import planned
-from springtide.master import bounding
+from springtide.domain.samples import DatasetCard
+from springtide.job import events, planned
+from springtide.master import bounding, entries
 from springtide.master.record import Record
 from springtide.rpc import messages
 from tests.unit.job.test_bounding import SPEC
@@ -16,7 +18,13 @@ from tests.unit.job.test_bounding import SPEC
 
 def doors(spec):
     record = Record(spec)
-    return SimpleNamespace(record=record, happen=lambda event: record.happen(event, 1.0))
+    happened = []
+
+    def happen(event):
+        happened.append(event)
+        record.happen(event, 1.0)
+
+    return SimpleNamespace(record=record, happen=happen, happened=happened)
 
 
 def test_a_job_comes_into_its_new_bounds_and_plans_within_them():
@@ -34,3 +42,34 @@ def test_a_job_that_nobody_plans_has_no_bounds():
     with pytest.raises(errors.BadInput, match="springtide scale"):
         bounding.answer(made, messages.Rebound(workers=(1, 2)))
     assert made.record.state.workers == 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "why"),
+    [
+        ({"workers": (9, 12)}, "9 workers cannot share a batch of 8 samples"),
+        ({"servers": (SPEC.slots + 1, SPEC.slots + 1)}, "at most one server a slot"),
+    ],
+)
+def test_bounds_that_the_job_cannot_come_into_are_not_kept(bounds, why):
+    made = doors(replace(SPEC, sync="bsp"))
+    card = DatasetCard(samples=800, batch_size=8, in_step=True)
+    made.record.lease(entries.Lease(Holder(0, 0), card, 1, 2.0, ()))
+    with pytest.raises(errors.BadInput, match=why):
+        bounding.answer(made, messages.Rebound(**bounds))
+    assert not made.happened and not made.record.state.planned.limits
+
+
+def test_a_job_that_drains_or_whose_servers_are_not_ready_keeps_its_bounds():
+    made = doors(SPEC)
+    with pytest.raises(errors.BadInput, match="its servers are not ready yet; try again"):
+        bounding.answer(made, messages.Rebound(servers=(2, 2)))
+    begun = doors(replace(SPEC, workers=1, servers=1))
+    for role, address in (("server-0", "here"), ("worker-0", "")):
+        begun.record.happen(events.Joined(begun.record.state.nodes[role].role, pid=1), 1.0)
+        if address:
+            begun.record.happen(events.Ready(begun.record.state.nodes[role].role, address), 1.0)
+    begun.record.happen(events.StopAsked("enough"), 2.0)
+    with pytest.raises(errors.BadInput, match="is draining"):
+        bounding.answer(begun, messages.Rebound(workers=(1, 2)))
+    assert not made.happened and not begun.happened

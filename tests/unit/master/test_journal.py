@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from springtide import errors
+from springtide.master import journal as journals
 from springtide.master.journal import Journal, Superseded
 
 
@@ -90,6 +91,16 @@ def test_an_older_master_can_neither_open_nor_go_on_writing(tmp_path):
         new.close()
 
     in_loop(test)
+
+
+def test_a_journal_of_another_version_is_refused_and_left_as_it_is(tmp_path, monkeypatch):
+    path = tmp_path / "journal.db"
+    monkeypatch.setattr(journals, "FORMAT", 1)
+    Journal(path, term=1, now=0.0).close()
+    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(errors.BadInput, match=r"has format 1, from another version .* this one reads 2"):
+            Journal(path, term=2, now=0.0)
 
 
 def test_a_place_where_no_journal_can_be_is_named(tmp_path):

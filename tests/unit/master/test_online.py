@@ -7,6 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from springtide import errors
+from springtide.data.book import Book
 from springtide.domain.cluster import Life, Role, RoleKind
 from springtide.domain.job import JobSpec
 from springtide.domain.online import OnlineRules, Scaling
@@ -154,6 +156,25 @@ def test_more_workers_come_with_a_reason_and_servers_follow_in_proportion(world)
     world.arrive()
     world.go(20, traffic=80)
     assert world.record.state.workers == 3 and world.views[-1].workers == 3
+
+
+def test_servers_follow_within_the_bounds_that_the_user_gave_since(world):
+    world.happen(events.Rebound(None, (1, 2), "the spec was changed"))
+    world.answer = lambda view: Scaling(workers=3, why="more is expected")
+    world.go(40, traffic=80)
+    assert (world.record.state.workers, world.record.state.servers_wanted) == (3, 2)
+
+
+def test_more_workers_than_can_share_a_batch_are_refused_with_a_reason(world, monkeypatch):
+    def refuse(book, workers):
+        raise errors.BadInput(f"{workers} workers cannot share a batch")
+
+    monkeypatch.setattr(Book, "check_group", refuse)
+    world.answer = lambda view: Scaling(workers=3, why="more is expected")
+    world.go(40, traffic=80)
+    assert world.record.state.workers == 1 and world.online.status(world.now).scalings == 0
+    assert world.online.status(world.now).why == "more is expected; not now: 3 workers cannot share a batch"
+    assert sum(kind == "online" and "not now" in fields["why"] for kind, fields in world.told) == 1
 
 
 def test_nothing_new_is_begun_while_a_change_is_under_way(world):

@@ -105,6 +105,29 @@ def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_p
     run(job, work)
 
 
+def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_slots(tmp_path):
+    job = Job(tmp_path, heartbeat_s=0.01)
+    leaver = Role(RoleKind.SERVER, 1)
+
+    async def free(**holding):
+        pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.Holding(0, **holding)))
+        job.desk._rollout.worker_goes_by(0, 0, job.desk.record.epoch)
+        job.desk.tick()
+        farewell = await job.ask("server-1", messages.Leaving(leaver, 0, "its pod is being evicted"))
+        job.desk.tick()
+        return farewell.free, pulse.goal is not None and pulse.goal.leave
+
+    async def work():
+        assert await free() == (False, False)
+        await job.ask("server-1", messages.SlotsMoved(job.desk.record.placement.slots_of(1), 0))
+        assert await free() == (False, False), "it has none, but a goal from before may still bring it some"
+        assert await free() == (False, True), "it was told to leave, and has not said that it does"
+        assert await free(closed=True) == (True, True)
+        assert job.desk.state.node(leaver).state is NodeState.GONE
+
+    run(job, work)
+
+
 def test_nothing_more_goes_to_a_server_that_is_to_leave(tmp_path):
     job = Job(tmp_path, heartbeat_s=0.01)
 

@@ -43,6 +43,30 @@ def test_roles_of_a_node_that_is_about_to_go_hand_over_and_then_end(monkeypatch)
     assert {(each.role, each.incarnation) for each in asked} == {(SERVER.role, 2)}
 
 
+def test_a_look_that_fails_is_not_the_last(monkeypatch, caplog):
+    from springtide.platforms.ray_cluster import draining
+
+    monkeypatch.setattr(draining, "LOOK_S", 0.0)
+    looks = []
+
+    async def work():
+        seen = asyncio.Event()
+
+        def announced():
+            looks.append(1)
+            if len(looks) == 1:
+                raise RuntimeError("the head does not answer")
+            seen.set()
+            return {}
+
+        task = asyncio.create_task(draining.Draining(announced, dict, None, None).keep())
+        await asyncio.wait_for(seen.wait(), 10)
+        task.cancel()
+
+    asyncio.run(work())
+    assert len(looks) >= 2 and "cannot be seen now" in caplog.text
+
+
 def test_folders_of_runs_that_are_long_over_go_and_others_stay(tmp_path):
     from springtide.platforms.ray_cluster import old_runs
 

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 Tell = Callable[[KafkaError], None]
 GROUP = "springtide"
+SAID_S = 2.5  # after which it is said what is waited for
 CONSUMING: dict[str, Any] = {
     "auto.offset.reset": "error",  # what was deleted is told, never skipped in silence
     "enable.partition.eof": True,  # so that gaps at the end of a partition are known as such

@@ -20,6 +20,7 @@ except ImportError as error:  # pragma: no cover
 from springtide import errors
 from springtide.data.stream.kafka import address as addresses
 from springtide.data.stream.kafka import client
+from springtide.data.stream.kafka.client import SAID_S
 from springtide.data.stream.kafka.reader import KafkaReader
 from springtide.data.stream.kafka.writer import KafkaWriter
 from springtide.domain.streams import MOST_PARTITIONS, Seen
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0  # how long a question may take, a broker that restarts included
 ONCE_S = 5.0  # one try of it
-SAID_S = 2.5  # after which it is said what is waited for
 MISSING_S = 2.0  # how long a topic may be missing that is just being made
 FRESH_S = 1.0  # how long a count of partitions is good
 EARLIEST, LATEST = -2, -1  # as times: Kafka's words for where a partition begins and ends

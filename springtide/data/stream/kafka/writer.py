@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 
 AWAY_S = 60.0
 LOOK_S = 0.1
-SAID_S = 2.5  # after which it is said what is waited for
 NEW_S = 5.0  # how long a partition that was just added may stay unknown
 WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
 """To try again would not help."""
@@ -60,7 +59,7 @@ class KafkaWriter:
                 since, waiting = time.monotonic(), left
             elif waited_s > self._away_s:
                 raise client.unreachable(self._address, self._away_s, f"{left} records wait; {self._trouble}")
-            elif waited_s > SAID_S and not said:
+            elif waited_s > client.SAID_S and not said:
                 said = True
                 log.warning("%d records wait for the Kafka broker at %s, up to %.0f s: %s", left, self._address.servers,
                             self._away_s, self._trouble)  # fmt: skip
