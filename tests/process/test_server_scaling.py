@@ -122,7 +122,7 @@ def test_slots_of_a_group_that_keeps_rows_move_between_two_shards_and_back_while
         job.kill("worker-1")
 
     bsp = functools.partial(spec, sync="bsp", heartbeat_s=0.1, cache=caching.rules("4K", allocation="laia"))
-    how = dict(checkpoints=CheckpointRules(every_s=1.0), batches=500, hurt=hurt)
+    how = dict(checkpoints=CheckpointRules(every_s=1.0), batches=1500, hurt=hurt)
     status, wrong = group_counting.count(tmp_path, bsp, 1, begun=lambda status: status.checkpoint, **how)
     assert not wrong, wrong
     assert status.servers_alive == 2
