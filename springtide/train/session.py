@@ -118,7 +118,7 @@ class Job:
         epochs: epochs one loop over the batches covers. Iterating again trains further epochs.
         shuffle: a new order every epoch; None means yes, or what the DataLoader does.
         sync: "async", every worker at its own pace, or "bsp", all in step; None takes the job's setting.
-        scaling: "worker_batch", each worker's step has batch_size samples (async's default; in bsp, weak scaling);
+        scaling: "worker_batch", each worker's batch has batch_size samples (async's default; in bsp, weak scaling);
             "global_batch", all workers' together (bsp's default). The learning rate is never changed for you.
         max_staleness: async only. Pushes that a server may apply between reading a step's values and applying it. 0:
             one worker at a time; below workers - 1 some wait. None: any number, rows are read a batch ahead.
@@ -269,7 +269,7 @@ class Job:
         if opened.samples is not None:
             card = orders.fit_to_group(card, group * unit)
             whole = wired.step.sharing is not None  # a schedule goes by where ids are in a batch
-            split = "off" if whole else self._welcome.feeding.split
+            split = "off" if whole or cutting is not None else self._welcome.feeding.split
             self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, mode=split)
         reader = self._reader(opened)
 

@@ -167,9 +167,11 @@ class Step:
         Where the loop was left early, the batch it had in hand is not named: nobody has trained it.
         """
         if early and (not self._stepped or self._kept is not None):
-            self._trained, self._stepped = Trained(), []
+            self._trained, self._stepped, self._skip = Trained(), [], False
             if self._kept is not None:
                 self._kept.drop()
+            if self._waiting is not None or not self._due:
+                self._forget_gradients()
         self._finish_batches()
         if self.sharing is not None and self.group is not None:
             self.flush()
@@ -178,6 +180,14 @@ class Step:
         self._leave()
         self._dense.settle()
         self._link.hands.give_back()
+
+    def _forget_gradients(self) -> None:
+        """Those of batches that are given back: whoever gets them computes them anew."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self._lookups.clear()
+        if self._waiting is not None:
+            self._waiting.clear()
 
     def _finish_batches(self) -> None:
         if self._stepped or self._trained.ranges:
@@ -227,7 +237,8 @@ class Step:
 
     def _keep_unit(self, kept: Kept, stepped: list[JobOptimizer]) -> bool:
         """The gradients of a unit stay here until the last one's are there; whether they are."""
-        last = kept.keep(stepped, self._table_parts(stepped, kept.share))
+        parts = [] if self._skip else self._table_parts(stepped, kept.share)  # infinities are of no use to anyone
+        last = kept.keep(stepped, parts)
         self._lookups.clear()
         return last
 

@@ -53,9 +53,9 @@ class Waiting:
         """`dense` parameters are watched only in a model without tables: gradients of rows tell as much."""
         self._lookups = lookups
         touched = self._touched = set[int]()  # all that hooks hold: a model must not keep its job alive
-        if not tables:
-            for param in dense:
-                param.register_post_accumulate_grad_hook(lambda param: touched.add(id(param)))
+        self._dense = [] if tables else list(dense)
+        for param in self._dense:
+            param.register_post_accumulate_grad_hook(lambda param: touched.add(id(param)))
 
     def clear(self) -> None:
         """A push has taken them."""
@@ -63,10 +63,16 @@ class Waiting:
 
     def refuse(self) -> None:
         """BadInput where there are some: a sum whose batches have no name together could be trained in part."""
-        if self._touched or self._lookups.pending_parts():
+        touched = [param.grad for param in self._dense if id(param) in self._touched]
+        if any(grad is not None and is_some(grad) for grad in touched) or self._lookups.pending_parts():
             raise errors.BadInput(
                 "the loop asks for the next batch with gradients that it has not stepped on. To add up those of "
                 "several batches, say how many, job.prepare(..., accumulate=4), and call optimizer.step() where "
                 "batches.completes_step is true: then a sum is trained once and as a whole, whichever worker is lost. "
                 "To pass over a batch, call optimizer.zero_grad()"
             )
+
+
+def is_some(grad: torch.Tensor) -> bool:
+    """Whether it is more than zeros; not-a-number is."""
+    return bool((grad.coalesce().values() if grad.is_sparse else grad).any())

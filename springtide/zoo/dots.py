@@ -26,7 +26,7 @@ class Dots(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         """One product for both sides; made of differentiable steps, so it can be differentiated again."""
         (vectors,) = ctx.saved_tensors
-        (gradient,) = gradients
+        gradient = gradients[0].to(vectors.dtype)  # under autocast the dots were of a smaller type
         return torch.bmm((gradient + gradient.transpose(1, 2)).contiguous(), vectors)
 
 

@@ -88,6 +88,8 @@ def in_order(units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
 
 def summed(group: Any, units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
     """The sum of all ranks' units in their order. Every rank has one at least."""
+    if not units[0][1].numel():  # of this data type the model has nothing, on no rank
+        return units[0][1]
     ranks, (floats, kind) = group.size(), (units[0][1].numel(), units[0][1].dtype)
     each = -(-floats // ranks)
     bounds = [(min(floats, rank * each), min(floats, (rank + 1) * each)) for rank in range(ranks)]
@@ -113,4 +115,4 @@ def raw(flat: torch.Tensor) -> bytes:
 
 def cooked(parcel: bytes, kind: torch.dtype) -> torch.Tensor:
     """The tensor of these bytes."""
-    return torch.from_numpy(np.frombuffer(parcel, np.uint8).copy()).view(kind)
+    return torch.from_numpy(np.frombuffer(parcel, np.uint8).copy()).view(kind) if parcel else torch.empty(0, dtype=kind)

@@ -25,6 +25,13 @@ CHANGED = (
     "time, and the step is taken with the last of them. Step schedulers once an epoch, not after every optimizer.step()"
 )
 
+SCHEDULED = {"lr": "the learning rate", "weight_decay": "weight_decay", "momentum": "momentum", "betas": "betas"}
+"""What schedules change of a parameter group (OneCycleLR: momentum or betas too), and how it is called."""
+
+Rate = tuple[str, list[float]]
+Stepped = tuple[list[int], list[Rate]]
+"""Which optimizers have stepped, and what rates they had."""
+
 
 class Kept:
     """One a `job.prepare`, where gradients are summed in the order of the batch."""
@@ -33,7 +40,7 @@ class Kept:
         self._client, self._reducer = client, reducer
         self._now: Unit | None = None
         self._rows: list[rows.Rows] = []
-        self._as: tuple[Any, ...] | None = None
+        self._as: Stepped | None = None
         self._done = True
 
     @property
@@ -49,10 +56,9 @@ class Kept:
         """The loop has stepped on the unit in hand: take its gradients. Whether it was the last one of this rank's."""
         if self._now is None:
             return True
-        seen = ([id(one) for one in stepped], [rates_of(one) for one in stepped])
+        seen = ([id(one) for one in stepped], [rate for one in stepped for rate in rates_of(one)])
         if self._as is not None and self._as != seen:
-            what = "the learning rate" if self._as[0] == seen[0] else "the optimizers that step"
-            raise errors.BadInput(CHANGED.format(what=what))
+            raise errors.BadInput(CHANGED.format(what=changed(self._as, seen)))
         self._as, self._done = seen, True
         for part in parts:
             tables, keys, dims, grads = part.pushed()
@@ -84,9 +90,22 @@ class Kept:
         self._reducer.drop()
 
 
-def rates_of(optimizer: JobOptimizer) -> list[Any]:
-    """What a schedule may change of it."""
-    return [float(group[name]) for group in optimizer.param_groups for name in ("lr", "weight_decay") if name in group]
+def rates_of(optimizer: JobOptimizer) -> list[Rate]:
+    """What a schedule may change of it, group after group."""
+    return [
+        (told, [float(one) for one in (group[name] if isinstance(group[name], tuple | list) else [group[name]])])
+        for group in optimizer.param_groups
+        for name, told in SCHEDULED.items()
+        if name in group
+    ]
+
+
+def changed(before: Stepped, now: Stepped) -> str:
+    """What differs, in words."""
+    if before[0] != now[0]:
+        return "the optimizers that step"
+    pairs = zip(before[1], now[1], strict=False)
+    return next((told for (told, old), (_, new) in pairs if old != new), "the parameter groups")
 
 
 def exchanged(group: Any, mine: rows.Rows) -> rows.Rows:

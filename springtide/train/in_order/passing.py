@@ -6,6 +6,7 @@ In: dense.py and kept.py. Out: the parcels of all ranks for this one.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from springtide import errors
@@ -18,7 +19,7 @@ def to_each(group: Any, parcels: Sequence[bytes]) -> list[bytes]:
     coming = torch.empty_like(sizes)
     try:
         group.alltoall_base(coming, sizes, [], []).wait()
-        leaving = torch.frombuffer(bytearray(b"".join(parcels)), dtype=torch.uint8)
+        leaving = torch.from_numpy(np.frombuffer(b"".join(parcels), np.uint8).copy())  # which may be empty
         arriving = torch.empty(int(coming.sum()), dtype=torch.uint8)
         group.alltoall_base(arriving, leaving, coming.tolist(), sizes.tolist()).wait()
     except RuntimeError as error:

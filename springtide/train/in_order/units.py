@@ -59,7 +59,7 @@ class Cutting:
             batch = self._picker.pick(handed.batch, order.indices, mine, jagged=jagged)
             share = len(mine) / len(order.whole)
             unit = Unit(int(numbers[begin]), share, first=begin == 0, last=end == len(numbers))
-            yield replace(handed, batch=batch, unit=unit)
+            yield replace(handed, batch=batch, unit=unit, crossing=None)  # that is of all units together
 
     def _jagged(self, batch: Any) -> bool:
         """Whether something in it is no row a sample: not known until it is known where modules find their ids."""

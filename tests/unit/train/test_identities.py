@@ -73,6 +73,17 @@ def test_gradients_of_a_model_without_tables_are_seen_too(served_job):
             (model(x) - y).square().mean().backward()
 
 
+@pytest.mark.parametrize("to_none", [True, False])
+def test_without_tables_too_a_batch_is_passed_over_by_zero_grad(served_job, to_none):
+    job, model = served_job(), torch.nn.Linear(3, 1)
+    dataset = torch.utils.data.TensorDataset(torch.randn(60, 3), torch.randn(60, 1))
+    model, optimizer, batches = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=20)
+    for x, y in batches:
+        (model(x) - y).square().mean().backward()
+        optimizer.zero_grad(set_to_none=to_none)
+    assert sum(count for _, count in remembered(job).values()) == 60
+
+
 def test_a_batch_that_the_loop_passes_over_is_named_by_itself(served_job):
     job = served_job()
     model, optimizer, batches = prepared(job)

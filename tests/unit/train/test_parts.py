@@ -136,6 +136,34 @@ def test_a_loop_that_steps_where_it_is_told_trains_as_pytorch_does(served_job, c
             assert torch.allclose(value, state[name], atol=1e-6), name
 
 
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_sum_that_the_loop_has_left_is_not_in_the_next_one(served_job, alone, left):
+    """`left`: passes that end in the middle of their first sum, before one that is whole."""
+    model, dataset = clicks.make(samples=80)
+    model, optimizer, data = (st.join() if alone else served_job()).prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.5), dataset, batch_size=20, accumulate=2, shuffle=False,
+        **({} if alone else {"max_staleness": 0}),
+    )  # fmt: skip
+    for breaks in [True] * left + [False]:
+        for x, y in data:
+            clicks.loss_of(model, x, y).backward()
+            if breaks:
+                break
+            if data.completes_step:
+                optimizer.step()
+                optimizer.zero_grad()
+    plain, _ = clicks.make(samples=80)
+    own = torch.optim.SGD(plain.parameters(), lr=0.5)
+    for number, (x, y) in enumerate(clicks.plain(dataset, 20)):
+        clicks.loss_of(plain, x, y).backward()
+        if number % 2:
+            own.step()
+            own.zero_grad()
+    for name, value in plain.state_dict().items():
+        assert torch.allclose(value, model.state_dict()[name], atol=1e-6), name
+
+
 def test_a_step_in_the_middle_of_a_sum_is_refused():
     model, dataset = clicks.make()
     model, optimizer, data = st.join().prepare(

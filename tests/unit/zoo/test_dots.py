@@ -26,3 +26,14 @@ def test_dots_are_those_of_a_plain_product_with_any_gradient_on_them() -> None:
 def test_dots_can_be_differentiated_twice() -> None:
     assert torch.autograd.gradcheck(dots.of_all_pairs, (vectors(),))
     assert torch.autograd.gradgradcheck(dots.of_all_pairs, (vectors(),))
+
+
+def test_under_autocast_gradients_are_those_of_the_vectors_type() -> None:
+    ours, theirs = vectors().float().detach().requires_grad_(), vectors().float().detach().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = dots.of_all_pairs(ours), plain(theirs)
+    assert found.dtype == torch.bfloat16
+    found.sum().backward()
+    expected.sum().backward()
+    assert ours.grad is not None and theirs.grad is not None and ours.grad.dtype == torch.float32
+    assert torch.allclose(ours.grad, theirs.grad, rtol=0.02, atol=0.1)

@@ -1,5 +1,10 @@
 """With gradients summed in the order of the batch the model is the same to the bit, however samples are shared out."""
 
+import copy
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,6 +13,8 @@ from torch.utils.data import IterableDataset
 import springtide as st
 from springtide import errors
 from springtide.domain import reduction
+from springtide.train.batches import Handed
+from springtide.train.in_order import units
 from tests.unit.train import clicks, ranks
 from tests.unit.train.test_caching import OPTIMIZERS, skewed
 
@@ -94,6 +101,111 @@ def test_in_rank_order_another_number_of_workers_gives_other_bits():
         assert torch.allclose(value, two[1][name], atol=1e-4), name
 
 
+class Few(nn.Module):
+    """A table, and a dense parameter or none: fewer floats than ranks."""
+
+    def __init__(self, dense):
+        super().__init__()
+        self.bag = nn.EmbeddingBag(clicks.ROWS, 1, mode="sum")
+        self.bias = nn.Parameter(torch.ones(dense, dtype=torch.float32)) if dense else None
+
+    def forward(self, ids):
+        return self.bag(ids).squeeze(1) + (0 if self.bias is None else self.bias.sum())
+
+
+@pytest.mark.parametrize("dense", [0, 1])
+def test_a_model_may_have_fewer_dense_floats_than_the_group_has_ranks(dense):
+    _, dataset = skewed(2 * BATCH)
+    first, made = Few(dense), []
+
+    def work(job):
+        model = made[job.rank]
+        model, optimizer, batches = job.prepare(
+            model, torch.optim.SGD(model.parameters(), lr=0.5), dataset, batch_size=BATCH, reduction="batch-order:4"
+        )
+        clicks.train(model, optimizer, batches)
+        state = model.state_dict()
+        job.finish()
+        return state
+
+    found = []
+    for workers in (1, 2):
+        made = [copy.deepcopy(first) for _ in range(workers)]
+        with ranks.Group(workers=workers) as group:
+            found += group.run(work)
+    for name, value in found[0].items():
+        assert not torch.equal(value, first.state_dict()[name]), f"{name} was not trained"
+        assert all(torch.equal(value, other[name]) for other in found[1:]), name
+
+
+def test_a_step_in_which_one_unit_of_one_rank_overflows_is_skipped_on_all():
+    made = [skewed(BATCH) for _ in range(2)]
+
+    def work(job):
+        model, dataset = made[job.rank]
+        model, optimizer, batches = job.prepare(
+            model, torch.optim.SGD(model.parameters(), lr=0.5), dataset, batch_size=BATCH, reduction="batch-order:4"
+        )
+        scaler, states = torch.amp.GradScaler("cpu", init_scale=4.0), [copy.deepcopy(model.state_dict())]
+        for passes in range(2):
+            for number, (x, y) in enumerate(batches):
+                optimizer.zero_grad()
+                overflows = passes == 0 and job.rank == 1 and number == 1
+                scaler.scale(clicks.loss_of(model, x, y) * (float("inf") if overflows else 1.0)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            states.append(copy.deepcopy(model.state_dict()))
+        steps = batches._follower.count
+        job.finish()
+        return states, steps
+
+    with ranks.Group(workers=2) as group:
+        for states, steps in group.run(work):
+            same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in itertools.pairwise(states)]
+            assert (same, steps) == ([True, False], 2)
+
+
+def test_an_overflow_in_a_batch_that_the_loop_has_left_skips_no_other_batch():
+    changed = []
+
+    def work(model, optimizer, batches):
+        before = copy.deepcopy(model.state_dict())
+        for leaves in (True, False):
+            for x, y in batches:
+                optimizer.zero_grad()
+                clicks.loss_of(model, x, y).backward()
+                optimizer.found_inf = torch.tensor(float(leaves))
+                optimizer.step()
+                if leaves or batches._follower.count == 1:
+                    break
+        changed.append(any(not torch.equal(value, before[name]) for name, value in model.state_dict().items()))
+
+    loop(work)
+    assert changed == [True]
+
+
+# ---- data workers ----
+
+
+def test_what_data_workers_made_of_a_whole_part_goes_with_none_of_its_units():
+    order = SimpleNamespace(places=np.arange(8), whole=np.arange(8), indices=np.arange(8))
+    picker = SimpleNamespace(pick=lambda batch, indices, mine, jagged: batch[mine])
+    cutting = units.Cutting(SimpleNamespace(settled=False), picker, 4)
+    cut = list(cutting.units(Handed(order, np.arange(8), crossing=("of all eight",))))
+    assert [(one.batch.tolist(), one.crossing) for one in cut] == [([0, 1, 2, 3], None), ([4, 5, 6, 7], None)]
+
+
+@pytest.mark.parametrize(("how", "moves"), [("rank-order", True), ("batch-order:4", False)])
+def test_forward_is_not_split_where_batches_are_cut_in_units(how, moves):
+    def work(job):
+        model, dataset = skewed(BATCH)
+        job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, batch_size=BATCH, reduction=how)
+        return job._splitting._enabled
+
+    with ranks.Group(workers=1) as group:
+        assert group.run(work) == [moves]
+
+
 # ---- what is not supported ----
 
 
@@ -164,15 +276,20 @@ def test_a_unit_that_is_not_stepped_on_is_refused():
         loop(work)
 
 
-def test_a_learning_rate_that_changes_within_a_batch_is_refused():
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("lr", 0.09, "the learning rate"), ("momentum", 0.5, "momentum"), ("betas", (0.8, 0.9), "betas")],
+)
+def test_a_rate_that_changes_within_a_batch_is_refused(name, value, said):
     def work(model, optimizer, batches):
+        optimizer.param_groups[0].setdefault(name, (0.9, 0.9))
         for x, y in batches:
             optimizer.zero_grad()
             clicks.loss_of(model, x, y).backward()
             optimizer.step()
-            optimizer.param_groups[0]["lr"] *= 0.9
+            optimizer.param_groups[0][name] = value
 
-    with pytest.raises(errors.BadInput, match="the learning rate changed in the middle of a batch"):
+    with pytest.raises(errors.BadInput, match=f"^{said} changed in the middle of a batch"):
         loop(work)
 
 
