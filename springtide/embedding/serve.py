@@ -4,7 +4,6 @@ In: the job's settings and secret. Out: an address that `embedding.client` conne
 Next: cpp/server.h. The process around it: embedding/server_process.py. What travels: docs/design/wire.md.
 """
 
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from springtide import _native, errors
 from springtide.domain.cluster import Placement
 from springtide.embedding.slot_loads import SlotCount
 from springtide.rpc import addresses
+from springtide.telemetry import usage
 
 DRAIN_S = 10.0
 """How long requests that have arrived may take to be answered when a server stops."""
@@ -54,7 +54,7 @@ def lookup_threads() -> int:
 
     Bound to two cores of sixteen, further threads would only take turns with the one that sends the rows.
     """
-    return min(LOOKUP_THREADS, len(os.sched_getaffinity(0)))
+    return min(LOOKUP_THREADS, usage.cores())
 
 
 class ServerRole:

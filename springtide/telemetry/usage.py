@@ -5,10 +5,16 @@ In: a process id. Out: `Usage`; nothing of a process that is gone.
 
 import os
 import pathlib
+import sys
 
 from springtide.domain.resources import Usage
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def cores() -> int:
+    """Cores that this process may use, whatever the machine has besides."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def of_process(pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> Usage:

@@ -57,8 +57,8 @@ def test_an_unknown_limit_is_refused():
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (16, serve.LOOKUP_THREADS)])
 def test_a_request_is_shared_by_no_more_threads_than_the_cores_that_the_server_may_use(monkeypatch, cores, threads):
-    monkeypatch.setattr(serve.os, "sched_getaffinity", lambda process: set(range(cores)))
-    monkeypatch.setattr(serve.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(serve.usage.os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(serve.usage.os, "cpu_count", lambda: 64)
     made = []
     monkeypatch.setattr(serve._native, "Store", lambda **options: made.append(options) or store(**options))
     role()
