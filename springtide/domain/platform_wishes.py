@@ -68,6 +68,8 @@ class KubernetesWish:
     """gang: nobody trains before all first pods are there; one-by-one: whoever is there begins."""
     pending_s: float = 300.0
     """A pod that no node takes for so long is given up: the job goes on smaller, and says so."""
+    resize_s: float = 60.0
+    """Another size that its node puts off for so long (`Deferred`) is had elsewhere: the pod is replaced."""
     grace_s: int = 30
     """What an evicted pod gets to end by itself: workers finish a batch, servers hand slots over."""
     tls: bool = True
@@ -78,8 +80,9 @@ class KubernetesWish:
     def __post_init__(self) -> None:
         if self.start not in START_MODES:
             raise errors.UnknownName("way to start", self.start, START_MODES)
-        if not 0 < self.pending_s < math.inf:
-            raise errors.BadInput(f"pending_s {self.pending_s:g}: wanted seconds, more than 0")
+        for name, seconds in (("pending_s", self.pending_s), ("resize_s", self.resize_s)):
+            if not 0 < seconds < math.inf:
+                raise errors.BadInput(f"{name} {seconds:g}: wanted seconds, more than 0")
         if self.grace_s < 0 or (self.keep_s or 0) < 0:
             raise errors.BadInput(f"grace_s {self.grace_s}, keep_s {self.keep_s}: wanted seconds, 0 or more")
 

@@ -29,9 +29,24 @@ AGAIN, OVER = 1, 0
 
 def main(arguments: list[str]) -> int:
     """Keep one job until it is over, or another agent has it."""
-    namespace, name = arguments
-    logs.log_to_stderr(debug=config.load().debug)
-    return asyncio.run(keep(namespace, name))
+    try:
+        logs.log_to_stderr(debug=config.load().debug)
+        namespace, name = wanted(arguments)
+        return asyncio.run(keep(namespace, name))
+    except errors.SpringtideError as error:
+        log.error("%s", error)
+        return AGAIN
+
+
+def wanted(arguments: list[str]) -> tuple[str, str]:
+    """Namespace and name of the job."""
+    if len(arguments) != 2:
+        said = " ".join(arguments) or "nothing"
+        raise errors.BadInput(
+            f"{said}: wanted NAMESPACE JOB. The operator starts this in a job's master pod; jobs are begun by "
+            "`springtide submit JOB.yaml --platform k8s`"
+        )
+    return arguments[0], arguments[1]
 
 
 async def keep(namespace: str, name: str) -> int:
@@ -41,14 +56,8 @@ async def keep(namespace: str, name: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with Client.open(namespace=namespace) as client:
-        try:
-            job = await read(client, name)
-            if job is None:
-                return OVER
-            return await hold(client, job, stop)
-        except errors.TemporaryError as error:
-            log.error("%s", error)
-            return AGAIN
+        job = await read(client, name)
+        return OVER if job is None else await hold(client, job, stop)
 
 
 async def read(client: Client, name: str) -> JobObject | None:

@@ -18,6 +18,7 @@ from springtide.domain.cluster import Life
 from springtide.domain.elastic_job import ElasticJob
 from springtide.domain.job import Phase
 from springtide.domain.shape import Bounds
+from springtide.launch import heeding
 from springtide.platforms import asking
 from springtide.platforms.k8s import job_object, wishes
 from springtide.platforms.k8s.client import Client
@@ -56,7 +57,7 @@ class Asks:
         self._answers: dict[str, Object] = {}
         """What is to be said of plans, until it is said."""
         self._news = asyncio.Event()
-        self._heeded = self._latest = job.job
+        self._heeded, self._latest = heeding.read(files, job.job), job.job
         """The spec that the master goes by, and the newest one."""
         self._changed = asyncio.Event()
         self._leaving: deque[tuple[Life, str]] = deque()
@@ -134,6 +135,10 @@ class Asks:
 
     # ---- the job's own spec ----
 
+    def begin(self) -> None:
+        """The run's folder is there: what is not heeded yet can be told from what is, also by the next agent."""
+        heeding.write(self._files, self._heeded)
+
     async def keep_spec(self) -> None:
         """Heed what is changed in the ElasticJob: that it is to stop, other numbers or bounds; for ever."""
         async for change in self._client.watch(ELASTIC_JOBS, fields=f"metadata.name={self._job.name}"):
@@ -173,6 +178,7 @@ class Asks:
         except (errors.UserError, errors.JobFailed) as error:
             log.warning("the job's spec was changed, but: %s", error)
         self._heeded = latest
+        heeding.write(self._files, latest)
 
     def _wanted(self, latest: ElasticJob, status: messages.JobStatus) -> list[messages.Rebound | messages.Scale]:
         """Bounds first: what is asked for by number is set by hand, and stays."""

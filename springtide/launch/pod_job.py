@@ -52,8 +52,8 @@ class PodJob:
         self._statuses.generation = job.generation
         self._asks = Asks(client, job, self.files, self._settings, self._statuses)
         self._platform = KubernetesPlatform(
-            client, job.name, pending_s=job.job.kubernetes.pending_s, notice=self._asks.notice,
-            user_plan=self._asks.user_plan,
+            client, job.name, pending_s=job.job.kubernetes.pending_s, resize_s=job.job.kubernetes.resize_s,
+            notice=self._asks.notice, user_plan=self._asks.user_plan,
         )  # fmt: skip
 
         self._asks.running = self._platform.running
@@ -65,6 +65,7 @@ class PodJob:
             job = await self._begun_anew() if self._journal_lost() else self._job.job
             lay_out(self.files, self._settings)
             try:
+                self._asks.begin()
                 plan = self._plan(job)
             except errors.UserError as error:
                 log.error("%s", error)

@@ -22,6 +22,7 @@ FORMAT = 2
 
 _TABLES = """
 create table if not exists head (one integer primary key check (one = 1), format integer, term integer, began real);
+create table if not exists spec (one integer primary key check (one = 1), body blob);
 create table if not exists turns (number integer primary key, body blob);
 create table if not exists snapshot (one integer primary key check (one = 1), upto integer, body blob);
 """
@@ -56,6 +57,12 @@ class Journal:
         """
         with self._sqlite(), contextlib.closing(sqlite3.connect(self.path, timeout=5.0)) as other:
             other.execute("pragma wal_checkpoint(passive)")
+
+    def begun_with(self, spec: bytes) -> bytes:
+        """The spec that the job's first master was given, whatever a later one is: by it entries are to be read."""
+        with self._sqlite(), self._turn():
+            self._file.execute("insert or ignore into spec values (1, ?)", (spec,))
+            return bytes(self._file.execute("select body from spec").fetchone()[0])
 
     def read(self) -> tuple[bytes | None, list[bytes]]:
         """The last snapshot and every entry after it."""

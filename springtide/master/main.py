@@ -144,7 +144,8 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, advised: 
     """A desk for the first master of a job, or one that goes on with what the journal says."""
     snapshot, kept = journal.read()
     began = time.monotonic()
-    record = rebuild(spec, snapshot, kept)
+    begun_with = msgspec.json.decode(journal.begun_with(msgspec.json.encode(spec)), type=JobSpec)
+    record = rebuild(begun_with, snapshot, kept)
     # a job's time begins with its first master and never goes back, whatever the machine's clock does
     start = max(record.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731

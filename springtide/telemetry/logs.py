@@ -59,6 +59,11 @@ class RunFiles:
         return self.root / "journal.db"
 
     @property
+    def heeded(self) -> pathlib.Path:
+        """On Kubernetes: the job's spec as its master was told of it last: `launch.heeding`."""
+        return self.root / "heeded.json"
+
+    @property
     def view(self) -> pathlib.Path:
         """What its planner was shown last: `telemetry.views`."""
         return self.root / "view.json"

@@ -20,9 +20,9 @@ WHY = "its pod is being evicted or deleted"
 
 async def drain(settings: config.Settings, why: str = WHY) -> bool:
     """Tell the master until this process may go; False if it cannot be told."""
-    role, secret = role_of(settings.member), config.job_secret(settings)
-    asked = messages.Leaving(role, settings.incarnation, why)
     try:
+        role, secret = role_of(settings.member), config.job_secret(settings)
+        asked = messages.Leaving(role, settings.incarnation, why)
         master = await connection.connect(
             settings.master, secret, within_s=CONNECT_S, certificates=settings.tls
         )  # fmt: skip
@@ -51,5 +51,10 @@ def role_of(member: str) -> Role:
         raise errors.BadInput(f"member {member!r}: wanted a role and its rank, such as server-0") from None
 
 
+def main() -> int:
+    """Status 1: it could not be told. The kubelet ends the pod all the same."""
+    return 0 if asyncio.run(drain(config.load())) else 1
+
+
 if __name__ == "__main__":
-    asyncio.run(drain(config.load()))
+    sys.exit(main())

@@ -15,7 +15,7 @@ from typing import Any
 
 from springtide.domain.cluster import Life, RoleExit
 from springtide.domain.resources import Limits, Usage
-from springtide.domain.scale_plan import PlanStatus, PodWish
+from springtide.domain.scale_plan import PlanStatus, PodState, PodWish
 from springtide.platforms.base import Launch
 from springtide.platforms.k8s import names, pod_ends
 from springtide.platforms.k8s.client import Client
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.5
 UNSEEN_S = 30.0  # a pod that was taken out of the plan and never seen is believed not to be made after this
 REFUSED = ("Infeasible", "Unsupported")
+PUT_OFF = "Deferred"
 
 OnExit = Callable[[RoleExit], None]
 
@@ -46,6 +47,8 @@ class Entry:
     """It is to end."""
     noticed: bool = False
     """Others were told that the cluster takes it away."""
+    put_off: float | None = None
+    """Since when its node puts off the size that it is to have; None: it does not."""
     unlisted: int = 0
     """Generation of the plan from which on it is not in it."""
 
@@ -59,11 +62,13 @@ class KubernetesPlatform:
         job: str,
         *,
         pending_s: float,
+        resize_s: float,
         notice: Callable[[Life, str], None] = lambda life, why: None,
         user_plan: Callable[[Object], None] = lambda plan: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client, self.job, self._pending_s, self._clock = client, job, pending_s, clock
+        self._client, self.job, self._clock = client, job, clock
+        self._pending_s, self._resize_s = pending_s, resize_s
         self._notice, self._user_plan = notice, user_plan
         self.writer = PlanWriter(client, job)
         self.status = PlanStatus()
@@ -255,8 +260,17 @@ class KubernetesPlatform:
                 said = self.status.pods.get(entry.name)
                 if said is not None and said.phase == "Gone" and entry.name not in self._pods:
                     self._told(life, pod_ends.exit_of({}, life, asked=entry.asked, present=False))
-                elif said is not None and said.resized in REFUSED and not entry.asked:
-                    self._tell_notice(entry, f"its limits change, and its node cannot: {said.why or said.resized}")
+                elif said is not None and not entry.asked:
+                    self._resized(entry, said)
+
+    def _resized(self, entry: Entry, said: PodState) -> None:
+        """What its node makes of another size: what it refuses is had elsewhere, what it puts off only after a time."""
+        if said.resized in REFUSED:
+            self._tell_notice(entry, f"its limits change, and its node cannot: {said.why or said.resized}")
+        if said.resized != PUT_OFF:
+            entry.put_off = None
+        elif entry.put_off is None:
+            entry.put_off = self._clock()
 
     async def _tick(self) -> None:
         while True:
@@ -271,6 +285,9 @@ class KubernetesPlatform:
                     why = pod_ends.why_absent(pod, said.why if said is not None else "")
                     role = life.role
                     self._told(life, RoleExit(role=role, incarnation=life.incarnation, pid=0, unplaced=why))
+                elif not entry.asked and entry.put_off is not None and at - entry.put_off > self._resize_s:
+                    why = f"its limits change, and its node has had no room for that for {self._resize_s:g} s"
+                    self._tell_notice(entry, why)
 
     def _was_never_made(self, entry: Entry, at: float) -> bool:
         """Once the operator has seen a plan without it, it will not make it any more."""

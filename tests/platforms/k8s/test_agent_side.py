@@ -126,7 +126,7 @@ def test_whoever_finds_another_in_the_lease_has_lost_it(job, monkeypatch):
 @contextlib.asynccontextmanager
 async def opened(client, **options):
     term = options.pop("term", 1)
-    platform = KubernetesPlatform(client, "ctr", pending_s=options.pop("pending_s", 60.0), **options)
+    platform = KubernetesPlatform(client, "ctr", **{"pending_s": 60.0, "resize_s": 60.0, **options})
     await platform.open()
     if term:
         platform.writer.term = term
@@ -238,6 +238,32 @@ def test_where_limits_cannot_change_somebody_is_told_to_replace_the_pod(job):
             async with asyncio.timeout(10):
                 while (await until_plan(client, ["worker-0-0"]))["spec"]["pods"][0]["cpu"] != 2.0:
                     await asyncio.sleep(0.02)
+
+    job.run(work)
+
+
+def test_a_size_that_a_node_puts_off_for_long_is_had_elsewhere_and_one_that_comes_in_time_is_not(job):
+    async def said(client, **pods):
+        states = {f"ctr-{name}-0": {"phase": "Running", "resized": word} for name, word in pods.items()}
+        await client.patch(SCALE_PLANS, "ctr", {"status": {"pods": states}}, subresource="status")
+
+    async def work(client):
+        notices, at = [], [0.0]
+        options = {"notice": lambda life, why: notices.append((life, why)), "clock": lambda: at[0], "resize_s": 30.0}
+        async with opened(client, **options) as platform:
+            for life in WORKERS[:2]:
+                platform.start(launch(life, cpu=1.0), lambda ended: None)
+            await until_plan(client, ["worker-0-0", "worker-1-0"])
+            await said(client, **{"worker-0": "Deferred", "worker-1": "Deferred"})
+            entries = platform._entries
+            await until(lambda: all(entries[life].put_off is not None for life in WORKERS[:2]))
+            at[0] = 29.0
+            await said(client, **{"worker-1": "InProgress"})
+            await until(lambda: entries[WORKERS[1]].put_off is None)
+            assert notices == []
+            at[0] = 31.0
+            await until(lambda: notices)
+            assert [life for life, _ in notices] == WORKERS[:1] and "no room for that for 30 s" in notices[0][1]
 
     job.run(work)
 

@@ -8,6 +8,7 @@ import pytest
 
 from springtide.domain.elastic_job import Keeping, RoleWish
 from springtide.domain.platform_wishes import KubernetesWish, RunVolume
+from springtide.platforms.k8s import kinds
 from springtide.rpc import messages
 from tests.platforms.k8s.whole import GIB, Whole
 from tests.process import counting
@@ -48,13 +49,16 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
     (server,) = whole.kubelet.pids(whole.space, "hurt-server-0-0").values()
     os.kill(server, signal.SIGKILL)  # as the kernel does at a limit of memory
     whole.delete("hurt-master", grace_s=0)
+    edited = {"spec": {"workers": {"count": 2}}}  # while nobody is there to heed it
+    whole.cluster.run(lambda client: client.patch(kinds.ELASTIC_JOBS, "hurt", edited))
     whole.start_operator()
     whole.until(
-        job, lambda status: status.term > 1 < status.relaunches and 1 == status.workers_alive == status.servers_alive
+        job,
+        lambda status: status.term > 1 < status.relaunches and (status.workers_alive, status.servers_alive) == (2, 1),
     )
     whole.until(job, lambda _: "hurt-server-0-1" in whole.pods("server"))
 
-    job.ask(messages.Scale(workers=2, why="asked by a test"))
+    job.ask(messages.Scale(workers=1, why="asked by a test"))
     whole.hurry("hurt")
     ended = whole.until(job, lambda status: status.phase.over, "its end")
     assert ended.phase == "finished", f"{ended.why} {ended.detail}\n{whole.describe(job)}"

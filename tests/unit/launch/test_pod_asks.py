@@ -6,8 +6,10 @@ import pytest
 
 from springtide import errors
 from springtide.domain.job import Phase
-from springtide.launch import pod_asks
+from springtide.launch import heeding, pod_asks
+from springtide.platforms.k8s import watching
 from springtide.rpc import messages
+from springtide.telemetry import logs
 from tests.unit.platforms.k8s import making
 
 STATUS = messages.JobStatus(name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_wanted=2, servers_wanted=1)
@@ -34,8 +36,13 @@ def _at_once(monkeypatch):
     monkeypatch.setattr(pod_asks, "PAUSES_S", (0.0,))
 
 
-def asks(cluster, *troubles):
-    made = pod_asks.Asks(cluster, making.job(), None, None, Statuses())
+@pytest.fixture
+def files(tmp_path):
+    return logs.RunFiles(tmp_path)
+
+
+def asks(cluster, files, *troubles, spec=None):
+    made = pod_asks.Asks(cluster, making.job(spec=spec), files, None, Statuses())
     made.status, made.asked = STATUS, []
     left = list(troubles)
 
@@ -68,10 +75,11 @@ async def beside(work, true):
         await asyncio.wait({task})
 
 
-def test_a_plan_waits_for_a_master_that_is_away_and_for_an_api_that_does_not_answer():
+def test_a_plan_waits_for_a_master_that_is_away_and_for_an_api_that_does_not_answer(files):
     async def work():
         cluster = Cluster(errors.ClusterUnreachable("503"), errors.ClusterUnreachable("503"))
-        made = asks(cluster, errors.MasterUnreachable("it starts"), errors.ClusterUnreachable("?"), OSError("reset"))
+        away = (errors.MasterUnreachable("it starts"), errors.ClusterUnreachable("?"), OSError("reset"))
+        made = asks(cluster, files, *away)
         made.user_plan(plan("a", workers=3))
         made.user_plan(plan("b", workers=4))
         await beside(made.keep_plans(), lambda: len(cluster.said) == 2)
@@ -81,10 +89,10 @@ def test_a_plan_waits_for_a_master_that_is_away_and_for_an_api_that_does_not_ans
     asyncio.run(work())
 
 
-def test_what_the_master_refuses_is_rejected_at_once():
+def test_what_the_master_refuses_is_rejected_at_once(files):
     async def work():
         cluster = Cluster()
-        made = asks(cluster, errors.BadInput("too many"))
+        made = asks(cluster, files, errors.BadInput("too many"))
         made.user_plan(plan("a", workers=3))
         await beside(made.keep_plans(), lambda: cluster.said)
         assert cluster.said == {"a": "Rejected"} and made.asked == []
@@ -92,12 +100,66 @@ def test_what_the_master_refuses_is_rejected_at_once():
     asyncio.run(work())
 
 
-def test_a_changed_spec_waits_for_the_master_too():
+def test_a_changed_spec_waits_for_the_master_too(files):
     async def work():
-        made = asks(Cluster(), errors.MasterUnreachable("it starts"))
+        made = asks(Cluster(), files, errors.MasterUnreachable("it starts"))
         made._latest = making.job(spec={"workers": {"count": 5}}).job
         made._changed.set()
         await beside(made.keep_numbers(), lambda: made.asked)
         assert made.asked[0].workers == 5
 
     asyncio.run(work())
+
+
+class Watched(Cluster):
+    """Shows one job, as it is."""
+
+    def __init__(self, spec):
+        super().__init__()
+        self._spec = spec
+
+    async def watch(self, kind, *, fields):
+        yield watching.Change("added", making.body(spec=self._spec))
+        await asyncio.Event().wait()
+
+
+class Agent:
+    def stop(self, why):
+        raise AssertionError(why)
+
+
+def lived(files, spec, true):
+    """What an agent asks of the master that it finds, when the job's spec is this."""
+
+    async def work():
+        made = asks(Watched(spec), files, spec=spec)
+        made.agent = Agent()
+        made.begin()
+        keeping = asyncio.create_task(made.keep_spec())
+        await beside(made.keep_numbers(), lambda: true(made))
+        await beside(asyncio.sleep(0), lambda: True)
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        return made.asked
+
+    return asyncio.run(work())
+
+
+def test_what_was_edited_while_no_agent_was_there_is_asked_of_the_next_master_once(files):
+    before, edited = {"workers": {"count": 2}}, {"workers": {"count": 5}, "dataWorkers": "3"}
+    assert lived(files, before, lambda made: made._heeded == made._latest) == []
+    files.journal.touch()  # its master has begun, and its pod is lost
+    (asked,) = lived(files, edited, lambda made: made.asked and made._heeded == made._latest)
+    assert (asked.workers, asked.data_workers) == (5, 3)
+    assert lived(files, edited, lambda made: made._heeded == made._latest) == [], "the one after it has nothing to ask"
+
+
+def test_a_spec_that_was_edited_before_any_master_began_is_simply_the_spec(files):
+    lived(files, {"workers": {"count": 2}}, lambda made: True)
+    assert lived(files, {"workers": {"count": 5}}, lambda made: made._heeded == made._latest) == []
+
+
+def test_what_cannot_be_read_of_the_spec_before_is_said_and_costs_no_more(files, caplog):
+    files.journal.touch()
+    files.heeded.write_text("{")
+    assert heeding.read(files, making.job().job) == making.job().job and "is not known" in caplog.text

@@ -143,3 +143,12 @@ def test_what_was_promised_survives_kill_9_at_any_moment(tmp_path, rng):
     last.close()
     assert found == list(range(len(found)))
     assert promised < len(found)
+
+
+def test_the_spec_that_a_job_began_with_stays_whatever_later_masters_are_given(tmp_path):
+    first = Journal(tmp_path / "journal.db", term=1, now=0.0)
+    assert first.begun_with(b"one") == b"one"
+    first.close()
+    again = Journal(tmp_path / "journal.db", term=2, now=0.0)
+    assert again.begun_with(b"two") == b"one"
+    again.close()
