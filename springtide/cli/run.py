@@ -45,6 +45,7 @@ class RunOptions:
     seed: int = 0
     slots: int = job.DEFAULT_SLOTS
     port: int = 0
+    tls: bool = False
     timeout_s: float = 300.0
     silence_s: float = 30.0
     heartbeat_s: float = 1.0
@@ -98,7 +99,7 @@ Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], N
 def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messages.JobStatus, logs.RunFiles]:
     """Run a job to its end; how it ended, and where its files are. A witness sees every status, and may speak."""
     begun = here.begin(job_of(options), pathlib.Path(options.logs), code=pathlib.Path(), say=said)
-    begun = replace(begun, plan=replace(begun.plan, port=options.port, debug=options.debug))
+    begun = replace(begun, plan=replace(begun.plan, port=options.port, debug=options.debug, tls=options.tls))
     return asyncio.run(_run(begun, witness)), begun.files
 
 

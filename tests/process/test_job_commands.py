@@ -56,10 +56,13 @@ def test_a_job_killed_with_its_agent_is_known_as_such(tmp_path):
     assert command(tmp_path, "stop")[0] == 2
 
 
-def test_workers_are_added_and_removed_while_the_job_trains(tmp_path):
+@pytest.mark.extra("cryptography")
+def test_workers_are_added_and_removed_while_the_job_trains_by_tls(tmp_path):
     running.script(tmp_path, FOREVER)
-    with running.springtide("run", "train.py", "--json", "--workers", "1", folder=tmp_path) as job:
+    with running.springtide("run", "train.py", "--json", "--workers", "1", "--tls", folder=tmp_path) as job:
         job.wait_for("training")
+        certificates = tmp_path / ".springtide/runs/train/tls"
+        assert (certificates / "master" / "tls.key").stat().st_mode & 0o077 == 0
         assert command(tmp_path, "scale", "--workers", "3")[0] == 0
         for rank in (1, 2):
             running.wait_for_event(job, "joined", role=f"worker-{rank}")
@@ -74,6 +77,7 @@ def test_workers_are_added_and_removed_while_the_job_trains(tmp_path):
         job.send(signal.SIGINT)
         code, out = job.finish()
     assert code == 130 and json.loads(out[-1])["shards_total"] == 5 * 10**10, "the shards of the whole are shown"
+    assert not certificates.exists()
 
 
 def test_a_worker_that_does_not_stop_when_asked_from_outside_is_killed_after_the_grace(tmp_path):
