@@ -33,6 +33,7 @@ class Scheduled:
         self._mine: dict[int, Ids] = {}
         self._planned: tuple[int, int] | None = None
         """The step that is planned ahead, and the number that its plan was set for."""
+        self._keeps_shared = settings.get("p2p") == "gradients"
         self._part: Any = None
 
     def samples(self, step: int) -> Ids:
@@ -53,6 +54,9 @@ class Scheduled:
 
     def write(self, step: int, number: int, rows: Ids, grads: Floats) -> Any:
         """Rows of its own are trained here; gradients of shared rows go to the servers, rows to who needs them next."""
+        if self._keeps_shared:
+            self._part.grads()[:] = grads.reshape(-1)
+            self._give_gradients(number)
         pending = pushed(self._rank, self._part, grads, number)
         self._exchange(number + 1)
         return pending
@@ -78,6 +82,14 @@ class Scheduled:
             self._cache.move_plan(self._planned[1], number)
         self._planned = (self._planned[0], number)
 
+    def _give_gradients(self, number: int) -> None:
+        """Of rows that a few workers train, to the one of them that keeps the row."""
+        cache, group = self._cache, self._rank.group
+        if group is not None:
+            parcels, sizes = cache.gradient_sends(number, [self._part]), cache.gradient_receives(number)
+            for peer, floats in caching.exchange(group, parcels, sizes):
+                cache.gradients_received(number, peer, floats)
+
     def _exchange(self, number: int) -> None:
         group = self._rank.group
         if group is not None:
@@ -93,3 +105,8 @@ def herald(rank: Rank) -> Scheduled:
 def ours(rank: Rank) -> Scheduled:
     """Our own allocator, and rows from worker to worker where that is less."""
     return Scheduled(rank, policy="anneal", p2p="rows")
+
+
+def ours_gradients(rank: Rank) -> Scheduled:
+    """Our own allocator; rows that a few workers train are kept by one of them, who gets the others' gradients."""
+    return Scheduled(rank, policy="anneal", p2p="gradients")
