@@ -2,6 +2,7 @@
 // that was there, and no slot has two owners or none.
 #include "handover.h"
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -61,17 +62,18 @@ void count_while_moving(bool shared, uint64_t seed) {
   Three cluster;
   constexpr size_t kKeys = 400;
   constexpr uint32_t kWorkers = 2;
-  constexpr int kSteps = 150;
+  constexpr int kSteps = 150;  // at least: for as long as few slots have moved
   const std::vector<TableSpec> tables = {counting(0, 4), counting(1, 9)};
   RemoteBackend first(cluster.of_two(shared, 9));
   first.declare(tables);
   std::atomic<uint32_t> working{kWorkers};
-  std::atomic<uint64_t> wrong{0};
+  std::atomic<uint64_t> wrong{0}, moved{0};
+  std::array<int, kWorkers> trained{};
   const auto work = [&](uint32_t rank) {
     RemoteBackend backend(cluster.of_two(shared, rank));
     backend.declare(tables);
     std::mt19937_64 random(seed + rank);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kSteps || (moved <= kSlots && step < 100 * kSteps); ++step) {
       std::vector<std::pair<TableId, Key>>
           pairs;  // each worker has keys of its own, so it knows their counts
       for (Key key = 0; key < static_cast<Key>(kKeys); ++key)
@@ -85,13 +87,13 @@ void count_while_moving(bool shared, uint64_t seed) {
       if (random() % 4 == 0) {  // said twice: skipped wherever the slot is now
         backend.push(std::span(&part, 1), batch(rank, static_cast<uint64_t>(step)))->wait();
       }
+      trained[rank] = step + 1;
     }
     --working;
   };
   std::vector<std::thread> workers;
   for (uint32_t rank = 0; rank < kWorkers; ++rank) workers.emplace_back(work, rank);
   std::mt19937_64 random(seed);
-  uint64_t moved = 0;
   while (working != 0) {
     const auto from = static_cast<uint16_t>(random() % 3),
                to = static_cast<uint16_t>((from + 1 + random() % 2) % 3);
@@ -117,7 +119,10 @@ void count_while_moving(bool shared, uint64_t seed) {
         std::vector<float> values;
         cluster.stores[s]->scan(id, slot, keys, values);
         rows += keys.size();
-        for (const float value : values) exact += value == static_cast<float>(kSteps) ? 1 : 0;
+        for (size_t i = 0; i < values.size(); ++i) {
+          const Key key = keys[i / (values.size() / keys.size())];
+          exact += values[i] == static_cast<float>(trained[static_cast<size_t>(key) % kWorkers]) ? 1 : 0;
+        }
       }
     }
   }

@@ -1,5 +1,6 @@
 #include "slot_stream.h"
 
+#include "breaks.h"
 #include "slot_image.h"
 
 namespace springtide {
@@ -54,6 +55,7 @@ void SlotStream::rethrow() {
 void SlotStream::send_all() {
   try {
     ImageWriter image;  // its memory is used again and again
+    Breaks breaks(state_);
     uint64_t cut = 0;
     for (size_t i = 0; i < slots_.size(); ++i) {
       {
@@ -76,6 +78,7 @@ void SlotStream::send_all() {
       ++sends_;
       to_.send(Kind::take, slots_[i], image.bytes(), gifts_[i]);
       ++sends_;
+      breaks.take();
     }
     const std::lock_guard hold(mutex_);
     all_sent_ = true;

@@ -5,6 +5,8 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
+
 #include "bindings.h"
 #include "file_write.h"
 #include "hash.h"
@@ -99,22 +101,25 @@ void import_array(Store& store, const ByteArray& image) {
   store.import_slot(span_of(image));
 }
 
-// Copies a slot out and writes it at `offset` of an open file, all without the GIL: (bytes, checksum, full).
-nb::tuple write_slot(Store& store, uint32_t slot, uint64_t since_cut, int file, uint64_t offset) {
-  thread_local ImageWriter writer;
+void copy_slot(Store& store, uint32_t slot, uint64_t since_cut, ImageWriter& into) {
+  nb::gil_scoped_release release;
+  store.export_slot(slot, since_cut, into);
+}
+
+// A part of the copy, from `first`, into an open file whose `offset` is the place of the whole. Past its end:
+// nothing.
+void write_part(const ImageWriter& copy, int file, uint64_t offset, size_t first, size_t count) {
+  const std::span<const uint8_t> bytes = copy.bytes();
+  first = std::min(first, bytes.size());
   int failed = 0;
   {
     nb::gil_scoped_release release;
-    store.export_slot(slot, since_cut, writer);
-    failed = write_at(file, offset, writer.bytes());
+    failed = write_at(file, offset + first, bytes.subspan(first, std::min(count, bytes.size() - first)));
   }
-  if (failed != 0) {
-    errno = failed;
-    PyErr_SetFromErrno(PyExc_OSError);
-    throw nb::python_error();
-  }
-  ImageFacts facts = facts_of(writer.bytes());
-  return nb::make_tuple(writer.bytes().size(), facts.checksum, facts.full);
+  if (failed == 0) return;
+  errno = failed;
+  PyErr_SetFromErrno(PyExc_OSError);
+  throw nb::python_error();
 }
 
 nb::list tables_of(const Store& store) {
@@ -259,6 +264,12 @@ void bind_rows(nb::class_<Store>& store) {
 }
 
 void bind_images(nb::module_& m) {
+  nb::class_<ImageWriter>(m, "SlotCopy")
+      .def(nb::init<>())
+      .def_prop_ro("size", [](const ImageWriter& copy) { return copy.bytes().size(); })
+      .def_prop_ro("checksum", [](const ImageWriter& copy) { return facts_of(copy.bytes()).checksum; })
+      .def_prop_ro("full", [](const ImageWriter& copy) { return facts_of(copy.bytes()).full; })
+      .def("write_part", write_part, "file"_a, "offset"_a, "first"_a, "count"_a);
   m.def(
       "is_whole_image",
       [](const ByteArray& bytes) {
@@ -299,7 +310,7 @@ void bind_store(nb::module_& m) {
       .def("export_slot", export_slot, "slot"_a, "since_cut"_a = 0)
       .def("import_slot", import_slot, "image"_a)
       .def("import_slot", import_array, "image"_a)
-      .def("write_slot", write_slot, "slot"_a, "since_cut"_a, "file"_a, "offset"_a)
+      .def("copy_slot", copy_slot, "slot"_a, "since_cut"_a, "into"_a)
       .def("tables", tables_of)
       .def("is_open", &Store::is_open, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("clear_slot", &Store::clear_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())

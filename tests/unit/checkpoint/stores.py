@@ -46,8 +46,20 @@ def save(from_, folder, number, *, previous=None, cut=0, life="server-0.0", ledg
     with segments.SegmentWriter(folder, life, number) as file:
         since = previous.number if previous else 0
         for slot in slots:
-            file.append(slot, lambda fd, at, slot=slot: from_.write_slot(slot, cut, fd, at), since=since)
+            file.append(slot, image_of(from_, slot, cut), since=since)
         return file.close()
+
+
+def image_of(store, slot, cut=0):
+    """Writes the image of a slot where it is told to, as a `SegmentWriter` wants it."""
+
+    def write(file, at):
+        copy = _native.SlotCopy()
+        store.copy_slot(slot, cut, copy)
+        copy.write_part(file, at, 0, copy.size)
+        return copy.size, copy.checksum, copy.full
+
+    return write
 
 
 def publish(folder, number, written, *, previous=None, ledger=b"ledger"):

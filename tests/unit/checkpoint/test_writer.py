@@ -43,7 +43,7 @@ def test_what_is_being_written_and_what_is_not_ours_stay(tmp_path):
 def test_a_file_has_no_name_before_it_is_whole(tmp_path):
     store = stores.store()
     with segments.SegmentWriter(tmp_path, "server-0.0", 1) as file:
-        file.append(0, lambda fd, at: store.write_slot(0, 0, fd, at))
+        file.append(0, stores.image_of(store, 0))
         assert names(tmp_path) == ["server-0.0-000001.part"]
     assert names(tmp_path) == []
 
@@ -60,7 +60,7 @@ def test_a_full_disk_is_an_error_with_its_number_and_leaves_nothing(tmp_path):
 def test_the_store_says_what_the_system_says_when_it_cannot_write():
     store = stores.store()
     with open("/dev/full", "wb") as file, pytest.raises(OSError) as caught:
-        store.write_slot(0, 0, file.fileno(), 0)
+        stores.image_of(store, 0)(file.fileno(), 0)
     assert caught.value.errno == errno.ENOSPC
 
 

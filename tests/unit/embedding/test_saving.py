@@ -104,9 +104,9 @@ def test_a_slot_that_leaves_while_it_is_copied_is_not_claimed(tmp_path):
         slots = store.slots
         cut, tables, forget = store.cut, store.tables, store.forget
 
-        def write_slot(self, slot, cut, file, at):
+        def copy_slot(self, slot, cut, into):
             role.mine.discard(4) if slot == 4 else None
-            return store.write_slot(slot, cut, file, at)
+            store.copy_slot(slot, cut, into)
 
     role.store = Leaving()
     said = saver.save(order(1))
@@ -123,9 +123,9 @@ def test_a_slot_that_comes_meanwhile_is_saved_by_its_new_owner(tmp_path):
         slots = store.slots
         cut, tables = store.cut, store.tables
 
-        def write_slot(self, slot, cut, file, at):
+        def copy_slot(self, slot, cut, into):
             role.mine.add(3)
-            return store.write_slot(slot, cut, file, at)
+            store.copy_slot(slot, cut, into)
 
     role.mine, role.store = {8, 9}, Growing()
     said = saving.Saver(role, tmp_path, "server-0.0").save(order(1))
@@ -149,7 +149,7 @@ def test_a_full_disk_is_told_and_the_next_one_tries_again(server, tmp_path):
         slots = store.slots
         cut = store.cut
 
-        def write_slot(self, *_):
+        def copy_slot(self, *_):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     role.store = Full()
@@ -183,6 +183,20 @@ def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
     rests.clear()
     saver.save(order(3))
     assert not rests
+
+
+def test_a_large_slot_is_written_piece_by_piece_with_rests_between_and_reads_back_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(saving, "REST_S", 0.0)
+    role, rests = Role(), []
+    stores.train(role.store, range(20_000))
+    said = saving.Saver(role, tmp_path, "server-0.0", rest=rests.append).save(order(1))
+    pieces = sum(-(-piece.length // 1000) for piece in said.written.pieces)
+    assert pieces > 5 * stores.SLOTS and len(rests) == pieces + stores.SLOTS, "after each piece and after each copy"
+    stores.publish(tmp_path, 1, said.written)
+    again = stores._native.Store(slots=stores.SLOTS, seed=5)
+    restoring.restore(again, str(tmp_path), 1, range(stores.SLOTS))
+    assert stores.contents(again) == stores.contents(role.store)
 
 
 def test_the_reader_takes_what_the_saver_writes(server, tmp_path):
