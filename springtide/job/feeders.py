@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleExit, RoleKind
-from springtide.domain.feeding import StageTarget, stage_of
+from springtide.domain.feeding import FeedRules, StageTarget, stage_of
 from springtide.domain.job import Phase
 from springtide.job import actions, deadlines, events, recovery, unplaced
 from springtide.job.nodes import ALIVE, Node, NodeState
@@ -25,6 +25,7 @@ Concern = (
     | events.Undrained
 )  # fmt: skip
 MOST = 1024  # that can be asked for: more is a mistake
+LOOSE_CPU = 1.0  # what one without a limit counts for: mostly it is one thread of Python
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +43,16 @@ class Feeding:
     """Why there are none any more, and tuning is to ask for none."""
     epoch: int = 0
     """How often the roster, or the number wanted, has changed."""
+
+    def cores(self, rules: FeedRules) -> float:
+        """That they have or were asked for with the job: whoever plans the rest of the job leaves them alone."""
+        if self.given_up:
+            return 0.0
+        if self.stages:
+            return sum(one.workers * (one.cpu or LOOSE_CPU) for one in self.stages)
+        if self.epoch or self.pinned:
+            return self.wanted * (self.cpu or LOOSE_CPU)
+        return (rules.workers or 0) * (rules.cpu or LOOSE_CPU)
 
     def more(self, missing: int, why: str) -> events.DataWorkersScaled:
         """So many beyond what there is to be; where there are stages, for those that have the fewest."""

@@ -135,7 +135,8 @@ def shape_of(state: "JobState") -> Shape:
 def bounds_of(state: "JobState") -> Bounds:
     """Shapes that the job may have: its bounds, with what the user has set by hand and what bsp does not allow pinned.
 
-    The workers of a bsp group may be more or fewer, its servers stay as they are.
+    The workers of a bsp group may be more or fewer, its servers stay as they are. Cores of data workers are not for
+    workers and servers; what those have already is not taken from them.
     """
     bounds, now = state.spec.planning.bounds, shape_of(state)
     assert bounds is not None
@@ -146,7 +147,9 @@ def bounds_of(state: "JobState") -> Bounds:
         if getattr(state.short, name):  # there is no room for more: that is not planned again at once
             fewest, here = getattr(least, name), getattr(now, name)
             least, most = replace(least, **{name: min(fewest, here)}), replace(most, **{name: here})
-    quota = bounds.quota
+    quota, fed = bounds.quota, state.feeding.cores(state.spec.feeding)
+    if fed:
+        quota = replace(quota, cpu=max(quota.cpu - fed, min(quota.cpu, now.cpu)))
     if not quota.holds(least):  # what the user wants by hand is the user's to answer for
         quota = replace(quota, cpu=max(quota.cpu, least.cpu), memory=max(quota.memory, least.memory))
     return replace(bounds, least=least, most=most, quota=quota)

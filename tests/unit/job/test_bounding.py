@@ -1,9 +1,12 @@
 """Bounds that are changed while a job runs: plans keep to them, and what is outside comes in."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from springtide import errors
+from springtide.domain.feeding import FeedRules, StageTarget
 from springtide.domain.job import JobSpec
 from springtide.domain.plan_rules import PlanRules
 from springtide.domain.shape import Bounds, Capacity, Shape
@@ -43,6 +46,35 @@ def test_bounds_above_the_quota_are_the_users_to_answer_for():
     state = JobState(SPEC)
     rebound(state, workers=(20, 20))
     assert planned.bounds_of(state).quota.cpu == pytest.approx(20 * 0.5 + 0.2)
+
+
+def test_cores_of_data_workers_are_not_planned_for_workers_and_servers():
+    state = JobState(SPEC)  # 3 workers and a server of 0.5 cores each: 2 of 6
+    assert planned.bounds_of(state).quota.cpu == 6.0
+    state.handle(events.DataWorkersScaled(2, 1.5, "they pay"), at=1.0)
+    assert planned.bounds_of(state).quota.cpu == pytest.approx(3.0)
+    state.handle(events.DataWorkersScaled(3, 1.5, "more pay"), at=2.0)
+    assert planned.bounds_of(state).quota.cpu == pytest.approx(2.0), "what workers and servers have is theirs"
+    stages = (StageTarget(1, 0.5), StageTarget(2, 1.0))
+    state.handle(events.DataWorkersScaled(3, 1.0, "two stages", stages=stages), at=3.0)
+    assert planned.bounds_of(state).quota.cpu == pytest.approx(3.5)
+    state.handle(events.DataWorkersScaled(0, None, "they do not pay"), at=4.0)
+    assert planned.bounds_of(state).quota.cpu == 6.0
+
+
+def test_data_workers_asked_for_with_the_job_have_their_cores_before_they_are_there():
+    def left(**rules):
+        return planned.bounds_of(JobState(replace(SPEC, feeding=FeedRules(**rules)))).quota.cpu
+
+    assert left(workers=2, cpu=1.5) == pytest.approx(3.0)
+    assert left(workers=1) == pytest.approx(5.0), "one without a limit counts for a core"
+    assert left() == left(workers=0) == 6.0
+
+
+def test_refused_data_workers_leave_their_cores_to_the_plan():
+    state = JobState(replace(SPEC, feeding=FeedRules(workers=2, cpu=1.0)))
+    state.handle(events.DataWorkersRefused("worker-0: a lock cannot be pickled"), at=1.0)
+    assert planned.bounds_of(state).quota.cpu == 6.0
 
 
 def test_a_number_set_by_hand_is_open_again():
