@@ -86,6 +86,8 @@ def sentence(event: Event) -> str:
             return f"{event['role']}: dead letters are only counted from here on, not kept: {event['why']}"
         case "alert":
             return f"ALERT: {event['why']}"
+        case "alert_over":
+            return f"the alert is over: {event['why']}"
         case "resumed":
             return f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']} samples trained"
         case "ready" if event.get("checkpoint"):

@@ -295,6 +295,8 @@ class Online:
         before, self._scaling = self._scaling, scaling
         if scaling.alert and _kind(scaling.alert) != _kind(before.alert):
             self._doors.tell("alert", why=scaling.alert)
+        elif before.alert and not scaling.alert:
+            self._doors.tell("alert_over", why=scaling.why)
         wanted = min(rules.most, max(rules.fewest, scaling.workers + extra))
         if wanted == state.workers or pausing:
             return self._leave(f"{scaling.why}{f'; for now {pausing}' if wanted != state.workers else ''}")

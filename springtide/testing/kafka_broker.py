@@ -8,9 +8,11 @@ In: the jars that `make setup-extra` puts into the virtual environment (Apache K
         broker.kill()
         broker.start()
 
+With `tls` it speaks nothing else, and wants a certificate of every client (kafka_tls.py).
+
 The broker is old: it is the one that can be had from a package registry. It knows no version requests, no timestamps
-and no `create_topics`; `url` says so to the client. ZooKeeper is a process of its own, so that killing the broker
-kills only the broker.
+and no `create_topics`, and of SASL only Kerberos; `url` says so to the client. ZooKeeper is a process of its own, so
+that killing the broker kills only the broker.
 """
 
 import os
@@ -24,6 +26,7 @@ import time
 from collections.abc import Sequence
 
 from springtide import errors
+from springtide.testing.kafka_tls import PROTOCOL, KafkaTls
 
 OLD_BROKER = {"api.version.request": "false", "broker.version.fallback": "0.9.0.1"}
 """What a client must be told to speak with it."""
@@ -50,8 +53,9 @@ class KafkaBroker:
     """One broker and its ZooKeeper, with all they write in `folder`. Topics are made by asking for them."""
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, partitions: int = 4, fast: bool = False, settings: Sequence[str] = ()
-    ) -> None:
+        self, folder: str | os.PathLike[str], *, partitions: int = 4, fast: bool = False, settings: Sequence[str] = (),
+        tls: KafkaTls | None = None,
+    ) -> None:  # fmt: skip
         """`partitions` is for topics nobody made; `fast`: compile well, for figures, not to start soon."""
         if lack := missing():
             raise errors.UserError(f"cannot start a Kafka broker: {lack}")
@@ -60,6 +64,7 @@ class KafkaBroker:
         self._java = _NEW_JAVA if fast else (*_LIGHT, *_NEW_JAVA)
         self._heap = "1g" if fast else "256m"
         self._keeper_port, self.port = _free_ports(2)
+        self._tls = tls
         self._keeper: subprocess.Popen[bytes] | None = None
         self._broker: subprocess.Popen[bytes] | None = None
         self._write_settings(partitions, settings)
@@ -96,7 +101,8 @@ class KafkaBroker:
     def url(self, topic: str, **options: str) -> str:
         """The topic as `open_stream` wants it; options have `_` for `.` in their names."""
         given = {name.replace("_", "."): value for name, value in options.items()}
-        query = "&".join(f"{name}={value}" for name, value in {**OLD_BROKER, **given}.items())
+        secure = {} if self._tls is None else self._tls.options()
+        query = "&".join(f"{name}={value}" for name, value in {**OLD_BROKER, **secure, **given}.items())
         return f"kafka://{self.address}/{topic}?{query}"
 
     def start(self) -> None:
@@ -178,7 +184,7 @@ class KafkaBroker:
             f"tickTime={TICK_MS}",
             "maxClientCnxns=0",
         ]
-        listen = f"PLAINTEXT://{self.address}"
+        listen = f"{'PLAINTEXT' if self._tls is None else PROTOCOL}://{self.address}"
         server = [
             "broker.id=0",
             f"listeners={listen}",
@@ -191,6 +197,7 @@ class KafkaBroker:
             "offsets.topic.num.partitions=1",
             "log.retention.check.interval.ms=500",
             "log.flush.scheduler.interval.ms=1000",
+            *([] if self._tls is None else self._tls.broker()),
             *settings,
         ]
         log4j = [

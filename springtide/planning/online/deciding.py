@@ -113,10 +113,15 @@ def _alert(view: OnlineView, outlook: Outlook, rules: OnlineRules) -> str:
     capacity = view.capacity[: rules.most + 1]
     most = max(capacity)
     soon = max(1, round(3600.0 / outlook.step_s))
-    comes = max(view.arrivals, sum(outlook.mean[:soon]) / len(outlook.mean[:soon]))
-    if comes <= most * FULL:
+    expected = sum(outlook.mean[:soon]) / len(outlook.mean[:soon])
+    if max(view.arrivals, expected) <= most * FULL:
         return ""
-    return f"cannot keep up: {comes:,.0f} samples/s come, {capacity.index(most)} workers train {most:,.0f} at most"
+    what = (
+        f"{view.arrivals:,.0f} samples/s come"
+        if view.arrivals > most * FULL
+        else f"{expected:,.0f} samples/s will come"
+    )
+    return f"cannot keep up: {what}, {capacity.index(most)} workers train {most:,.0f} at most"
 
 
 def _why(view: OnlineView, outlook: Outlook, plan: tuple[int, ...], fallback: bool) -> str:

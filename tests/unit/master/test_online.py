@@ -231,14 +231,18 @@ def test_bounds_that_are_changed_hold_and_open_a_number_set_by_hand(world):
     assert (status := world.online.status(world.now)).most == 3 and status.fewest == 1
 
 
-def test_that_nobody_keeps_up_is_an_alert_told_once(world):
+def test_that_nobody_keeps_up_is_an_alert_told_once_and_so_is_its_end(world):
     alert = "cannot keep up: {:.0f} samples/s come"
     world.answer = lambda view: Scaling(workers=4, why="all there are", alert=alert.format(view.at))
     world.go(40, traffic=900)
     world.arrive()
     world.go(60, traffic=900)
-    assert world.kinds.count("alert") == 1
+    assert world.kinds.count("alert") == 1 and "alert_over" not in world.kinds
     assert world.online.status(world.now).alert.startswith("cannot keep up")
+    world.answer = lambda view: Scaling(workers=4, why="less comes")
+    world.go(60, traffic=90)
+    assert world.kinds.count("alert") == world.kinds.count("alert_over") == 1
+    assert not world.online.status(world.now).alert
 
 
 def test_that_dead_letters_are_only_counted_is_told_once_whatever_becomes_of_the_master(tmp_path, monkeypatch):

@@ -142,6 +142,7 @@ class KafkaStream:
                 return question(self._asking(), min(ONCE_S if said else SAID_S, limit_s))
             except KafkaException as error:
                 code, text = _told(error)
+            self._asking().poll(0)  # a question does not hear why the broker is away, such as its certificate
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
                 raise client.refused(self.address, text)

@@ -1,0 +1,68 @@
+"""A real Kafka broker that speaks TLS only and asks every client for its certificate: jobs train, strangers do not."""
+
+import pytest
+
+from springtide import errors
+from springtide.testing import kafka_broker
+from tests.process.test_kafka_jobs import check, fill, job_of
+
+pytestmark = [
+    pytest.mark.extra("confluent_kafka"),
+    pytest.mark.process,
+    pytest.mark.soak,
+    pytest.mark.skipif(bool(kafka_broker.missing()), reason=kafka_broker.missing()),
+]
+
+
+@pytest.fixture
+def tls(tmp_path):
+    pytest.importorskip("cryptography")
+    return kafka_broker.KafkaTls(tmp_path / "certificates")
+
+
+@pytest.fixture
+def broker(tmp_path, tls):
+    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3, tls=tls) as running:
+        yield running
+
+
+@pytest.mark.timeout(240)
+def test_each_record_is_trained_once_over_tls_though_broker_and_worker_are_killed(tmp_path, broker, tls):
+    """Options lie in a file, as they would at a user's; the URL names nothing but that."""
+    file = tmp_path / "client.properties"
+    small = {"queued.min.messages": "1", "fetch.message.max.bytes": "2000"}  # so that much is to come
+    options = {**kafka_broker.OLD_BROKER, **tls.options(), **small}
+    file.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+    url = f"kafka://{broker.address}/counts?config={file}"
+    rows = fill(url, 3000, partitions=3)
+    with job_of(tmp_path, url, pause_s=0.02) as job:
+        job.until(lambda status: status.samples > 300)
+        broker.kill()
+        assert job.kill("worker-1")
+        broker.start()
+        check(tmp_path, job.wait(), rows)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"security_protocol": "plaintext"}, "answered .*TLS"),
+        ({"ssl_ca_location": "{folder}/stranger.crt"}, "certificate verify failed"),
+        (
+            {"ssl_certificate_location": "{folder}/stranger.crt", "ssl_key_location": "{folder}/stranger.key"},
+            "certificate",
+        ),
+    ],
+    ids=["in the clear", "a broker whose authority we do not know", "a client whose authority it does not know"],
+)
+def test_who_has_not_the_right_certificates_gets_nothing_and_hears_why(broker, tls, told, said):
+    from springtide.data.stream.kafka.address import parse
+    from springtide.data.stream.kafka.stream import KafkaStream
+
+    given = {name: value.format(folder=tls.folder) for name, value in told.items()}
+    stream = KafkaStream(parse(broker.url("counts", **given)), answer_s=4.0)
+    try:
+        with pytest.raises(errors.StreamUnreachable, match=said):
+            stream.partitions()
+    finally:
+        stream.close()
