@@ -256,6 +256,11 @@ class Book(Passes):
         for lockstep in self.locksteps():
             lockstep.check_group(workers)
 
+    @property
+    def largest_group(self) -> int | None:
+        """As many ranks as share every batch of every pass; None: no pass is shared in step."""
+        return min((lockstep.smallest for lockstep in self.locksteps()), default=None)
+
     def close(self) -> None:
         """The job is to stop: what is leased may be finished, nothing more is handed out."""
         self.closed = True

@@ -111,6 +111,11 @@ class Convoy(Lockstep):
 
     # ---- words of ranks ----
 
+    @property
+    def smallest(self) -> int:
+        """Records of a full batch, of which each rank must have one."""
+        return self.card.batch_size
+
     def check_group(self, workers: int) -> None:
         """BadInput where so many ranks could not share a full batch."""
         if workers > self.card.batch_size:

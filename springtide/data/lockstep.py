@@ -89,14 +89,19 @@ class Lockstep:
         for each in (self.leased_to, self.done_by):
             each[:] = [least if seat is None or seat >= len(each) else each[seat] for seat in seats]
 
-    def check_group(self, workers: int) -> None:
-        """BadInput where so many ranks could not share every batch; the rest of a shard joins the batch before it."""
+    @property
+    def smallest(self) -> int:
+        """Samples of its smallest batch, of which each rank must have one; the rest of a shard joins the batch before
+        it, so that only a shard of less than a batch is smaller."""
         card = self.card
-        smallest = min(card.batch_size, card.samples_used % card.shard_size or card.shard_size)
-        if workers > smallest:
+        return min(card.batch_size, card.samples_used % card.shard_size or card.shard_size)
+
+    def check_group(self, workers: int) -> None:
+        """BadInput where so many ranks could not share every batch."""
+        if workers > self.smallest:
             raise errors.BadInput(
-                f"{workers} workers cannot share a batch of {smallest} samples, which is the smallest that the bsp "
-                "group has to train"
+                f"{workers} workers cannot share a batch of {self.smallest} samples, which is the smallest that the "
+                "bsp group has to train"
             )
 
     def rejoin(self, seat: int | None) -> None:

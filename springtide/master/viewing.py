@@ -55,7 +55,8 @@ def view(sources: Sources, *, now: float) -> JobView | None:
         return None
     found = facts(sources.record)
     return JobView(
-        name=sources.name, user=rules.user, priority=rules.priority, facts=found, bounds=bounds(state, found),
+        name=sources.name, user=rules.user, priority=rules.priority, facts=found,
+        bounds=bounds(state, book.largest_group),
         features=features(sources.record, found), shape=era.own, extra_workers=era.extra, requested=first_shape(state),
         need=need(sources), started_at=0.0, last_change_at=max(era.since, state.planned.changed_at or 0.0),
         samples_done=float(book.samples_done), samples_total=samples_total(book), stage=state.planned.stage,
@@ -99,12 +100,12 @@ def facts(record: Record) -> ModelFacts:
     )  # fmt: skip
 
 
-def bounds(state: JobState, found: ModelFacts) -> Bounds:
-    """Shapes that it may have; of a batch that workers share each has a sample at least."""
+def bounds(state: JobState, largest: int | None) -> Bounds:
+    """Shapes that it may have. `largest`: as many workers as share the smallest batch, each with a sample at least."""
     limits = planned.bounds_of(state)
-    if not found.group or limits.most.workers <= found.group:
+    if largest is None or limits.most.workers <= largest:
         return limits
-    return replace(limits, most=replace(limits.most, workers=max(found.group, limits.least.workers)))
+    return replace(limits, most=replace(limits.most, workers=max(largest, limits.least.workers)))
 
 
 def batch_of(record: Record) -> int:

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from springtide import errors
 from springtide.domain import outline
 from springtide.domain.cluster import Life, Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.job import JobSpec
@@ -72,6 +73,16 @@ def test_workers_in_step_share_a_batch_and_are_no_more_than_it_has_samples():
     assert view.features["sync"] == "bsp" and view.bounds.most.servers == 1
     view = viewing.view(sources(begun()), now=4.0)
     assert (view.facts.group, view.bounds.most.workers) == (0, BOUNDS.most.workers)
+
+
+def test_workers_in_step_are_no_more_than_share_the_smallest_rest_of_the_data():
+    uneven = DatasetCard(samples=1026, batch_size=8, shard_batches=16, in_step=True)
+    record = begun(card=uneven, sync="bsp")
+    view = viewing.view(sources(record), now=4.0)
+    assert (view.facts.group, view.bounds.most.workers) == (8, 2)
+    record.book.check_group(view.bounds.most.workers)
+    with pytest.raises(errors.BadInput, match="share a batch of 2 samples"):
+        record.book.check_group(view.bounds.most.workers + 1)
 
 
 @pytest.mark.parametrize("told", [b"", b"\xc1", b"\x01"])
