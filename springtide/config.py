@@ -45,6 +45,8 @@ class Settings:
     """host:port of a brain that plans for many jobs (`springtide brain serve`). Empty: each master plans by itself."""
     brain_secret_file: str = ""
     """File with that brain's secret, hex; its owner hands it to those who may ask."""
+    brain_tls: str = ""
+    """Folder with ca.crt, tls.crt and tls.key for those who ask a brain that serves with TLS. Empty: in the clear."""
     data: str = ""
     """Data sets of the job's spec, as a JSON object of names to paths or URLs: `job.data` in the script."""
     tables: str = ""

@@ -10,9 +10,10 @@ import socket
 from typing import Any
 
 from springtide import errors
+from springtide.brain.certificates import BRAIN_ROLE
 from springtide.domain.advice import Advice
 from springtide.domain.view import JobView, PastJob
-from springtide.rpc import addresses, connection, counsel
+from springtide.rpc import addresses, connection, counsel, tls
 from springtide.rpc.messages import Ok
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,8 @@ ANSWER_S = 15.0  # a round gathers for a second and decides within a few; a mast
 
 
 class Remote:
-    """An `Adviser` at an address. `key` tells this job from others of its name; the host's name if not given."""
+    """An `Adviser` at an address. `key` tells this job from others of its name; the host's name if not given. With
+    `certificates` (a folder, `brain.certificates`) by TLS, and only to a brain of the same authority."""
 
     def __init__(
         self,
@@ -29,10 +31,14 @@ class Remote:
         secret: bytes,
         *,
         key: str = "",
+        certificates: str = "",
         connect_s: float = CONNECT_S,
         answer_s: float = ANSWER_S,
     ) -> None:
         addresses.parse(address)
+        if certificates:
+            tls.identity(certificates)  # a mistake is said now
+        self._certificates = certificates
         self.address, self._secret, self._key = address, secret, key or socket.gethostname()
         self._connect_s, self._answer_s = connect_s, answer_s
         self._link: connection.Connection | None = None
@@ -81,8 +87,9 @@ class Remote:
         if self._link is None or self._link.lost:
             await self.close()
             self._link = await connection.connect(
-                self.address, self._secret, within_s=self._connect_s, other=counsel.BRAIN
-            )
+                self.address, self._secret, within_s=self._connect_s, other=counsel.BRAIN,
+                certificates=self._certificates, role=BRAIN_ROLE,
+            )  # fmt: skip
         return self._link
 
     def _away(self, why: str) -> errors.BrainUnreachable:

@@ -6,6 +6,7 @@ and a service until a signal comes. Everything that matters is in the database b
 
 import asyncio
 import contextlib
+import datetime
 import fcntl
 import functools
 import logging
@@ -16,10 +17,10 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from springtide import config, errors
-from springtide.brain import health, store
+from springtide.brain import certificates, health, store
 from springtide.brain.council import Rules
 from springtide.brain.pool import Pool
 from springtide.brain.service import GATHER_S, KEEP_S, Service
@@ -47,6 +48,9 @@ class Options:
     executors: int = 1
     standby: bool = False
     """Where another brain serves from the database, wait until it does not any more, then take over."""
+    tls: str = ""
+    """Folder with certificates (`brain.certificates`), made if there are none; empty: masters are spoken to in the
+    clear."""
     health: str = ""
     """HOST:PORT of /live and /ready, for those who keep this process running; empty: none."""
     gather_s: float = GATHER_S
@@ -61,6 +65,25 @@ def where_file(folder: pathlib.Path) -> pathlib.Path:
 def secret_file(folder: pathlib.Path) -> pathlib.Path:
     """The secret of the brain of a folder."""
     return folder / "secret"
+
+
+class Trust(NamedTuple):
+    """By what the brain and those who ask know each other."""
+
+    secret: bytes
+    own: str
+    """Folder with the brain's certificate; empty: no TLS."""
+    asking: str
+    """The same for those who ask."""
+
+
+def own_trust(options: Options) -> Trust:
+    """The secret, and certificates where they are wanted."""
+    secret, own, asking = own_secret(options), "", ""
+    if options.tls:
+        root, now = pathlib.Path(options.tls).absolute(), datetime.datetime.now(datetime.UTC)
+        own, asking = certificates.laid_out(root, at=now)
+    return Trust(secret, own, asking)
 
 
 def own_secret(options: Options) -> bytes:
@@ -129,12 +152,12 @@ async def serving(options: Options, over: asyncio.Event | None = None) -> AsyncI
     """A service that listens; None: it is over before it was this brain's turn."""
     host, port = addresses.parse(options.listen)
     with alone(options.folder):
-        secret = own_secret(options)
+        trust = own_trust(options)
         database = await _its_turn(options, over or asyncio.Event())
         if database is None:
             yield None
             return
-        async with _serving(options, (host, port), secret, database) as service:
+        async with _serving(options, (host, port), trust, database) as service:
             yield service
 
 
@@ -184,11 +207,14 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _serving(
-    options: Options, at: tuple[str, int], secret: bytes, database: store.Store
+    options: Options, at: tuple[str, int], trust: Trust, database: store.Store
 ) -> AsyncIterator[Service]:
     pool = Pool()
     service = Service(options.rules, database, pool, gather_s=options.gather_s, strict=options.standby)
-    listener = Listener(secret, cast("Handle", service.handle), lambda _: None, calls=counsel.CALLS, who="brain")
+    listener = Listener(
+        trust.secret, cast("Handle", service.handle), lambda _: None, calls=counsel.CALLS, who="brain",
+        certificates=trust.own,
+    )  # fmt: skip
     loops: list[asyncio.Task[None]] = []
     try:
         await pool.resize(options.executors)
@@ -197,7 +223,7 @@ async def _serving(
         loops += [asyncio.create_task(service.rounds()), asyncio.create_task(service.tidy(options.keep_s))]
         if options.standby:
             loops.append(asyncio.create_task(service.watch()))
-        said = whereabouts.Whereabouts(pid=os.getpid(), address=service.address)
+        said = whereabouts.Whereabouts(pid=os.getpid(), address=service.address, tls=trust.asking)
         whereabouts.write(where_file(options.folder), said)
         yield service
     finally:

@@ -35,6 +35,7 @@ Examples:
 Folder = Annotated[str, typer.Option("--folder", help="Where the brain keeps its files.", metavar="DIR")]
 Address = Annotated[str, typer.Option("--brain", help="Where it listens; found in its folder.", metavar="HOST:PORT")]
 SecretFile = Annotated[str, typer.Option("--secret-file", help="Its secret; found in its folder.", metavar="FILE")]
+Tls = Annotated[str, typer.Option("--tls", help="Certificates to ask it with; found in its folder.", metavar="DIR")]
 
 
 @app.command(
@@ -68,6 +69,10 @@ def serve(
     forget: Annotated[float, typer.Option(help="A silent job is gone after this.", metavar="SECONDS")] = 600.0,
     folder: Folder = FOLDER,
     secret_file: SecretFile = "",
+    tls: Annotated[
+        str,
+        typer.Option(help="Serve with TLS, certificates in DIR/brain and DIR/master; made if missing.", metavar="DIR"),
+    ] = "",
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another brain serves from the database, then take over.")
     ] = False,
@@ -93,12 +98,13 @@ def serve(
     )  # fmt: skip
     options = serving.Options(
         rules=rules, folder=pathlib.Path(folder), listen=listen, database=database, secret_file=secret_file,
-        executors=executors, standby=standby, health=health,
+        executors=executors, tls=tls, standby=standby, health=health,
     )  # fmt: skip
 
     def ready(address: str) -> None:
         secret = secret_file or serving.secret_file(pathlib.Path(folder))
-        print(f"brain: serving at {address}; masters need its secret, {secret}", file=sys.stderr, flush=True)
+        needs = f"its secret, {secret}" + (f", and the certificates in {tls}/master" if tls else "")
+        print(f"brain: serving at {address}; masters need {needs}", file=sys.stderr, flush=True)
 
     asyncio.run(serving.serve(options, ready=ready))
     print("brain: stopped", file=sys.stderr)
@@ -113,13 +119,13 @@ Example:
 """,
 )
 def status(
-    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", as_json: Json = False,
+    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", as_json: Json = False,
     debug: Debug = False,
 ) -> int:  # fmt: skip
     """What the brain knows: jobs, what it last said to each and why, executors, past jobs."""
     from springtide.rpc import counsel
 
-    found = ask(counsel.Inspect(), counsel.BrainStatus, folder, brain, secret_file)
+    found = ask(counsel.Inspect(), counsel.BrainStatus, folder, brain, secret_file, tls)
     print("\n".join(status_lines(found)))
     show_json(found, as_json)
     return 0
@@ -138,7 +144,7 @@ def history(
     database: Annotated[
         str, typer.Option(help="Read this one, without a brain: a file or a URL.", metavar="FILE_OR_URL")
     ] = "",
-    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", as_json: Json = False,
+    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", as_json: Json = False,
     debug: Debug = False,
 ) -> int:  # fmt: skip
     """The newest jobs that a brain remembers, or the history of jobs that planned by themselves, oldest first."""
@@ -147,7 +153,7 @@ def history(
     if database:
         found = read_history(database, newest)
     else:
-        found = ask(counsel.Recall(newest), counsel.Recalled, folder, brain, secret_file)
+        found = ask(counsel.Recall(newest), counsel.Recalled, folder, brain, secret_file, tls)
     print("\n".join(history_lines(found)))
     show_json(found, as_json)
     return 0
@@ -162,12 +168,12 @@ Example:
 )
 def executors(
     number: Annotated[int, typer.Argument(min=1, help="Processes that compute plans.", metavar="N")],
-    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", debug: Debug = False,
+    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", debug: Debug = False,
 ) -> int:  # fmt: skip
     """Work with so many executors from now on; those that are too many finish what they have in hand."""
     from springtide.rpc import counsel, messages
 
-    ask(counsel.Staff(number), messages.Ok, folder, brain, secret_file)
+    ask(counsel.Staff(number), messages.Ok, folder, brain, secret_file, tls)
     print(f"{number} executor{'s' if number > 1 else ''} from now on")
     return 0
 
@@ -198,7 +204,7 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
     return found
 
 
-def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str) -> Any:
+def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str, tls: str) -> Any:
     """One question to the brain."""
     from springtide import config
     from springtide.brain import serving
@@ -208,11 +214,12 @@ def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str)
     where = whereabouts.read(serving.where_file(pathlib.Path(folder)))
     if not address and where is None:
         raise errors.BadInput(f"no brain has served from {folder}; give --folder, or --brain and --secret-file")
+    certificates = tls or (where.tls if where and address in ("", where.address) else "")
     address = address or (where.address if where else "")
     secret = config.read_secret(secret_file or str(serving.secret_file(pathlib.Path(folder))), "the brain's secret")
 
     async def asked() -> Any:
-        remote = Remote(address, secret, connect_s=2.0, answer_s=10.0)
+        remote = Remote(address, secret, certificates=certificates, connect_s=2.0, answer_s=10.0)
         try:
             return await remote.ask(request)
         finally:

@@ -4,6 +4,7 @@ In: options, and a kubeconfig. Out: objects on stdout (`--dry-run`), or lines of
 """
 
 import asyncio
+import datetime
 import logging
 import pathlib
 import secrets
@@ -56,6 +57,7 @@ def install(
     debug: Debug = False,
 ) -> int:
     """Definitions of ElasticJob and ScalePlan, the operator with its rights, a brain if wanted. Again: an upgrade."""
+    from springtide.brain import certificates
     from springtide.platforms.k8s import installing, manifests
 
     if brain and not capacity:
@@ -63,6 +65,7 @@ def install(
     plan = manifests.Plan(
         image=image or default_image(), namespace=namespace, only=only, database=brain, brain_capacity=capacity,
         brain_secret=secrets.token_hex(32) if brain else "", brain_replicas=replicas,
+        brain_files=certificates.make(at=datetime.datetime.now(datetime.UTC)) if brain else {},
     )  # fmt: skip
     objects = manifests.everything(plan)
     if not image:
@@ -98,7 +101,9 @@ def uninstall(
     """Take the operator, its rights and the brain out. Jobs that run go on without it; nobody makes pods for them."""
     from springtide.platforms.k8s import installing, manifests
 
-    plan = manifests.Plan(image="-", namespace=namespace, only=only, database="-", brain_capacity="-")
+    plan = manifests.Plan(
+        image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
+    )
     objects = manifests.everything(plan)
     with_client(
         kubeconfig, context, lambda client: installing.remove(client, objects, print, definitions=definitions)
@@ -144,6 +149,9 @@ def operator(
     ] = None,
     brain: Annotated[str, typer.Option(help="For jobs that name none.", metavar="HOST:PORT")] = "",
     brain_secret_file: Annotated[str, typer.Option(help="What masters show to it.", metavar="FILE")] = "",
+    brain_tls: Annotated[
+        str, typer.Option(help="Certificates that masters ask it with: ca.crt, tls.crt, tls.key.", metavar="DIR")
+    ] = "",
     scheduler: Annotated[str, typer.Option(help="Of pods whose job names none.", metavar="NAME")] = "",
     health: Annotated[str, typer.Option(help="Where to say that it is alive.", metavar="URL")] = "",
     kubeconfig: Kubeconfig = "",
@@ -153,15 +161,22 @@ def operator(
     """Make a master for every ElasticJob, and pods of what masters want, until stopped. It runs in the cluster."""
     from springtide.platforms.k8s.operator import running
     from springtide.platforms.k8s.pods import Site
+    from springtide.rpc import tls
     from springtide.telemetry import logs
 
     logs.log_to_stderr(debug=debug)
     for name in ("kopf", "aiohttp.access"):
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
     secret = pathlib.Path(brain_secret_file).read_text().strip() if brain_secret_file else ""
+    files: dict[str, bytes] = {}
+    if brain_tls:
+        tls.identity(brain_tls)  # a mistake is said now
+        parts = (tls.AUTHORITY, tls.CERTIFICATE, tls.KEY)
+        files = {part: (pathlib.Path(brain_tls) / part).read_bytes() for part in parts}
     options = running.Options(
-        site=Site(image=image or default_image(), brain=brain, scheduler=scheduler), namespaces=tuple(namespace or ()),
-        kubeconfig=kubeconfig, context=context, brain_secret=secret, health=health,
+        site=Site(image=image or default_image(), brain=brain, brain_tls=bool(brain_tls), scheduler=scheduler),
+        namespaces=tuple(namespace or ()), kubeconfig=kubeconfig, context=context, brain_secret=secret,
+        brain_files=files, health=health,
     )  # fmt: skip
     asyncio.run(until_told(options))
     print("operator: stopped", file=sys.stderr)

@@ -44,6 +44,8 @@ class PlanRules:
     """HOST:PORT of a brain for many jobs; empty: the job plans by itself."""
     brain_secret_file: str = ""
     """File with its secret; empty: where `springtide brain serve` leaves it."""
+    brain_tls: str = ""
+    """Folder with certificates that a brain with TLS knows; empty: it is spoken to in the clear."""
     history: str = ""
     """File or SQL URL of what past jobs were like; empty: none is kept."""
     key: str = ""

@@ -117,7 +117,7 @@ def rules_of(job: ElasticJob, capacity: Capacity, limits: Bounds, *, history: st
     rules = PlanRules(
         bounds=limits, resize=capacity.holds, overlap=capacity.own and job.quota.cpu is None and not brain, config=own,
         key=key or uuid.uuid4().hex, user=user(), history=history, priority=job.priority,
-        brain=brain, brain_secret_file=own_settings.brain_secret_file,
+        brain=brain, brain_secret_file=own_settings.brain_secret_file, brain_tls=own_settings.brain_tls,
         features={
             "script": pathlib.PurePath(job.script).name, "arguments": " ".join(job.arguments), "job": job.name,
         },

@@ -27,4 +27,5 @@ def made(rules: PlanRules, *, folder: str = "") -> Adviser:
     if not rules.brain:
         return own
     secret = config.read_secret(str(pathlib.Path(rules.brain_secret_file or SECRET)), "the brain's secret")
-    return Either(Remote(rules.brain, secret, key=rules.key or f"{socket.gethostname()}:{folder}"), own)
+    key = rules.key or f"{socket.gethostname()}:{folder}"
+    return Either(Remote(rules.brain, secret, key=key, certificates=rules.brain_tls), own)

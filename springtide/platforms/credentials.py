@@ -13,7 +13,7 @@ connection, and connections that are open stay open.
 
 import datetime
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from springtide import errors
@@ -26,7 +26,9 @@ EARLY = datetime.timedelta(hours=1)
 """Clocks of hosts differ: a certificate is valid a little before it was made."""
 
 
-def make(job: str, *, at: datetime.datetime, life: datetime.timedelta = LIFE) -> dict[str, bytes]:
+def make(
+    job: str, *, at: datetime.datetime, life: datetime.timedelta = LIFE, roles: Sequence[str] = ROLES
+) -> dict[str, bytes]:  # fmt: skip
     """An authority and a certificate a role. `at` is the time now, with its zone."""
     key, name = _new_key(), _name(job, "authority")
     unsigned = _unsigned(name, name, key, at, at + LIFE).add_extension(
@@ -34,21 +36,26 @@ def make(job: str, *, at: datetime.datetime, life: datetime.timedelta = LIFE) ->
     )
     authority = _signed(_with_usage(unsigned, key, signs=True), key)
     files = {AUTHORITY: _pem(authority)}
-    for role in ROLES:
+    for role in roles:
         files |= _leaf(authority, key, job, role, at=at, until=at + life)
     return files
 
 
 def of_role(files: Mapping[str, bytes], role: str) -> dict[str, bytes]:
     """What a process of this role sees."""
-    if role not in ROLES:
-        raise errors.UnknownName("role", role, ROLES)
+    if role not in (known := roles_of(files)):
+        raise errors.UnknownName("role", role, known)
     return {AUTHORITY: files[AUTHORITY], CERTIFICATE: files[f"{role}.crt"], KEY: files[f"{role}.key"]}
+
+
+def roles_of(files: Mapping[str, bytes]) -> list[str]:
+    """Whom there are certificates for."""
+    return [name.removesuffix(".key") for name in files if name.endswith(".key")]
 
 
 def lay_out(files: Mapping[str, bytes], root: pathlib.Path) -> None:
     """A folder for each role below `root`, which only this user can read."""
-    for role in ROLES:
+    for role in roles_of(files):
         folder = folder_of(root, role)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, content in of_role(files, role).items():

@@ -27,6 +27,8 @@ class Other:
 
     who: str
     returns: "msgspec.msgpack.Decoder[Any]"
+    tls: str = "SPRINGTIDE_TLS"
+    """The setting that names a caller's certificates."""
 
 
 MASTER = Other("master", msgspec.msgpack.Decoder(messages.Return))
@@ -113,7 +115,7 @@ async def connect(
     With `certificates` (a folder, `rpc.tls`) by TLS, and only to a `role` of this job.
     """
     host, port = addresses.parse(address)
-    last = "no answer"
+    last = "no answer" if certificates else f"no answer; one with TLS needs {other.tls} on this side too"
     try:
         async with asyncio.timeout(within_s):
             while True:
@@ -145,7 +147,7 @@ async def _open(where: tuple[str, str, int], secret: bytes, other: Other, certif
     except BaseException as error:
         await hang_up(writer)
         if isinstance(error, (EOFError, OSError)) and not certificates:
-            raise OSError(f"{error or 'no word'}; a job with TLS needs SPRINGTIDE_TLS on this side too") from error
+            raise OSError(f"{error or 'no word'}; a {other.who} with TLS needs {other.tls} on this side too") from error
         raise tls.as_refusal(error) from error
     return Connection(address, reader, writer, sock, term, other)
 

@@ -135,4 +135,4 @@ class Return(msgspec.Struct, frozen=True, array_like=True):
 
 
 CALLS = msgspec.msgpack.Decoder(Call)
-BRAIN = Other("brain", msgspec.msgpack.Decoder(Return))
+BRAIN = Other("brain", msgspec.msgpack.Decoder(Return), tls="SPRINGTIDE_BRAIN_TLS")

@@ -20,6 +20,8 @@ class Whereabouts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     """host:port by which all roles reach it; empty when it could not listen."""
     local: str = ""
     """host:port for its own host, where that is another: its agent need not wait for a name to be known."""
+    tls: str = ""
+    """Of a brain: the folder with certificates for those who ask it; empty: it speaks in the clear."""
     error: str = ""
     """Why it could not."""
     kind: str = ""

@@ -5,15 +5,17 @@ definitions, accounts and rights, the brain if one is wanted, the operator.
 """
 
 import base64
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from springtide.platforms.k8s import crds, kinds, pods, rights
 from springtide.platforms.k8s.kinds import Kind, Object
 
 NAMESPACE = "springtide"
-OPERATOR, BRAIN = "springtide-operator", "springtide-brain"
+OPERATOR, BRAIN, BRAIN_TLS = "springtide-operator", "springtide-brain", "springtide-brain-tls"
 BRAIN_PORT, BRAIN_HEALTH_PORT, HEALTH_PORT = 7790, 7791, 8080
 SECRET_FOLDER, SCRATCH = "/run/springtide/brain-secret", "/run/springtide/tmp"
+TLS_FOLDER = "/run/springtide/brain-tls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class Plan:
     brain_capacity: str = ""
     """What all jobs together may take, as CORES,SIZE."""
     brain_replicas: int = 2
+    brain_files: Mapping[str, bytes] = field(default_factory=dict)
+    """Certificates of the brain and of those who ask it (`platforms.credentials`), by name; none: in the clear."""
 
 
 def everything(plan: Plan) -> list[Object]:
@@ -40,7 +44,7 @@ def everything(plan: Plan) -> list[Object]:
     found = [namespace(plan)] if plan.namespace != "default" else []
     found += [*crds.all_definitions(), *user_roles(), account(plan), *operator_rights(plan)]
     if plan.database:
-        found += [brain_secret(plan), brain_service(plan), brain_deployment(plan)]
+        found += [brain_secret(plan), *brain_certificates(plan), brain_service(plan), brain_deployment(plan)]
     return [*found, operator_deployment(plan)]
 
 
@@ -84,12 +88,13 @@ def operator_deployment(plan: Plan) -> Object:
     command = ["springtide", "k8s", "operator", "--image", plan.image]
     command += ["--health", f"http://0.0.0.0:{HEALTH_PORT}/healthz"]
     command += ["--namespace", plan.only] if plan.only else []
-    secrets = []
+    secrets: list[Object] = []
     if plan.database:
         command += ["--brain", f"{BRAIN}.{plan.namespace}.svc:{BRAIN_PORT}"]
         command += ["--brain-secret-file", f"{SECRET_FOLDER}/secret"]
-        secrets = [_secret_volume()]
-    container = _container("operator", plan.image, command, cpu="100m", memory="256Mi", secret=bool(secrets)) | {
+        command += ["--brain-tls", TLS_FOLDER] if plan.brain_files else []
+        secrets = _brain_volumes(plan, "master", "")
+    container = _container("operator", plan.image, command, cpu="100m", memory="256Mi", secrets=secrets) | {
         "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
         "livenessProbe": {
             "httpGet": {"path": "/healthz", "port": "health"},
@@ -108,6 +113,14 @@ def brain_secret(plan: Plan) -> Object:
     return _object(kinds.SECRETS, BRAIN, plan.namespace) | {"type": "Opaque", "data": data}
 
 
+def brain_certificates(plan: Plan) -> list[Object]:
+    """By which the brain and masters know each other, where they are to: a secret of their own, made once."""
+    if not plan.brain_files:
+        return []
+    data = {name: base64.b64encode(content).decode() for name, content in sorted(plan.brain_files.items())}
+    return [_object(kinds.SECRETS, BRAIN_TLS, plan.namespace) | {"type": "Opaque", "data": data}]
+
+
 def brain_service(plan: Plan) -> Object:
     """By which masters find it."""
     port = {"name": "brain", "port": BRAIN_PORT, "targetPort": "brain"}
@@ -121,15 +134,17 @@ def brain_deployment(plan: Plan) -> Object:
     command += ["--health", f"0.0.0.0:{BRAIN_HEALTH_PORT}", "--database", "$(DATABASE)"]
     command += ["--capacity", plan.brain_capacity, "--secret-file", f"{SECRET_FOLDER}/secret"]
     command += ["--folder", f"{SCRATCH}/brain"]
+    command += ["--tls", TLS_FOLDER] if plan.brain_files else []
+    secrets = _brain_volumes(plan, "brain", "brain/")
     ports = {"brain": BRAIN_PORT, "health": BRAIN_HEALTH_PORT}
-    container = _container("brain", plan.image, command, cpu="500m", memory="1Gi", secret=True) | {
+    container = _container("brain", plan.image, command, cpu="500m", memory="1Gi", secrets=secrets) | {
         "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
         "readinessProbe": {"httpGet": {"path": "/ready", "port": "health"}, "periodSeconds": 2, "failureThreshold": 1},
         "livenessProbe": {"httpGet": {"path": "/live", "port": "health"}, "periodSeconds": 20, "failureThreshold": 3},
     }
     source = {"secretKeyRef": {"name": BRAIN, "key": "database"}}
     container["env"].append({"name": "DATABASE", "valueFrom": source})
-    spec = _pod_spec(container, [_secret_volume()]) | {"automountServiceAccountToken": False}
+    spec = _pod_spec(container, secrets) | {"automountServiceAccountToken": False}
     # those that stand by are never ready: an update that waited for them would wait for ever
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}
     return _deployment(plan, BRAIN, "brain", spec, replicas=plan.brain_replicas, strategy=strategy)
@@ -160,10 +175,10 @@ def _pod_spec(container: Object, volumes: list[Object]) -> Object:
     }  # fmt: skip
 
 
-def _container(name: str, image: str, command: list[str], *, cpu: str, memory: str, secret: bool) -> Object:
+def _container(name: str, image: str, command: list[str], *, cpu: str, memory: str, secrets: list[Object]) -> Object:
     mounts: list[Object] = [{"name": "tmp", "mountPath": SCRATCH}]
-    if secret:
-        mounts.append({"name": "brain-secret", "mountPath": SECRET_FOLDER, "readOnly": True})
+    where = {"brain-secret": SECRET_FOLDER, "brain-tls": TLS_FOLDER}
+    mounts += [{"name": each["name"], "mountPath": where[each["name"]], "readOnly": True} for each in secrets]
     return {
         "name": name,
         "image": image,
@@ -177,9 +192,15 @@ def _container(name: str, image: str, command: list[str], *, cpu: str, memory: s
     }  # fmt: skip
 
 
-def _secret_volume() -> Object:
+def _brain_volumes(plan: Plan, role: str, below: str) -> list[Object]:
+    """The brain's secret and, of its certificates, those of one role."""
     items = [{"key": "secret", "path": "secret"}]
-    return {"name": "brain-secret", "secret": {"secretName": BRAIN, "defaultMode": 0o440, "items": items}}
+    found = [{"name": "brain-secret", "secret": {"secretName": BRAIN, "defaultMode": 0o440, "items": items}}]
+    if plan.brain_files:
+        files = {"ca.crt": "ca.crt", f"{role}.crt": "tls.crt", f"{role}.key": "tls.key"}
+        items = [{"key": key, "path": f"{below}{path}"} for key, path in files.items()]
+        found += [{"name": "brain-tls", "secret": {"secretName": BRAIN_TLS, "defaultMode": 0o440, "items": items}}]
+    return found
 
 
 def _selector(component: str) -> dict[str, str]:

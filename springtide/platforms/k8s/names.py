@@ -25,8 +25,8 @@ LONGEST_JOB = 40
 MASTER_PORT = 7700
 
 FOLDER = "/run/springtide"
-CREDENTIALS, RUN, CODE_FOLDER, ARCHIVE, TMP, ACCOUNT = (
-    f"{FOLDER}/{name}" for name in ("credentials", "run", "code", "archive", "tmp", "account")
+CREDENTIALS, RUN, CODE_FOLDER, ARCHIVE, TMP, ACCOUNT, BRAIN_TLS = (
+    f"{FOLDER}/{name}" for name in ("credentials", "run", "code", "archive", "tmp", "account", "brain-tls")
 )
 """What pods mount: the job's secrets, the run's folder, its code and the archive of that, scratch, the account."""
 CODE_ARCHIVE = "code.tgz"
@@ -43,6 +43,11 @@ def credentials(job: str, uid: str) -> str:
     The operator may make secrets and read none, so it could not tell one that an earlier job of this name has left.
     """
     return f"{job}-credentials-{uid[:8]}"
+
+
+def brain_certificates(job: str, uid: str) -> str:
+    """The Secret with what its master and the cluster's brain know each other by."""
+    return f"{job}-brain-{uid[:8]}"
 
 
 def claim(job: str) -> str:

@@ -40,8 +40,17 @@ def service(job: JobObject) -> Object:
 
 def secret(job: JobObject, files: Mapping[str, bytes]) -> Object:
     """The job's secret and certificates: only its own pods mount it, and of it only what is theirs."""
-    data = {name: base64.b64encode(content).decode() for name, content in sorted(files.items())}
-    return _object(kinds.SECRETS, job, names.credentials(job.name, job.uid)) | {"type": "Opaque", "data": data}
+    return _secret(job, names.credentials(job.name, job.uid), files)
+
+
+def brain_certificates(job: JobObject, files: Mapping[str, bytes]) -> Object:
+    """By which its master asks the cluster's brain: apart, since jobs may be older than the brain's certificates."""
+    return _secret(job, names.brain_certificates(job.name, job.uid), files)
+
+
+def _secret(job: JobObject, name: str, files: Mapping[str, bytes]) -> Object:
+    data = {file: base64.b64encode(content).decode() for file, content in sorted(files.items())}
+    return _object(kinds.SECRETS, job, name) | {"type": "Opaque", "data": data}
 
 
 def account(job: JobObject) -> Object:

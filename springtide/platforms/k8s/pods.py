@@ -41,6 +41,8 @@ class Site:
     """For jobs that name none."""
     brain: str = ""
     """host:port of the cluster's brain, for jobs that name none."""
+    brain_tls: bool = False
+    """Whether that brain is spoken to by TLS: certificates are in a secret of each job (`names.brain_certificates`)."""
     scheduler: str = ""
     """For jobs that name none."""
     master_cpu: float = 0.5
@@ -58,7 +60,12 @@ def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
     }
     container["env"] += environment(job, site, life)
     container["volumeMounts"] += [{"name": "account", "mountPath": names.ACCOUNT, "readOnly": True}]
-    pod = _pod(job, site, life, name, container, volumes=[_account_volume(), _run_volume(job)])
+    volumes = [_account_volume(), _run_volume(job)]
+    if site.brain and site.brain_tls and not job.job.brain:
+        source = {"secretName": names.brain_certificates(job.name, job.uid), "defaultMode": 0o440}
+        volumes.append({"name": "brain-tls", "secret": source})
+        container["volumeMounts"] += [{"name": "brain-tls", "mountPath": names.BRAIN_TLS, "readOnly": True}]
+    pod = _pod(job, site, life, name, container, volumes=volumes)
     pod["metadata"]["annotations"][names.MASTERS] = str(number)
     pod["spec"] |= {"restartPolicy": "OnFailure", "serviceAccountName": name}
     if wish.priority_class:
@@ -123,6 +130,7 @@ def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = N
             told["SPRINGTIDE_BRAIN"] = brain
         if not job.job.brain and site.brain:
             told["SPRINGTIDE_BRAIN_SECRET_FILE"] = f"{names.CREDENTIALS}/brain-secret"
+            told |= {"SPRINGTIDE_BRAIN_TLS": names.BRAIN_TLS} if site.brain_tls else {}
     threads = {"OMP_NUM_THREADS": str(THREADS if cpu is None else max(1, math.ceil(cpu)))}
     plain = {"PYTHONUNBUFFERED": "1", **threads, **job.job.environment, **told}
     own = (("SPRINGTIDE_HOST", "status.podIP"), ("SPRINGTIDE_NODE", "spec.nodeName"))

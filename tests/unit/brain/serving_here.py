@@ -9,7 +9,7 @@ from springtide.brain.council import Rules
 from springtide.brain.remote import Remote
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Capacity
-from springtide.rpc import auth, counsel, frames
+from springtide.rpc import auth, counsel, frames, tls
 
 SECRET = bytes(range(32))
 CAPACITY = Capacity(cpu=100.0, memory=1e15)
@@ -39,13 +39,14 @@ async def master(folder, service, **more):
 
 
 @contextlib.asynccontextmanager
-async def liar(answer, *, knows_secret=True):
+async def liar(answer, *, knows_secret=True, certificates=""):
     """Listens as a brain would; `answer(call)` gives the bytes it sends, None: silence."""
     connections = set()
 
     async def serve(reader, writer):
         connections.add(asyncio.current_task())
         with contextlib.suppress(OSError, EOFError, auth.Rejected, frames.BadFrame, asyncio.CancelledError):
+            await tls.admit(writer, certificates)
             await auth.challenge(reader, writer, SECRET if knows_secret else b"x" * 32, 0)
             while True:
                 said = answer(await frames.read(reader, counsel.CALLS))

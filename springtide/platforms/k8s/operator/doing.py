@@ -49,8 +49,18 @@ class NameTaken(errors.ClusterRefused):
 class Hands:
     """Acts on one cluster. `nodes` is kept by whoever watches them."""
 
-    def __init__(self, client: Client, hasty: Client, site: Site, *, brain_secret: str = "") -> None:
-        self._client, self._hasty, self._site, self._brain_secret = client, hasty, site, brain_secret
+    def __init__(
+        self,
+        client: Client,
+        hasty: Client,
+        site: Site,
+        *,
+        brain_secret: str = "",
+        brain_files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """What masters show to the cluster's brain: a secret and, where it has TLS, certificates."""
+        self._client, self._hasty, self._site = client, hasty, site
+        self._brain_secret, self._brain_files = brain_secret, brain_files or {}
         self.nodes: dict[str, Mapping[str, Any]] = {}
         self.can_resize = False
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -186,6 +196,10 @@ class Hands:
             files |= credentials.make(job.name, at=datetime.datetime.now(datetime.UTC))
         with contextlib.suppress(errors.AlreadyThere):
             await self._client.create(kinds.SECRETS, objects.secret(job, files), namespace=job.namespace)
+        if self._brain_files:
+            body = objects.brain_certificates(job, self._brain_files)
+            with contextlib.suppress(errors.AlreadyThere):
+                await self._client.create(kinds.SECRETS, body, namespace=job.namespace)
         status = reporting.plan_status(seen, Outcome())  # what nodes offer: the master wants to know it at its start
         if change := reporting.plan_patch({}, status):
             body = {"status": change}

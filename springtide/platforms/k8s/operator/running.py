@@ -9,7 +9,7 @@ import asyncio
 import datetime
 import logging
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from springtide import errors
@@ -41,6 +41,8 @@ class Options:
     context: str = ""
     brain_secret: str = ""
     """What masters show to the cluster's brain."""
+    brain_files: Mapping[str, bytes] = field(default_factory=dict)
+    """The same where it has TLS: ca.crt, tls.crt and tls.key."""
     health: str = ""
     """Where to say that it is alive, such as http://0.0.0.0:8080/healthz."""
 
@@ -55,7 +57,7 @@ async def run(options: Options, stop: asyncio.Event, ready: asyncio.Event | None
     hasty = access.find(options.kubeconfig, options.context)
     async with Client(reached) as client, Client(hasty, within_s=HASTE_S) as quick:
         await check(client)
-        hands = Hands(client, quick, options.site, brain_secret=options.brain_secret)
+        hands = Hands(client, quick, options.site, brain_secret=options.brain_secret, brain_files=options.brain_files)
         hands.can_resize = await client.has(kinds.PODS, "resize")
         desk = Desk(hands.attend)
         ears = Ears(desk, hands)

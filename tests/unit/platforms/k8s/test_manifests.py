@@ -1,7 +1,10 @@
 import base64
+import dataclasses
+import datetime
 
 import pytest
 
+from springtide.brain import certificates
 from springtide.platforms.k8s import installing, kinds, manifests, objects, rights
 from tests.architecture import sources
 from tests.unit.platforms.k8s import making
@@ -104,3 +107,22 @@ def test_definitions_come_before_what_needs_them_and_the_operator_last():
 
 def test_all_that_is_installed_is_of_a_known_kind():
     assert all(isinstance(installing.kind_of(body), kinds.Kind) for body in manifests.everything(BRAINY))
+
+
+def test_a_brain_with_certificates_and_the_operator_each_see_their_own():
+    files = certificates.make(at=datetime.datetime.now(datetime.UTC))
+    plan = dataclasses.replace(BRAINY, brain_files=files)
+    (kept,) = [each for each in of_kind(plan, "Secret") if each["metadata"]["name"] == manifests.BRAIN_TLS]
+    assert {name: base64.b64decode(part) for name, part in kept["data"].items()} == files
+    for body, role, command in (
+        (manifests.brain_deployment(plan), "brain", "--tls"),
+        (manifests.operator_deployment(plan), "master", "--brain-tls"),
+    ):
+        spec = body["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert container["command"][container["command"].index(command) + 1] == manifests.TLS_FOLDER
+        assert manifests.TLS_FOLDER in [each["mountPath"] for each in container["volumeMounts"]]
+        (volume,) = [each["secret"] for each in spec["volumes"] if each["name"] == "brain-tls"]
+        assert {each["key"] for each in volume["items"]} == {"ca.crt", f"{role}.crt", f"{role}.key"}
+    assert not manifests.brain_certificates(BRAINY)
+    assert "--tls" not in str(manifests.brain_deployment(BRAINY)) + str(manifests.operator_deployment(BRAINY))

@@ -1,3 +1,4 @@
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -208,3 +209,15 @@ def test_a_pod_that_nobody_limits_does_not_take_every_core_of_its_node():
     assert told["OMP_NUM_THREADS"] == "4"
     own = job(spec={"environment": {"OMP_NUM_THREADS": "16"}})
     assert environment(pods.pod_of(own, replace(WORKER, cpu=None), SITE))["OMP_NUM_THREADS"] == "16"
+
+
+def test_only_the_master_has_what_the_clusters_brain_knows_it_by():
+    site = dataclasses.replace(SITE, brain="springtide-brain:7790", brain_tls=True)
+    master = pods.master_pod(job(), site)
+    assert environment(master)["SPRINGTIDE_BRAIN_TLS"] == names.BRAIN_TLS
+    assert mounts(master)[names.BRAIN_TLS] == "brain-tls"
+    (volume,) = [each for each in master["spec"]["volumes"] if each["name"] == "brain-tls"]
+    assert volume["secret"]["secretName"] == objects.brain_certificates(job(), {})["metadata"]["name"]
+    own_brain = pods.master_pod(job(spec={"brain": "mine:1"}), site)
+    for pod in (pods.pod_of(job(), WORKER, site), own_brain, pods.master_pod(job(), SITE)):
+        assert names.BRAIN_TLS not in mounts(pod) and "SPRINGTIDE_BRAIN_TLS" not in environment(pod)

@@ -1,0 +1,102 @@
+"""A brain with TLS: masters who were given certificates are heard, all others are turned away and told why."""
+
+import asyncio
+import datetime
+import pathlib
+
+import pytest
+
+from springtide import errors
+from springtide.brain import certificates, serving
+from springtide.brain.remote import Remote
+from springtide.rpc import counsel, tls, whereabouts
+from tests.unit.brain.serving_here import brain, liar, master
+from tests.unit.planning import views
+
+
+def asked(folder: pathlib.Path, asking: str, *, serve: str | None = None):
+    """What a master with these certificates hears of a brain."""
+
+    async def ask():
+        async with (
+            brain(folder, tls=str(folder / "tls") if serve is None else serve) as service,
+            master(folder, service, certificates=asking, connect_s=0.5) as remote,
+        ):
+            await remote.advise(views.running(), epoch=1, now=1.0)
+            return await remote.ask(counsel.Inspect())
+
+    return asyncio.run(ask())
+
+
+def made(folder: pathlib.Path) -> str:
+    """Certificates to ask with, as a brain that served there left them."""
+    return certificates.laid_out(folder / "tls", at=datetime.datetime.now(datetime.UTC))[1]
+
+
+def test_a_master_with_the_certificates_that_the_brain_made_is_answered(tmp_path):
+    status = asked(tmp_path, made(tmp_path))
+    assert [one.name for one in status.jobs] and status.consults == 1
+    where = whereabouts.read(serving.where_file(tmp_path))
+    assert where.tls == str(tmp_path / "tls" / "master")
+    assert tls.identity(where.tls) == tls.Identity("brain", "master")
+
+
+def test_certificates_are_made_once_and_kept_by_the_next_brain(tmp_path):
+    asking = made(tmp_path)
+    before = (pathlib.Path(asking) / "ca.crt").read_bytes()
+    asked(tmp_path, asking)
+    assert (pathlib.Path(asking) / "ca.crt").read_bytes() == before
+    assert sorted(each.name for each in tmp_path.iterdir() if each.is_dir()) == ["tls"]
+    assert pathlib.Path(asking).stat().st_mode & 0o077 == 0
+
+
+def test_a_master_in_the_clear_is_told_which_setting_it_lacks(tmp_path):
+    with pytest.raises(errors.BrainUnreachable, match="one with TLS needs SPRINGTIDE_BRAIN_TLS on this side"):
+        asked(tmp_path, "")
+
+
+def test_a_master_of_another_authority_is_turned_away(tmp_path):
+    with pytest.raises(errors.BrainUnreachable, match="certificate"):
+        asked(tmp_path, made(tmp_path / "elsewhere"))
+
+
+def test_a_master_with_certificates_says_nothing_to_a_brain_in_the_clear(tmp_path):
+    with pytest.raises(errors.BrainUnreachable):
+        asked(tmp_path, made(tmp_path), serve="")
+
+
+def test_one_who_may_only_ask_is_no_brain(tmp_path):
+    """Whoever was given certificates to ask with cannot listen in the brain's place."""
+    asking = made(tmp_path)
+
+    async def ask():
+        async with liar(lambda call: None, certificates=asking) as address:
+            remote = Remote(address, bytes(range(32)), certificates=asking, connect_s=0.5)
+            try:
+                await remote.advise(views.running(), epoch=1, now=1.0)
+            finally:
+                await remote.close()
+
+    with pytest.raises(errors.BrainUnreachable, match="is for a master; a brain was called"):
+        asyncio.run(ask())
+
+
+def test_certificates_of_no_use_are_a_mistake_that_is_told_at_once(tmp_path):
+    (tmp_path / "tls" / "brain").mkdir(parents=True)
+    with pytest.raises(errors.BadInput, match="cannot be used"):
+        asked(tmp_path, "")
+    with pytest.raises(errors.BadInput, match="cannot be used"):
+        Remote("127.0.0.1:1", b"x" * 32, certificates=str(tmp_path))
+    made(tmp_path / "other")
+    (tmp_path / "tls" / "brain").rmdir()
+    (tmp_path / "other" / "tls" / "master").rename(tmp_path / "tls" / "brain")
+    with pytest.raises(errors.BadInput, match="is for a master; wanted one for a brain"):
+        asked(tmp_path, "")
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path):
+    (tmp_path / "tls").mkdir()
+    (tmp_path / "tls" / "notes").write_text("mine")
+    with pytest.raises(errors.BadInput, match="cannot make certificates"):
+        asked(tmp_path, "")
+    assert [each.name for each in tmp_path.iterdir() if ".part" in each.name] == []
