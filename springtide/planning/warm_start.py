@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide.domain.planning import PlanningConfig
-from springtide.domain.shape import FIELDS, Shape
+from springtide.domain.shape import Shape
 from springtide.domain.view import JobView, PastJob
 from springtide.planning import fitting_in, similarity, start_memory
 from springtide.planning.similarity import Coded
@@ -38,7 +38,8 @@ ALIKE = 0.5
 UNKNOWN = 2.0
 """Memory of servers at a start, against what similar jobs ended with, where these have not told what they needed."""
 COMPARED = 4
-"""Of a configuration's fields, those by which one is near another: numbers and cores. Other features tell memory."""
+"""Of a configuration's numbers (`_row`), those by which one is near another: roles and cores. Other features tell
+memory."""
 USER = "user"
 
 
@@ -224,13 +225,23 @@ def _features(one: PastJob) -> dict[str, str | float]:
 
 
 def _row(shape: Shape | None) -> Floats:
-    return np.array([float(getattr(shape, name)) for name in FIELDS])
+    """A configuration as it is averaged: how many roles of a kind, and what all of them have together.
+
+    Not what one has: few large ones do what many small ones do, and the mean number of the mean size is more than
+    either had, of one kind at the expense of the other.
+    """
+    assert shape is not None
+    return np.array([
+        shape.workers, shape.servers, shape.workers * shape.worker_cpu, shape.servers * shape.server_cpu,
+        shape.worker_memory, shape.servers * shape.server_memory,
+    ], dtype=float)  # fmt: skip
 
 
 def _shape(row: Floats) -> Shape:
-    numbers = dict(zip(FIELDS, (float(part) for part in row), strict=True))
+    """A configuration of such a mean."""
+    workers, servers, worker_cpus, server_cpus, worker_memory, server_memories = (float(part) for part in row)
+    count, serving = max(1, round(workers)), max(1, round(servers))
     return Shape(
-        workers=max(1, round(numbers["workers"])), servers=max(1, round(numbers["servers"])),
-        worker_cpu=numbers["worker_cpu"], server_cpu=numbers["server_cpu"],
-        worker_memory=math.ceil(numbers["worker_memory"]), server_memory=math.ceil(numbers["server_memory"]),
+        workers=count, servers=serving, worker_cpu=worker_cpus / count, server_cpu=server_cpus / serving,
+        worker_memory=math.ceil(worker_memory), server_memory=math.ceil(server_memories / serving),
     )  # fmt: skip

@@ -58,6 +58,22 @@ def test_the_most_similar_enters_last_with_weight_mu():
     assert warm_start.smooth(rows[:1], mu) == pytest.approx([10.0])
 
 
+def test_of_jobs_with_few_large_and_many_small_roles_the_start_has_as_many_cores_as_each():
+    """The mean number of the mean size would be 21 servers of 6: 126 cores, at the workers' expense."""
+    few = Shape(workers=20, servers=14, worker_cpu=4, server_cpu=8, worker_memory=GIB, server_memory=8 * GIB)
+    many = replace(few, workers=40, worker_cpu=2, servers=28, server_cpu=4, server_memory=4 * GIB)
+    history = [
+        replace(past(f"job-{at}", 1, at=float(at)), shape=one, need=MemoryNeed(worker=GIB, rows=100 * GIB))
+        for at, one in enumerate((few, many, few, many))
+    ]
+    bounds = replace(BOUNDS, most=replace(BOUNDS.most, servers=64))
+    given = replace(CONFIG, similar=2, smoothing=0.5)
+    found = warm_start.start(replace(job(), bounds=bounds), history, given).shape
+    assert (found.workers, found.servers) == (30, 21)
+    assert found.workers * found.worker_cpu == pytest.approx(80, abs=30 * 0.1)  # cores come in tenths
+    assert found.servers * found.server_cpu == pytest.approx(112, abs=21 * 0.1)
+
+
 def test_similar_jobs_decide_and_others_do_not():
     other = {"model": "dlrm", "tables": 3.0, "batch": 8192.0, "source": "images"}
     history = [past("near", 20, at=1), past("far", 60, user="bob", features=other, at=2), past("nearer", 22, at=3)]
