@@ -8,7 +8,7 @@ yet to give back.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from springtide import errors
 from springtide.brain import clocks, optimizers, pledges
@@ -21,6 +21,8 @@ from springtide.domain.plan import Decision, Plan
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Capacity, Shape
 from springtide.domain.view import ClusterView, JobView, PastJob
+from springtide.planning.dataworkers import metrics, shares
+from springtide.planning.dataworkers.cluster import Fed
 
 MOST_LAUNCHES = 500  # of all jobs together, that a decision looks at
 
@@ -82,9 +84,16 @@ class Council:
         self.rules = rules
         self.jobs: dict[str, Live] = {}
         self._held = pledges.NOTHING
+        self._fed: dict[str, Fed] = {}
+        self._data_cores: dict[str, tuple[float, str]] = {}
+        metrics.load(rules.config.data_workers)  # a mistake is said now
 
     def consult(self, view: JobView, *, epoch: int, at: float, ahead: float = 0.0) -> Advice | None:
         """A job shows itself; its answer, or None: it waits for the next decision. Its clock is so much behind."""
+        advice = self._consulted(view, epoch=epoch, at=at, ahead=ahead)
+        return None if advice is None else self._with_data_cores(view.name, advice)
+
+    def _consulted(self, view: JobView, *, epoch: int, at: float, ahead: float) -> Advice | None:
         live = self._shown(clocks.shifted(view, ahead), epoch, at)
         event = live.administrator.shown(live.view, at=at)
         if live.pledge is not None:
@@ -114,6 +123,7 @@ class Council:
 
     def assignments(self, history: tuple[PastJob, ...], at: float) -> list[Assignment]:
         """What is to be decided now: one a policy, each on all jobs that are not being changed."""
+        self._feed()
         asking: dict[str, dict[str, int]] = {}
         for name, live in self.jobs.items():
             if live.asks is not None:
@@ -137,7 +147,8 @@ class Council:
         self._held = self.held()
         for name, live in sorted(asked, key=lambda one: self._grows(one[1], said)):  # who gives back goes first
             live.asks = None
-            told[name] = live.advice = self._answer(live, said, at)
+            live.advice = self._answer(live, said, at)
+            told[name] = self._with_data_cores(name, live.advice)
         shown = {view.name: view for view in assignment.view.jobs}
         for name, plan in said.plans.items():
             other = self.jobs.get(name)
@@ -146,6 +157,20 @@ class Council:
             if self._usual == assignment.policy and other.view is shown.get(name):
                 other.offer = (plan, at, other.view.shape)
         return told
+
+    def _feed(self) -> None:
+        """Share out among data workers what workers and servers of all jobs leave."""
+        free = self.rules.capacity.cpu - self.held().cpu
+        allotted, self._fed = shares.shared(
+            (live.view for live in self.jobs.values()), self._fed, free, metrics.load(self.rules.config.data_workers)
+        )  # fmt: skip
+        self._data_cores = {name: (cores, allotted.why[name]) for name, cores in allotted.cores.items()}
+
+    def _with_data_cores(self, name: str, advice: Advice) -> Advice:
+        cores, why = self._data_cores.get(name, (None, ""))
+        if cores is None:
+            return advice
+        return replace(advice, data_cores=cores, notes=(*advice.notes, f"data workers: {why}"))
 
     def _asked(self, assignment: Assignment) -> list[tuple[str, Live]]:
         found = [(name, self.jobs.get(name), epoch) for name, epoch in assignment.asking.items()]

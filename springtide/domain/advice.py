@@ -21,6 +21,8 @@ class Advice:
     why: str
     plan: Plan | None = None
     notes: tuple[str, ...] = ()
+    data_cores: float | None = None
+    """Cores that its data workers may have, all together; None: whatever its master finds free."""
 
     def __post_init__(self) -> None:
         if not self.why:

@@ -183,6 +183,23 @@ def spread(count: int, cpu: float | None, stages: int) -> tuple[StageTarget, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeedShare:
+    """What a job that tunes its data workers tells those who share out cores among jobs."""
+
+    trainers: int
+    speed: float
+    """Mini-batches trained a second."""
+    capable: float
+    """The same if its trainers never waited for data."""
+    cpu: float
+    """Cores of its data workers now, all together."""
+    size: float
+    """Cores of one at most."""
+    least: float
+    """Cores that it should have before others get more: to begin with, or what its user has fixed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeedTarget:
     """What tuning wants now; also when that is what there is."""
 

@@ -83,6 +83,9 @@ class PlanningConfig:
     smoothing: float | None = None
     """mu: weight of the most similar of them; None: what the history itself does best with."""
     steps: Steps = field(default_factory=Steps)
+    data_workers: str = "maxtp"
+    """Whose data workers get cores first, of the jobs of one brain: "maxtp", "srtf", "fair", the name of a plug-in, or
+    `module:function` (`planning.dataworkers.metrics`)."""
     seed: int = 0
     """For policies that draw."""
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.feeding import FeedShare
 from springtide.domain.profile import ModelFacts, Profile
 from springtide.domain.shape import NO_NEED, Bounds, Capacity, MemoryNeed, Shape
 from springtide.domain.stages import Stage
@@ -101,6 +102,8 @@ class JobView:
     uses: tuple[RoleUse, ...] = ()
     launches: tuple[Launch, ...] = ()
     findings: tuple[Finding, ...] = ()
+    fed: FeedShare | None = None
+    """Of its data workers, where their number is found out by measuring."""
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -18,6 +18,7 @@ from typing import Any
 from springtide import errors
 from springtide.domain.advice import Advice, Adviser
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
+from springtide.domain.feeding import FeedShare
 from springtide.domain.plan import Plan
 from springtide.domain.shape import Shape
 from springtide.domain.stages import Stage
@@ -77,6 +78,10 @@ class Autoscale:
         self._said = self._hindrance = ""
         self._pace: float | None = None
         """Samples a second, as measured last."""
+        self.fed: FeedShare | None = None
+        """What `master.feeding` tells of data workers, for those who share out cores among jobs."""
+        self.data_cores: float | None = None
+        """Cores that data workers may have by the last word of a brain for many jobs; None: nobody has said."""
         self._content = False
         """Whether the last word of the adviser was to leave the job as it is."""
 
@@ -142,6 +147,7 @@ class Autoscale:
         view = viewing.view(self._sources, now=now)
         if view is None or self._advised is None:
             return
+        view = replace(view, fed=self.fed)
         window = self.watching.window(view.facts.batch)
         epoch = self._state.planned.epoch
         view = await asyncio.to_thread(self._measured, view, window, now)
@@ -176,6 +182,7 @@ class Autoscale:
         return view
 
     def _failed(self, why: str) -> None:
+        self.data_cores = None
         self._content = False
         self._next_at = self._hands.clock() + AFTER_FAILURE_S
         self._tell("nothing", None, why)
@@ -192,8 +199,9 @@ class Autoscale:
         rules = replace(self._rules.config, extra_workers=0) if self._state.in_step else self._rules.config
         wrong = acceptance.refused(advice, by_now, rules, epoch=self._state.planned.epoch, now=now)
         if wrong:
-            self._tell("refused", getattr(advice, "plan", None), wrong)
-        elif advice.plan is None:
+            return self._tell("refused", getattr(advice, "plan", None), wrong)
+        self.data_cores = advice.data_cores
+        if advice.plan is None:
             self._leave(advice, asked)
         else:
             self._take(advice, asked)

@@ -70,12 +70,16 @@ class FeedWatch:
         return FeedState(**{each.name: sum(getattr(one, each.name) for one in said) for each in fields(FeedState)})
 
     def seen(
-        self, state: JobState, *, at: float, since: float, cores: float, hold: bool, stages: Stages = ONE_STAGE
+        self, state: JobState, *, at: float, since: float, cores: float, hold: bool, stages: Stages = ONE_STAGE,
+        given: float | None = None,
     ) -> FeedSeen | None:  # fmt: skip
         """The interval; None where there is too little to go by. `cores`: of the whole job; `hold`: whether trainers
-        can be given other cores."""
+        can be given other cores; `given`: cores of data workers, where a brain has said how many."""
         told = {str(life): words for life, words in self._living(state).items()}
-        seen = seeing.see(told, self._cores(state, since, cores, stages, hold=hold), at=at, since=since)
+        held = self._cores(state, since, cores, stages, hold=hold)
+        if given is not None:
+            held = held._replace(free_cpu=given - of_data_workers(state))
+        seen = seeing.see(told, held, at=at, since=since)
         if seen is None or stages.number < 2:
             return seen
         feeding = [_feeding(state, stage, stages.number) for stage in range(stages.number)]
@@ -117,6 +121,11 @@ def _free(cores: float, held: float, loose: float) -> float:
     """Cores that nobody has. Below 0 where roles are held to more than there are: others have taken some. What roles
     without a limit happen to use is taken by nobody in particular, and may fill the rest but no more."""
     return min(cores - held, max(0.0, cores - held - loose))
+
+
+def of_data_workers(state: JobState) -> float:
+    """Cores that data workers have, all together."""
+    return sum(node.cpu or 0.0 for node in feeders.of(state) if node.state is not NodeState.GONE)
 
 
 def _feeding(state: JobState, stage: int, stages: int) -> list[Node]:

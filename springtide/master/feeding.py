@@ -15,7 +15,7 @@ import msgspec
 
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
-from springtide.domain.feeding import FeedState, FeedTarget, StageTarget, spread
+from springtide.domain.feeding import FeedSeen, FeedShare, FeedState, FeedTarget, StageTarget, spread
 from springtide.domain.job import Phase
 from springtide.job import events, feeders
 from springtide.job.nodes import NodeState
@@ -23,7 +23,7 @@ from springtide.master import entries
 from springtide.master.agreeing import Agreeing
 from springtide.master.autoscale import Autoscale
 from springtide.master.doors import Doors
-from springtide.master.feed_watch import FeedWatch, Stages
+from springtide.master.feed_watch import FeedWatch, Stages, of_data_workers
 from springtide.planning.dataworkers import seeing, tune
 from springtide.planning.dataworkers.notes import Tuning
 from springtide.rpc import messages
@@ -159,14 +159,26 @@ class Feeding:
         since, self._decided_at = max(self._decided_at, seeing.settled_at(self._changed_at, every_s)), now
         self.watch.forget(since)
         hold = not self._state.spec.planning.on and self._state.planned.sizes[RoleKind.WORKER].cpu is not None
-        seen = self.watch.seen(self._state, at=now, since=since, cores=self.cores, hold=hold, stages=self.stages)
+        seen = self.watch.seen(self._state, at=now, since=since, cores=self.cores, hold=hold, stages=self.stages,
+                               given=self._autoscale.data_cores)  # fmt: skip
         if seen is None:
             return
         before = self._tuning()
         tuning, target = tune.decide(before, seen)
         if tuning != before:
             self._note(tuning)
+        self._autoscale.fed = self._share(seen, target)
         self._act(target, hold=hold)
+
+    def _share(self, seen: FeedSeen, target: FeedTarget) -> FeedShare | None:
+        """For those who share out cores among jobs; None: there are to be no data workers."""
+        if not target.data_workers:
+            return None
+        size = target.most_cpu or target.data_worker_cpu or self._unit
+        return FeedShare(
+            trainers=seen.trainers, speed=seen.steps_per_s, capable=seen.capable_per_s,
+            cpu=of_data_workers(self._state), size=size, least=seen.trainers * self._unit,
+        )  # fmt: skip
 
     def _act(self, target: FeedTarget, *, hold: bool) -> None:
         own, worker = self._state.feeding, self._state.planned.sizes[RoleKind.WORKER]

@@ -32,6 +32,9 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
         return f"it is no advice but {type(advice).__name__}"
     if advice.epoch != epoch:
         return f"it is for the job as it was (epoch {advice.epoch}, now {epoch})"
+    cores = advice.data_cores
+    if cores is not None and not (isinstance(cores, (int, float)) and 0 <= cores < math.inf):
+        return f"it gives data workers {cores!r} cores"
     plan = advice.plan
     if plan is None:
         return ""

@@ -11,6 +11,7 @@ from springtide import errors
 from springtide.brain import keeping
 from springtide.brain.council import Council, Rules
 from springtide.domain.advice import Advice
+from springtide.domain.feeding import FeedShare
 from springtide.domain.plan import Decision, Plan, nothing
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Capacity
@@ -51,6 +52,28 @@ def test_who_asks_again_with_nothing_new_is_answered_at_once_and_the_same():
     decided(brain)
     assert brain.consult(views.running(), epoch=0, at=3.0).why == "it stays as it is: so"
     assert brain.consult(views.running(), epoch=1, at=4.0) == Advice(epoch=1, why="it stays as it is: so")
+
+
+def test_data_workers_of_all_jobs_share_what_workers_and_servers_leave():
+    brain = council()
+    fed = FeedShare(trainers=1, speed=1.0, capable=100.0, cpu=1.0, size=1.0, least=1.0)
+    held = views.running().shape.cpu
+    for name, share in (("one", fed), ("two", replace(fed, speed=2.0)), ("none", None)):
+        assert brain.consult(replace(views.running(), name=name, fed=share), epoch=0, at=0.0) is None
+    told = decided(brain)
+    assert told["none"].data_cores is None and told["one"].data_cores == 1.0
+    assert told["one"].data_cores + told["two"].data_cores == int(2 * (SMALL.cpu - 3 * held)) / 2
+    assert any(note.startswith("data workers: ") for note in told["two"].notes)
+    again = brain.consult(replace(views.running(), name="two", fed=fed), epoch=0, at=1.0)
+    assert again.data_cores == told["two"].data_cores
+    brain.conclude("two")
+    brain.consult(replace(views.running(), name="one", fed=fed), epoch=0, at=60.0)
+    assert decided(brain, at=60.0)["one"].data_cores > told["one"].data_cores
+
+
+def test_a_metric_that_nobody_knows_is_a_mistake_that_is_told_at_once():
+    with pytest.raises(errors.UnknownName, match="maxtp"):
+        Council(Rules(capacity=SMALL, config=PlanningConfig(data_workers="maxpt")))
 
 
 def test_what_was_promised_counts_until_it_is_there():

@@ -175,6 +175,22 @@ def test_where_reading_takes_much_of_a_step_tuning_begins_with_one_for_the_train
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
 
+def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(tmp_path):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        master.autoscale.data_cores = 0.0
+        await train(master, clock, peers, 13, read_share=0.6)
+        assert await wanted(master, peers) == [] and "no cores are free (0)" in master.status().data_workers_why
+        assert master.autoscale.fed is None
+        master.autoscale.data_cores = 2.0
+        await train(master, clock, peers, 10, read_share=0.6)
+        assert await wanted(master, peers) == ["data-worker-0"]
+        told = master.autoscale.fed
+        assert (told.trainers, told.least) == (1, 1.0) and told.capable > told.speed > 0
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
 def test_where_it_takes_little_none_are_started_and_the_reason_is_told(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)

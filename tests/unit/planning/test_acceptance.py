@@ -147,3 +147,10 @@ def test_workers_of_low_priority_are_given_up_at_once():
     assert said(plan(NOW), job=lent) == ""
     assert "changes nothing" in said(plan(NOW, extra_workers=1), job=lent)
     assert "between changes" in said(plan(NOW, extra_workers=2), job=lent)
+
+
+@pytest.mark.parametrize("cores", [math.nan, math.inf, -1.0, "many"])
+def test_cores_for_data_workers_that_are_no_number_are_refused(cores):
+    told = Advice(epoch=3, why="because", data_cores=cores)
+    assert "data workers" in refused(told, JOB, CONFIG, epoch=3, now=100.0)
+    assert refused(replace(told, data_cores=1.5), JOB, CONFIG, epoch=3, now=100.0) == ""
