@@ -35,6 +35,10 @@ Examples:
 Folder = Annotated[str, typer.Option("--folder", help="Where the brain keeps its files.", metavar="DIR")]
 Address = Annotated[str, typer.Option("--brain", help="Where it listens; found in its folder.", metavar="HOST:PORT")]
 SecretFile = Annotated[str, typer.Option("--secret-file", help="Its secret; found in its folder.", metavar="FILE")]
+ServeTls = Annotated[
+    str,
+    typer.Option("--tls", help="TLS, with certificates in DIR/brain and DIR/master; made if missing.", metavar="DIR"),
+]
 Tls = Annotated[str, typer.Option("--tls", help="Certificates to ask it with; found in its folder.", metavar="DIR")]
 
 
@@ -69,10 +73,7 @@ def serve(
     forget: Annotated[float, typer.Option(help="A silent job is gone after this.", metavar="SECONDS")] = 600.0,
     folder: Folder = FOLDER,
     secret_file: SecretFile = "",
-    tls: Annotated[
-        str,
-        typer.Option(help="Serve with TLS, certificates in DIR/brain and DIR/master; made if missing.", metavar="DIR"),
-    ] = "",
+    tls: ServeTls = "",
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another brain serves from the database, then take over.")
     ] = False,
