@@ -3,30 +3,37 @@
 In: a real job on this machine (`testing.cluster`) whose workers write down when each step was done. Out: p99 of step
 times while servers come and go against before (`p99_vs_before`), the longest time without a completed step anywhere
 against the p99 step (`longest_gap_vs_p99_step`), and how much longer that gap is when the job is stopped with a
-checkpoint and started again with other servers (`vs_stop_restart`). Two baselines are here only: `stop-restart` is a
+checkpoint and started again with other servers (`vs_stop_restart`). New servers are forked from a warm interpreter, as
+those of any job that `springtide run` has had for 15 s. Two baselines are here only: `stop-restart` is a
 real stop, start and restore; `flash-pause` (start new, pause, copy all slots in memory, resume) is the copying alone,
 in favour of it. What a cluster adds to them is given by --delay stop-restart=S and --delay flash-pause=S.
 """
 
+import contextlib
 import itertools
 import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from springtide import _native
+from springtide import _native, config
 from springtide.bench import Options, progress, report, restarting, stepping
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
+from springtide.domain.resources import Limits
 from springtide.domain.tables import OptimSpec, TableSpec
 from springtide.embedding.specs import native_spec
+from springtide.platforms import roles
+from springtide.platforms.run_plan import RunPlan
+from springtide.platforms.warm import WarmStarts
 from springtide.testing.cluster import LocalCluster
 
 DIM, SLOTS, WORKERS = 32, 1024, 2
+WARM_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +52,23 @@ class Span:
     end: float
 
 
-def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec) -> LocalCluster:
+def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec, warm: WarmStarts | None = None) -> LocalCluster:
     """The stepping job on these servers."""
     arguments = [str(folder), str(sizes.rows), str(DIM)]
-    return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0)
+    return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0, warm=warm)
+
+
+@contextlib.contextmanager
+def warmed_up() -> Iterator[WarmStarts]:
+    """The interpreter that a job has after a while, ready before anything is measured."""
+    plan = RunPlan(spec=JobSpec(name="rescale"), script="train.py")
+    environment = config.child_environment({}, roles.environment_of(plan, Limits()))
+    with contextlib.closing(WarmStarts()) as warm:
+        warm.begin(environment)
+        deadline = time.monotonic() + WARM_WITHIN_S
+        while not warm.suits(environment) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield warm
 
 
 def bench(options: Options) -> report.Result:
@@ -58,7 +78,7 @@ def bench(options: Options) -> report.Result:
         folder = pathlib.Path(name)
         (folder / "train.py").write_text(stepping.SCRIPT)
         rules = CheckpointRules(every_s=restarting.EVERY_S)
-        with started(folder, sizes, spec(2, rules)) as job:
+        with warmed_up() as warm, started(folder, sizes, spec(2, rules), warm) as job:
             before, during, moves = live(job, folder, sizes)
             step()
             stopped = float(time.time())

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 NICEST = 19
 """Of a process of low priority: beside any other on its processor it has hardly a seventieth of the time."""
-WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER)  # the others import little
+WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)  # a master is started once, as a rule
 DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on its way out: some milliseconds
 
 
@@ -49,7 +49,7 @@ class LocalPlatform:
     def __init__(
         self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None, *, warm: WarmStarts | None = None
     ) -> None:
-        """`warm`: what to fork workers from where it suits; whoever made it closes it."""
+        """`warm`: what to fork workers and servers from where it suits; whoever made it closes it."""
         self._files = files
         self._warm = warm
         self._running: dict[Life, Running] = {}

@@ -1,6 +1,7 @@
-"""Workers that start at once: forks of an interpreter that has torch imported already.
+"""Workers and servers that start at once: forks of an interpreter that has its imports behind it, torch's too.
 
-In: `platforms.local`, with processes to start whose imports take two seconds of a core, far more under a small quota.
+In: `platforms.local`, with processes to start whose imports take half a second (servers) or two of a core, which those
+who train would lack meanwhile, and far more under a small quota.
 Out: processes with the environment, log, process group, control groups and priority of any other. Where the interpreter
 is not ready, or has other variables than the process is to have, there is none and the caller starts it cold.
 Other end: `platforms.warm_process`. If that process is killed its forks are too, and are told as killed.
@@ -21,8 +22,12 @@ from springtide import config
 from springtide.platforms import warm_process
 from springtide.platforms.warm_process import READY, Birth, Born
 
-IMPORTS = ("torch", "torch.utils.data", "springtide.train.session", "springtide.prep.serving")
-"""What workers and data workers begin with; not the modules that are run as `__main__`."""
+IMPORTS = (
+    "torch", "torch.utils.data", "springtide.train.session", "springtide.prep.serving",
+    "springtide.embedding.copying", "springtide.embedding.handover", "springtide.embedding.next_life",
+    "springtide.embedding.saving", "springtide.checkpoint.scattered", "springtide.telemetry.own_usage",
+)  # fmt: skip
+"""What workers, data workers and servers begin with; not the modules that are run as `__main__`."""
 ANSWER_S = 5.0  # a fork takes 10 ms; one that does not answer for so long is stopped or dead
 
 

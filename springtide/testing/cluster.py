@@ -41,7 +41,7 @@ class LocalCluster:
     """One job. Names of roles are those of their logs: `worker-0`, `server-1`, `master`."""
 
     warm: ClassVar[WarmStarts | None] = None
-    """What workers of all jobs are forked from, where a test session has made one."""
+    """What workers and servers of all jobs are forked from, where a test session has made one."""
 
     def __init__(
         self,
@@ -51,9 +51,11 @@ class LocalCluster:
         spec: JobSpec,
         folder: pathlib.Path,
         grace_s: float = 30.0,
+        warm: WarmStarts | None = None,
         **more: Any,
     ) -> None:
-        """`more`: other fields of the `RunPlan`."""
+        """`warm`: for this job alone; whoever made it closes it. `more`: other fields of the `RunPlan`."""
+        self._warm = warm or self.warm
         self.files = logs.make_run(folder, spec.name)
         self._plan = RunPlan(
             spec=spec, script=os.fspath(script), arguments=tuple(str(each) for each in arguments), grace_s=grace_s,
@@ -191,7 +193,7 @@ class LocalCluster:
             self._loop.close()
 
     async def _work(self) -> messages.JobStatus:
-        self._platform = LocalPlatform(self.files, warm=self.warm)
+        self._platform = LocalPlatform(self.files, warm=self._warm)
         self._agent = Agent(self._plan, self.files, self._platform)
         return await self._agent.run(self._look)
 
