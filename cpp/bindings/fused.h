@@ -1,4 +1,5 @@
-// Pieces as Python tells them: (offset, address, size) of each. Used by fused.cpp and secure.cpp.
+// Pieces as Python tells them: (offset, address, size) of each, or as they were laid out natively. Used by
+// fused.cpp, tensors.cpp and secure.cpp.
 #pragma once
 
 #include <vector>
@@ -6,4 +7,8 @@
 #include "bindings.h"
 #include "fused_pieces.h"
 
-std::vector<springtide::Piece> read_pieces(nb::list told, uint64_t capacity);  // BadInput unless they fit
+struct Pieces {
+  std::vector<springtide::Piece> all;
+};
+
+std::vector<springtide::Piece> read_pieces(nb::handle told, uint64_t capacity);  // BadInput unless they fit

@@ -42,7 +42,7 @@ void bind_secure(nb::module_& m) {
           "into"_a.noconvert(), "Fill all of it; 0, -1 when the other side has closed, or an errno.")
       .def(
           "send_pieces",
-          [](SecureSocket& self, nb::bytes prefix, nb::list told, uint64_t payload) {
+          [](SecureSocket& self, nb::bytes prefix, nb::handle told, uint64_t payload) {
             const std::vector<Piece> pieces = read_pieces(told, payload);
             const std::span<const std::byte> first{static_cast<const std::byte*>(prefix.data()),
                                                    prefix.size()};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "fused.h"
 #include "types.h"
 
 using namespace nb::literals;
@@ -58,13 +59,15 @@ bool dense(const View& view) {
   return true;
 }
 
-// Dtypes and shapes as bytes, equal only for equal ones, and an address a tensor; None if one is not dense
-// memory of the CPU. Whether values are as they lie there (no negation put off) is not known here.
+// Dtypes and shapes as bytes, equal only for equal ones, and the tensors' addresses as bytes too; None if one
+// is not dense memory of the CPU. Whether values are as they lie there (no negation put off) is not known
+// here.
 nb::object look(nb::handle capsule, nb::list tensors) {
   const Table& table = table_of(capsule);
   std::vector<int64_t> key;
   key.reserve(4 * tensors.size());
-  nb::list addresses;
+  std::vector<uint64_t> addresses;
+  addresses.reserve(tensors.size());
   for (nb::handle tensor : tensors) {
     View view = {};
     if (table.view_of(tensor.ptr(), &view) != 0) {
@@ -76,10 +79,43 @@ nb::object look(nb::handle capsule, nb::list tensors) {
     std::memcpy(&type, &view.dtype, sizeof(type));
     key.push_back(int64_t{type} << 32 | view.ndim);
     key.insert(key.end(), view.shape, view.shape + view.ndim);
-    addresses.append(reinterpret_cast<uintptr_t>(view.data) + view.byte_offset);
+    addresses.push_back(reinterpret_cast<uintptr_t>(view.data) + view.byte_offset);
   }
-  return nb::make_tuple(nb::bytes(key.data(), key.size() * sizeof(int64_t)), addresses);
+  return nb::make_tuple(nb::bytes(key.data(), key.size() * sizeof(int64_t)),
+                        nb::bytes(addresses.data(), addresses.size() * sizeof(uint64_t)));
 }
+
+// Where the tensors of a batch go in its payload: those that have bytes.
+class Layout {
+ public:
+  // told: (place among the tensors, offset, bytes) of each.
+  explicit Layout(nb::list told) {
+    for (nb::handle one : told) {
+      const auto fields = nb::cast<nb::tuple>(one);
+      places_.push_back(nb::cast<size_t>(fields[0]));
+      pieces_.push_back({nb::cast<uint64_t>(fields[1]), nullptr, nb::cast<uint64_t>(fields[2])});
+    }
+  }
+
+  // None if one of them has no memory: zeros that nobody has written anywhere.
+  nb::object at(nb::bytes addresses) const {
+    const auto* all = static_cast<const std::byte*>(addresses.data());
+    Pieces pieces{pieces_};
+    for (size_t number = 0; number < places_.size(); ++number) {
+      if ((places_[number] + 1) * sizeof(uint64_t) > addresses.size())
+        throw BadInput("fewer addresses than tensors");
+      uint64_t address = 0;
+      std::memcpy(&address, all + places_[number] * sizeof(uint64_t), sizeof(address));
+      if (address == 0) return nb::none();
+      pieces.all[number].data = reinterpret_cast<const std::byte*>(address);
+    }
+    return nb::cast(std::move(pieces));
+  }
+
+ private:
+  std::vector<size_t> places_;
+  std::vector<Piece> pieces_;
+};
 
 struct Part {
   uint64_t offset;
@@ -174,8 +210,13 @@ class TensorPlan {
 }  // namespace
 
 void bind_tensors(nb::module_& m) {
-  m.def("look_at_tensors", &look, "table"_a, "tensors"_a,
-        "Dtypes and shapes as a key, and addresses; None if one is not dense memory of the CPU.");
+  m.def(
+      "look_at_tensors", &look, "table"_a, "tensors"_a,
+      "Dtypes and shapes as a key, and addresses (uint64 each); None if one is not dense memory of the CPU.");
+  nb::class_<Layout>(m, "Layout")
+      .def(nb::init<nb::list>(), "told"_a, "Of tensors (place, offset, bytes) in a payload.")
+      .def("at", &Layout::at, "addresses"_a, nb::sig("def at(self, addresses: bytes) -> Pieces | None"),
+           "What tensors at these addresses are in the payload; None: one has no memory.");
   nb::class_<TensorPlan>(m, "TensorPlan")
       .def(nb::init<nb::handle, nb::list, nb::list, uint64_t>(), "table"_a, "like"_a, "told"_a, "size"_a,
            "Of tensors (place of its dtype in `like`, shape, offset) in a payload of that size.")

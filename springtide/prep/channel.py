@@ -9,6 +9,7 @@ listener's Unix socket is on its host: there is no other test. Next: prep/feed.p
 
 import array
 import contextlib
+import ctypes
 import os
 import socket
 import struct
@@ -28,6 +29,7 @@ from springtide.rpc.frames import BadFrame
 
 HEAD = struct.Struct("<4sBBHIIQI")
 MAGIC, VERSION = b"STDB", 1
+_BEGINS = MAGIC + bytes([VERSION])
 SHARED, NEW_SEGMENT = 1, 2  # flags: the payload lies in a segment; its file descriptor comes with this head
 
 MAX_FIELDS = 16 * 2**20
@@ -39,6 +41,7 @@ ASK_AFTER_S = 10  # a silent peer's host is asked whether it is still there
 DEAD_AFTER_MS = 30_000
 
 EARLY_FROM = 1 << 16  # a payload of so many bytes is long enough under way to make its views meanwhile
+EARLY_TO = 1 << 26  # a larger one does not get memory before it is there
 _NOT_MADE = object()
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
@@ -70,6 +73,17 @@ class Payload:
         return codec.unpack(self.header, self.buffer, types) if self.made is _NOT_MADE else self.made
 
 
+class _Awaited(NamedTuple):
+    """A batch that looks like the last one: memory for it, and its tree as views of that memory."""
+
+    header: bytes
+    buffer: Any
+    address: int
+    size: int
+    made: Any
+    types: Mapping[str, type]
+
+
 class Received(NamedTuple):
     """One message. `fields` are what msgpack makes of what was sent: lists, dicts, numbers, strings."""
 
@@ -92,11 +106,17 @@ class Channel:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_AFTER_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
         self._sock = sock
+        self._plain = not self.local and isinstance(sock, socket.socket)
         self._sending = threading.Lock()
+        self._receiving = threading.Lock()
+        """Held while the native side reads: a descriptor that is closed meanwhile could be another's by then."""
         self._outgoing = shared_pages.Outgoing(shared_bytes)
         self._incoming = shared_pages.Incoming()
         self._blocks = shared_pages.Blocks()
         self._descriptors: list[int] = []
+        self._last: tuple[bytes, int] | None = None
+        """Header and size of the last batch that came through the socket."""
+        self._awaited: _Awaited | None = None
         self._closed = False
         _open.add(self)
 
@@ -122,12 +142,10 @@ class Channel:
             flags = 0 if segment is None else SHARED | (0 if segment.told else NEW_SEGMENT)
             number = 0 if segment is None else segment.number
             head = HEAD.pack(MAGIC, VERSION, kind, flags, len(written), len(header), size, number)
+            passed, pieces = -1, message.pieces if message is not None and segment is None else codec.NO_PIECES
             if segment is not None and message is not None:
                 segment.fill(message.pieces)
-                passed, pieces = (-1 if segment.told else segment.fd), []
-                segment.told = True
-            else:
-                passed, pieces = -1, message.pieces if message is not None else []
+                passed, segment.told = (-1 if segment.told else segment.fd), True
             prefix = head + written + header
             if isinstance(self._sock, SecureSocket):
                 error = self._sock.send_pieces(prefix, pieces, size)
@@ -139,11 +157,51 @@ class Channel:
     def recv(self, types: Mapping[str, type] | None = None) -> Received:
         """The next message. EOFError when the peer has closed or is gone; BadFrame when it talks nonsense.
 
-        Where `types` are given, a batch that comes through the socket may be put together while it is under way.
+        Where `types` are given, a batch that comes through the socket may be put together while it is under way, or
+        before (`await_like`).
         """
-        magic, version, kind, flags, fields, header, size, number = HEAD.unpack(
-            self._read_head() if self.local else self._take(HEAD.size)
-        )
+        if not self._plain:
+            return self._rest(self._read_head() if self.local else self._take(HEAD.size), types)
+        self.await_like(types)
+        awaited, self._awaited = self._awaited, None
+        header, into, room = (awaited.header, awaited.address, awaited.size) if awaited is not None else (b"", 0, 0)
+        with self._receiving:
+            if self._closed:
+                raise EOFError("this connection is closed")
+            error, head, fields, says, whole = _native.receive_message(
+                self._sock.fileno(), _BEGINS, MAX_FIELDS, MAX_HEADER, header, into, room
+            )
+        if error:
+            raise EOFError("closed by the other side" if error < 0 else f"the connection is gone: {os.strerror(error)}")
+        if not whole or awaited is None:
+            self._awaited = awaited
+            return self._rest(head, types, (fields, says))
+        kind, size = HEAD.unpack(head)[2], HEAD.unpack(head)[6]
+        return Received(kind, _read(fields), Payload(says, awaited.buffer, size, awaited.made))
+
+    def await_like(self, types: Mapping[str, type] | None) -> None:
+        """Make memory and views for one more batch like the last: then it is taken off the socket in one go.
+
+        Worth its time before one waits; `recv` does what is left to do.
+        """
+        if types is None or self._last is None or not self._plain:
+            return
+        header, size = self._last
+        had = self._awaited
+        if had is not None and had.header == header and had.types is types:
+            return
+        self._awaited = None
+        buffer = self._blocks.take(size)
+        try:
+            made = codec.unpack(header, buffer, types, arrived=False)
+        except (codec.NotYet, errors.SpringtideError):
+            self._last = None
+            return
+        self._awaited = _Awaited(header, buffer, ctypes.addressof(buffer), size, made, types)
+
+    def _rest(self, head: bytes, types: Mapping[str, type] | None, text: tuple[bytes, bytes] | None = None) -> Received:
+        """What comes after a head, and after the text where that was read with it."""
+        magic, version, kind, flags, fields, header, size, number = HEAD.unpack(head)
         if magic != MAGIC or version != VERSION:
             raise BadFrame(f"not a message of ours, or of another version: {magic!r}, {version}")
         if fields > MAX_FIELDS or header > MAX_HEADER or size > MAX_PAYLOAD or (header == 0 and size):
@@ -152,20 +210,19 @@ class Channel:
             if not self._descriptors:
                 raise BadFrame("a segment was announced, but did not come")
             self._incoming.map(number, self._descriptors.pop())
-        text = self._take(fields + header)
-        try:
-            told = _decode(text[:fields])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFrame(f"not the fields of a message: {error}") from error
+        if text is None:
+            whole = self._take(fields + header)
+            text = whole[:fields], whole[fields:]
+        told, says, made = _read(text[0]), text[1], _NOT_MADE
         if not header:
             return Received(kind, told, None)
-        says, made = text[fields:], _NOT_MADE
         if flags & SHARED:
             return Received(kind, told, Payload(says, self._incoming.view(number, size), size))
         buffer = self._blocks.take(size) if size else bytearray()
         if types is not None and size >= EARLY_FROM:
             try:
                 made = codec.unpack(says, buffer, types, arrived=False)
+                self._last = (says, size) if size <= EARLY_TO else None
             except (codec.NotYet, errors.SpringtideError):
                 made = _NOT_MADE  # an error is raised again by tree()
         self._fill(buffer, size)
@@ -179,7 +236,7 @@ class Channel:
         """Hang up. A thread in `recv` gets EOFError; batches that came stay valid as long as they are held."""
         with contextlib.suppress(OSError):  # the peer was first
             self._sock.shutdown(socket.SHUT_RDWR)
-        with self._sending:
+        with self._sending, self._receiving:
             self._closed = True
             self._sock.close()
             self._outgoing.close()
@@ -187,7 +244,7 @@ class Channel:
     def _abandon(self) -> None:
         """In a forked child: this connection is the parent's; keep nothing of it open."""
         self._closed = True
-        self._sending = threading.Lock()  # another thread may have held it in the parent
+        self._sending, self._receiving = threading.Lock(), threading.Lock()  # others may have held them in the parent
         self._sock.close()
         self._outgoing.close()
 
@@ -236,6 +293,13 @@ class Channel:
             if not came:
                 raise EOFError("closed by the other side")
             done += came
+
+
+def _read(fields: bytes) -> Any:
+    try:
+        return _decode(fields)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"not the fields of a message: {error}") from error
 
 
 def connect(

@@ -36,26 +36,34 @@ _STRIDED = torch.strided
 _ARRAY_KINDS = "biufcSUMm"
 
 
+Pieces = list[tuple[int, int, int]] | _native.Pieces
+NO_PIECES: Pieces = []
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A tree, ready to be sent."""
 
     header: bytes
-    pieces: list[tuple[int, int, int]]
+    pieces: Pieces
     """The payload's buffers: where each begins in it (rising, multiples of `ALIGNMENT`), its address, its bytes."""
     size: int
     """Bytes of the payload."""
     keep: list[Any]
     """What the addresses belong to; they are valid as long as this lives."""
 
+    @property
+    def places(self) -> list[tuple[int, int, int]]:
+        """The pieces as numbers."""
+        return self.pieces if isinstance(self.pieces, list) else self.pieces.told()
+
     def copied(self) -> "Message":
         """The same with memory of its own: what it was made of may change."""
         whole = np.empty(self.size, np.uint8)
         begin = whole.__array_interface__["data"][0]
         _native.gather_pieces(self.pieces, begin, self.size)
-        return Message(
-            self.header, [(offset, begin + offset, size) for offset, _, size in self.pieces], self.size, [whole]
-        )
+        there = [(offset, begin + offset, size) for offset, _, size in self.places]
+        return Message(self.header, there, self.size, [whole])
 
 
 _encode = msgspec.msgpack.Encoder().encode

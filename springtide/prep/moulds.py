@@ -11,6 +11,7 @@ What tensors look like, and new ones over a payload, are had natively for all at
 the functions that torch hands out by DLPack. Older ones (before 2.10) have none: there it is Python, tensor by tensor.
 """
 
+import array
 import dataclasses
 import functools
 import itertools
@@ -53,18 +54,15 @@ class Mould(NamedTuple):
     """What is the same for all trees of one outline, dtypes and shapes."""
 
     header: bytes
-    offsets: list[int]
-    sizes: list[int]
+    layout: _native.Layout
     size: int
-    filled: list[bool] | None
-    """Which tensors have bytes, where some have none."""
 
 
 class Cast(NamedTuple):
     """A tree in its mould: a message but for its name."""
 
     header: bytes
-    pieces: list[tuple[int, int, int]]
+    pieces: _native.Pieces
     size: int
     keep: list[Any]
 
@@ -88,13 +86,12 @@ def cast(tree: Any) -> Cast:
     outline = _outline(tree, tensors)
     if not 0 < len(tensors) <= MOST_TENSORS:
         raise Odd
-    key, pointers = _look(tensors)
-    header, offsets, sizes, size, filled = _mould(outline, key, tensors)
-    if filled is not None:
-        pointers = list(itertools.compress(pointers, filled))
-    if 0 in pointers:
+    key, addresses = _look(tensors)
+    header, layout, size = _mould(outline, key, tensors)
+    pieces = layout.at(addresses)
+    if pieces is None:
         raise Odd  # zeros that nobody has written anywhere
-    return Cast(header, list(zip(offsets, pointers, sizes, strict=True)), size, tensors)
+    return Cast(header, pieces, size, tensors)
 
 
 def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
@@ -125,8 +122,8 @@ def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
     return kind, names, tuple([_outline(part, tensors) for part in parts])
 
 
-def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, list[int]]:
-    """What decides about dtypes and shapes, and addresses; `Odd` if one is not plain memory of the CPU."""
+def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
+    """What decides about dtypes and shapes, and addresses as bytes; `Odd` if one is not plain memory of the CPU."""
     try:
         if any(map(_is_negated, tensors)):
             raise Odd
@@ -136,7 +133,7 @@ def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, list[int]]:
                 raise Odd
             return seen[0], seen[1]
         dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
-        pointers = list(map(_pointer, tensors))
+        pointers = array.array("Q", map(_pointer, tensors)).tobytes()
         fit = all(near) and not any(grads) and all(map(_is_dense, tensors))
     except RuntimeError:  # one without memory, or without a shape: sparse, nested
         raise Odd from None
@@ -163,21 +160,19 @@ def _mould(outline: Outline, key: Hashable, tensors: list[torch.Tensor]) -> Moul
 
 def _lay_out(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...]) -> Mould:
     """Lay tensors out side by side, and say so in a header."""
-    offsets, sizes, filled, size = [], [], [], 0
+    told, size = [], 0
     said: list[nodes.Node] = []
-    for dtype, shape in zip(dtypes, shapes, strict=True):
+    for place, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
         nbytes = dtype.itemsize
         for length in shape:
             nbytes *= length
         begin = -(-size // nodes.ALIGNMENT) * nodes.ALIGNMENT if nbytes else 0
         said.append(nodes.Tensor(nodes.DTYPE_NAMES[dtype], tuple(shape), begin))
-        filled.append(nbytes > 0)
         if nbytes:
-            offsets.append(begin)
-            sizes.append(nbytes)
+            told.append((place, begin, nbytes))
             size = begin + nbytes
     header = _encode(nodes.Header(nodes.VERSION, size, _node(outline, iter(said))))
-    return Mould(header, offsets, sizes, size, None if all(filled) else filled)
+    return Mould(header, _native.Layout(told), size)
 
 
 def _node(outline: Outline, said: Iterator[nodes.Node]) -> nodes.Node:

@@ -293,6 +293,7 @@ class Pool:
             while not link.stopped:
                 while (word := _first(link.outbox)) is not None:
                     link.channel.send(words.number(word), word)
+                link.channel.await_like(self.types)
                 for descriptor, _ in ready.poll():
                     if descriptor == link.wake:
                         os.eventfd_read(link.wake)

@@ -24,7 +24,7 @@ class SecureSocket:
         except errors.ServerUnreachable as error:
             raise auth.Rejected(str(error)) from error
 
-    def send_pieces(self, prefix: bytes, pieces: list[tuple[int, int, int]], payload: int) -> int:
+    def send_pieces(self, prefix: bytes, pieces: list[tuple[int, int, int]] | _native.Pieces, payload: int) -> int:
         """As `_native.send_pieces`: 0, or an errno."""
         return self._tls.send_pieces(prefix, pieces, payload)
 

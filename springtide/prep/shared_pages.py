@@ -50,7 +50,7 @@ class Segment:
         """Mark it as in use; from here on the receiver alone may free it."""
         self.pages[0] = 1
 
-    def fill(self, pieces: list[tuple[int, int, int]]) -> None:
+    def fill(self, pieces: list[tuple[int, int, int]] | _native.Pieces) -> None:
         """Copy these (offset in the payload, address, bytes) into it."""
         _native.gather_pieces(pieces, self._begin, self.capacity - CONTROL_BYTES)
 

@@ -79,6 +79,41 @@ def test_a_batch_may_be_put_together_while_it_is_under_way() -> None:
             assert equal(received.payload.tree(), tree)  # type: ignore[union-attr]
 
 
+def test_batches_that_look_alike_come_into_memory_that_awaits_them() -> None:
+    trees = [
+        batch(0),
+        batch(1),
+        {"other": torch.arange(30_000)},
+        batch(2),
+        ["b"] * 9999,
+        batch(3),
+        torch.arange(3),
+        batch(4),
+    ]
+    with sides(shared=False) as (caller, accepted), ThreadPoolExecutor(1) as pool:
+        kept = []
+        for tree in trees:
+            sending = pool.submit(caller.send, 1, {"step": len(kept)}, codec.pack(tree))
+            received = accepted.recv({})
+            sending.result()
+            assert received.fields == {"step": len(kept)} and received.payload is not None
+            kept.append(received.payload.tree())
+            caller.send(9, "a word between two batches")
+            assert accepted.recv({}) == (9, "a word between two batches", None)
+        assert all(equal(came, sent) for came, sent in zip(kept, trees, strict=True)), "each has memory of its own"
+
+
+@pytest.mark.parametrize("cut", [5, 40, 3000])
+def test_a_peer_that_dies_in_the_middle_of_a_message_ends_receiving(cut: int) -> None:
+    with sides(shared=False) as (caller, accepted):
+        message = codec.pack(batch(0))
+        head = channel.HEAD.pack(channel.MAGIC, channel.VERSION, 1, 0, 1, len(message.header), message.size, 0)
+        caller._sock.sendall((head + msgspec.msgpack.encode(None) + message.header + bytes(message.size))[:cut])
+        caller.close()
+        with pytest.raises(EOFError):
+            accepted.recv({})
+
+
 def test_memory_is_used_again_when_a_batch_is_dropped() -> None:
     with sides(shared=True) as (caller, accepted):
         for seed in range(20):

@@ -43,7 +43,7 @@ TYPES = codec.types_in([Click(0, 0), Page(0, "")])
 def travel(tree: Any) -> Any:
     """Through one contiguous payload, as over a socket."""
     message = codec.pack(tree)
-    assert all(offset % codec.ALIGNMENT == 0 and size for offset, _, size in message.pieces)
+    assert all(offset % codec.ALIGNMENT == 0 and size for offset, _, size in message.places)
     payload = laid_out(message)
     return codec.unpack(message.header, payload, TYPES)
 
@@ -143,7 +143,7 @@ def test_all_tensors_go_as_one_payload_of_aligned_views() -> None:
     payload = bytearray(message.size)
     made = codec.unpack(message.header, payload)
     payload[0] = 7
-    assert len(message.pieces) == 28  # an empty tensor has no bytes
+    assert len(message.places) == 28  # an empty tensor has no bytes
     assert made["f1"].item() == 7, "a received tensor is a view"
     assert all(tensor.data_ptr() % 8 == 0 for tensor in made.values())
 
@@ -153,7 +153,7 @@ def test_contiguous_tensors_and_arrays_are_not_copied_on_the_way_out() -> None:
     message = codec.pack((tensor, array))
     copied = message.copied()
     tensor.fill_(1.0), array.fill(1.0)
-    assert all(any(laid_out(message)[offset : offset + size]) for offset, _, size in message.pieces)
+    assert all(any(laid_out(message)[offset : offset + size]) for offset, _, size in message.places)
     assert not any(laid_out(copied)), "but a copy has its own memory"
 
 
