@@ -1,11 +1,23 @@
 """`springtide reproduce goldminer`: a cluster in virtual time that loses no job and no core, and rows that hold."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from springtide.cli import app
-from springtide.sim.goldminer import cluster, measured, models, reproduction, rows, rows_job, running, systems, trace
+from springtide.sim.goldminer import (
+    cluster,
+    measured,
+    models,
+    optimum,
+    reproduction,
+    rows,
+    rows_job,
+    running,
+    systems,
+    trace,
+)
 from springtide.sim.goldminer.cluster import Host
 from springtide.sim.goldminer.walk import walk
 
@@ -28,6 +40,22 @@ def test_every_job_is_trained_to_its_end_and_machines_are_never_over_full(system
     for moment in story.moments:
         assert -1e-9 <= moment.gpus <= 1 + 1e-9 and -1e-9 <= moment.cpus <= 1 + 1e-9
     assert story.moments[-1].gpus == pytest.approx(0) and story.moments[-1].cpus == pytest.approx(0)
+
+
+def test_no_system_is_better_than_what_nobody_can_do_better(found):
+    for place, seed in enumerate((0, 1)):
+        jobs = trace.draw(SMALL, seed)
+        least = optimum.least_jct(jobs, SMALL)
+        assert sum(job.minutes for job in jobs) / len(jobs) <= least
+        assert all(least <= figures[place].jct for figures in found.values())
+
+
+def test_jobs_that_are_in_nobodys_way_cannot_be_faster_than_their_ideal():
+    jobs = [replace(job, at=0.0) for job in trace.draw(SMALL, 2) if job.gpus == 1][:2]
+    ideal = sum(job.minutes for job in jobs) / len(jobs)
+    assert optimum.least_jct(jobs, SMALL) == pytest.approx(ideal, rel=1e-6)
+    few = replace(SMALL, machines=1, cpus=int(jobs[0].model.ratio / 2) + 1)
+    assert optimum.least_jct(jobs[:1], few) > 1.3 * jobs[0].minutes, "half the cores"
 
 
 def test_the_same_seed_gives_the_same_story_and_another_one_another():
@@ -97,8 +125,10 @@ def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
 
 def test_how_short_of_cores_the_world_is_stands_beside_the_bound():
     jobs = trace.draw(SMALL, 0)
-    found = {systems.TUNED: [measured.figures(running.run(jobs, systems.TUNED, SMALL, 0), SMALL.measured_min)]}
-    _, short = rows.bounds(SMALL, found, [0])
+    runs = {system: running.run(jobs, system, SMALL, 0) for system in (systems.TUNED, systems.SRTF)}
+    found = {system: [measured.figures(story, SMALL.measured_min)] for system, story in runs.items()}
+    most, least, feasible, near, short = rows.bounds(SMALL, found, [0])
+    assert feasible.ours <= most.ours and near.ours <= 1 and least.ours <= found[systems.SRTF][0].jct
     work = sum(job.minutes * job.gpus * job.model.ratio for job in jobs)
     assert short.ours == pytest.approx(work / (SMALL.machines * SMALL.cpus * SMALL.period_min), rel=1e-3)
 

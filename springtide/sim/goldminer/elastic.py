@@ -2,17 +2,18 @@
 
 In: running jobs and machines. Out: their speeds. What decides is `planning.dataworkers`. Every job is tuned first
 (`walk`): so long it holds a machine's share of cores for each trainer and as many for a first data worker; then its
-trainers keep what they need. Jobs are known by what their queues show (`Fed`): the next cores are taken to bring what
-the last did, and the next round corrects that. Data workers come and go at once: they are stateless, and rounds are
-30 s apart. Next: `running`.
+trainers keep what they need at the speed they have (`lending`). Jobs are known by what their queues show (`Fed`): the
+next cores are taken to bring what the last did, and the next round corrects that. Data workers come and go at once:
+they are stateless, and rounds are 30 s apart. Next: `running`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from springtide.planning.dataworkers import cluster, placing
+from springtide.planning.dataworkers import cluster, lending, placing
 from springtide.planning.dataworkers.cluster import Fed, Metric, Rules
+from springtide.planning.dataworkers.lending import Trainers
 from springtide.planning.dataworkers.placing import Machine, Seat, Want
 from springtide.sim.goldminer.cluster import Host
 from springtide.sim.goldminer.systems import Held, take
@@ -52,8 +53,11 @@ class Feeding:
         cores = _cores(self._seats)
         fed = [one for one in running if self._tuned(one).end.data_workers]
         feds = [self._seen(one, cores.get(one.job.name, 0.0), now) for one in fed]
-        given = cluster.allot(feds, sum(host.cpus_free for host in self._hosts), self._metric, self._rules)
-        changed = any(given.cores[one.name] != one.cpu for one in feds)
+        trainers = {one.job.name: self._trainers(one, now) for one in fed}
+        there = sum(host.cpus_free for host in self._hosts) + sum(cpus for one in fed for _, _, cpus in one.held)
+        given, kept = lending.share(feds, trainers, there, self._metric, self._rules)
+        lent = self._lend(fed, kept)
+        changed = lent or any(given.cores[one.name] != one.cpu for one in feds)
         self._known = {one.name: one for one in feds}
         if not changed and not others:
             return False
@@ -82,15 +86,26 @@ class Feeding:
         return now < one.started + len(self._tuned(one).stands) * self._preset.round_min - 1e-9
 
     def _settle(self, one: Running, now: float) -> None:
-        """A trainer whose job is tuned gives back what it does not need."""
+        """A trainer whose job is tuned gives back what it does not need; one that is fed has it settled by `_lend`."""
+        if not self._new(one, now) and not self._tuned(one).end.data_workers:
+            _hold(one, min(one.held[0][2], max(self._tuned(one).end.trainer_cpu, self._preset.keep)))
+
+    def _trainers(self, one: Running, now: float) -> Trainers:
+        """What its trainers need; while it is tuned they keep what they began with."""
         if self._new(one, now):
-            return
-        least = max(self._tuned(one).end.trainer_cpu, self._preset.keep)
-        if one.held[0][2] <= least:
-            return
-        for host, _, cpus in one.held:
-            take(host, 0, min(least - cpus, 0.0))
-        one.held = [(host, gpus, min(cpus, least)) for host, gpus, cpus in one.held]
+            return Trainers(one.job.gpus, one.held[0][2], lends=False)
+        needs = max(self._tuned(one).end.trainer_cpu, self._preset.keep)
+        return Trainers(one.job.gpus, needs, lends=not self._preset.keep)
+
+    def _lend(self, fed: Sequence[Running], kept: Mapping[str, float]) -> bool:
+        """Trainers have so many cores from now on, where their machines have them. Whether anything changed."""
+        changed = False
+        for one in sorted(fed, key=lambda one: kept[one.job.name] - one.held[0][2]):  # those that give back first
+            before, wanted = one.held[0][2], kept[one.job.name]
+            if wanted != before:
+                _hold(one, wanted)
+                changed = True
+        return changed
 
     def _seen(self, one: Running, cpu: float, now: float) -> Fed:
         """The job's queue since the last round."""
@@ -117,6 +132,13 @@ class Feeding:
             end = self._tuned(one).end
             made = one.job.model.fed(cores.get(one.job.name, 0.0) / one.job.gpus)
             one.speed = min(made, end.speed) if end.data_workers else end.speed
+
+
+def _hold(one: Running, cpus: float) -> None:
+    """Each of its trainers has so many cores."""
+    for host, _, before in one.held:
+        take(host, 0, cpus - before)
+    one.held = [(host, gpus, cpus) for host, gpus, _ in one.held]
 
 
 def _cores(seats: Sequence[Seat]) -> dict[str, float]:

@@ -7,9 +7,9 @@ many there are is by its queueing. All other lines come out as they come out.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from springtide.sim.goldminer import measured, running, trace
+from springtide.sim.goldminer import measured, optimum, running, trace
 from springtide.sim.goldminer.measured import Figures
-from springtide.sim.goldminer.systems import FIXED, HARDWARE, MAXTP, SYSTEMS, TUNED, System
+from springtide.sim.goldminer.systems import FIXED, HARDWARE, MAXTP, SRTF, SYSTEMS, TUNED, System
 from springtide.sim.goldminer.trace import Preset
 from springtide.sim.rows import NOT_IN_TEXT, Row, row
 
@@ -21,6 +21,10 @@ HARDER = "jobs are slowed 2.7 times in the mean with 8 cores a GPU, the paper's 
 BOUND = (
     "nobody can do better: every job starts at once and has all the cores it wants to its end; larger where jobs queue "
     "for longer"
+)
+WITH_CORES = (
+    "nobody can do better with these cores and GPUs, not even who knows all jobs beforehand and moves cores at no "
+    "cost: a linear program's bound (sim/goldminer/optimum.py)"
 )
 OVERLOAD = (
     "Fair slows all jobs alike, by about as much as cores are short; by Table 5 its jobs run for 1.67 times their "
@@ -86,15 +90,21 @@ def others(found: Results) -> list[Row]:
 
 def bounds(preset: Preset, found: Results, seeds: Sequence[int]) -> list[Row]:
     """What nobody can do better here."""
-    best, wanted = [], []
+    best, wanted, feasible = [], [], []
     there = preset.machines * preset.cpus * preset.period_min
     for seed in seeds:
         jobs = trace.draw(preset, seed)
         wanted.append(sum(job.minutes * job.gpus * job.model.ratio for job in jobs) / there)
         best.append(sum(job.minutes for job in jobs) / len(jobs))
+        feasible.append(optimum.least_jct(jobs, preset))
     gains = [one.jct / least for one, least in zip(found[TUNED], best, strict=True)]
+    with_cores = [one.jct / least for one, least in zip(found[TUNED], feasible, strict=True)]
+    near = [least / one.jct for one, least in zip(found[SRTF], feasible, strict=True)]
     return [
         row("bound", "JCT gain over No DW (tuned), at most", "-", gains, why=BOUND),
+        row("bound", "JCT, min, at least with these cores", "-", feasible, why=WITH_CORES),
+        row("bound", "JCT gain over No DW (tuned), at most with these cores", "-", with_cores, why=WITH_CORES),
+        row("bound", "SRTF: of that gain", "-", near, why=WITH_CORES),
         row("bound", "cores wanted at ideal speed, over those there are while jobs come", "-", wanted, why=OVERLOAD),
     ]
 
