@@ -1,5 +1,5 @@
-"""Workers and servers of all jobs in this folder are forked from one interpreter that has torch imported, as those of a job that
-runs for a while are: see `platforms.warm`. The first few, before it is ready, start cold."""
+"""Workers and servers of all jobs in this folder are forked from one interpreter that has torch imported, as those of a
+job that runs for a while are: see `platforms.warm`. The first few, before it is ready, start cold."""
 
 import pytest
 
