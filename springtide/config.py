@@ -3,9 +3,10 @@
 Each field's docstring has its unit and the reason of its default. In: os.environ. Next: train/session.py and the roles.
 """
 
+import contextlib
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -127,6 +128,19 @@ def become(environment: Mapping[str, str]) -> None:
 def variable(name: str) -> str:
     """What a variable of another program says, such as KUBECONFIG; empty when it is not set."""
     return os.environ.get(name, "")
+
+
+@contextlib.contextmanager
+def lent(name: str, value: str) -> Iterator[None]:
+    """A variable for a library that listens to nothing else, in this process and as long as it is needed."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 def parse(name: str, text: str, kind: type) -> Any:

@@ -17,6 +17,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -40,10 +41,11 @@ LOOK_S = 0.05
 class RayWorld:
     """The side of whoever asks."""
 
-    def __init__(self, nodes: int = 2) -> None:
+    def __init__(self, nodes: int = 2, *, clients: bool = False) -> None:
+        """`clients`: programs outside of the cluster may use it too, by `outside`'s address."""
         self._pipe, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "springtide.testing.ray_world", str(nodes), str(theirs.fileno())],
+            [sys.executable, "-m", "springtide.testing.ray_world", str(nodes), str(int(clients)), str(theirs.fileno())],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(),
             pass_fds=[theirs.fileno()],
         )  # fmt: skip
@@ -82,12 +84,15 @@ class RayWorld:
 class World:
     """The cluster from inside: a head, and nodes that may be taken away."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, *, clients: bool = False) -> None:
         import ray
         from ray.cluster_utils import Cluster
 
         self._runs = tempfile.mkdtemp(prefix="springtide-ray-")
-        lean = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+        lean: dict[str, Any] = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+        if clients:
+            with socket.create_server(("127.0.0.1", 0)) as found:
+                self._clients = lean["ray_client_server_port"] = int(found.getsockname()[1])
         self._small = {"num_cpus": CPUS, "object_store_memory": 80 << 20}
         self._cluster = Cluster(initialize_head=True, head_node_args={**self._small, **lean})
         for _ in range(nodes):
@@ -108,6 +113,15 @@ class World:
     def address(self) -> str:
         """For `ray.init`."""
         return str(self._cluster.address)
+
+    def outside(self) -> str:
+        """For those who are no nodes of it, once it listens there."""
+        host, deadline = str(self._cluster.address).rpartition(":")[0], time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection((host, self._clients), timeout=1.0):
+                return f"ray://{host}:{self._clients}"
+            time.sleep(LOOK_S)
+        raise AssertionError(f"Ray's client server does not listen at port {self._clients}")
 
     # ---- nodes ----
 
@@ -227,12 +241,12 @@ def environment() -> dict[str, str]:
     return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [here, inherited.get("PYTHONPATH", "")]))}
 
 
-def serve(nodes: int, pipe: "connection.Connection[Any, Any]") -> None:
+def serve(nodes: int, clients: bool, pipe: "connection.Connection[Any, Any]") -> None:
     """The other process: one call after another, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     world = None
     try:
-        world = World(nodes)
+        world = World(nodes, clients=clients)
         pipe.send((True, None))
         while True:
             method, arguments, named = pipe.recv()
@@ -251,4 +265,4 @@ def serve(nodes: int, pipe: "connection.Connection[Any, Any]") -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), connection.Connection(int(sys.argv[2])))
+    serve(int(sys.argv[1]), sys.argv[2] == "1", connection.Connection(int(sys.argv[3])))

@@ -182,6 +182,27 @@ def test_a_job_is_submitted_followed_and_stopped_from_the_command_line(world, tm
     assert said(tmp_path, "status", "told", *where)["phase"] == "stopped"
 
 
+@pytest.mark.soak
+def test_a_job_is_submitted_and_steered_from_outside_of_the_cluster(tmp_path, rng):
+    counting.write(tmp_path, counting.draw(rng, 8_000))
+    spec = tmp_path / "job.yaml"
+    spec.write_text(
+        f'name: far\nscript: count.py\narguments: ["{tmp_path}", "1", "20", "0.05"]\n'
+        "workers: {count: 1}\nservers: {count: 1}\n"
+    )
+    with RayWorld(nodes=0, clients=True) as world:
+        where = ("--platform", "ray", "--address", world.do("outside"))
+        assert said(tmp_path, "submit", str(spec), *where)["job"] == "far"
+        world.do("until", "far", samples=100)  # nobody of those who submitted it is there any more
+        assert said(tmp_path, "status", "far")["phase"] == "running"
+        said(tmp_path, "scale", "far", "--workers", "2")
+        world.do("until", "far", workers=2)
+        assert set(said(tmp_path, "logs", "far")["logs"]) >= {"master", "server-0", "worker-0"}
+        assert "scale from 1 to 2 workers" in str(said(tmp_path, "explain", "far")["story"])
+        said(tmp_path, "stop", "far", "--wait")
+        assert said(tmp_path, "status", "far", *where)["phase"] == "stopped"
+
+
 def said(folder, *command):
     """What a command says for scripts, run in that folder."""
     code = "import sys; from springtide.cli.app import main; sys.exit(main())"

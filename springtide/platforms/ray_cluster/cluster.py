@@ -11,7 +11,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.cluster import Life
-from springtide.platforms.ray_cluster import order
+from springtide.platforms.ray_cluster import order, outside
 from springtide.rpc import addresses
 
 try:
@@ -21,6 +21,7 @@ except ImportError as error:
     raise errors.MissingExtra("the Ray platform", "ray") from error
 
 KNOCK_S = 10.0
+NOT_BEGUN = "Initialization failure from server"
 EXCLUDES = [".git", ".venv", "venv", ".springtide", "__pycache__", "*.pyc", "build", ".mypy_cache", ".pytest_cache"]
 """Of the working directory: never shipped."""
 
@@ -31,10 +32,9 @@ def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> 
         return False
     try:
         knock(address)
-        ray.init(
-            address=address or "auto", namespace=order.NAMESPACE, runtime_env=dict(runtime_env or {}),
-            log_to_driver=False, logging_level=logging.ERROR, configure_logging=True,
-        )  # fmt: skip
+        _init(address, runtime_env or {})
+    except errors.UserError:
+        raise
     except OSError as error:  # ConnectionError too
         raise unreachable(address, error) from None
     except (ValueError, RuntimeError, exceptions.RayError) as error:
@@ -42,12 +42,29 @@ def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> 
     return True
 
 
+def _init(address: str, runtime_env: Mapping[str, Any], tries: int = 2) -> None:
+    """Ray's own call. From outside, a client server that is busy may fail to begin a session: once more then."""
+    try:
+        ray.init(
+            address=address or "auto", namespace=order.NAMESPACE, runtime_env=dict(runtime_env),
+            log_to_driver=False, logging_level=logging.ERROR, configure_logging=True,
+        )  # fmt: skip
+    except ConnectionError as error:
+        if NOT_BEGUN not in str(error):
+            raise
+        if tries == 1:
+            raise outside.not_begun(address, str(error)) from None
+        _init(address, runtime_env, tries - 1)
+
+
 def knock(address: str) -> None:
     """See whether anyone listens there: Ray itself would try for minutes, and then end the process."""
-    where = address.removeprefix("ray://")
-    if ":" in where:
-        host, port = addresses.parse(where)
+    far = address.startswith(outside.SCHEME)
+    if far or ":" in address:
+        host, port = addresses.parse(outside.where(address))
         socket.create_connection((host, port), timeout=KNOCK_S).close()
+    if far:
+        outside.knock(address)
 
 
 def unreachable(address: str, error: Exception) -> errors.UserError:

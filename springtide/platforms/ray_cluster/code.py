@@ -14,7 +14,7 @@ import ray
 from ray import exceptions
 
 from springtide import errors
-from springtide.platforms.ray_cluster import cluster
+from springtide.platforms.ray_cluster import cluster, outside
 
 
 def shipped(folder: pathlib.Path | None, wished: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def shipped(folder: pathlib.Path | None, wished: Mapping[str, Any]) -> dict[str,
     known = inspect.signature(upload).parameters
     more = {"include_gitignore": True} if "include_gitignore" in known else {}
     try:
-        with tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryDirectory() as scratch, outside.uploading():
             packed = upload({"working_dir": str(folder), "excludes": excludes}, scratch_dir=scratch, **more)
     except TypeError as error:
         raise unsupported() from error

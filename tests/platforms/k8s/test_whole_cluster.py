@@ -99,8 +99,12 @@ def by_a_sign(view, config):
 
 def neighbour(whole, node, cpu):
     """A pod of somebody else, on the same node."""
-    made = making.pod("neighbour", "sleep", "3600", nodeName=node)
-    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    who = {"runAsUser": 10001, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    made = making.pod("neighbour", "sleep", "3600", nodeName=node, securityContext=who)
+    made["spec"]["containers"][0] |= {
+        "resources": {"requests": {"cpu": cpu}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
     whole.cluster.run(lambda client: client.create(kinds.PODS, made))
 
 
