@@ -184,10 +184,10 @@ def test_a_job_is_submitted_followed_and_stopped_from_the_command_line(world, tm
 
 @pytest.mark.soak
 def test_a_job_is_submitted_and_steered_from_outside_of_the_cluster(tmp_path, rng):
-    counting.write(tmp_path, counting.draw(rng, 8_000))
+    counting.write(tmp_path, counting.draw(rng, 20_000))  # more than there is time for
     spec = tmp_path / "job.yaml"
     spec.write_text(
-        f'name: far\nscript: count.py\narguments: ["{tmp_path}", "1", "20", "0.05"]\n'
+        f'name: far\nscript: count.py\narguments: ["{tmp_path}", "1", "20", "0.5"]\n'
         "workers: {count: 1}\nservers: {count: 1}\n"
     )
     with RayWorld(nodes=0, clients=True) as world:
