@@ -62,7 +62,7 @@ class TlsSession {
   Io receive_some(void* out, size_t bytes, size_t& got);
   Io failed(int code);
   Io flush(bool wait);
-  size_t seal(const std::vector<iovec>& buffers);  // bytes of the list that are in batch_ now; 0: it failed
+  size_t seal(const std::vector<iovec>& buffers, size_t most);  // bytes that are in batch_ now; 0: it failed
   bool write(const void* from, size_t bytes);
 
   const int fd_;
