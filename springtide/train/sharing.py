@@ -144,8 +144,12 @@ class Sharing:
             self.read_s += 0.1 * (seconds - self.read_s) if self.read_s else seconds
 
     def check_read(self, tables: Sequence[int]) -> None:
-        """Rows of these tables are read outside a schedule: BadInput while the servers do not have all of them."""
-        self._read_midway |= self._in_pass and self._now is None
+        """Rows of these tables are read outside a schedule: BadInput while the servers do not have all of them.
+
+        Tables that nobody keeps rows of, such as the one in which checkpoints have the dense parameters, do not matter.
+        """
+        ours = not set(self.allotting.tables).isdisjoint(tables)
+        self._read_midway |= ours and self._in_pass and self._now is None
         if self.cache is not None:
             self.cache.check_read(tables)
 
