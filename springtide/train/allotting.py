@@ -99,7 +99,8 @@ class Allotting:
         """
         self._unit = unit
         self.lookups, self.tables = lookups, tuple(tables)
-        self._begin, self._picker = begin, picker
+        self._begin = begin
+        self.picker = picker
         self.place = Place(0, 1, 0)
         self.why = NOT_YET
         """Why nothing is scheduled."""
@@ -158,11 +159,12 @@ class Allotting:
     def make_ready(self, handed: Handed) -> Handed:
         """This rank's part of a batch, of all of which the ids are looked at."""
         order, schedule, turn = handed.order, self._schedule, self._turn
-        assert order.whole is not None
+        if order.whole is None:  # too few samples to share out: every rank trains them all
+            return handed
         if schedule is None:
             self._show(handed)
             return self._in_runs(handed, handed.batch) if handed.whole else handed
-        whole = handed.batch if handed.whole else self._picker.fetch(order.whole)
+        whole = handed.batch if handed.whole else self.picker.fetch(order.whole)
         calls = self.lookups.announced(whole)
         features = sample_ids.of_calls(calls, len(order.whole))
         if features is None:
@@ -172,14 +174,14 @@ class Allotting:
         rank_of_sample = np.repeat(made.rank_of_sample, self._unit)[: len(order.whole)]
         chosen = np.flatnonzero(rank_of_sample == self.place.rank)
         jagged = any(bag[3] for call in calls for bag in call.bags)
-        batch = self._picker.pick(whole, order.whole, chosen, jagged=jagged)
+        batch = self.picker.pick(whole, order.whole, chosen, jagged=jagged)
         digest = digest_of(mine, made.rank_of_sample)
         return Handed(orders.allotted(order, chosen), batch, plan=Allotted(whole, made, digest, turn))
 
     def _show(self, handed: Handed) -> None:
         look, whole = self.on_paper(), handed.order.whole
         if look is not None and whole is not None and self.lookups.settled:
-            batch = handed.batch if handed.whole else self._picker.fetch(whole)
+            batch = handed.batch if handed.whole else self.picker.fetch(whole)
             features = sample_ids.of_calls(self.lookups.announced(batch), len(whole))
             mine = [one for one in features or () if one.table in self.tables]
             look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
@@ -199,7 +201,7 @@ class Allotting:
         rank, workers, _ = self.place
         run = shards.rank_part(len(order.whole), rank=rank, workers=workers, unit=self._unit)
         chosen = np.arange(run.start, run.stop)
-        return Handed(orders.allotted(order, chosen), self._picker.pick(whole, order.whole, chosen, jagged=True))
+        return Handed(orders.allotted(order, chosen), self.picker.pick(whole, order.whole, chosen, jagged=True))
 
 
 def digest_of(features: Sequence[SampleIds], rank_of_sample: NDArray[np.int32]) -> int:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from springtide.domain import caching
 from springtide.domain.job import Phase
 from springtide.testing.cluster import LocalCluster
 from tests.process import stream_counting
@@ -15,11 +16,11 @@ SCRIPT = stream_counting.SCRIPT.replace("(-model(x)).backward()", "(-model(x) / 
 """In a group gradients are means: each occurrence counts 1 / BATCH, and the dense parameters one a step."""
 
 
-def count(folder, hurt, **more):
-    """A group counts full batches, some of them come while it trains; what the counts are off by."""
+def count(folder, hurt, *, first=10, **more):
+    """A group counts full batches, `first` a partition, then some that come while it trains; what counts are off by."""
     assert SCRIPT != stream_counting.SCRIPT
     producer = stream_counting.Producer(folder, partitions=3)
-    producer.append(3 * BATCH * 10)
+    producer.append(3 * BATCH * first)
     (folder / "count.py").write_text(SCRIPT)
     arguments = [folder, BATCH, 0.01, {}]
     with LocalCluster(
@@ -63,3 +64,26 @@ def test_a_group_that_grows_and_shrinks_trains_each_record_once(tmp_path):
         job.scale(1)
 
     assert not count(tmp_path, hurt)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("allocation", ["laia", "anneal+gradients"])
+def test_a_group_that_keeps_rows_trains_each_record_once_through_a_loss_a_change_and_a_pause(tmp_path, allocation):
+    def keeping(job):
+        job.until(lambda status: status.cache is not None and status.cache.on and status.cache.dirty > 0)
+
+    def hurt(job):
+        job.until(lambda status: status.checkpoint)
+        keeping(job)
+        lives = job.pids()["worker-0"]
+        assert job.kill("worker-1")
+        job.until(lambda status: job.pids().get("worker-0", lives) != lives)  # all go back to the checkpoint
+        keeping(job)
+        job.scale(3)
+        job.until(lambda status: status.workers_alive == 3)
+        keeping(job)
+        job.until(lambda status: status.samples == 3 * BATCH * 500 and status.cache is not None and not status.cache.on)
+
+    rules = caching.rules("4K", allocation=allocation)
+    assert not count(tmp_path, hurt, first=500, cache=rules)

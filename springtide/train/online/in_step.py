@@ -2,14 +2,19 @@
 
 In: leases of data/convoy.py, in the same order for all ranks. Out: batches like those of train/batches.py, with a pause
 when no records have come. Each rank reads and decodes the whole batch, so that all agree which of its records can be
-trained; these are shared evenly. Next: step.py.
+trained; these are shared evenly, in runs, or by a schedule (allotting.py), which is given whole batches and takes the
+parts of ranks from here. Next: step.py.
 """
 
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from springtide import errors
+from springtide.data import shards
 from springtide.data.source import as_batch
 from springtide.data.stream import records as columns
 from springtide.data.stream.base import Chunk, Stream, StreamReader
@@ -25,10 +30,22 @@ from springtide.train.hands import Claim
 from springtide.train.link import Link
 from springtide.train.online.making import Making
 from springtide.train.online.use import Use
-from springtide.train.orders import PAUSE, Order
+from springtide.train.orders import PAUSE, Indices, Order
 
 log = logging.getLogger(__name__)
+KEPT = 4  # batches: the one in hand, the next, the one that is being read, and one more
 POLL_S = 0.2  # between two looks whether the job is to stop, while records that are known to be there do not come
+
+
+class Recent(NamedTuple):
+    """A batch of late, and the number of its first record: those that can be trained are counted through."""
+
+    claim: Claim
+    partition: int
+    first: int
+    records: Records
+    event_s: int
+    """How far the stream's own time is with it."""
 
 
 class InStep:
@@ -42,14 +59,31 @@ class InStep:
         self.making = Making(dataset, self.use)
         self.idle: Callable[[], None] = lambda: None
         """Called whenever there is nothing to train."""
+        self.wholes: Callable[[], bool] = lambda: False
+        """Whether batches are wanted whole."""
+        self.ahead: Callable[[Iterator[Handed]], Iterator[Handed]] = lambda feed: feed
+        """What reads in a thread of its own, where something does."""
+        self.event_s = 0
+        """How far the stream's own time is with the batch in hand."""
         self._stands: dict[int, int] = {}
         """Where the reader is in the partition that it reads."""
         self._places: dict[int, int] = {}
         """Up to where the loop has been given partitions."""
         self._bounds: tuple[Seen, ...] = ()
+        self._recent: tuple[Recent, ...] = ()
 
     def batches(self) -> Iterator[Handed]:
         """Until the stream is over, or the group for this worker."""
+        for handed in self.ahead(self.read()):
+            if handed is PAUSED:
+                self.use.waits(True)
+                self.idle()
+            elif handed.order.claim is not None:
+                self._hand_out(handed.order, handed.order.claim)
+            yield handed
+
+    def read(self) -> Iterator[Handed]:
+        """The same, not yet known to anyone."""
         hands = self.link.hands
         hands.open(self.card)
         reader = self.stream.open()
@@ -62,8 +96,7 @@ class InStep:
                     records = self._read(reader, claimed[0].nth, claimed[1])
                     if records is None:
                         return
-                    self._places[claimed[0].nth] = claimed[1].begin
-                    handed = self._part(*claimed, records, place)
+                    handed = self._made(*claimed, records, place)
                     if handed is not None:
                         yield handed
                     else:  # nothing of it can be trained, as all ranks find
@@ -75,11 +108,20 @@ class InStep:
                 if isinstance(answer, messages.Regroup):
                     yield Handed(Order(indices=PAUSE.indices, regroups=place.generation), None)
                 elif not isinstance(answer, messages.Leased):
-                    self.use.waits(True)
-                    self.idle()
                     yield PAUSED
         finally:
             reader.close()
+
+    def fetch(self, samples: Indices) -> Any:
+        """The batch of the records with these numbers, of one of the last batches."""
+        for recent in self._recent:
+            if recent.first <= samples[0] < recent.first + len(recent.records):
+                return shaped(self.making.again(recent.partition, recent.records[samples - recent.first]))
+        raise errors.JobFailed(f"record {samples[0]} of the stream's pass is not at hand any more")
+
+    def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
+        """Of what `decode` makes nobody knows which part is whose: it is asked again."""
+        return self.fetch(samples[places])
 
     def report(self) -> StreamUse:
         """For the worker's reports; how far partitions are is told by one rank."""
@@ -134,13 +176,41 @@ class InStep:
             return []
         return chunks
 
-    def _part(self, grant: Grant, claim: Claim, records: Records, place: Place) -> Handed | None:
-        """This rank's part. Of fewer records than ranks each trains all, and counts for its part of the group."""
-        part = self.making.part(grant.nth, records, rank=place.rank, workers=place.workers)
-        if part is None:
+    def _made(self, grant: Grant, claim: Claim, records: Records, place: Place) -> Handed | None:
+        """This rank's part, or all of it. Of fewer records than ranks each trains all, and counts for its part."""
+        made = self.making.whole(grant.nth, records, tell=place.rank == 0)
+        if made is None:
             return None
-        self.use.waits(False, len(part.records))
-        self.use.handed(claim, part.records)
-        ranges = (SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=len(part.records)),)
-        order = Order(indices=PAUSE.indices, ranges=ranges, share=part.share, claim=claim)
-        return Handed(order, as_batch(part.batch) if isinstance(part.batch, tuple) else part.batch)
+        before, count = self._recent[-1] if self._recent else None, len(made.records)
+        first = 0 if before is None else before.first + len(before.records)
+        recent = Recent(claim, grant.nth, first, made.records, self.making.event_s)
+        self._recent = (*self._recent[1 - KEPT :], recent)  # at once: the loop may look at it meanwhile
+        if count < place.workers:
+            return Handed(order_of(claim, count, share=1.0 / place.workers), shaped(made.batch))
+        run = shards.rank_part(count, rank=place.rank, workers=place.workers)
+        mine, whole = np.arange(run.start, run.stop), first + np.arange(count)
+        order = order_of(claim, len(mine), share=len(mine) / count, whole=whole, places=mine)
+        if self.wholes():
+            return Handed(order, shaped(made.batch), whole=True)
+        return Handed(order, shaped(made.batch) if place.workers == 1 else self.fetch(whole[run]))
+
+    def _hand_out(self, order: Order, claim: Claim) -> None:
+        recent = next(one for one in self._recent if one.claim == claim)
+        mine = recent.records if order.places is None else recent.records[order.places]
+        self.event_s, self._places[recent.partition] = recent.event_s, claim.begin
+        self.use.waits(False, len(mine))
+        self.use.handed(claim, mine)
+
+
+def order_of(
+    claim: Claim, count: int, *, share: float, whole: Indices | None = None, places: Indices | None = None
+) -> Order:
+    """So many records of a batch, where they are shared out those at these `places` of the `whole`."""
+    ranges = (SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=count),)
+    indices = PAUSE.indices if whole is None or places is None else whole[places]
+    return Order(indices=indices, ranges=ranges, share=share, claim=claim, whole=whole, places=places)
+
+
+def shaped(batch: Any) -> Any:
+    """As the loop gets it."""
+    return as_batch(batch) if isinstance(batch, tuple) else batch

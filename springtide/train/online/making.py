@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from springtide.data import shards
 from springtide.data.stream import sift
 from springtide.data.stream.dataset import StreamDataset
 from springtide.data.stream.dead_letters import open_dead_letters
@@ -22,17 +21,16 @@ from springtide.train.online.use import Use
 log = logging.getLogger(__name__)
 
 
-class Part(NamedTuple):
-    """A rank's part of a group's batch."""
+class Whole(NamedTuple):
+    """A group's batch, as every rank makes it."""
 
     batch: Any
     records: Records
-    share: float
-    """Of the batch, by which its gradient counts."""
+    """Those that are in it."""
 
 
 class Making:
-    """Used by the loop's thread."""
+    """Used by one thread at a time."""
 
     def __init__(self, dataset: StreamDataset, use: Use) -> None:
         self._rules = sift.Rules(
@@ -49,21 +47,17 @@ class Making:
         """What the loop gets; None: nothing."""
         return self._made(partition, records, tell=True).batch
 
-    def part(self, partition: int, records: Records, *, rank: int, workers: int) -> Part | None:
-        """What one rank of a bsp group trains of a batch that all of them read; None: nothing can be trained.
-
-        What can is shared evenly. Of fewer records than ranks each rank trains all, and counts for less.
-        """
-        made = self._made(partition, records, tell=rank == 0)
+    def whole(self, partition: int, records: Records, *, tell: bool) -> Whole | None:
+        """A batch that all ranks of a bsp group read; None: nothing of it can be trained, which one of them `tell`s."""
+        made = self._made(partition, records, tell=tell)
         if not made.records:
             return None
         bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
-        kept = records[~np.isin(records.offsets, bad)] if made.letters else records
-        if made.records < workers:
-            return Part(made.batch, kept, 1.0 / workers)
-        mine = kept[shards.rank_part(len(kept), rank=rank, workers=workers)]
-        batch = made.batch if workers == 1 else sift.batch_of(partition, mine, self._rules, self._decoder).batch
-        return Part(batch, mine, len(mine) / len(kept))
+        return Whole(made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records)
+
+    def again(self, partition: int, records: Records) -> Any:
+        """A batch of some of the records that were in one."""
+        return sift.batch_of(partition, records, self._rules, self._decoder).batch
 
     def close(self) -> None:
         """No more come."""

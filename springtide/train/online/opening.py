@@ -11,11 +11,14 @@ from springtide.data.stream.open import open_stream
 from springtide.domain.samples import DatasetCard
 from springtide.train import shuffling
 from springtide.train.batches import Batches, Handed
+from springtide.train.group import Place
 from springtide.train.link import Link
 from springtide.train.meter import Meter
 from springtide.train.online.feed import Feed
 from springtide.train.online.in_step import InStep
+from springtide.train.reading_ahead import ReadingAhead
 from springtide.train.reports import Reports
+from springtide.train.sharing import Sharing
 from springtide.train.wiring import Mode, Wired
 
 NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions are leased to them"
@@ -69,7 +72,17 @@ def _in_step(
 ) -> Batches:  # fmt: skip
     """Those of a bsp group."""
     feed.idle = reports.step
-    wired.step.on_trained, wired.step.age = feed.use.trained, lambda: feed.making.event_s
+    wired.step.on_trained, wired.step.age = feed.use.trained, lambda: feed.event_s
     reports.stream = feed.report
     feed.link.before_finish(feed.close)
+    if (sharing := wired.step.sharing) is not None:
+        sharing.allotting.picker = feed
+        feed.wholes = lambda: sharing.allotting.wholes
+        feed.ahead = lambda read: read_ahead(read, sharing, feed.place())
     return Batches(lambda _: feed.batches(), wired.step, meter, ahead=wired.ahead, length=None, at_rest=at_rest)
+
+
+def read_ahead(read: Iterator[Handed], sharing: Sharing, place: Place) -> Iterator[Handed]:
+    """One batch ahead, so that a schedule may plan it. Every rank reads all of it in any case: that costs no more."""
+    sharing.restart(place)
+    return iter(ReadingAhead(read, sharing.allotting.make_ready, sharing.allotting.review, pauses=True))

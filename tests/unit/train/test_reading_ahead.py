@@ -29,6 +29,15 @@ def test_every_batch_knows_what_follows_it_and_pauses_are_no_part_of_the_sequenc
     assert list(ahead) == []
 
 
+def test_where_more_may_come_at_any_time_nothing_follows_a_batch_before_a_pause_and_the_loop_gets_the_pause():
+    ahead = iter(ReadingAhead(iter([batch(0), PAUSED, PAUSED, batch(4)]), lambda one: one, pauses=True))
+    first = next(ahead)
+    assert first.batch == 0 and first.following() is None
+    assert next(ahead) is PAUSED and next(ahead) is PAUSED
+    assert next(ahead).batch == 4
+    assert list(ahead) == []
+
+
 def test_nothing_is_read_past_a_change_of_the_group_before_it_has_changed():
     read = []
 

@@ -116,6 +116,35 @@ def test_records_that_cannot_be_trained_are_left_out_by_all_alike_and_told_by_on
     assert [feed.report().oversized for feed in feeds] == [4, 0]
 
 
+def test_a_schedule_gets_whole_batches_and_takes_any_part_of_the_last_ones(log):
+    append(log, 0, range(3 * BATCH))
+    append(log, 0, [7], size=16)  # not trained, and no record of any batch
+    append(log, 0, range(100, 100 + BATCH - 1))
+    log.seal()
+    _, feed = ranks(log, 2, max_record_bytes=12)
+    feed.wholes = lambda: True
+    first, *_, last = handed = [one for one in feed.read() if one is not PAUSED]
+    assert all(one.whole for one in handed)
+    assert first.batch.tolist() == list(range(BATCH)) and first.order.places.tolist() == [4, 5, 6, 7]
+    numbers = [number for one in handed for number in one.order.whole.tolist()]
+    assert numbers == list(range(4 * BATCH - 1)), "what can be trained is numbered through"
+    assert feed.pick(last.batch, last.order.whole, np.array([0, 3]), jagged=False).tolist() == [100, 103]
+    assert feed.fetch(handed[1].order.whole[-2:]).tolist() == [14, 15]
+
+
+def test_what_is_told_of_a_batch_is_told_when_the_loop_gets_it(log):
+    append(log, 0, range(3 * BATCH))
+    log.seal()
+    (feed,) = ranks(log, 1)
+    feed.ahead = lambda read: iter(list(read))  # all of it is read before the loop gets any
+    batches = feed.batches()
+    for number in range(3):
+        handed = next(batches)
+        assert feed.report().partitions[0].trained == number * BATCH
+        feed.use.trained([handed.order.claim])
+        assert feed.report().records == (number + 1) * BATCH
+
+
 def test_a_loop_pauses_while_no_records_come(log):
     (feed,) = ranks(log, 1)
     batches = feed.batches()
