@@ -13,11 +13,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from springtide.bench import peers
-
-BURST_S = (
-    0.002  # a bucket of 2 ms: a link of 1 Gbit/s lets 250 kB through at once, 64 kB being one segment to the kernel
-)
-QUEUE_S = 0.05
+from springtide.testing import link_speed
 
 
 def refusal() -> str | None:
@@ -68,24 +64,9 @@ class Net:
 
     def shape(self, gbit: float) -> None:
         """Every link gets this speed, both ways."""
-        bits = gbit * 1e9
-        bucket = ["burst", f"{max(int(bits / 8 * BURST_S), 128 << 10)}", "limit", f"{int(bits / 8 * QUEUE_S)}"]
         for number, member in enumerate(self._members):
             for space, device in ((self._space(member), "eth0"), (self._space("switch"), f"port{number}")):
-                _do(
-                    "tc",
-                    "-n",
-                    space,
-                    "qdisc",
-                    "replace",
-                    "dev",
-                    device,
-                    "root",
-                    "tbf",
-                    "rate",
-                    f"{bits:.0f}bit",
-                    *bucket,
-                )
+                _do("tc", "-n", space, *link_speed.shaping(device, gbit))
         self.gbit = gbit
 
     def carried(self, member: str) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from springtide import errors
+from springtide.testing import link_speed
 
 SETUP = """
 set -e
@@ -152,6 +153,13 @@ class Hosts:
         """The cable is whole again."""
         for here, there in ((one, other), (other, one)):
             self._inside(here, "ip", "neigh", "del", self.address(there), "dev", "eth0")
+
+    def shape(self, gbit: float) -> None:
+        """Every cable that is up gets this speed, both ways; one of a host that is started again does not keep it."""
+        for number, name in enumerate(self.names):
+            if self.up(name):
+                self._inside(name, "tc", *link_speed.shaping("eth0", gbit))
+                self._inside("switch", "tc", *link_speed.shaping(f"port{number}", gbit))
 
     def _boot(self, name: str) -> None:
         words = ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]

@@ -1,0 +1,113 @@
+"""A bsp job finds out by itself whether its workers should keep rows: over a network of 1 Gbit/s, on one machine."""
+
+import re
+import shutil
+
+import pytest
+
+from springtide.cli import story
+from springtide.domain import caching
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.testing import hosts
+from springtide.testing.cluster import LocalCluster
+from springtide.testing.hosted import HostedJob
+
+pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(600)]
+REFUSED = hosts.refusal() if shutil.which("tc") else "no tc (iproute2)"
+KEEP, KEEP_NOT = "keep rows in the workers", "keep no rows in the workers"
+BATCHES = 450  # 32 are watched, 64 scheduled on paper, 64 fill the caches, 32 are watched again
+
+SCRIPT = """
+import pathlib, sys, time
+import numpy as np
+import torch
+import springtide as st
+
+folder, batch, batches = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+USERS, FIELDS = 400, 8
+torch.set_num_threads(1)
+
+
+class Visits(torch.utils.data.Dataset):
+    "Users come back, each with rows of their own."
+
+    def __len__(self):
+        return batch * batches
+
+    def batch(self, indices):
+        users = (indices * 2654435761) % 2**32 % USERS
+        return torch.from_numpy(users[:, None] * FIELDS + np.arange(FIELDS))
+
+
+job = st.join()
+model = st.EmbeddingBag(1024, init="zeros")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer, loop = job.prepare(model, optimizer, Visits(), batch_size=batch, shuffle=False)
+for x in loop:
+    optimizer.zero_grad()
+    pooled = model(x)
+    if not (folder / "hurry").exists():
+        time.sleep(0.3)  # an accelerator computes with them
+    (pooled.sum() / len(x)).backward()
+    optimizer.step()
+"""
+
+
+def job_of(folder, **where):
+    (folder / "train.py").write_text(SCRIPT)
+    spec = JobSpec(
+        name="auto", workers=2, servers=1, sync="bsp", slots=64, heartbeat_s=0.5, silence_s=30.0,
+        checkpoints=CheckpointRules(every_s=5.0), cache=caching.rules("auto"),
+    )  # fmt: skip
+    arguments = [str(folder), "256", str(BATCHES)]
+    if where:
+        return HostedJob(folder / "train.py", arguments, spec=spec, folder=where["hosts"].disk / "runs", **where)
+    return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs")
+
+
+def explained(job):
+    """Sentences of `springtide explain` on the cache."""
+    told = [line["what"] for line in story.sentences(0.0, job.story)]
+    return [what for what in told if KEEP in what or KEEP_NOT in what]
+
+
+def finish(folder, job):
+    (folder / "hurry").touch()
+    assert job.wait().phase is Phase.FINISHED
+
+
+@pytest.mark.skipif(REFUSED is not None, reason=f"no network of our own here: {REFUSED}")
+def test_at_1_gbit_a_second_the_job_begins_to_keep_rows_and_steps_become_shorter(tmp_path):
+    with hosts.Hosts(["one", "two", "three", "four"], tmp_path) as cluster:
+        cluster.shape(1.0)
+        at = {"server-0": "two", "worker-0": "three", "worker-1": "four"}
+        with job_of(tmp_path, hosts=cluster, place=lambda life: at[str(life.role)]) as job:
+            job.until(
+                lambda status: status.cache is not None and status.cache.why.startswith("a step took"), within_s=300
+            )
+            use = job.status.cache
+            finish(tmp_path, job)
+        told = explained(job)
+        print(use, *told, sep="\n")
+    assert use.on and use.hits > 0 and use.saved > 0, use
+    assert told and told[0].startswith(KEEP), told
+    waited, spared, gained = map(
+        int, re.search(r"take (\d+)% .* spares (\d+)% .* (\d+)% of a step gained", told[0]).groups()
+    )
+    assert waited >= 15 and spared >= 50 and gained >= 10, told[0]
+    assert "lost to deaths" in told[0], "what a death costs is in the decision"
+    without, with_it = map(float, re.search(r"took ([\d.]+) ms without .* and ([\d.]+) ms with", use.why).groups())
+    assert with_it < 0.9 * without, use.why
+
+
+def test_on_one_machine_pulls_cost_little_and_the_job_says_why_it_keeps_no_rows(tmp_path):
+    with job_of(tmp_path) as job:
+        job.until(lambda status: status.cache is not None and "of a step" in status.cache.why, within_s=300)
+        use = job.status.cache
+        finish(tmp_path, job)
+        told = explained(job)
+    print(use, *told, sep="\n")
+    share = int(re.search(r"pulls and pushes take (\d+)% of a step", told[0])[1])
+    assert share < 15, "nothing is slow here but the model"
+    assert told[0].startswith(KEEP_NOT if share < 5 else (KEEP, KEEP_NOT)), told[0]
