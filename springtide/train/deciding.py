@@ -82,6 +82,11 @@ class Deciding:
         """Whether whole batches are wanted, to be scheduled on paper."""
         return self._stage == "trying"
 
+    @property
+    def pays(self) -> bool:
+        """Whether a cache was found to pay, and not yet not to."""
+        return self._stage in ("begun", "proving", "settled")
+
     def look(self, features: Sequence[SampleIds], samples: int) -> None:
         """A whole batch, in the reader's thread."""
         self._paper = self._paper or self._open_paper()
@@ -91,7 +96,7 @@ class Deciding:
 
     def regrouped(self) -> None:
         """Another group, some of whose members have not heard what was wished before."""
-        self.wish = True if self._stage in ("begun", "proving", "settled") else None
+        self.wish = True if self.pays else None
 
     def stepped(self, *, on: bool) -> None:
         """A step is through; `on`: with caches."""

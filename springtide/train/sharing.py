@@ -28,6 +28,8 @@ DIFFERENT = (
 ACCUMULATED = "gradients are accumulated over several batches: who trains a row alone is known for one batch only"
 
 READ_MIDWAY = "rows are read in the middle of a pass, which a cache does not allow without job.flush()"
+NO_PASS = "no pass is under way"
+SOON = "it pays, and begins with the next batches"
 FIRST_PASS = 'a whole pass must show first that rows are not read in its middle; cache="auto" does not wait for that'
 
 
@@ -128,15 +130,18 @@ class Sharing:
             return None
         on, why = self.allotting.on, self.allotting.why
         if self._deciding is not None and (on or why == NOT_YET):
-            why = self._deciding.why or self._not_tried()
+            why = self._found_out(self._deciding, on)
         elif on:
             why = self._why
         elif not self._in_pass:
-            why = "no pass is under way"
+            why = NO_PASS
         return replace(self.cache.use(), on=on, why=why)
 
-    def _not_tried(self) -> str:
-        return READ_MIDWAY if self._read_midway else "" if self._whole_passes else FIRST_PASS
+    def _found_out(self, deciding: Deciding, on: bool) -> str:
+        """Why it is on, or not; where it pays and is not on, its reason would be the wrong one."""
+        if deciding.pays and not on:
+            return SOON if self._in_pass else NO_PASS
+        return deciding.why or (READ_MIDWAY if self._read_midway else "" if self._whole_passes else FIRST_PASS)
 
     def read(self, seconds: float) -> None:
         """This rank's part of a batch, or all of it, took so long to read."""

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from springtide.domain.caching import CacheUse
 from springtide.train import words
-from springtide.train.allotting import Allotted, Allotting
+from springtide.train.allotting import NOT_YET, Allotted, Allotting
 from springtide.train.batches import Handed
 from springtide.train.group import Place
 from springtide.train.sharing import Sharing
@@ -263,3 +264,21 @@ def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_co
     sharing.check_read([0])
     step(4)
     assert deciding.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("on", "pays", "in_pass", "why"),
+    [
+        (True, True, True, "it spares 30%"),
+        (False, False, True, "it spares 30%"),  # not enough
+        (False, True, True, "it pays, and begins with the next batches"),
+        (False, True, False, "no pass is under way"),
+    ],
+)
+def test_what_is_said_of_a_cache_that_was_found_to_pay_is_no_reason_for_having_none(on, pays, in_pass, why):
+    allotting = SimpleNamespace(place=Place(0, 1, 0), on=on, why="" if on else NOT_YET)
+    sharing = Sharing(None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False)
+    sharing.decide_by(SimpleNamespace(pays=pays, why="it spares 30%"), at_once=True)
+    if in_pass:
+        sharing.hand_out(Handed(None, None), 1)
+    assert sharing.use() == CacheUse(on=on, why=why)
