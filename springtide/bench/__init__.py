@@ -37,6 +37,7 @@ BENCHES = {
     "capacity": "springtide.bench.capacity",
     "autotune": "springtide.bench.autotune",
     "cache": "springtide.bench.cache",
+    "reduction": "springtide.bench.reduction",
     "auc": "springtide.bench.auc",
     "auc-xdeepfm": "springtide.bench.auc_xdeepfm",
     "allocate": "springtide.bench.allocate",
