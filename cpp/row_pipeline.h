@@ -28,9 +28,13 @@ struct GroupedItems {
   std::span<const Item> items;
   size_t at = 0;
 
-  size_t fill(InFlight* keys) {
+  template <class Each>
+  size_t fill(InFlight* keys, Each each) {
     const size_t n = std::min(kGroup, items.size() - at);
-    for (size_t i = 0; i < n; ++i) keys[i].item = items[at + i];
+    for (size_t i = 0; i < n; ++i) {
+      keys[i].item = items[at + i];
+      each(keys[i], keys[i].item.hash);
+    }
     at += n;
     return n;
   }
@@ -46,7 +50,8 @@ struct StreamedItems {
   uint32_t stripe = 0;
 
   uint32_t stripe_ahead() const { return stripe_of(hash_key(tables[at], keys[at])); }
-  size_t fill(InFlight* keys_out) {
+  template <class Each>
+  size_t fill(InFlight* keys_out, Each each) {
     const size_t most = std::min(kGroup, count - at);
     const TableId* table = tables + at;
     const Key* key = keys + at;
@@ -57,6 +62,7 @@ struct StreamedItems {
       if (stripe_of(hash) != stripe) break;
       const TableUse* use = use_by_id[table[n]];
       keys_out[n].item = Item{hash, use, floats};
+      each(keys_out[n], hash);
       floats += use->dim;
     }
     data = floats;
@@ -76,14 +82,12 @@ struct Group {
 
 template <class Source>
 void ask_for_home(SlotIndex& index, uint32_t slot_shift, Source& source, Group& group) {
-  const size_t n = group.count = source.fill(group.keys);
-  for (size_t i = 0; i < n; ++i) {
-    InFlight& f = group.keys[i];
-    f.slot = &index.slot(static_cast<uint32_t>(f.item.hash >> slot_shift));
+  group.count = source.fill(group.keys, [&index, slot_shift](InFlight& f, uint64_t hash) {
+    f.slot = &index.slot(static_cast<uint32_t>(hash >> slot_shift));
     ++f.slot->requests;
-    f.home = index.home(*f.slot, f.item.hash);
+    f.home = index.home(*f.slot, hash);
     prefetch_read(f.home);
-  }
+  });
 }
 
 template <class Locate>
