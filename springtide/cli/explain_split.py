@@ -73,7 +73,7 @@ def text_of(name: str, told: ScriptReport) -> str:
     if told.touched:
         lines += ["", wrapped(f"Travels although the model does not need it, the loop does: {', '.join(told.touched)}")]
     if told.found_s:
-        lines += ["", f"Found out in {told.found_s:.1f} s: a job's loop stands still so long, once."]
+        lines += ["", f"Found out in {told.found_s:.1f} s. A job finds it out beside its loop, which trains on."]
     return "\n".join(lines)
 
 

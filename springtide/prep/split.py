@@ -19,7 +19,9 @@ from springtide.prep.statefulness import Refused
 from springtide.prep.trial import Trial
 from springtide.prep.untouched import Untouched, hooks, untouched
 
-__all__ = ["Split", "Unsplit", "split"]
+__all__ = ["FORWARD_FAILED", "Split", "Unsplit", "confirm", "split"]
+
+FORWARD_FAILED = "forward() itself failed"
 
 
 def split(
@@ -30,20 +32,49 @@ def split(
     more: Sequence[tuple[tuple[Any, ...], dict[str, Any]]] = (),
     opaque: tuple[type, ...] = (),
     label: stages.Label | None = None,
+    gradients: bool = True,
 ) -> Split | Unsplit:
     """Split forward as it runs now, in the mode that the model is in.
 
     `more` are further calls, on which the split is verified; a last, smaller batch among them is worth having. `opaque`
     are types of modules that stay whole, beside tables. `label` names the device of a node, where that is not what it
-    ran on.
+    ran on. Without `gradients` they are not compared: that is left to `confirm`.
     """
-    calls = sorted((Call(*one) for one in ((args, kwargs), *more)), key=lambda call: -call.size)
+    calls = _calls(args, kwargs, more)
     whole = standins.tables(model, opaque)
     why = _unfit(model, calls, whole)
     if why:
         return Unsplit(Explanation(why=why))
     with untouched(model, list(whole.values())) as before:
-        return _climb(model, calls, whole, before, label)
+        return _climb(model, calls, whole, before, label, gradients)
+
+
+def confirm(
+    model: nn.Module,
+    found: Split,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    more: Sequence[tuple[tuple[Any, ...], dict[str, Any]]] = (),
+) -> Split:
+    """A split that was found elsewhere or before, verified on the model as it is; `Refused` if it does not hold."""
+    calls = _calls(args, kwargs, more)
+    whole = standins.tables(model, ())
+    if why := _unfit(model, calls, whole) or found.stale():
+        raise Refused(why)
+    with untouched(model, list(whole.values())) as before:
+        calls, own, failed = verify.own_runs(model, calls, whole, before)
+        if failed is not None and not calls:
+            raise Refused(f"{FORWARD_FAILED}: {failed}")
+        held = verify.compare(model, found, calls, own, whole, before)
+    return replace(found, explanation=replace(found.explanation, verified=held))
+
+
+def _calls(
+    args: tuple[Any, ...], kwargs: dict[str, Any], more: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+) -> list[Call]:
+    """The largest first: it is what programs are captured with."""
+    return sorted((Call(*one) for one in ((args, kwargs), *more)), key=lambda call: -call.size)
 
 
 def _unfit(model: nn.Module, calls: Sequence[Call], whole: dict[str, nn.Module]) -> str:
@@ -63,11 +94,12 @@ def _climb(
     whole: dict[str, nn.Module],
     before: Untouched,
     label: stages.Label | None,
+    gradients: bool,
 ) -> Split | Unsplit:
     """Rung by rung; the first whose split is verified is taken."""
-    calls, own, failed = verify.own_runs(model, calls, whole, before)
+    calls, own, failed = verify.own_runs(model, calls, whole, before, gradients=gradients)
     if not calls:
-        return Unsplit(Explanation(why=f"forward() itself failed: {capture.refusal('', failed).why}" if failed else ""))
+        return Unsplit(Explanation(why=f"{FORWARD_FAILED}: {capture.refusal('', failed).why}" if failed else ""))
     trial = Trial(model, calls, whole, before, own, label)
     refusals = _unfit_for_tracing(calls, own)
     whole_program: Explanation | None = None

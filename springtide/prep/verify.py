@@ -43,8 +43,8 @@ class Own:
 
     outputs: list[Any]
     """For each call, from the same state and random numbers."""
-    gradients: list[torch.Tensor | None]
-    """Of the parameters and of all rows looked up, for the first call."""
+    gradients: list[torch.Tensor | None] | None
+    """Of the parameters and of all rows looked up, for the first call; None: they are not looked at."""
     after: list[dict[str, torch.Tensor]]
     """For each call: tensors of the model that it changed."""
     chance: list[torch.Tensor]
@@ -62,7 +62,7 @@ class Absent:
 
 
 def own_runs(
-    model: nn.Module, calls: Sequence[Call], whole: dict[str, nn.Module], before: Untouched
+    model: nn.Module, calls: Sequence[Call], whole: dict[str, nn.Module], before: Untouched, *, gradients: bool = True
 ) -> tuple[list[Call], Own, Exception | None]:
     """Run the user's own forward on every call, each time from where the model is now.
 
@@ -80,7 +80,7 @@ def own_runs(
                 continue
             able.append(call)
             if len(able) == 1:
-                found.seconds, found.gradients = took, _gradients(model, given, rows)
+                found.seconds, found.gradients = took, _gradients(model, given, rows) if gradients else None
             changed = before.changed()
             found.changed |= changed
             found.outputs.append(_detached(given))
@@ -126,7 +126,7 @@ def compare(
         rows: list[torch.Tensor] = []
         with standins.standing_in(list(whole.values()), watch=rows):
             given = split.rest([_copied(one) for one in crossing], kept)
-            if number == 0:
+            if number == 0 and own.gradients is not None:
                 _same_gradients(own.gradients, _gradients(model, given, rows))
         _same_outputs(own.outputs[number], given)
         for path, now in _now(model, own.changed).items():

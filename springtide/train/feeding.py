@@ -85,6 +85,7 @@ class Feeding:
 
     def close(self) -> None:
         """The script is through."""
+        self._splitting.close()
         if self._feed is not None:
             self._feed.close()
 
@@ -171,7 +172,7 @@ class Feeding:
         """Between two batches, in the loop: see to the package once data workers are wanted. Whether we are fed."""
         if self._wanted and self._feed is None and not self._unfed:
             self._splitting.watch()
-            if self._splitting.ready:
+            if self._splitting.ready and self._splitting.look_beside():
                 self._prepare()
         if self._dropped:
             why, self._dropped = self._dropped, ""

@@ -21,7 +21,7 @@ from torch import nn
 from springtide import errors
 from springtide.data.source import Source, as_batch
 from springtide.domain.feeding import BatchName, SplitMode
-from springtide.prep import arguments, codec, leaves, shipping, split
+from springtide.prep import arguments, beside, codec, leaves, shipping, split
 from springtide.prep.chance import seeded
 from springtide.prep.explain import Explanation
 from springtide.prep.stage import Pipeline, Stage
@@ -64,13 +64,16 @@ class Made:
     """Why forward() stays whole; "": a part of it moved."""
     seconds: float = 0.0
     """How long the loop stood still for it."""
+    beside_s: float = 0.0
+    """How long it was looked for beside the loop, which trained on."""
 
     @property
     def told(self) -> str:
         """One sentence for the job's story."""
         found = "" if self.explanation is None or self.why else self.explanation.summary
         what = found or f"only the data set moves, forward() stays whole: {self.why}"
-        return f"{what}; found out in {self.seconds:.1f} s, in which the loop stood still"
+        beside = f"found out in {self.beside_s:.1f} s beside the loop; " if self.beside_s else ""
+        return f"{what}; {beside}the loop stood still for {self.seconds:.2g} s"
 
     @property
     def moved(self) -> bool:
@@ -93,6 +96,8 @@ class Splitting:
         self._apart = mode == "stages"
         self._watching = Watching(model)
         self._leading = Leading(model)
+        self._beside: beside.Beside | None = None
+        self._beside_since = self._still_s = 0.0
         self._made: Made | None = None
         self._forward: SplitForward | None = None
         self._paths: list[arguments.Path] = []
@@ -143,18 +148,41 @@ class Splitting:
 
     # ---- the split ----
 
-    def make(self) -> Made:
-        """What data workers are to run, tried on real batches; between two batches. Takes some seconds, once.
+    def look_beside(self) -> bool:
+        """Between two batches, when ready: have the split looked for by another process. True: `make` need not wait."""
+        watched, began = self._watching, time.perf_counter()
+        if self._made is not None or not self._enabled:
+            return True
+        if self._beside is None:
+            watched.end("" if watched.ready else TOO_FEW)
+            if watched.why or watched.call is None or not beside.possible():
+                return True
+            first, *more = self._given(watched.call, watched.samples)
+            self._beside = beside.Beside(self._model, first, more)
+            self._beside_since = time.perf_counter()
+            self._still_s = self._beside_since - began
+        return self._beside.done
 
-        BadInput where a batch holds what cannot travel; a forward() that cannot be split stays whole.
+    def make(self) -> Made:
+        """What data workers are to run, tried on real batches; between two batches.
+
+        Takes some seconds, once; or some hundredths of one where `look_beside` has found it. BadInput where a batch
+        holds what cannot travel; a forward() that cannot be split stays whole.
         """
         if self._made is None:
             self._watching.end("" if self._watching.ready else TOO_FEW)
             began = time.perf_counter()
+            looked_s = began - self._beside_since if self._beside is not None else 0.0
             made = self._split() if self._enabled else self._whole(NOT_ASKED)
-            self._made = replace(made, seconds=time.perf_counter() - began)
+            still_s = time.perf_counter() - began + self._still_s
+            self._made = replace(made, seconds=still_s, beside_s=looked_s)
             log.info("data workers: %s", self._made.told)
         return self._made
+
+    def close(self) -> None:
+        """The loop is over: nobody looks for a split any more."""
+        if self._beside is not None and self._made is None:
+            self._beside.close()
 
     @property
     def place(self) -> str:
@@ -197,9 +225,8 @@ class Splitting:
 
     def _cut(self, call: arguments.Call, samples: Sequence[Sample]) -> Made:
         self._paths = whole_leaves(call)
-        given = [(one.args, call.in_order(one.kwargs)) for one in samples]
-        more = [*given[1:], *self._half(call, samples[0])]
-        found = split.split(self._model, *given[0], more=more)
+        given = self._given(call, samples)
+        found = self._found_beside(given) or split.split(self._model, *given[0], more=given[1:])
         if isinstance(found, split.Unsplit):
             return self._whole(found.explanation.why, found.explanation)
         pipeline = self._pipeline(found, call, samples[0])
@@ -207,13 +234,32 @@ class Splitting:
             tree = pipeline(samples[0].indices)
         if "crossing" not in tree:
             return self._whole(f"the moved part does not run by itself: {tree.get('unsplit')}", found.explanation)
-        self._seconds_a_batch = _seconds(found, [leaves.flatten(one)[0] for one in given])
+        self._seconds_a_batch = _seconds(found, [leaves.flatten(one)[0] for one in given[: len(samples)]])
         self._forward = SplitForward(self._model, call, found)
         types = codec.types_in([tree, shipping.Left(0, (), "")])
         digest = hashlib.sha256(f"{found.digest} {call!r}".encode()).hexdigest()[:16]
         return Made(pipeline=pipeline, digest=digest, types=types, explanation=found.explanation)
 
-    def _half(self, call: arguments.Call, sample: Sample) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    def _given(self, call: arguments.Call, samples: Sequence[Sample]) -> list[beside.Arguments]:
+        """What the model was called with, and a smaller batch of the same kind."""
+        return [*((one.args, call.in_order(one.kwargs)) for one in samples), *self._half(call, samples[0])]
+
+    def _found_beside(self, given: Sequence[beside.Arguments]) -> split.Split | split.Unsplit | None:
+        """What another process has found, if it holds for the model as it is now."""
+        if self._beside is None:
+            return None
+        if not self._beside.done:
+            self._beside.close()
+        found = self._beside.take()
+        if not isinstance(found, split.Split):
+            return found
+        try:
+            return split.confirm(self._model, found, *given[0], more=given[1:])
+        except Exception as error:
+            log.info("the split that was found beside the loop does not hold, it is looked for here: %s", error)
+            return None
+
+    def _half(self, call: arguments.Call, sample: Sample) -> list[beside.Arguments]:
         """The arguments of a smaller batch: an epoch's last one is often none of the full size."""
         count = len(sample.indices) // 2
         if count < 2:

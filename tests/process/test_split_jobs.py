@@ -1,5 +1,7 @@
 """A job whose forward() is split: ids are hashed by data workers, and each sample is still trained exactly once."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ HASHING = counting.SCRIPT.replace(
 HASHING = HASHING.replace("(-model(x[:, :1] % 50, x))", "(-model(x))").replace(
     "    optimizer.zero_grad()\n", "    split = vars(model).get('forward')\n    optimizer.zero_grad()\n", 1
 )
+HASHING = HASHING.replace("sleep(pause_s)", "sleep(0.0 if (folder / 'hurry').exists() else pause_s)")
 HASHING += """
 (folder / "split-calls").write_text(str(split.split_calls if split else 0))
 """
@@ -29,10 +32,11 @@ def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp
     rules = JobSpec(
         name="split", workers=1, servers=1, heartbeat_s=0.1, backoff_s=0.0, feeding=FeedRules(workers=1), seed=3
     )
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.01], spec=rules, folder=tmp_path) as job:
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=rules, folder=tmp_path) as job:
         made = job.until(lambda status: status.feed is not None and status.feed.made >= 20).feed.made
         job.kill("data-worker-0")
         job.until(lambda status: status.phase.over or (status.feed is not None and status.feed.made >= made + 20))
+        (tmp_path / "hurry").touch()
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
@@ -49,7 +53,7 @@ def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp
         name="stages", workers=1, servers=1, heartbeat_s=0.1, backoff_s=0.0, seed=4, relaunches=1000,
         feeding=FeedRules(workers=4, split="stages"),
     )  # fmt: skip
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.02], spec=rules, folder=tmp_path) as job:
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.05], spec=rules, folder=tmp_path) as job:
         job.until(lambda status: status.feed is not None and status.feed.workers == 2)  # those of the last stage
         for rank in (0, 1, 2, 3, 1):
             before = job.until(lambda status: status.data_workers_alive == 4 and status.feed is not None).feed.made
@@ -58,6 +62,7 @@ def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp
         job.scale(data_workers=3)
         made = job.status.feed.made
         job.until(lambda status: status.phase.over or status.feed.made >= made + 20)
+        (tmp_path / "hurry").touch()
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
@@ -65,3 +70,38 @@ def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp
     assert int((tmp_path / "split-calls").read_text()) > 20
     log = "".join(path.read_text() for path in tmp_path.rglob("data-worker-*"))
     assert "serving stage 1 of 2" in log and "serving stage 2 of 2" in log
+
+
+STAGES = re.compile(r"stages: (\d+)[^,]*, (\d+)")
+READING_SLOWLY = HASHING.replace(
+    "        trap = ", "        time.sleep(0.0 if (folder / 'hurry').exists() else 0.002)\n        trap = "
+)
+
+
+def numbers(job):
+    """Data workers of each stage, as tuning wanted them one after the other."""
+    said = (STAGES.search(str(each.get("what", ""))) for each in job.story)
+    return [(int(found[1]), int(found[2])) for found in said if found]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_tuning_gives_the_slower_of_two_stages_more_data_workers_and_counts_stay_exact(tmp_path):
+    ids = counting.draw(np.random.default_rng(5), 20 * BATCHES * BATCH - 5)
+    script = counting.write(tmp_path, ids, READING_SLOWLY)
+    rules = JobSpec(
+        name="tuned", workers=1, servers=1, heartbeat_s=0.1, backoff_s=0.0, seed=5, relaunches=1000,
+        feeding=FeedRules(cpu=0.5, cores=6.0, split="stages", every_s=2.0),
+    )  # fmt: skip
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.002], spec=rules, folder=tmp_path) as job:
+        job.until(lambda status: any(first >= 4 for first, _ in numbers(job)), within_s=240)
+        wanted = numbers(job)[-1]
+        made = job.until(lambda status: status.data_workers_alive >= sum(wanted) and status.feed is not None).feed.made
+        job.until(lambda status: status.feed is not None and status.feed.made >= made + 50)
+        (tmp_path / "hurry").touch()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert wanted[0] > 2 * wanted[1], f"reading is the slower stage: {numbers(job)}"
+    wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
+    assert not wrong, wrong
+    assert int((tmp_path / "split-calls").read_text()) > 20
