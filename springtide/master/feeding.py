@@ -33,6 +33,8 @@ from springtide.telemetry.logs import RunFiles
 TUNING_KEY = "data workers: tuning"
 """Under which the record keeps how far tuning is: a master that takes over does not begin anew."""
 _NUMBERS = re.compile(r"\d[\d,.:]*")
+PACKAGE_S = 150.0
+"""What data workers are to run is found out beside the loops, with little of their cores: so long nobody is late."""
 UNIT, MANY_CORES = 1.0, 8  # cores of one step of size; half of that where there are few
 
 
@@ -49,7 +51,7 @@ class Feeding:
         self.watch = FeedWatch()
         self._why = self._said = ""
         self._shape: tuple[Any, ...] = ()
-        self._changed_at = self._decided_at = clock()
+        self._changed_at = self._decided_at = self._wanted_at = clock()
 
     # ---- data workers ----
 
@@ -137,7 +139,7 @@ class Feeding:
     def _want(
         self, count: int, cpu: float | None, why: str, *, pinned: bool = False, stages: tuple[StageTarget, ...] = ()
     ) -> None:  # fmt: skip
-        self._why = why
+        self._why, self._wanted_at = why, self._clock()
         self._doors.happen(events.DataWorkersScaled(count, cpu, why, pinned=pinned, stages=stages))
 
     def _notice(self, now: float) -> None:
@@ -154,7 +156,7 @@ class Feeding:
         if record.leased_at is None or planning:
             self._decided_at = now
             return
-        if now < self._decided_at + every_s:
+        if now < self._decided_at + every_s or self._awaits_package(now):
             return
         since, self._decided_at = max(self._decided_at, seeing.settled_at(self._changed_at, every_s)), now
         self.watch.forget(since)
@@ -179,6 +181,11 @@ class Feeding:
             trainers=seen.trainers, speed=seen.steps_per_s, capable=seen.capable_per_s,
             cpu=of_data_workers(self._state), size=size, least=seen.trainers * self._unit,
         )  # fmt: skip
+
+    def _awaits_package(self, now: float) -> bool:
+        """Whether trainers are still finding out what data workers are to run: those have nothing to do until then."""
+        waits = self._state.feeding.wanted > 0 and PACKAGE_KEY not in self._doors.record.shared
+        return waits and not feeders.roster(self._state) and now < self._wanted_at + PACKAGE_S
 
     def _act(self, target: FeedTarget, *, hold: bool) -> None:
         own, worker = self._state.feeding, self._state.planned.sizes[RoleKind.WORKER]

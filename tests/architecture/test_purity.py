@@ -83,8 +83,10 @@ def test_nothing_is_unpickled():
         if "bench/workers" not in sources.short(path)  # a way that ours is measured against
         and touches(sources.imports(path), {"pickle", "cloudpickle", "dill", "marshal", "shelve"})
     ]
-    # the user's own code, sealed by the job's secret, in the job's own folder; never from a socket
-    assert found == ["springtide/prep/package.py"], f"pickle elsewhere in the package: {found}"
+    # what a fork of this very process has written into memory that only the two have; the user's own code, sealed by the
+    # job's secret, in the job's own folder; never from a socket
+    allowed = ["springtide/prep/beside.py", "springtide/prep/package.py"]
+    assert found == allowed, f"pickle elsewhere in the package: {found}"
 
 
 def test_the_native_core_sees_python_only_in_its_bindings():

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 
+import msgspec
 import pytest
 
 from springtide import errors
@@ -15,7 +16,7 @@ from springtide.master.journal import Journal
 from springtide.master.main import rebuild
 from springtide.master.record import Record
 from springtide.rpc import messages
-from springtide.rpc.feeding import PACKAGE_KEY
+from springtide.rpc.feeding import PACKAGE_KEY, Package
 from springtide.rpc.listener import Peer
 from springtide.telemetry.events import EventLog
 from tests.unit.master.test_desk import CARD, Clock, everyone, with_desk
@@ -171,6 +172,21 @@ def test_where_reading_takes_much_of_a_step_tuning_begins_with_one_for_the_train
         assert await wanted(master, peers) == ["data-worker-0"]
         assert "60%" in master.status().data_workers_why
         assert master.status().feed.taken == int(clock.now * 10)
+
+    with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
+
+
+@pytest.mark.parametrize("packaged", [False, True])
+def test_no_data_worker_is_late_while_trainers_find_out_what_it_is_to_run(tmp_path, packaged):
+    async def test(master, clock):
+        peers = await training(master, clock)
+        await train(master, clock, peers, 13, read_share=0.6)
+        if packaged:
+            await master.handle(peers["worker-0"], messages.Share(PACKAGE_KEY, msgspec.msgpack.encode(Package("it"))))
+        await train(master, clock, peers, 70, read_share=0.6)
+        assert await wanted(master, peers) == ([] if packaged else ["data-worker-0"])
+        await train(master, clock, peers, 150, read_share=0.6)
+        assert await wanted(master, peers) == [], "it has had its time"
 
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
