@@ -10,6 +10,7 @@ What is unpickled was written by our own child into memory that no other process
 """
 
 import contextlib
+import faulthandler
 import gc
 import io
 import logging
@@ -49,6 +50,8 @@ class Beside:
     """One search. `done` between any two batches; then `take`, once."""
 
     def __init__(self, model: nn.Module, given: Arguments, more: Sequence[Arguments]) -> None:
+        self.why = ""
+        """Why nothing could be taken."""
         self._model = model
         self._answer = os.memfd_create("springtide-split", os.MFD_CLOEXEC)
         self._began = time.monotonic()
@@ -71,8 +74,7 @@ class Beside:
             if pid:
                 self._status = os.waitstatus_to_exitcode(status)
             elif time.monotonic() - self._began > PATIENCE_S:
-                log.info("the process that looks for a split hangs: it is looked for here")
-                self.close()
+                self.close()  # it hangs
         return self._status is not None
 
     def take(self) -> Split | Unsplit | None:
@@ -81,14 +83,17 @@ class Beside:
         try:
             with os.fdopen(os.dup(self._answer), "rb") as file:
                 file.seek(0)
-                if self._status != 0:
-                    why = file.read().decode(errors="replace") or f"it ended with {self._status}"
-                    log.info("a split could not be looked for beside the loop: %s", why)
+                if self._status:
+                    told = file.read().decode(errors="replace").strip()
+                    log.info("a split could not be looked for beside the loop: %s", told or self._status)
+                    said = [line for line in told.splitlines() if line]
+                    self.why = said[0 if self._status < 0 else -1][:300] if said else f"it ended with {self._status}"
                     return None
                 found: Split | Unsplit = _Unpickler(file, self._model).load()
                 return found
-        except Exception:  # what it holds may be anything of the user's
+        except Exception as error:  # what it holds may be anything of the user's
             log.info("what was found of a split cannot be read back", exc_info=True)
+            self.why = f"{type(error).__name__}: {error}"[:300]
             return None
         finally:
             os.close(self._answer)
@@ -114,6 +119,7 @@ def _look(model: nn.Module, given: Arguments, more: Sequence[Arguments], answer:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
+        faulthandler.enable(answer, all_threads=False)
         torch.set_num_threads(1)  # the others' threads are not here
         found = split.split(model, *given, more=more, gradients=False)
         if isinstance(found, Unsplit) and found.explanation.why.startswith(split.FORWARD_FAILED):

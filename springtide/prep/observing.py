@@ -55,7 +55,10 @@ def observe(program: Captured, leaves: Sequence[Any]) -> Observed:
     found = Observed()
     with torch.no_grad(), standins.standing_in(program.tables):
         inputs = _inputs(program, leaves)
-        before = {name: (inputs[name], inputs[name]._version, inputs[name].clone()) for name in program.states}
+        read = [node.name for node in program.graph.find_nodes(op="placeholder") if node.users]
+        before = {
+            name: (inputs[name], inputs[name]._version, inputs[name].clone()) for name in read if name in program.states
+        }
         _Watching(program.module, found).run(*inputs.values())
         for name, (now, version, was) in before.items():
             if now._version != version or not same(now, was):
@@ -72,7 +75,9 @@ def _inputs(program: Captured, leaves: Sequence[Any]) -> dict[str, Any]:
             leaf = leaves[program.leaves[node.name]]
             made[node.name] = leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
         else:
-            made[node.name] = program.states[node.name].value.detach().clone()
+            value = program.states[node.name].value.detach()
+            # what nobody reads is a table's: it may be large, and lie where a fork of this process cannot look
+            made[node.name] = value.clone() if node.users else value
     return made
 
 

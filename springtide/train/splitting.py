@@ -66,6 +66,8 @@ class Made:
     """How long the loop stood still for it."""
     beside_s: float = 0.0
     """How long it was looked for beside the loop, which trained on."""
+    in_vain: str = ""
+    """Why what was found there could not be taken, so that the loop stood still."""
 
     @property
     def told(self) -> str:
@@ -73,6 +75,8 @@ class Made:
         found = "" if self.explanation is None or self.why else self.explanation.summary
         what = found or f"only the data set moves, forward() stays whole: {self.why}"
         beside = f"found out in {self.beside_s:.1f} s beside the loop; " if self.beside_s else ""
+        if self.in_vain:
+            beside = f"looked for beside the loop in vain ({self.in_vain}); "
         return f"{what}; {beside}the loop stood still for {self.seconds:.2g} s"
 
     @property
@@ -98,6 +102,7 @@ class Splitting:
         self._leading = Leading(model)
         self._beside: beside.Beside | None = None
         self._beside_since = self._still_s = 0.0
+        self._in_vain = ""
         self._made: Made | None = None
         self._forward: SplitForward | None = None
         self._paths: list[arguments.Path] = []
@@ -175,7 +180,7 @@ class Splitting:
             looked_s = began - self._beside_since if self._beside is not None else 0.0
             made = self._split() if self._enabled else self._whole(NOT_ASKED)
             still_s = time.perf_counter() - began + self._still_s
-            self._made = replace(made, seconds=still_s, beside_s=looked_s)
+            self._made = replace(made, seconds=still_s, beside_s=looked_s, in_vain=self._in_vain)
             log.info("data workers: %s", self._made.told)
         return self._made
 
@@ -251,12 +256,13 @@ class Splitting:
         if not self._beside.done:
             self._beside.close()
         found = self._beside.take()
+        self._in_vain = self._beside.why
         if not isinstance(found, split.Split):
             return found
         try:
             return split.confirm(self._model, found, *given[0], more=given[1:])
         except Exception as error:
-            log.info("the split that was found beside the loop does not hold, it is looked for here: %s", error)
+            self._in_vain = f"it does not hold here: {error}"
             return None
 
     def _half(self, call: arguments.Call, sample: Sample) -> list[beside.Arguments]:

@@ -1,6 +1,8 @@
 """From a watched loop to stages for data workers and back: batches that come with crossings train alike, to the bit."""
 
 import dataclasses
+import os
+import time
 
 import cloudpickle
 import numpy as np
@@ -41,8 +43,10 @@ def by_hand(monkeypatch):
 class Training:
     """A loop alone, whose batches are made here or come through the pipeline, as `fed(number of the batch)` says."""
 
-    def __init__(self, monkeypatch, fed=lambda number: False, epochs=2, touch=lambda batch: None, job=None):
-        self.fed, self.number, self.touch = fed, 0, touch
+    def __init__(
+        self, monkeypatch, fed=lambda number: False, epochs=2, touch=lambda batch: None, job=None, beside=False
+    ):
+        self.fed, self.number, self.touch, self.beside = fed, 0, touch, beside
         self.made = self.package = None
         training = self
 
@@ -64,7 +68,7 @@ class Training:
         if not len(indices):
             return None
         self.number += 1
-        if self.splitting.ready and self.made is None:
+        if self.splitting.ready and self.made is None and (not self.beside or self.splitting.look_beside()):
             self.made = self.splitting.make()
             self.package = cloudpickle.loads(cloudpickle.dumps(self.made.pipeline))
         if self.made is None or not self.fed(self.number):
@@ -115,6 +119,22 @@ def test_a_split_that_torch_has_captured_trains_the_same_model(monkeypatch):
     assert training.splitting._forward.whole_calls == training.splitting.reread == 0
     assert "operations of forward() move" in training.made.told and "the loop stood still" in training.made.told
     assert training.package(np.arange(BATCH))["batch"][0] == Left(0, (BATCH, 3), "int64")
+
+
+def test_a_split_that_is_found_beside_the_loop_trains_the_same_model_whenever_it_comes(monkeypatch):
+    plain = Training(monkeypatch, epochs=40).run()
+    here, split_here = os.getpid(), split.split
+    monkeypatch.setattr(
+        split, "split", lambda *args, **more: pytest.fail("here") if os.getpid() == here else split_here(*args, **more)
+    )
+    training = Training(
+        monkeypatch, lambda number: number % 4 > 0, epochs=40, touch=lambda batch: time.sleep(0.02), beside=True
+    )
+    assert same(training.run(), plain)
+    assert training.made is not None and training.made.moved, "600 batches of 20 ms are enough"
+    assert training.made.beside_s > training.made.seconds
+    assert "beside the loop; the loop stood still for 0." in training.made.told
+    assert training.splitting._forward.split_calls > 15 and training.splitting._forward.whole_calls == 0
 
 
 def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch, by_hand):
