@@ -124,6 +124,7 @@ class Feeding:
         self.watch.measure(usage, at=now)
         self._notice(now)
         if state.phase is not Phase.RUNNING or state.feeding.given_up or state.feeding.pinned or rules.off:
+            self._autoscale.fed = None
             return
         if rules.workers is None:
             self._tune(now)

@@ -8,6 +8,7 @@ from springtide import errors
 from springtide.data.book import Book
 from springtide.domain.advice import Advice
 from springtide.domain.cluster import Role, RoleExit, RoleKind, RoleUsage
+from springtide.domain.feeding import FeedRules, FeedShare
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.plan import Plan
 from springtide.domain.plan_rules import PlanRules
@@ -354,3 +355,26 @@ def test_a_job_without_rules_is_left_alone(tmp_path):
         assert (status.stage, status.shape, status.settled) == ("", None, False)
 
     with_world(test, tmp_path, rules=PlanRules())
+
+
+def test_the_brain_hears_of_data_workers_and_what_it_gives_them_holds_until_it_is_silent(tmp_path):
+    fed = FeedShare(trainers=1, speed=2.0, capable=10.0, cpu=1.0, size=1.0, least=1.0)
+    given = [2.5]
+
+    def answer(view, epoch):
+        if given[0] is None:
+            raise errors.BrainUnreachable("away")
+        return Advice(epoch=epoch, why="all is well", data_cores=given[0])
+
+    async def test(world):
+        world.desk.autoscale.fed = fed
+        await world.train(12)
+        assert world.adviser.seen[-1].fed == fed and world.desk.autoscale.data_cores == 2.5
+        given[0] = float("nan")
+        await world.train(6)
+        assert world.desk.autoscale.data_cores == 2.5 and "nan" in world.told()[-1]["why"]
+        given[0] = None
+        await world.train(6)
+        assert world.desk.autoscale.data_cores is None
+
+    with_world(test, tmp_path, answer, feeding=FeedRules(workers=None, every_s=1e6))

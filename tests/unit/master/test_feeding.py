@@ -203,6 +203,9 @@ def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(
         assert await wanted(master, peers) == ["data-worker-0"]
         told = master.autoscale.fed
         assert (told.trainers, told.least) == (1, 1.0) and told.capable > told.speed > 0
+        await master.handle(peers["worker-0"], messages.Scale(data_workers=3))
+        master.tick()
+        assert master.autoscale.fed is None, "what the user has fixed is nobody's to share out"
 
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)
 
