@@ -199,9 +199,11 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
     """How plans are made: fields of `PlanningConfig`, of its prices and steps by a dot."""
     from springtide.domain.planning import PlanningConfig
     from springtide.launch import settings
+    from springtide.planning.dataworkers import metrics
 
     own = PlanningConfig(policy=policy, extra_workers=0)  # beyond a quota only where somebody wants that
     (found,) = settings.changed(pairs, (own, settings.planning_fields(policy=False)))
+    metrics.load(found.data_workers)  # a mistake is said now
     return found
 
 
@@ -215,7 +217,7 @@ def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str,
     where = whereabouts.read(serving.where_file(pathlib.Path(folder)))
     if not address and where is None:
         raise errors.BadInput(f"no brain has served from {folder}; give --folder, or --brain and --secret-file")
-    certificates = tls or (where.tls if where and address in ("", where.address) else "")
+    certificates = tls or (where.tls if where and address in ("", where.address) else config.load().brain_tls)
     address = address or (where.address if where else "")
     secret = config.read_secret(secret_file or str(serving.secret_file(pathlib.Path(folder))), "the brain's secret")
 

@@ -36,6 +36,8 @@ MISTAKES = [
     (("serve", "--planning", "prices.cpu=-1"), "wanted neither below 0"),
     (("serve", "--planning", "prices.gpu=1"), "no planning setting named"),
     (("serve", "--planning", "prices=1", "--planning", "prices.cpu=1"), "Did you mean 'prices.cpu'?"),
+    (("serve", "--planning", "data_workers=maxpt"), "Did you mean 'maxtp'?"),
+    (("serve", "--tls", "/dev/null/tls"), "cannot make certificates in /dev/null/tls"),
     (("serve", "--listen", "here"), "wanted host:port"),
     (("serve", "--database", "mysql://x/y"), "no database named 'mysql'"),
     (("serve", "--secret-file", "nowhere"), "cannot read the brain's secret"),
