@@ -134,8 +134,11 @@ class Store:
     def close(self) -> None:
         """Let go of the database."""
         if self._lock is not None:
+            with contextlib.suppress(exc.SQLAlchemyError):  # the server may notice an end of ours only a while later
+                self._lock.execute(sa.select(sa.func.pg_advisory_unlock(BRAIN)))
             with contextlib.suppress(exc.SQLAlchemyError):
                 self._lock.close()
+            self._lock = None
         if self._file is not None:
             self._file.close()
         self._engine.dispose()

@@ -7,6 +7,7 @@ import pathlib
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from springtide.platforms.k8s import access, installing, kinds, manifests
@@ -56,9 +57,14 @@ def kubeconfig_with(path: pathlib.Path, token: str) -> Object:
 class Operator:
     """One that runs meanwhile, in a thread and an event loop of its own, as it has a process of its own there."""
 
-    def __init__(self, cluster: Cluster, kubeconfig: str, *, everywhere: bool = False) -> None:
+    def __init__(self, cluster: Cluster, kubeconfig: str, *, everywhere: bool = False, brainy: bool = False) -> None:
+        """`brainy`: the cluster has a brain with TLS."""
         spaces = () if everywhere else (cluster.namespace,)
-        self._options = running.Options(site=SITE, namespaces=spaces, kubeconfig=kubeconfig)
+        site = replace(SITE, brain="springtide-brain:7790", brain_tls=True) if brainy else SITE
+        self._options = running.Options(
+            site=site, namespaces=spaces, kubeconfig=kubeconfig, brain_secret="ab" if brainy else "",
+            brain_files={"ca.crt": b"a", "tls.crt": b"b", "tls.key": b"c"} if brainy else {},
+        )  # fmt: skip
         self._up, self._trouble = threading.Event(), None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="operator")
 

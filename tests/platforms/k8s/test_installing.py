@@ -11,7 +11,7 @@ from tests.platforms.k8s.conftest import Cluster
 def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cluster) -> None:
     plan = manifests.Plan(
         image="springtide:1", namespace=cluster.namespace, only=cluster.namespace, database="postgresql://b:pw@db/b",
-        brain_secret="ab", brain_capacity="64",
+        brain_secret="ab", brain_capacity="64", brain_files={"ca.crt": b"a", "brain.crt": b"b", "brain.key": b"c"},
     )  # fmt: skip
     objects = [body for body in manifests.everything(plan) if body["kind"] != "Namespace"]
 
@@ -29,6 +29,7 @@ def test_what_was_installed_is_found_can_be_installed_again_and_goes(cluster: Cl
         assert said[-1] == "Deployment springtide-operator: up to date"
         assert (await client.get(kinds.DEPLOYMENTS, "springtide-operator"))["spec"]["replicas"] == 0
         assert f"Secret {manifests.BRAIN}: is there" in said
+        assert f"Secret {manifests.BRAIN_TLS}: is there" in said, "masters know the certificates that were made first"
         await installing.remove(client, objects, said.append)
         assert (await client.list(kinds.DEPLOYMENTS)).items == []
         assert await client.has(kinds.ELASTIC_JOBS), "jobs are users' own"

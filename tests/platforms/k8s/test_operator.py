@@ -24,7 +24,7 @@ def working(cluster: Cluster, folder: pathlib.Path, work: Callable[[Client], Awa
 
     async def within(client: Client) -> None:
         kubeconfig = await operating.installed(client, cluster, folder)
-        async with operating.Operator(cluster, kubeconfig):
+        async with operating.Operator(cluster, kubeconfig, brainy=True):
             await work(client)
 
     cluster.run(within)
@@ -39,6 +39,10 @@ def test_a_job_gets_a_master_then_pods_as_it_plans_them(cluster: Cluster, tmp_pa
         await submit(client)
         await until(lambda: has(client, "ctr-master"))
         await until(lambda: is_pending(client))
+        master = await client.get(kinds.PODS, "ctr-master")
+        (volume,) = [each for each in master["spec"]["volumes"] if each["name"] == "brain-tls"]
+        kept = await client.get(kinds.SECRETS, volume["secret"]["secretName"])
+        assert sorted(kept["data"]) == ["ca.crt", "tls.crt", "tls.key"]
         await mark(client, "ctr-master", "Running")
         await until(lambda: condition(client, "MasterRunning", "True"))
 
