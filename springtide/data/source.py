@@ -100,8 +100,8 @@ def open_source(
         num_workers = taken["num_workers"] if num_workers is None else num_workers
         dataset = dataset.dataset
     size = batch_size if batch_size is not None else DEFAULT_BATCH_SIZE
-    if size < 1:
-        raise errors.BadInput(f"batch_size={size}: wanted 1 or more")
+    if not isinstance(size, int) or size < 1:
+        raise errors.BadInput(f"batch_size={size!r}: wanted a whole number, 1 or more")
     if isinstance(dataset, StreamDataset):
         return _of_stream(dataset, size, shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn)
     iterable = isinstance(dataset, data.IterableDataset)

@@ -6,7 +6,7 @@ pools in one native call for all modules of a step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -58,6 +58,7 @@ class Call:
 
 def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
     """The ids as int64 on the CPU; the same tensor when it is so already."""
+    _check_tensor(ids, "ids", who)
     if ids.dtype == torch.int64 and ids.device.type == "cpu":
         return ids
     if ids.dtype not in INTEGERS:
@@ -65,6 +66,11 @@ def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
     if ids.device.type != "cpu":
         raise errors.BadInput(f"{who}: ids are on {ids.device}; served tables take ids on the CPU: call .cpu()")
     return ids.long()
+
+
+def _check_tensor(given: Any, what: str, who: str) -> None:
+    if not isinstance(given, torch.Tensor):
+        raise errors.BadInput(f"{who}: {what} are a {type(given).__name__}; wanted a tensor, as of torch.as_tensor")
 
 
 def flat_ids(ids: torch.Tensor) -> tuple[Ids, torch.Tensor]:
@@ -133,6 +139,7 @@ def row_call(feature: Feature, ids: torch.Tensor) -> Call:
 
 
 def _checked_offsets(offsets: torch.Tensor, who: str, closed: bool) -> torch.Tensor:
+    _check_tensor(offsets, "offsets", who)
     if offsets.dtype not in (torch.int64, torch.int32):
         raise errors.BadInput(f"{who}: offsets are {offsets.dtype}; wanted int64")
     if offsets.dim() != 1:
@@ -145,6 +152,7 @@ def _checked_offsets(offsets: torch.Tensor, who: str, closed: bool) -> torch.Ten
 def _checked_weights(weights: torch.Tensor, ids: torch.Tensor, mode: Mode, who: str) -> torch.Tensor:
     if mode != "sum":
         raise errors.BadInput(f"{who}: per_sample_weights need mode 'sum'; this one has mode {mode!r}")
+    _check_tensor(weights, "per_sample_weights", who)
     if weights.shape != ids.shape:
         raise errors.BadInput(
             f"{who}: per_sample_weights have shape {tuple(weights.shape)}; wanted the ids' {tuple(ids.shape)}"

@@ -30,12 +30,17 @@ def convert(model: nn.Module, client: TableClient) -> list[ServedTable]:
     book = TableBook()
     paths = _paths(model)
     by_weight: dict[int, ServedTable] = {}
+    tied = _held_by_others(paths)
     for module, places in paths.items():
         path = places[0] or "table"
         if isinstance(module, OPEN):
             _bind_open(module, path, client, book)
         elif isinstance(module, nn.EmbeddingBag | nn.Embedding):
-            _bind_plain(module, path, client, book, by_weight)
+            why = _why_whole(module, paths, tied)
+            if why is None:
+                _bind_plain(module, path, client, book, by_weight)
+            else:
+                log.warning("%r is not served, but trained whole as a dense parameter: %s", path, why)
     for module, places in paths.items():
         if type(module).__name__ in ("EmbeddingBagCollection", "EmbeddingCollection"):
             from springtide.embedding import torchrec_modules
@@ -51,6 +56,51 @@ def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
     return paths
 
 
+def _held_by_others(paths: dict[nn.Module, list[str]]) -> dict[int, nn.Module]:
+    """By the weight: a module that has it and reads all of it, such as an output layer tied to an embedding."""
+    return {
+        id(param): module
+        for module in paths
+        if not isinstance(module, nn.EmbeddingBag | nn.Embedding) or _own_forward(module)
+        for param in module.parameters(recurse=False)
+    }
+
+
+def _own_forward(module: nn.EmbeddingBag | nn.Embedding) -> bool:
+    if isinstance(module, served.ServedEmbeddingBag | served.ServedEmbedding):
+        return False
+    base = nn.EmbeddingBag if isinstance(module, nn.EmbeddingBag) else nn.Embedding
+    return type(module).forward is not base.forward
+
+
+def _why_whole(module: Any, paths: dict[nn.Module, list[str]], tied: dict[int, nn.Module]) -> str | None:
+    """Why all of the weight is needed in the worker; None for a table that can be served."""
+    base = "nn.EmbeddingBag" if isinstance(module, nn.EmbeddingBag) else "nn.Embedding"
+    if _own_forward(module):
+        return (
+            f"it is an {base} with a forward of its own ({type(module).__name__}). "
+            f"To have it served, let a module of yours hold an {base} and call it"
+        )
+    if "weight" not in module._parameters:
+        return f"its weight is not a parameter but computed ({type(module).__name__})"
+    other = tied.get(id(module.weight))
+    return None if other is None else f"{paths[other][0]!r} ({type(other).__name__}) has the same weight"
+
+
+def _watch(weight: nn.Parameter, name: str) -> None:
+    """Autograd never reaches the weight of a served table, unless the loss has read it by itself."""
+
+    def refuse(grad: torch.Tensor) -> None:
+        raise errors.BadInput(
+            f"the loss reads the weight of table {name!r}, which shows only rows of the last step: the others are on "
+            "servers. A penalty over model.parameters(): leave tables out and give their group weight_decay, or "
+            "penalize the rows that the module gives. A layer with the same weight: assign it before job.prepare"
+        )
+
+    if weight.requires_grad:
+        weight.register_hook(refuse)
+
+
 def _bind_open(module: Any, path: str, client: TableClient, book: TableBook) -> None:
     if module.springtide_binding is not None:
         raise errors.BadInput(f"{path!r} is bound already: a model is prepared once")
@@ -58,6 +108,7 @@ def _bind_open(module: Any, path: str, client: TableClient, book: TableBook) -> 
         book.add(request, name=name, path=path, weight=module.weight) for name, request in module.requests(path)
     )
     module.springtide_binding = served.Binding(client, added, module.features(added))
+    _watch(module.weight, added[0].name)
 
 
 def _bind_plain(
@@ -70,13 +121,6 @@ def _bind_plain(
     base = nn.EmbeddingBag if isinstance(module, nn.EmbeddingBag) else nn.Embedding
     if isinstance(module, served.ServedEmbeddingBag | served.ServedEmbedding):
         raise errors.BadInput(f"{path!r} is served already: a model is prepared once")
-    if type(module).forward is not base.forward:  # which reads the weight: it stays a dense parameter
-        log.warning(
-            "%r is an nn.%s with a forward of its own (%s): it is not served, but trained whole as a dense parameter. "
-            "To have it served, let a module of yours hold an nn.%s and call it",
-            path, base.__name__, type(module).__name__, base.__name__,
-        )  # fmt: skip
-        return
     served.check_supported(module, path)
     weight = module.weight
     if weight.device.type != "cpu":
@@ -94,6 +138,7 @@ def _bind_plain(
         known = book.add(request, name=path, path=path, weight=weight, initial=initial)
         by_weight[id(weight)] = known
         weight.data = torch.empty(0, module.embedding_dim)
+        _watch(weight, path)
     else:
         known.paths = (*known.paths, path)
     feature = calls.Feature(path, known, module.padding_idx, pull_padding=base is nn.Embedding)

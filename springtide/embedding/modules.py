@@ -85,6 +85,12 @@ class _OpenTable(nn.Module):
         return copy
 
 
+def _checked(dim: Any, name: str) -> int:
+    if not isinstance(dim, int) or dim < 1:
+        raise errors.BadInput(f"{name}: dim is {dim!r}; it must be a whole number, at least 1")
+    return dim
+
+
 def _request(
     dim: int,
     *,
@@ -97,8 +103,6 @@ def _request(
     ttl: int,
     capacity: int,
 ) -> TableRequest:
-    if dim < 1:
-        raise errors.BadInput(f"{name}: dim is {dim}; it must be at least 1")
     if str(dtype).removeprefix("torch.") not in tables.DTYPES:
         raise errors.UnknownName(f"dtype ({name})", str(dtype), tables.DTYPES)
     short: Any = str(dtype).removeprefix("torch.")
@@ -133,7 +137,7 @@ class EmbeddingBag(_OpenTable):
         capacity: int = 0,
     ) -> None:
         """`optimizer` and `lr` default to the parameter group's; `min_count`, `ttl` and `capacity` bound rows."""
-        super().__init__(torch.empty(0, dim))
+        super().__init__(torch.empty(0, _checked(dim, name or "EmbeddingBag")))
         if mode not in ("sum", "mean", "max"):
             raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
         self.name, self.mode, self.padding_idx = name, mode, padding_idx
@@ -185,7 +189,7 @@ class Embedding(_OpenTable):
         capacity: int = 0,
     ) -> None:
         """`padding_idx` is read but never trained; the other options are those of EmbeddingBag."""
-        super().__init__(torch.empty(0, dim))
+        super().__init__(torch.empty(0, _checked(dim, name or "Embedding")))
         self.name, self.padding_idx = name, padding_idx
         self.request = _request(
             dim, name=name or "Embedding", optimizer=optimizer, lr=lr, init=init, dtype=dtype,
@@ -245,7 +249,7 @@ class EmbeddingBags(_OpenTable):
         self.lengths = tuple(named.values())
         self.request_of = {
             table: _request(
-                dim, name=table, optimizer=optimizer, lr=lr, init=init, dtype=dtype,
+                _checked(dim, table), name=table, optimizer=optimizer, lr=lr, init=init, dtype=dtype,
                 min_count=min_count, ttl=ttl, capacity=capacity,
             )
             for table, dim in named.items()

@@ -93,6 +93,29 @@ KERNELS: dict[type[torch.optim.Optimizer], Callable[[Group], tables.OptimSpec]] 
 }
 
 
+SETTLED = (
+    "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "centered", "amsgrad", "maximize",
+    "initial_accumulator_value", "decoupled_weight_decay",
+)  # fmt: skip
+"""What a kernel is made with; the learning rate and the weight decay ride on every push."""
+
+
+def settled(group: Group) -> tuple[Any, ...]:
+    """What kernels of this group are made with, to see whether it has changed since."""
+    return tuple(map(group.get, SETTLED))
+
+
+def refuse_changed(before: tuple[Any, ...], group: Group) -> None:
+    """BadInput, if the group is no longer what kernels were made with."""
+    for option, old, now in zip(SETTLED, before, settled(group), strict=True):
+        if old != now:
+            raise errors.BadInput(
+                f"{option} of a parameter group was {old} at job.prepare and is {now} now: servers follow lr and "
+                f"weight_decay, all else is settled then. A scheduler that changes it (OneCycleLR, CyclicLR) takes "
+                "cycle_momentum=False"
+            )
+
+
 def has_kernel(optimizer: torch.optim.Optimizer) -> bool:
     """Whether servers can run this optimizer."""
     return type(optimizer) in KERNELS

@@ -16,6 +16,8 @@ from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.tables import ServedTable
 
+NOT_PICKLED = "a model with served tables cannot be pickled: its rows are on servers. Save model.state_dict() instead"
+
 
 class Binding:
     """What a module needs to look rows up: set by `convert`, shared by copies of the module."""
@@ -37,9 +39,7 @@ class Binding:
         return self
 
     def __reduce__(self) -> Any:
-        raise errors.BadInput(
-            "a model with served tables cannot be pickled: its rows are on servers. Save model.state_dict() instead"
-        )
+        raise errors.BadInput(NOT_PICKLED)
 
 
 def read_rows(binding: Binding, table: ServedTable) -> torch.Tensor:
@@ -99,10 +99,11 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
     ) -> calls.Call:
         """The lookup of one forward."""
         mode: Any = self.mode
+        who = f"table {self.springtide_binding.tables[0].name!r}"
+        input = calls.as_ids(input, who)
         if input.dim() == 1 and offsets is None:
             raise errors.BadInput(
-                f"table {self.springtide_binding.tables[0].name!r}: 1-D ids need offsets, the start of each bag; "
-                "for one id a bag use ids.unsqueeze(1)"
+                f"{who}: 1-D ids need offsets, the start of each bag; for one id a bag use ids.unsqueeze(1)"
             )
         return calls.bag_call(
             self.springtide_binding.features[0],

@@ -5,7 +5,7 @@ Next: step.py applies it.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,8 +21,17 @@ class JobOptimizer(torch.optim.Optimizer):
     # GradScaler then leaves the decision to skip to step(), so that a skipped batch is still accounted for.
     _step_supports_amp_scaling = True
 
-    def __init__(self, own: torch.optim.Optimizer, apply: "Callable[[JobOptimizer], None]", *, fixed: bool) -> None:
+    def __init__(
+        self,
+        own: torch.optim.Optimizer,
+        apply: "Callable[[JobOptimizer], None]",
+        *,
+        fixed: bool,
+        tables: Iterable[torch.nn.Parameter] = (),
+    ) -> None:
+        """`fixed`: no parameter may be added any more; weights of `tables` may never be."""
         self.own = own
+        self._tables = {id(weight) for weight in tables}
         self._apply = apply
         self._fixed = fixed
         self._waiting = False
@@ -98,7 +107,14 @@ class JobOptimizer(torch.optim.Optimizer):
                 "a parameter group was added after job.prepare, but in async mode dense parameters live on servers, "
                 'where their number is fixed: add it before job.prepare, or use sync="bsp"'
             )
-        self.own.add_param_group(param_group)
+        added = param_group["params"] if isinstance(param_group, dict) else ()
+        given = [added] if isinstance(added, torch.Tensor) else list(added)
+        if any(id(one[1] if isinstance(one, tuple) else one) in self._tables for one in given):
+            raise errors.BadInput(
+                "the weight of a served table was added to the optimizer after job.prepare, where it is settled which "
+                "optimizer trains which table: add it before, and let its group have lr=0 until it is to be trained"
+            )
+        self.own.add_param_group({**param_group, "params": given} if isinstance(param_group, dict) else param_group)
 
     def __repr__(self) -> str:
         return f"JobOptimizer({self.own!r})"

@@ -6,6 +6,7 @@ on every push, read from the live groups, so that schedulers work. Next: embeddi
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,6 +29,8 @@ class Follower:
     own_rate: list[tuple[int, domain_tables.OptimSpec | None, float | None]] = field(default_factory=list)
     """Tables that name an optimizer or a rate themselves."""
     weights: list[nn.Parameter] = field(default_factory=list)
+    settled: tuple[Any, ...] | None = None
+    """What their kernels were made with; None while all of them name their own."""
     told: domain_tables.Hyper | None = None
     hyper: list[Hyper] = field(default_factory=list)
     """What was told last; kept while the rates stay the same."""
@@ -41,7 +44,10 @@ class Rates:
         self._followers: dict[int, list[Follower]] = {id(one): [] for one in optimizers}
         self._steps = {id(one): 0 for one in optimizers}
         self._untrained: list[nn.Parameter] = []
+        self.weights: list[nn.Parameter] = []
+        """Of the embedding tables, trained or not."""
         for table in served:
+            self.weights.append(table.weight)
             self._follow(table)
 
     def _follow(self, table: ServedTable) -> None:
@@ -59,6 +65,8 @@ class Rates:
             table.with_optimizer(optim.spec_of(optimizer, optimizer.param_groups[group]))
         follower = self._follower(optimizer, group)
         follower.weights.append(table.weight)
+        if table.request.optimizer is None:
+            follower.settled = optim.settled(optimizer.param_groups[group])
         if table.request.optimizer is None and table.request.lr is None:
             follower.tables.append(table.spec.id)
         else:
@@ -66,7 +74,9 @@ class Rates:
 
     def follow_dense(self, optimizer: torch.optim.Optimizer, group: int, table: int) -> None:
         """A table of dense chunks is trained by this group."""
-        self._follower(optimizer, group).tables.append(table)
+        follower = self._follower(optimizer, group)
+        follower.tables.append(table)
+        follower.settled = optim.settled(optimizer.param_groups[group])
 
     def place_of(self, weight: nn.Parameter) -> tuple[torch.optim.Optimizer, int] | None:
         """The optimizer that trains a parameter, and which of its groups; None when none does."""
@@ -92,7 +102,10 @@ class Rates:
             own = optimizer.own
             step = self._steps[id(own)] = self._steps[id(own)] + 1
             for follower in self._followers[id(own)]:
-                hyper = optim.hyper_of(own, own.param_groups[follower.group], step=step)
+                group = own.param_groups[follower.group]
+                if follower.settled is not None and follower.settled != optim.settled(group):
+                    optim.refuse_changed(follower.settled, group)
+                hyper = optim.hyper_of(own, group, step=step)
                 if hyper != follower.told or follower.own_rate:
                     follower.hyper = self._told(follower, hyper, step)
                     follower.told = hyper

@@ -19,6 +19,7 @@ from springtide.domain.caching import CacheRules
 from springtide.embedding import convert, uncompiled, wishes
 from springtide.embedding.client import Behind, TableClient
 from springtide.embedding.lookup import Lookups
+from springtide.embedding.served import NOT_PICKLED
 from springtide.embedding.tables import ServedTable
 from springtide.train import caching, connect, copies, dense, group_state, link, outlining, words
 from springtide.train.allreduce import Reducer
@@ -131,10 +132,10 @@ def wire(
         group=group, sharing=sharing, kept=kept, ahead=ahead, bound=bound, named=settings.identities, on_step=on_step,
         waiting=waiting_for(lookups, groups, served) if mode == "async" else None,
     )  # fmt: skip
-    step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async") for one in own]
+    step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async", tables=rates.weights) for one in own]
     if group is not None:
         group.form(step)
-    model.register_forward_hook(_forward_mark(meter))
+    model.register_forward_hook(_ForwardMark(meter))
     cutting = None if kept is None else Cutting(lookups, Picker(shared.source), shared.unit)
     return Wired(model, step.optimizers, step, ahead, copied, cutting)
 
@@ -159,6 +160,8 @@ def cache_of(shared: Shared, mode: Mode, kept: Copies | None) -> Behind | None:
 
 def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness: int | None) -> None:
     """Say clearly what cannot be prepared."""
+    if not isinstance(model, nn.Module):
+        raise errors.BadInput(f"model is a {type(model).__name__}: wanted a torch.nn.Module")
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     wrapped = next((type(one).__name__ for one in model.modules() if isinstance(one, wrappers)), None)
     if wrapped:
@@ -258,10 +261,18 @@ def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
             table.initial = None
 
 
-def _forward_mark(meter: Meter) -> Callable[[nn.Module, Any, Any], None]:
-    def mark(module: nn.Module, inputs: Any, output: Any) -> None:
-        if module.training:
-            meter.forward_done()
+class _ForwardMark:
+    """Tells the meter that the model's forward is done."""
 
-    hook: Callable[[nn.Module, Any, Any], None] = uncompiled.outside_graphs(mark)  # a clock has no place in a graph
-    return hook
+    def __init__(self, meter: Meter) -> None:
+        self._done = uncompiled.outside_graphs(lambda: meter.forward_done())  # a clock has no place in a graph
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if module.training:
+            self._done()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_ForwardMark":
+        return self
+
+    def __reduce__(self) -> Any:
+        raise errors.BadInput(NOT_PICKLED)

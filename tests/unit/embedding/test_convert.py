@@ -95,10 +95,47 @@ def test_subclasses_are_served_unless_they_have_their_own_forward_and_that_is_to
     assert [table.name for table in pair.served.tables] == ["0"]
     assert pair.served.model[0].label == "mine"
     (told,) = caplog.messages
-    assert "'1' is an nn.Embedding with a forward of its own (Doubled): it is not served" in told
+    assert "'1' is not served" in told and "it is an nn.Embedding with a forward of its own (Doubled)" in told
     ids = torch.tensor([[1, 2], [4, 4]])
     pair.train(lambda model: model[0](ids).sum() + model[1](ids).sum())
     pair.assert_same()
+
+
+def test_a_weight_that_another_layer_reads_whole_is_trained_as_a_dense_parameter_and_that_is_told(make_pair, caplog):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows = nn.Embedding(6, 4)
+            self.other = nn.Embedding(6, 4)
+            self.top = nn.Linear(4, 6, bias=False)
+            self.top.weight = self.rows.weight
+
+        def forward(self, ids):
+            return self.top(self.rows(ids).sum(1) * self.other(ids).sum(1))
+
+    pair = make_pair(Tied())
+    assert [table.name for table in pair.served.tables] == ["other"]
+    (told,) = caplog.messages
+    assert "'rows' is not served" in told and "'top' (Linear) has the same weight" in told
+    ids = torch.tensor([[1, 2], [4, 4]])
+    pair.train(lambda model: model(ids).pow(2).sum())
+    pair.assert_same()
+
+
+def test_a_weight_that_is_computed_is_not_served(caplog):
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Embedding(5, 2)))
+    assert converted(model) == []
+    assert "its weight is not a parameter but computed" in caplog.text
+    assert model(torch.tensor([1])).shape == (1, 2)
+
+
+@pytest.mark.parametrize("kind", [lambda: nn.EmbeddingBag(6, 4, mode="sum"), lambda: springtide.EmbeddingBag(4)])
+def test_a_loss_that_reads_the_weight_of_a_served_table_is_refused(make_served, kind):
+    model = make_served(nn.Sequential(kind(), nn.Linear(4, 1))).model
+    out = model(torch.tensor([[1, 2]])).sum()
+    with pytest.raises(errors.BadInput, match=r"the loss reads the weight of table '0'.*weight_decay"):
+        (out + sum(param.pow(2).sum() for param in model.parameters())).backward()
+    (model(torch.tensor([[1, 2]])).sum() + model[1].weight.pow(2).sum()).backward()
 
 
 def test_state_dicts_are_the_usual_ones(make_pair):

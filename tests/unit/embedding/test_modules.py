@@ -123,7 +123,10 @@ def test_unbound_modules_can_be_copied():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: springtide.EmbeddingBag(0), "dim is 0; it must be at least 1"),
+        (lambda: springtide.EmbeddingBag(0), "dim is 0; it must be a whole number, at least 1"),
+        (lambda: springtide.Embedding(-1), "dim is -1; it must be"),
+        (lambda: springtide.EmbeddingBag(8.0), "dim is 8.0; it must be"),
+        (lambda: springtide.EmbeddingBags({"user": "8"}), "user: dim is '8'; it must be"),
         (lambda: springtide.EmbeddingBag(4, optimizer="rowise_adagrad"), "Did you mean 'rowwise_adagrad'"),
         (lambda: springtide.EmbeddingBag(4, init="unifrom"), "Did you mean 'uniform'"),
         (lambda: springtide.EmbeddingBag(4, init=("normal", 1, 2, 3)), "has 3 numbers; wanted 2"),

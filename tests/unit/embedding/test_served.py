@@ -145,6 +145,10 @@ def test_a_module_stays_what_it_was_to_the_rest_of_the_model(make_served):
         (torch.tensor([1, 2]), torch.tensor([0.0]), None, "offsets are torch.float32"),
         (torch.tensor([1, 2]), torch.tensor([[0]]), None, "wanted 1-D"),
         (torch.tensor([[1, 2]]), None, torch.ones(2), "per_sample_weights have shape"),
+        ([[1, 2]], None, None, "ids are a list; wanted a tensor"),
+        (torch.tensor([[1, 2]]).numpy(), None, None, "ids are a ndarray; wanted a tensor"),
+        (torch.tensor([1, 2]), [0, 1], None, "offsets are a list; wanted a tensor"),
+        (torch.tensor([[1, 2]]), None, [[1.0, 1.0]], "per_sample_weights are a list; wanted a tensor"),
     ],
 )
 def test_bad_input_says_what_is_wrong(make_served, ids, offsets, weights, says):

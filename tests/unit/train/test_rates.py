@@ -51,3 +51,24 @@ def test_a_rate_that_changes_is_told_with_the_next_push():
     assert rates.now([stepping(optimizer)])[0][1] == 0.1
     optimizer.param_groups[0]["lr"] = 0.05
     assert rates.now([stepping(optimizer)])[0][1] == 0.05
+
+
+@pytest.mark.parametrize("table", [nn.EmbeddingBag(4, 2), springtide.EmbeddingBag(2, lr=0.5)])
+def test_a_momentum_that_a_schedule_changes_is_refused_since_servers_would_not_follow(table):
+    model = nn.Sequential(table)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    rates = Rates([optimizer], served(model))
+    rates.now([stepping(optimizer)])
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=9)
+    with pytest.raises(
+        errors.BadInput, match=r"momentum .* was 0\.5 at job\.prepare and is 0\.95 now.*cycle_momentum=False"
+    ):
+        rates.now([stepping(optimizer)])
+
+
+def test_a_table_with_its_own_optimizer_does_not_mind_the_groups_momentum():
+    model = nn.Sequential(springtide.EmbeddingBag(2, optimizer="adagrad"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rates = Rates([optimizer], served(model))
+    optimizer.param_groups[0]["momentum"] = 0.9
+    assert len(rates.now([stepping(optimizer)])) == 1

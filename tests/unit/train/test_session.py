@@ -1,4 +1,5 @@
 import copy
+import io
 import itertools
 
 import pytest
@@ -359,6 +360,7 @@ def test_where_the_time_of_each_step_went_is_recorded():
     ("change", "words"),
     [
         (lambda model, opt, data: (nn.DataParallel(model), opt, data), "wrapped in DataParallel"),
+        (lambda model, opt, data: (model.state_dict(), opt, data), "model is a OrderedDict: wanted a torch.nn.Module"),
         (lambda model, opt, data: (model, [], data), "no optimizer was given"),
         (lambda model, opt, data: (model, ["adam"], data), "wanted a torch.optim.Optimizer"),
         (lambda model, opt, data: (model, torch.optim.LBFGS(model.parameters()), data), "LBFGS evaluates the loss"),
@@ -379,6 +381,7 @@ def test_what_cannot_be_prepared_is_refused_with_what_to_do(change, words):
         ({"scaling": "globalbatch"}, "Did you mean 'global_batch'"),
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": -1}, "batch_size=-1"),
+        ({"batch_size": "16"}, "batch_size='16': wanted a whole number"),
         ({"max_staleness": -1}, "max_staleness=-1"),
     ],
 )
@@ -386,6 +389,40 @@ def test_options_that_mean_nothing_are_refused(options, words):
     model, dataset = clicks.make()
     with pytest.raises(errors.BadInput, match=words):
         st.join().prepare(model, sgd(model), dataset, **options)
+
+
+def test_a_batch_whose_ids_are_no_tensor_says_so_in_the_loop():
+    class Lists(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return [index]
+
+    model = nn.Sequential(nn.EmbeddingBag(8, 2, mode="sum"))
+    model, _, batches = st.join().prepare(model, sgd(model), Lists(), batch_size=2, collate_fn=lambda samples: samples)
+    with pytest.raises(errors.BadInput, match="ids are a Batch; wanted a tensor"):
+        for batch in batches:
+            model(batch)
+
+
+def test_a_prepared_model_is_not_pickled_and_says_what_to_save():
+    model, dataset = clicks.make()
+    model, _, _ = st.join().prepare(model, sgd(model), dataset)
+    with pytest.raises(errors.BadInput, match=r"Save model\.state_dict\(\) instead"):
+        torch.save(model, io.BytesIO())
+    assert copy.deepcopy(model).state_dict().keys() == model.state_dict().keys()
+
+
+def test_a_table_that_is_added_to_the_optimizer_later_is_refused_and_a_layer_is_not():
+    model, dataset = clicks.make()
+    first, second = model.dense_weights()[:1], model.dense_weights()[1:]
+    tables = model.table_weights()
+    _, optimizer, _ = st.join().prepare(model, torch.optim.SGD(first, lr=0.1), dataset)
+    optimizer.add_param_group({"params": iter(second)})
+    assert len(optimizer.param_groups[1]["params"]) == len(second)
+    with pytest.raises(errors.BadInput, match="a served table was added to the optimizer after"):
+        optimizer.add_param_group({"params": tables})
 
 
 def test_a_job_prepares_one_model():
