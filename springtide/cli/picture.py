@@ -24,7 +24,6 @@ MEASURED = frozenset(
 def line_of(status: JobStatus) -> str:
     """A status on one line of at most 80 columns."""
     metrics = {f"metric {name}": f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())}
-    workers = alive(status, RoleKind.WORKER)
     shown = {
         "shards": progress(status),
         "samples": f"{short(status.samples)} samples",
@@ -33,7 +32,8 @@ def line_of(status: JobStatus) -> str:
         "loss": "" if status.loss is None else f"loss {status.loss:.4f}",
         **metrics,
         "ending": ending(status),
-        "workers": f"workers {workers[0]}/{workers[1]}" if workers[0] != workers[1] and not status.phase.over else "",
+        "workers": missing(status, RoleKind.WORKER),
+        "servers": missing(status, RoleKind.SERVER),
     }
     important = [
         "ending",
@@ -41,8 +41,9 @@ def line_of(status: JobStatus) -> str:
         "rate",
         "lag",
         "loss",
-        *(["metric auc"] if "auc" in status.metrics else []),
         "workers",
+        "servers",
+        *(["metric auc"] if "auc" in status.metrics else []),
         "samples",
         *metrics,
     ]
@@ -131,6 +132,12 @@ def alive(status: JobStatus, kind: RoleKind) -> tuple[int, int]:
 def alive_text(status: JobStatus, kind: RoleKind) -> str:
     """`2/2`."""
     return "/".join(map(str, alive(status, kind)))
+
+
+def missing(status: JobStatus, kind: RoleKind) -> str:
+    """`workers 1/2`, where not all are there; else nothing."""
+    there, wanted = alive(status, kind)
+    return f"{kind}s {there}/{wanted}" if there != wanted and not status.phase.over else ""
 
 
 def decision_of(status: JobStatus) -> str:

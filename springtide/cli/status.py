@@ -97,7 +97,7 @@ def shards(job: JobStatus) -> str:
     if job.shards_leased:
         parts.append(f"{job.shards_leased} in work")
     if job.epochs > 1:
-        parts.append(f"epoch {job.epochs}")
+        parts.append(f"{job.epochs} epochs")
     return ", ".join(parts)
 
 

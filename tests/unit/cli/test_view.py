@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from springtide.cli import feeding, outcome, picture, view
+from springtide.cli import feeding, outcome, picture, status, view
 from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.feeding import FeedState
 from springtide.domain.job import Blame, Phase
@@ -36,10 +36,22 @@ STATUS = JobStatus(
 
 
 def test_a_line_has_what_matters_in_80_columns():
-    line = picture.line_of(STATUS)
-    assert line == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  auc 0.7890"
-    many = msgspec.structs.replace(STATUS, metrics={"auc": 0.5, "best_auc": 0.6, "test_auc": 0.7})
+    whole = msgspec.structs.replace(STATUS, workers_alive=2, workers_wanted=2)
+    assert picture.line_of(whole) == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  auc 0.7890"
+    many = msgspec.structs.replace(whole, metrics={"auc": 0.5, "best_auc": 0.6, "test_auc": 0.7})
     assert len(picture.line_of(many)) <= 80 and "auc 0.5000" in picture.line_of(many)
+
+
+def test_a_line_says_who_is_missing_before_it_says_how_good_the_model_is():
+    assert picture.line_of(STATUS) == "  12.3 s  running  shards 1234/5678  98.8k/s  loss 0.4568  workers 1/2"
+    served = msgspec.structs.replace(STATUS, workers_alive=2, workers_wanted=2, servers_alive=1, servers_wanted=3)
+    assert picture.line_of(served).endswith("loss 0.4568  servers 1/3")
+    assert "/3" not in picture.line_of(msgspec.structs.replace(served, phase=Phase.FAILED))
+
+
+def test_epochs_are_told_as_how_many_there_are_not_as_where_it_is():
+    assert status.shards(msgspec.structs.replace(STATUS, epochs=2)) == "1,234 of 5,678 done, 2 in work, 2 epochs"
+    assert "epoch" not in status.shards(STATUS)
 
 
 def test_a_short_line_says_more():
@@ -68,11 +80,11 @@ def test_a_job_that_drains_says_whose_script_still_runs():
     st.integers(0, 10**12), st.integers(0, 10**7), st.floats(0, 1e6), st.sampled_from(Phase),
 )  # fmt: skip
 def test_no_line_is_wider_than_80_columns(metrics, samples, shards, elapsed, phase):
-    status = msgspec.structs.replace(
+    shown = msgspec.structs.replace(
         STATUS, metrics=metrics, samples=samples, shards_done=shards, shards_total=shards,
         elapsed_s=elapsed, phase=phase,
     )  # fmt: skip
-    assert len(picture.line_of(status)) <= 80
+    assert len(picture.line_of(shown)) <= 80
 
 
 DECIDED = msgspec.structs.replace(
