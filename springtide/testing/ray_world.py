@@ -134,6 +134,17 @@ class World:
         node = next(each for each in self._cluster.worker_nodes if each.node_id == node_id)
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def announce(self, node_id: str, within_s: float) -> None:
+        """As when a cloud says that it will take a spot node back."""
+        import ray
+        from ray.core.generated import autoscaler_pb2
+
+        reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        taken, why = ray._raylet.GcsClient(address=self.address()).drain_node(
+            node_id, reason, "as a test wants it", int((time.time() + within_s) * 1000)
+        )
+        assert taken, why
+
     def add(self) -> str:
         """One more; its id."""
         return str(self._cluster.add_node(**self._small).node_id)

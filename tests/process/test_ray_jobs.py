@@ -103,6 +103,29 @@ def test_workers_and_servers_come_and_go_while_it_trains(world, tmp_path, rng):
 
 
 @pytest.mark.soak
+def test_roles_on_a_node_that_ray_announces_to_take_away_hand_over_and_nobody_is_lost(world, tmp_path, rng):
+    node, spare = world.do("add"), world.do("add")
+    ids = counting.draw(rng, 20_000)
+    job = world.do("submit", plan_of(tmp_path, ids, name="announced", workers=3, servers=2))
+    world.do("until", job, samples=100, workers=3, servers=2)
+    there = [role for role, (where, _) in world.do("holders", job).items() if where in (node, spare)]
+    assert there, "three workers of 0.8 and two servers do not fit on one node of two cores"
+    doomed = world.do("holders", job)[there[0]][0]
+    world.do("announce", doomed, 120.0)
+    deadline = time.monotonic() + 90
+    while any(where == doomed for where, _ in world.do("holders", job).values()):
+        assert time.monotonic() < deadline, world.do("status", job)
+        time.sleep(0.2)
+    world.do("until", job, workers=3, servers=2)
+    world.do("remove", doomed)
+    (tmp_path / "hurry").touch()
+    ended = world.do("wait", job)
+    assert ended.phase == "finished" and ended.relaunches == 0, ended
+    assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
+    assert any("takes node" in event["why"] for event in world.do("story", job) if event["event"] == "decision")
+
+
+@pytest.mark.soak
 def test_a_worker_that_no_node_takes_is_given_up_and_the_job_goes_on_smaller(tmp_path, rng):
     with RayWorld(nodes=0) as world:  # one of two cores: a server of 0.2, and one worker of 1.0 beside it
         ids = counting.draw(rng, 4_000)
