@@ -6,6 +6,7 @@ In: an address, or none for the cluster of this machine. Out: `Capacity`-like fi
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ except ImportError as error:
     raise errors.MissingExtra("the Ray platform", "ray") from error
 
 KNOCK_S = 10.0
+AGAIN_S = 1.0
 NOT_BEGUN = "Initialization failure from server"
 EXCLUDES = [".git", ".venv", "venv", ".springtide", "__pycache__", "*.pyc", "build", ".mypy_cache", ".pytest_cache"]
 """Of the working directory: never shipped."""
@@ -42,8 +44,8 @@ def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> 
     return True
 
 
-def _init(address: str, runtime_env: Mapping[str, Any], tries: int = 2) -> None:
-    """Ray's own call. From outside, a client server that is busy may fail to begin a session: once more then."""
+def _init(address: str, runtime_env: Mapping[str, Any], tries: int = 4) -> None:
+    """Ray's own call. From outside, a client server that is busy may fail to begin a session: a few times more then."""
     try:
         ray.init(
             address=address or "auto", namespace=order.NAMESPACE, runtime_env=dict(runtime_env),
@@ -54,6 +56,7 @@ def _init(address: str, runtime_env: Mapping[str, Any], tries: int = 2) -> None:
             raise
         if tries == 1:
             raise outside.not_begun(address, str(error)) from None
+        time.sleep(AGAIN_S)
         _init(address, runtime_env, tries - 1)
 
 

@@ -125,9 +125,11 @@ class RayReach:
         while (steward := self._steward()) is not None:
             try:
                 return ray.get(getattr(steward, method).remote(*arguments), timeout=ANSWER_S)
-            except exceptions.RayTaskError as error:
-                raise error.as_instanceof_cause() from None
-            except (exceptions.RayActorError, exceptions.GetTimeoutError):
+            except (exceptions.RayTaskError, exceptions.RayActorError, exceptions.GetTimeoutError) as error:
+                # from outside, a steward that ends between two calls is a task of Ray's own that has failed
+                cause = error.cause if isinstance(error, exceptions.RayTaskError) else None
+                if cause is not None and not isinstance(cause, exceptions.RayError):
+                    raise error.as_instanceof_cause() from None
                 if time.monotonic() > deadline:
                     raise errors.MasterUnreachable(
                         f"job {self.name}: its steward does not answer; Ray may be starting it again"
