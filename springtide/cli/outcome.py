@@ -44,6 +44,9 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
         lines += measures(status)
     lines += [f"given up: {poisoned}" for poisoned in status.poisoned]
+    if status.checkpoint_trouble:
+        last = f"checkpoint {status.checkpoint}" if status.checkpoint else "no checkpoint"
+        lines += wrap(f"saved   {last}; {status.checkpoint_trouble}")
     lines += [f"{what:<7} {place}" for what, place in places.items()]
     return "\n".join(lines)
 

@@ -190,3 +190,11 @@ def drawn(status):
     console = Console(file=io.StringIO(), width=80)
     console.print(picture.picture(status))
     return console.file.getvalue()
+
+
+def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
+    trouble = "checkpoint 1 was not completed: server-0.0: cannot write to /full: No space left on device"
+    done = JobStatus(name="train", phase=Phase.FINISHED, why="", elapsed_s=1.0, checkpoint_trouble=trouble)
+    told = " ".join(outcome.text(done, {}).split())
+    assert told.endswith(f"saved no checkpoint; {trouble}")
+    assert "saved" not in outcome.text(msgspec.structs.replace(done, checkpoint_trouble=""), {})

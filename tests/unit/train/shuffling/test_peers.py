@@ -184,11 +184,11 @@ def test_a_worker_that_lives_again_at_another_place_is_called_there():
             assert list(one._shuffle.peers) == ["worker-1.1"]
 
 
-def test_one_of_another_job_is_turned_away():
+def test_one_of_another_job_is_turned_away(caplog):
     with worker("worker-0.0") as one, worker("worker-1.0", secret=b"other" * 8) as two:
         one.way.follow({"worker-1.0": two.way.address})
         two.way.follow({"worker-0.0": one.way.address})
-        time.sleep(0.2)  # there is nothing to wait for: nothing happens
+        until(lambda: sum("a stranger: " in told for told in caplog.messages) >= 2)  # each has turned the other away
         assert not one._shuffle.peers and not two._shuffle.peers
 
 
