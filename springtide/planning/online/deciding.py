@@ -20,6 +20,8 @@ BELIEVED = (0.85, 0.15)  # shares of the mean and of the high end of an outlook:
 SATURATED = 0.95  # of the time: workers have no more to give
 WRONG = 1.2  # times what was said for now: when more than that comes, and samples wait, the outlook is not believed
 WAITS = 0.5  # of the promised lag: from here on it is looked whether the outlook was wrong
+KNOWN_S = 7200.0  # after which it is seen whether the high end of an outlook has come
+SURPRISE_H = 10.0  # hours of the workers that are needed on average: what it costs at most to have planned for less
 FULL = 0.999  # of the capacity of all workers: traffic beyond it cannot be kept up with
 
 
@@ -96,9 +98,10 @@ def _best(
     capacity = np.asarray([view.capacity[: rules.most + 1] for view in views])
     means = [needs(here, outlook.mean).mean() for here, outlook in zip(capacity, outlooks, strict=True)]
     usual = np.maximum(np.asarray(means, dtype=float), rules.fewest)
+    hour = usual * (3600.0 / step_s)
     prices = horizon.Prices(
         slo_s=rules.slo_lag_s, lag=rules.lag_price * usual, late=rules.late_price * usual,
-        change=rules.change_price * usual * (3600.0 / step_s),
+        change=rules.change_price * hour, again=SURPRISE_H * hour, known=round(KNOWN_S / step_s),
     )  # fmt: skip
     jobs = horizon.Jobs(
         step_s=step_s, traffic=np.asarray([(outlook.mean[:steps], outlook.high[:steps]) for outlook in outlooks]),

@@ -13,8 +13,11 @@ SLO_S, LAG, LATE, CHANGE = 1200.0, 8.0, 24.0, 1.0
 PAUSING, LIVE = Doing(600.0, 60.0), Doing(0.0, 60.0)
 
 
-def prices(lag=8.0, change=1.0):
-    return Prices(slo_s=1200.0, lag=np.array([lag]), late=np.array([24.0]), change=np.array([change]))
+def prices(lag=8.0, change=1.0, again=None, known=0):
+    bound = None if again is None else np.array([again])
+    return Prices(
+        slo_s=1200.0, lag=np.array([lag]), late=np.array([24.0]), change=np.array([change]), again=bound, known=known
+    )
 
 
 def planned(traffic, *, workers, backlog=0.0, doing=PAUSING, at=None) -> Plan:
@@ -98,3 +101,26 @@ def test_many_jobs_are_planned_as_one_by_one():
     for job, one in enumerate(found):
         alone = planned(traffic[job], workers=int(workers[job]), backlog=job * 1e5)
         assert one.workers.tolist() == alone.workers.tolist() and one.cost == pytest.approx(alone.cost)
+
+
+def test_a_high_version_that_is_seen_in_time_is_not_provided_for_all_day():
+    versions = [[150.0] * 24, [700.0] * 24]
+    bound = planned(versions, workers=2).workers
+    free = planned(versions, workers=2, at=prices(again=10.0, known=3)).workers
+    assert bound.max() == 8 and set(free.tolist()) == {2}
+    soon = planned([[150.0] * 24, [190.0] * 24], workers=2, at=prices(again=10.0, known=3))
+    assert soon.workers.tolist() == [2] * 24
+
+
+@settings(deadline=None, max_examples=30)
+@given(TRAFFICS, st.integers(1, 8), st.floats(0, 50), st.integers(0, 6))
+def test_to_be_able_to_change_later_is_nothing_where_the_future_is_sure_or_a_change_dear(
+    traffic, workers, again, known
+):
+    sure = planned(traffic, workers=workers)
+    free = planned(traffic, workers=workers, at=prices(again=again, known=known))
+    assert free.workers.tolist() == sure.workers.tolist() and free.cost == sure.cost
+    versions = np.asarray([traffic, [1.5 * one for one in traffic]])
+    bound = planned(versions, workers=workers)
+    dear = planned(versions, workers=workers, at=prices(again=1e9, known=known))
+    assert dear.workers.tolist() == bound.workers.tolist() and dear.cost == bound.cost
