@@ -39,8 +39,8 @@ with open(folder / f"losses-{job.rank}.txt", "a") as losses:
         optimizer.zero_grad()
         loss = zoo.loss(model(x), y)
         loss.backward()
+        print(repr(loss.item()), file=losses, flush=True)  # a step that is broken off may have been saved nevertheless
         optimizer.step()
-        print(repr(loss.item()), file=losses, flush=True)
 if not job.leaving:
     state = {name: value.numpy() for name, value in model.state_dict().items()}
     np.savez(folder / f"state-{job.rank}.npz", **state)
