@@ -29,7 +29,7 @@ import cloudpickle
 import torch
 from torch import nn
 
-from springtide.prep import split
+from springtide.prep import orphans, split
 from springtide.prep.parts import Split, Unsplit
 
 log = logging.getLogger(__name__)
@@ -58,9 +58,10 @@ class Beside:
         self._status: int | None = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns of forks beside threads: this one takes none of their locks
+            parent = os.getpid()
             self._pid = os.fork()
         if self._pid == 0:
-            _look(model, given, more, self._answer)
+            _look(model, given, more, self._answer, parent)
 
     @property
     def done(self) -> bool:
@@ -107,10 +108,11 @@ class Beside:
             self._status = FAILED
 
 
-def _look(model: nn.Module, given: Arguments, more: Sequence[Arguments], answer: int) -> None:
+def _look(model: nn.Module, given: Arguments, more: Sequence[Arguments], answer: int, parent: int) -> None:
     """The child's whole life."""
     code, told = FAILED, b""
     try:
+        orphans.die_with(parent)
         gc.disable()  # nothing of the parent's is to be finalized here
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)

@@ -8,7 +8,6 @@ process; the package goes then too, so a kill -9 of the trainer leaves nothing b
 """
 
 import contextlib
-import ctypes
 import gc
 import os
 import select
@@ -23,12 +22,12 @@ from typing import Any
 import msgspec
 
 from springtide import errors
+from springtide.prep import orphans
 
 NUMBER: int | None = None
 """In a data worker: its number among those of its loader."""
 MOST = 1 << 16  # bytes of a message
 KEPT = 400  # characters of an error that are told
-_PR_SET_PDEATHSIG = 1
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -151,10 +150,7 @@ def _serve(sock: socket.socket, begin: Begin, pipeline: Any, error: str, number:
     NUMBER = number
     status = 1
     try:
-        parent = _Nursery.pid
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+        orphans.die_with(_Nursery.pid)
         if error:
             send(sock, Unfit(number, error))
         else:

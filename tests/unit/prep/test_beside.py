@@ -1,6 +1,7 @@
 """A split that a fork has looked for is the one that would be found here, and what goes wrong there is done here."""
 
 import os
+import select
 import signal
 import time
 
@@ -88,3 +89,20 @@ class OnlyHere(nn.Module):
 def test_what_cannot_be_found_out_beside_is_left_to_the_loop(monkeypatch, how):
     monkeypatch.setattr(beside, "PATIENCE_S", 0.5 if how == "hangs" else PATIENCE_S)
     assert looked_for(OnlyHere(how), calls(4)) is None
+
+
+def test_a_search_does_not_outlive_a_loop_that_is_killed():
+    told, tell = os.pipe()
+    loop = os.fork()
+    if loop == 0:
+        searching = beside.Beside(OnlyHere("hangs"), calls(4)[0], [])
+        os.write(tell, str(searching._pid).encode())
+        signal.pause()
+    searcher = int(os.read(told, 32))
+    watched = os.pidfd_open(searcher)
+    os.kill(loop, signal.SIGKILL)
+    os.waitpid(loop, 0)
+    gone, _, _ = select.select([watched], [], [], PATIENCE_S)
+    for descriptor in (told, tell, watched):
+        os.close(descriptor)
+    assert gone
