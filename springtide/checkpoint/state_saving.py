@@ -130,7 +130,8 @@ class Saving:
 
     def __init__(self, saver: SaverProcess | SaverThread) -> None:
         self._saver = saver
-        self._change = threading.Condition()
+        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._change = threading.Condition(self._lock)
         self._waiting: Save | None = None
         self._writing: Save | None = None
         self._closing = False
@@ -144,7 +145,7 @@ class Saving:
         With both taken, wait for the one being written; or with `supersede` take that of the one that waits, and tell
         it so.
         """
-        with self._change:
+        with self._lock:
             while self._waiting is not None:
                 if supersede and self._writing is not None:
                     self._waiting.end(Outcome.SUPERSEDED)
@@ -156,19 +157,19 @@ class Saving:
 
     def submit(self, save: Save) -> None:
         """Have it written when its turn comes."""
-        with self._change:
+        with self._lock:
             assert self._waiting is None, "one image is filled at a time"
             self._waiting = save
             self._change.notify_all()
 
     def wait(self) -> None:
         """Until nothing waits and nothing is being written."""
-        with self._change:
+        with self._lock:
             self._change.wait_for(lambda: self._waiting is None and self._writing is None)
 
     def close(self) -> None:
         """Write what is left, then end the saver."""
-        with self._change:
+        with self._lock:
             self._closing = True
             self._change.notify_all()
         self._thread.join()
@@ -176,7 +177,7 @@ class Saving:
 
     def _work(self) -> None:
         while True:
-            with self._change:
+            with self._lock:
                 self._change.wait_for(lambda: self._waiting is not None or self._closing)
                 if self._waiting is None:
                     return
@@ -184,7 +185,7 @@ class Saving:
                 self._change.notify_all()
             error = self._persist(self._writing)
             self._writing.end(Outcome.FAILED if error else Outcome.PERSISTED, error)
-            with self._change:
+            with self._lock:
                 self._writing = None
                 self._change.notify_all()
 

@@ -31,14 +31,15 @@ class Alone:
         self.number = number
         self.pid: int | None = None
         self._home = home
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._changed = threading.Condition(self._lock)
         self._address = ""
         self._error = ""
         self._status: int | None = None
 
     def ready(self, timeout_s: float) -> str:
         """Wait until it serves; its address."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._address or self._error or self._status is not None, timeout_s)
             if self._address:
                 return self._address
@@ -48,7 +49,7 @@ class Alone:
 
     def wait(self) -> tuple[int, str]:
         """Wait for its end; exit status (a signal, where negative) and what it said of why."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._status is not None)
             return (NO_STATUS if self._status is None else self._status), self._error
 
@@ -62,7 +63,7 @@ class Alone:
 
     def heard(self, news: nursery.News) -> None:
         """Something has become of it."""
-        with self._changed:
+        with self._lock:
             match news:
                 case nursery.Ready():
                     self._address, self.pid = news.address, news.pid

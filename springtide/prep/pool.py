@@ -82,7 +82,8 @@ class Pool:
         self._secret, self._certificates = secret, certificates
         self._heard = heard
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._changed = threading.Condition(self._lock)
         self._dispatch = Dispatch()
         self._links: dict[str, _Link] = {}
         self._ending: set[_Link] = set()
@@ -93,7 +94,7 @@ class Pool:
 
     def attach(self, worker: str, address: str) -> None:
         """Be fed by this data worker too, from when it can be reached. Known ones stay as they are."""
-        with self._changed:
+        with self._lock:
             known = self._links.get(worker)
             if self._closed or (known is not None and known.address == address):
                 return
@@ -106,13 +107,13 @@ class Pool:
 
     def detach(self, worker: str) -> None:
         """Ask it for nothing more; what it has been asked for is fetched."""
-        with self._changed:
+        with self._lock:
             if worker in self._links:
                 self._leave(self._links[worker])
 
     def want(self, one: Wanted, asks: tuple[int, ...] = ()) -> int:
         """Have this made, with leaves that are `asked` for besides; its number."""
-        with self._changed:
+        with self._lock:
             step, self._steps = self._steps, self._steps + 1
             self._wanted[step] = (one, asks)
             self._carry_out(self._dispatch.wanted(step, at=time.monotonic()))
@@ -120,7 +121,7 @@ class Pool:
 
     def wait(self, step: int, seconds: float) -> Answer | None:
         """What became of a step, after this long at most; None: nothing so far, or nobody is there to make it."""
-        with self._changed:
+        with self._lock:
             if self._settled(step) is None and not self._dispatch.deserted and seconds > 0:
                 self._carry_out(self._dispatch.look(at=time.monotonic()))
                 self._changed.wait(seconds)
@@ -128,12 +129,12 @@ class Pool:
 
     def settled(self, step: int) -> Answer | None:
         """What became of a step, so far."""
-        with self._changed:
+        with self._lock:
             return self._settled(step)
 
     def take(self, *steps: int) -> None:
         """These steps are dealt with, or nobody wants them any more."""
-        with self._changed:
+        with self._lock:
             for step in steps:
                 self._answers.pop(step, None)
                 if self._wanted.pop(step, None) is not None:
@@ -141,12 +142,12 @@ class Pool:
 
     def look(self) -> None:
         """Time has passed: someone may take over what is overdue."""
-        with self._changed:
+        with self._lock:
             self._carry_out(self._dispatch.look(at=time.monotonic()))
 
     def overdue(self, step: int) -> bool:
         """Whether a step is so late that its data worker may never answer, though nothing else speaks against it."""
-        with self._changed:
+        with self._lock:
             return self._dispatch.overdue(step, at=time.monotonic())
 
     @property
@@ -178,7 +179,7 @@ class Pool:
         """Hang up on all; idempotent. In a forked child there is nothing to do: the threads are the parent's."""
         if os.getpid() != self._pid:
             return
-        with self._changed:
+        with self._lock:
             self._closed = True
             for link in [*self._links.values(), *self._ending]:
                 self._hang_up(link)
@@ -255,7 +256,7 @@ class Pool:
                     select.select([link.wake], [], [], pause)
                     pause = min(2 * pause, CALL_AGAIN_S[1])
         finally:
-            with self._changed:
+            with self._lock:
                 self._lose(link)
                 self._stop(link)
                 self._ending.discard(link)
@@ -268,13 +269,13 @@ class Pool:
             connected = connect(link.address, self._secret, certificates=self._certificates)
         except auth.Rejected as error:
             log.warning("data worker %s at %s is not of this job: %s", link.worker, link.address, error)
-            with self._changed:
+            with self._lock:
                 self._stop(link)
             return False
         except (OSError, EOFError, errors.SpringtideError) as error:
             log.debug("data worker %s at %s cannot be reached: %s", link.worker, link.address, error)
             return False
-        with self._changed:
+        with self._lock:
             link.channel = connected
             if link.stopped:
                 return True
@@ -303,7 +304,7 @@ class Pool:
             if not link.stopped:
                 log.info("data worker %s is gone: %s", link.worker, error or type(error).__name__)
         finally:
-            with self._changed:
+            with self._lock:
                 self._lose(link)
                 gone, link.channel = link.channel, None
             with contextlib.suppress(OSError):
@@ -318,7 +319,7 @@ class Pool:
             if received.payload is None:
                 raise BadFrame(f"step {word.step} came without its batch")
             answer = self._unpack(word, received.payload)
-        with self._changed:
+        with self._lock:
             if isinstance(word, words.Made) and answer is not None:
                 self._keep(link, word, answer, at)
             elif isinstance(word, words.Failed):
@@ -333,7 +334,7 @@ class Pool:
         self._heard()
 
     def _unpack(self, word: words.Made, payload: Payload) -> Answer:
-        with self._changed:
+        with self._lock:
             wanted = self._wanted.get(word.step)
             news = self._dispatch.awaits(word.step)
         if not news or wanted is None:

@@ -138,6 +138,7 @@ def main():
 
     import springtide.prep.serving  # noqa: F401
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     for line in sys.stdin:
         options = json.loads(line)
         if "reap" in options:

@@ -48,6 +48,7 @@ def exact(folder, ids):
 
 
 @needs_hosts
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_without_a_common_disk_a_worker_the_master_and_the_agent_go_and_every_occurrence_counts_once(tmp_path, cluster):
     hosted, ids = started(

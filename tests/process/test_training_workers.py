@@ -109,6 +109,7 @@ def auc_gap(folder, *, seed, samples, workers):
     return single - json.loads((folder / "auc.json").read_text())
 
 
+@pytest.mark.soak
 def test_two_async_workers_learn_about_as_well_as_one_process(tmp_path):
     assert abs(auc_gap(tmp_path, seed=0, samples=20_000, workers=2)) < 0.02
 

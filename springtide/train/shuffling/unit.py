@@ -86,7 +86,8 @@ class Unit:
         """Of everything that is here or with a peer."""
         self._early: list[Run] = []
         """From peers that know of a new era before this worker does."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._changed = threading.Condition(self._lock)
         self._wires: Wires | None = None
         self._forwarded = self._received = 0
         self._closed = False
@@ -100,23 +101,23 @@ class Unit:
     @property
     def room(self) -> int:
         """How many batches the reader may still bring; with none left it should wait."""
-        with self._changed:
+        with self._lock:
             return max(0, self._shuffle.room)
 
     @property
     def wait_s(self) -> float:
         """How long a batch that is offered now waits for the loop."""
-        with self._changed:
+        with self._lock:
             return self._shuffle.wait_s(self._clock())
 
     def await_room(self, timeout_s: float) -> bool:
         """Wait until there is some. False: there is none yet."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: self._closed or self._shuffle.room > 0, timeout_s)
 
     def offer(self, run: Run) -> None:
         """A batch of a lease of ours. Never waits: what there is no room for is kept all the same."""
-        with self._changed:
+        with self._lock:
             self._runs[run.claim] = run
             stays = run.records.nbytes > SENDABLE_BYTES
             self._act(self._shuffle.offer(run.claim, self._clock(), stays=stays))
@@ -126,7 +127,7 @@ class Unit:
     def take(self, timeout_s: float) -> Run | None:
         """The next batch to train; None when there is none for so long. Batches whose lease is gone are left out."""
         deadline = self._clock() + timeout_s
-        with self._changed:
+        with self._lock:
             while not self._closed:
                 self._admit()
                 key, actions = self._shuffle.take(self._clock())
@@ -146,14 +147,14 @@ class Unit:
         """Every server has these batches: our own count as trained, others' owners are told."""
         claims = list(claims)
         self._hands.acknowledge(claims)
-        with self._changed:
+        with self._lock:
             now = self._clock()
             self._act([action for claim in claims for action in self._shuffle.trained(claim, now)])
             self._prune(claims)
 
     def drop(self, run: Run) -> None:
         """A batch that the loop has taken and will not train."""
-        with self._changed:
+        with self._lock:
             self._act(self._shuffle.drop(run.claim, self._clock()))
             self._prune([run.claim])
 
@@ -163,7 +164,7 @@ class Unit:
         False: some of it was not heard of in time; it may be trained all the same, as whoever reads it next finds.
         """
         deadline = self._clock() + timeout_s
-        with self._changed:
+        with self._lock:
             early, self._early = self._early, []
             if self._wires is not None:
                 for run in early:
@@ -180,7 +181,7 @@ class Unit:
 
     def close(self) -> None:
         """Whoever waits here gets nothing. The last words to peers go out."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
             wires = self._wires
@@ -190,13 +191,13 @@ class Unit:
     @property
     def idle(self) -> bool:
         """Whether nothing is here, in the loop's hand or with a peer."""
-        with self._changed:
+        with self._lock:
             return not self._runs and not self._early
 
     @property
     def use(self) -> ShuffleUse:
         """What was done so far."""
-        with self._changed:
+        with self._lock:
             sent = 0 if self._wires is None else self._wires.sent_bytes
             waiting = len(self._shuffle.queue)
             return ShuffleUse(waiting, self._forwarded, sent, self._received, self._shuffle.came_home)
@@ -206,12 +207,12 @@ class Unit:
     @property
     def ready(self) -> bool:
         """What a peer that calls now is told."""
-        with self._changed:
+        with self._lock:
             return self._shuffle.ready
 
     def peer_ready(self, peer: str, ready: bool) -> None:
         """A peer tells that it takes batches, or takes no more."""
-        with self._changed:
+        with self._lock:
             self._act(self._shuffle.heard(peer, ready, self._clock()))
 
     def peer_sent(self, peer: str, run: Run) -> None:
@@ -219,7 +220,7 @@ class Unit:
 
         Else an earlier life of a server, which this worker still speaks to, could acknowledge it for the next one.
         """
-        with self._changed:
+        with self._lock:
             self._received += 1
             if run.claim.era > self._hands.era:
                 self._early.append(run)
@@ -228,7 +229,7 @@ class Unit:
 
     def peer_done(self, peer: str, claims: Sequence[Claim]) -> None:
         """A peer has trained batches of ours. What is not here, nor with a peer, was trained before, or is none."""
-        with self._changed:
+        with self._lock:
             claims = [claim for claim in claims if claim in self._runs and not self._runs[claim].owner]
             self._hands.acknowledge(claims)
             for claim in claims:
@@ -237,23 +238,23 @@ class Unit:
 
     def peer_gave_back(self, peer: str, claims: Sequence[Claim]) -> None:
         """A peer will not train these."""
-        with self._changed:
+        with self._lock:
             for claim in claims:
                 self._act(self._shuffle.given_back(peer, claim, self._clock()))
 
     def peer_silent(self, peer: str) -> None:
         """Nothing is heard of a peer that is still connected."""
-        with self._changed:
+        with self._lock:
             self._act(self._shuffle.silent(peer, self._clock()))
 
     def peer_lost(self, peer: str) -> None:
         """A peer is not connected any more."""
-        with self._changed:
+        with self._lock:
             self._act(self._shuffle.lost(peer, self._clock()))
 
     def tick(self, away_s: float = 0.0) -> None:
         """Let time pass: a few times a second. `away_s`: for so long this process did not run."""
-        with self._changed:
+        with self._lock:
             self._shuffle.forgive(away_s)
             self._admit()
             self._forget()
