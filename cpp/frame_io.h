@@ -1,4 +1,4 @@
-// Whole small frames on a socket: handshakes, declarations, refusals. Rows take their own way (serve_rows.h,
+// Whole small frames on a socket: handshakes, declarations, refusals. Rows take their own way (row_runs.h,
 // peer.h).
 #pragma once
 

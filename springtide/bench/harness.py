@@ -103,12 +103,6 @@ def rate(work: Callable[[], object], *, units: float, seconds: float) -> Measure
     return measure
 
 
-def seconds_each(work: Callable[[], object], *, seconds: float) -> Measure:
-    """A measure that repeats `work` for about `seconds` and returns the seconds that one took."""
-    measure = rate(work, units=1.0, seconds=seconds)
-    return lambda: 1.0 / measure()
-
-
 def cycle(items: Sequence[Item]) -> Callable[[], Item]:
     """The items one after the other, for ever: fresh batches for each repetition."""
     iterator = itertools.cycle(items)

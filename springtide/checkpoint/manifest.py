@@ -110,11 +110,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """What this checkpoint itself wrote."""
         return sum(file.size for file in self.files if number_in(file.name) == self.number)
 
-    @property
-    def bytes_needed(self) -> int:
-        """What a restore of all slots reads."""
-        return sum(segment.length for chain in self.chains for segment in chain)
-
 
 def name_of(number: int) -> str:
     """The file name of a checkpoint's manifest."""

@@ -116,11 +116,6 @@ def refuse_changed(before: tuple[Any, ...], group: Group) -> None:
             )
 
 
-def has_kernel(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether servers can run this optimizer."""
-    return type(optimizer) in KERNELS
-
-
 def spec_of(optimizer: torch.optim.Optimizer, group: Group) -> tables.OptimSpec:
     """The kernel that does what this optimizer does to the parameters of this group."""
     kernel = KERNELS.get(type(optimizer))

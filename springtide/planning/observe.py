@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from springtide.domain.profile import SUM_FIELDS, Profile, StepTiming, TimingSum, summed
+from springtide.domain.profile import SUM_FIELDS, Profile, TimingSum
 from springtide.domain.shape import Shape
 
 LEAST_SPREAD = 0.03
@@ -104,21 +104,6 @@ def observe(
         dropped["odd windows"] += len(some) - len(like_others)
         kept += like_others
     return Observed(profiles=tuple(kept), dropped={why: count for why, count in dropped.items() if count})
-
-
-def of_steps(steps: Sequence[StepTiming], shape: Shape, *, batch: int, at: float) -> Profile:
-    """One profile of one worker's steps, the slow ones at the beginning and single odd ones left out."""
-    times = [step.total_s for step in steps]
-    if len(times) < 2 * FEWEST_WINDOWS:
-        return Profile(shape=shape, batch=batch, timing=summed(steps), at=at)
-    usual = median(times[len(times) // 2 :])
-    limit = usual + 5 * max(1.4826 * median(abs(one - usual) for one in times[len(times) // 2 :]), LEAST_SPREAD * usual)
-    first = next((place for place, one in enumerate(times) if one <= limit), 0)
-    warm = steps[first:]
-    kept = [step for step in warm if step.total_s <= limit]
-    return Profile(
-        shape=shape, batch=batch, timing=summed(kept if len(kept) >= (1 - MOST_ODD) * len(warm) else warm), at=at
-    )
 
 
 def _useless(before: Reading, after: Reading, starts: Sequence[float], era: int, rules: Rules) -> str:

@@ -7,14 +7,12 @@ would after seconds of imports, and ends when this process does. Nothing here st
 """
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
 import random
 import runpy
 import select
-import signal
 import socket
 import struct
 import sys
@@ -23,12 +21,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from springtide import config
+from springtide import config, orphans
 
 STATUS = struct.Struct("=i")
 READY = b"ready"
 LARGEST = 1 << 20  # bytes of a request: an environment and a command line take less
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Birth(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,9 +102,7 @@ class Nest:
 
     def _leave_nest(self, log: int, ending: int, parent: int) -> None:
         """In a child: keep nothing of the parent's, and do not outlive it."""
-        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, int(signal.SIGKILL))
-        if os.getppid() != parent:
-            os._exit(1)
+        orphans.die_with(parent)
         for pidfd, (_, pipe) in self._children.items():
             os.close(pidfd)
             os.close(pipe)

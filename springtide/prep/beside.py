@@ -29,7 +29,8 @@ import cloudpickle
 import torch
 from torch import nn
 
-from springtide.prep import orphans, split
+from springtide import orphans
+from springtide.prep import split
 from springtide.prep.parts import Split, Unsplit
 
 log = logging.getLogger(__name__)

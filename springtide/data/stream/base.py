@@ -1,7 +1,7 @@
 """What every stream can do, whoever keeps the records: partitions, where they begin and end, reading, appending.
 
-In: `open.open_stream(url)` makes one. Kinds: log/stream.py (a folder on disk), kafka.py (a broker). Who reads decides
-where: no stream keeps a consumer's position for us. Next: train/online/ reads, produce.py appends.
+In: `open.open_stream(url)` makes one. Kinds: log/stream.py (a folder on disk), kafka/stream.py (a broker). Who reads
+decides where: no stream keeps a consumer's position for us. Next: train/online/ reads, produce.py appends.
 """
 
 from collections.abc import Mapping

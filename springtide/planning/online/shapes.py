@@ -17,7 +17,6 @@ from springtide.planning.online.capacity import Curve, relative
 
 Kind = Literal["sync", "async", "shared", "optimus", "optimus-async"]
 Array = NDArray[np.float64]
-GOOD = 0.99  # of the best: fewer servers that are as good as that are better
 
 
 def _sync(w: Array, p: Array) -> list[Array]:
@@ -67,11 +66,6 @@ class Surface:
         of = FEATURES[self.kind](np.asarray(float(workers)), np.asarray(float(servers)))
         seconds = float(np.stack(of) @ np.asarray(self.coefficients))
         return self.batch / seconds if seconds > 0 else np.inf
-
-    def servers_for(self, workers: int, most: int) -> int:
-        """The fewest servers, up to `most`, that are as good as the best number."""
-        speeds = [self(workers, servers) for servers in range(1, most + 1)]
-        return 1 + next(place for place, speed in enumerate(speeds) if speed >= GOOD * max(speeds))
 
     def at_ratio(self, workers_per_server: float) -> Curve:
         """The curve by workers alone when servers are kept at that ratio (Eqns 6 and 9)."""

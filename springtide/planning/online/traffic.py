@@ -1,7 +1,7 @@
 """Pure. Traffic of the past and traffic to come, by equal steps: the nouns of forecasting.
 
-In: samples a second as a master has counted them, with holes where it was away. Out: a `History` without holes, by
-steps as coarse as a forecast wants; a `Forecast`, by steps as fine as a plan wants. Next: forecast.py.
+In: samples a second as a master has counted them, with holes where it was away. Out: a `History` without holes; a
+`Forecast` by the same steps. Next: forecast.py.
 """
 
 from dataclasses import dataclass, replace
@@ -54,16 +54,6 @@ class History:
         """What was known before that step, or the last `days` of it."""
         first = 0 if days is None else max(0, step - days * self.day)
         return replace(self, values=self.values[first:step])
-
-    def coarser(self, step_s: float) -> "History":
-        """The same by larger steps, the newest of them whole; known where half of what it is made of is."""
-        times = round(step_s / self.step_s)
-        if times < 1 or abs(step_s / self.step_s - times) > 1e-9:
-            raise errors.BadInput(f"traffic by {self.step_s:g} s cannot be told by {step_s:g} s: wanted a multiple")
-        kept = self.values[len(self.values) % times :].reshape(-1, times)
-        known = (~np.isnan(kept)).sum(axis=1)
-        mean = np.nansum(kept, axis=1) / np.maximum(known, 1)
-        return History(step_s=self.step_s * times, values=np.where(2 * known >= times, mean, np.nan))
 
     def filled(self) -> "History":
         """Without holes: short ones by straight lines, others by the same time on the other days where that is known.
@@ -119,16 +109,6 @@ class Forecast:
     why: str
     tried: int = 0
     """Past days that the same model was tried on, to know `low` and `high`; 0: it is a guess."""
-
-    def finer(self, step_s: float) -> "Forecast":
-        """The same by smaller steps, in straight lines between the middles of these."""
-        times = round(self.step_s / step_s)
-        if times <= 1:
-            return self
-        at = (np.arange(len(self.mean) * times) + 0.5) / times - 0.5
-        here = np.arange(len(self.mean))
-        mean, low, high = (np.interp(at, here, one) for one in (self.mean, self.low, self.high))
-        return replace(self, step_s=self.step_s / times, mean=mean, low=low, high=high)
 
     def later(self, steps: int, most: int | None = None) -> "Forecast":
         """What is left of it after so many steps have passed, or the first `most` of that."""

@@ -83,12 +83,6 @@ class ApiServer:
         path.write_text(json.dumps(config, indent=2))
         return path
 
-    def account_token(self, namespace: str, name: str) -> str:
-        """A token of a service account that exists."""
-        found = self.objects("serviceaccounts", namespace)
-        uid = next(each["metadata"]["uid"] for each in found if each["metadata"]["name"] == name)
-        return self._api.tokens.of_account(namespace, name, uid)
-
     def objects(self, resource: str, namespace: str | None = None) -> list[Json]:
         """What the server keeps of a resource (`pods`, `elasticjobs.springtide.dev`), as it is now."""
         found: list[Json] = self._call(lambda: self._api.store.all(resource, namespace))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from springtide.domain.profile import StepTiming, TimingSum
+from springtide.domain.profile import TimingSum
 from springtide.planning import equations, fit, observe
 from springtide.planning.observe import Change, Reading
 from tests.unit.planning.planted import FACTS, SHAPES, TRUE
@@ -78,25 +78,6 @@ def test_an_odd_window_does_not_count():
 def test_readings_before_any_shape_say_nothing():
     found = observe.observe(told(0, until=5.0), [Change(at=10.0, shape=SHAPES[0])], batch=512)
     assert found.profiles == () and found.dropped == {"spans before the first shape": 5}
-
-
-def step(seconds):
-    return StepTiming(
-        samples=512, total_s=seconds, data_s=0.0, pull_wait_s=0.0, forward_s=0.0, backward_s=0.0, push_wait_s=0.0,
-        gradient_s=seconds, update_s=0.0, synchronization_s=0.0, lookup_s=0.0,
-    )  # fmt: skip
-
-
-def test_slow_beginnings_and_single_odd_steps_are_left_out():
-    steps = [step(seconds) for seconds in (2.0, 1.0, 0.5, *[0.1] * 40, 3.0, *[0.1] * 20)]
-    found = observe.of_steps(steps, SHAPES[0], batch=512, at=1.0)
-    assert found.timing.steps == 60 and found.step_s == pytest.approx(0.1)
-
-
-def test_where_many_steps_are_slow_that_is_how_the_job_is():
-    steps = [step(seconds) for seconds in [0.1, 0.1, 1.0] * 20]
-    assert observe.of_steps(steps, SHAPES[0], batch=512, at=1.0).timing.steps == 60
-    assert observe.of_steps(steps[:3], SHAPES[0], batch=512, at=1.0).timing.steps == 3
 
 
 def test_what_is_observed_can_be_fitted():

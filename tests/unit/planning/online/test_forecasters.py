@@ -27,7 +27,7 @@ def not_finite(history, steps):
 
 
 def other_steps(history, steps):
-    return forecast(history, steps).finer(history.step_s / 2).later(0, steps)
+    return replace(forecast(history, steps), step_s=history.step_s / 2)
 
 
 def a_list(history, steps):

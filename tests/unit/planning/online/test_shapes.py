@@ -32,13 +32,6 @@ def test_at_a_fixed_ratio_it_is_the_curve_by_workers_alone(kind, coefficients, w
     assert surface.at_ratio(ratio)(workers) == pytest.approx(surface(workers, workers / ratio))
 
 
-def test_the_fewest_servers_that_are_as_good_as_the_best_are_enough():
-    slow = Surface(kind="async", coefficients=(1.0, 8.0, 0.0, 0.0))
-    assert slow.servers_for(4, most=4) == 4
-    enough = Surface(kind="async", coefficients=(1.0, 0.01, 0.0, 0.0))
-    assert enough.servers_for(4, most=4) == 1
-
-
 def test_what_servers_share_out_is_seen_by_ours_and_not_by_optimus():
     truth = Surface(kind="async", coefficients=(1.0, 6.0, 0.0, 0.01))
     seen = [SeenShape(w, p, truth(w, p)) for w, p in SHAPES]

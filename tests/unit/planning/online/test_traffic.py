@@ -1,4 +1,4 @@
-"""Traffic of the past has holes and steps of its own; a forecast has the steps that a plan wants."""
+"""Traffic of the past has holes; what is left of a forecast is told as time passes."""
 
 import numpy as np
 import pytest
@@ -24,27 +24,10 @@ def test_traffic_that_cannot_be_is_refused():
             History(step_s=60, values=np.asarray(values))
 
 
-@given(st.lists(st.floats(0, 1e6), max_size=50), st.integers(1, 7))
-def test_larger_steps_are_means_and_the_newest_is_whole(values, times):
-    whole = History(step_s=60, values=np.asarray(values)).coarser(60 * times) if 1440 % times == 0 else None
-    if whole is None:
-        return
-    assert whole.step_s == 60 * times and len(whole.values) == len(values) // times
-    if len(whole.values):
-        assert whole.values[-1] == pytest.approx(np.mean(values[-times:]))
-
-
 def test_moments_of_any_distance_become_equal_steps_with_holes():
     at = np.asarray([5.0, 65.0, 66.0, 300.0])
     seen = History.of(at, np.asarray([1.0, 2.0, 4.0, 9.0]), 60)
     assert seen.values == pytest.approx([1.0, 3.0, np.nan, np.nan, 9.0], nan_ok=True)
-
-
-def test_a_larger_step_is_known_when_half_of_it_is():
-    seen = History(step_s=60, values=np.asarray([1.0, np.nan, 3.0, np.nan, np.nan, np.nan]))
-    assert seen.coarser(180).values == pytest.approx([2.0, np.nan], nan_ok=True)
-    with pytest.raises(errors.BadInput, match="wanted a multiple"):
-        seen.coarser(90)
 
 
 def test_short_holes_are_filled_by_lines_and_long_ones_by_other_days():
@@ -71,19 +54,6 @@ def test_nothing_that_is_known_is_changed_by_filling(values):
     kept = seen.values[len(values) - len(filled) :]
     assert np.isfinite(filled).all()
     assert (filled[~np.isnan(kept)] == kept[~np.isnan(kept)]).all()
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.sampled_from([600, 300, 150, 60]))
-def test_a_finer_forecast_goes_through_the_same_values_and_beyond_none(values, step_s):
-    fine = said(values).finer(step_s)
-    assert fine.step_s == step_s and len(fine.mean) == len(values) * 600 // step_s
-    assert min(values) - 1e-6 <= fine.mean.min() and fine.mean.max() <= max(values) + 1e-6
-    assert (fine.low <= fine.mean + 1e-9).all() and (fine.mean <= fine.high + 1e-9).all()
-
-
-def test_a_step_that_is_as_fine_as_wanted_stays():
-    once = said([1, 2])
-    assert once.finer(600) is once and once.finer(900) is once
 
 
 def test_time_passes_and_the_rest_of_a_forecast_is_left():
