@@ -12,6 +12,7 @@ connection, and connections that are open stay open.
 """
 
 import datetime
+import ipaddress
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,9 +28,11 @@ EARLY = datetime.timedelta(hours=1)
 
 
 def make(
-    job: str, *, at: datetime.datetime, life: datetime.timedelta = LIFE, roles: Sequence[str] = ROLES
+    job: str, *, at: datetime.datetime, life: datetime.timedelta = LIFE, roles: Sequence[str] = ROLES,
+    hosts: Sequence[str] = (),
 ) -> dict[str, bytes]:  # fmt: skip
-    """An authority and a certificate a role. `at` is the time now, with its zone."""
+    """An authority and a certificate a role. `at` is the time now, with its zone. `hosts`: names and addresses that the
+    certificates are good for besides, for callers who are not ours and look at nothing else."""
     key, name = _new_key(), _name(job, "authority")
     unsigned = _unsigned(name, name, key, at, at + LIFE).add_extension(
         _x509().BasicConstraints(ca=True, path_length=0), critical=True
@@ -37,7 +40,7 @@ def make(
     authority = _signed(_with_usage(unsigned, key, signs=True), key)
     files = {AUTHORITY: _pem(authority)}
     for role in roles:
-        files |= _leaf(authority, key, job, role, at=at, until=at + life)
+        files |= _leaf(authority, key, Identity(job, role), hosts, at=at, until=at + life)
     return files
 
 
@@ -72,16 +75,25 @@ def folder_of(root: pathlib.Path, role: str) -> pathlib.Path:
 
 
 def _leaf(
-    authority: Any, signer: Any, job: str, role: str, *, at: datetime.datetime, until: datetime.datetime
-) -> dict[str, bytes]:
+    authority: Any, signer: Any, whose: Identity, hosts: Sequence[str], *, at: datetime.datetime,
+    until: datetime.datetime,
+) -> dict[str, bytes]:  # fmt: skip
     x509, key = _x509(), _new_key()
-    unsigned = _unsigned(_name(job, role), authority.subject, key, at, until)
+    unsigned = _unsigned(_name(*whose), authority.subject, key, at, until)
     unsigned = unsigned.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     uses = [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
     unsigned = unsigned.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(Identity(job, role).uri)])
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(whose.uri), *map(_host, hosts)])
     unsigned = _with_usage(unsigned.add_extension(names, critical=False), signer, signs=False)
-    return {f"{role}.crt": _pem(_signed(unsigned, signer)), f"{role}.key": _key_pem(key)}
+    return {f"{whose.role}.crt": _pem(_signed(unsigned, signer)), f"{whose.role}.key": _key_pem(key)}
+
+
+def _host(host: str) -> Any:
+    """An address, or a name."""
+    try:
+        return _x509().IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return _x509().DNSName(host)
 
 
 def _unsigned(subject: Any, issuer: Any, key: Any, at: datetime.datetime, until: datetime.datetime) -> Any:

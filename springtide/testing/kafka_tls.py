@@ -6,15 +6,16 @@ kafka_broker.py.
 """
 
 import datetime
-import ipaddress
 import pathlib
-from typing import Any
+from collections.abc import Mapping
 
-from springtide import errors
+from springtide.platforms import credentials
+from springtide.rpc.tls import AUTHORITY
 
 PASSWORD = "only-for-tests"
 """Of the broker's two stores: Java wants one."""
 LIFE = datetime.timedelta(days=1)
+HERE = ("127.0.0.1",)
 PROTOCOL = "SSL"
 """What Kafka calls TLS."""
 
@@ -25,13 +26,13 @@ class KafkaTls:
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        ours, others = _authority("springtide tests"), _authority("somebody else")
+        now = datetime.datetime.now(datetime.UTC)
+        ours = credentials.make("kafka", at=now, life=LIFE, roles=("broker", "client"), hosts=HERE)
+        others = credentials.make("elsewhere", at=now, life=LIFE, roles=("stranger",), hosts=HERE)
+        others.pop(AUTHORITY)
+        for name, content in {**ours, **others}.items():
+            (folder / name).write_bytes(content)
         self._write_stores(ours)
-        for name, authority in (("client", ours), ("stranger", others)):
-            key, certificate = _signed(name, authority)
-            (folder / f"{name}.key").write_bytes(_key_pem(key))
-            (folder / f"{name}.crt").write_bytes(_pem(certificate))
-        (folder / "ca.crt").write_bytes(_pem(ours[1]))
 
     def broker(self) -> list[str]:
         """Lines of a broker's settings."""
@@ -60,82 +61,18 @@ class KafkaTls:
             "ssl.key.location": str(self.folder / f"{name}.key"),
         }
 
-    def _write_stores(self, authority: tuple[Any, Any]) -> None:
+    def _write_stores(self, files: Mapping[str, bytes]) -> None:
         """As Java reads them: the broker's key, and whom it believes."""
-        from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.serialization import pkcs12
 
-        key, certificate = _signed("broker", authority)
-        locked = BestAvailableEncryption(PASSWORD.encode())
-        kept = pkcs12.serialize_key_and_certificates(b"broker", key, certificate, [authority[1]], locked)
-        believed = pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(authority[1], b"ca")], locked)
+        key = serialization.load_pem_private_key(files["broker.key"], None)
+        own, authority = (x509.load_pem_x509_certificate(files[name]) for name in ("broker.crt", AUTHORITY))
+        locked = serialization.BestAvailableEncryption(PASSWORD.encode())
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        kept = pkcs12.serialize_key_and_certificates(b"broker", key, own, [authority], locked)
+        believed = pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(authority, b"ca")], locked)
         (self.folder / "keystore").write_bytes(kept)
         (self.folder / "truststore").write_bytes(believed)
-
-
-def _authority(name: str) -> tuple[Any, Any]:
-    key = _new_key()
-    unsigned = _unsigned(_name(name), _name(name), key)
-    certificate = unsigned.add_extension(_x509().BasicConstraints(ca=True, path_length=0), critical=True)
-    return key, _by(certificate, key)
-
-
-def _signed(name: str, authority: tuple[Any, Any]) -> tuple[Any, Any]:
-    """A key, and a certificate of it that is good for this host."""
-    x509, key = _x509(), _new_key()
-    signer, by = authority
-    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    unsigned = _unsigned(_name(name), by.subject, key).add_extension(here, critical=False)
-    return key, _by(unsigned, signer)
-
-
-def _unsigned(subject: Any, issuer: Any, key: Any) -> Any:
-    x509, now = _x509(), datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - LIFE)
-        .not_valid_after(now + LIFE)
-    )
-
-
-def _by(unsigned: Any, signer: Any) -> Any:
-    from cryptography.hazmat.primitives import hashes
-
-    return unsigned.sign(signer, hashes.SHA256())
-
-
-def _new_key() -> Any:
-    _x509()
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def _name(name: str) -> Any:
-    x509 = _x509()
-    return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
-
-
-def _pem(certificate: Any) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    written: bytes = certificate.public_bytes(Encoding.PEM)
-    return written
-
-
-def _key_pem(key: Any) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    written: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return written
-
-
-def _x509() -> Any:
-    try:
-        from cryptography import x509
-    except ImportError:
-        raise errors.MissingExtra("a Kafka broker with TLS", "tls") from None
-    return x509

@@ -26,12 +26,14 @@ def spec(**more):
     return JobSpec(name="stream", **(given | more))
 
 
-def job_of(folder, *, pause_s=0.005, linger_s=0.2, parts=1, **more):
+def job_of(folder, *, pause_s=0.005, linger_s=0.2, parts=1, shuffle="advanced", environment=None, **more):
     """A job that counts what is appended to the log of this folder, with so many batches in a step."""
     text = stream_counting.SCRIPT
     (folder / "count.py").write_text(text if parts == 1 else counting.summing(text, parts))
-    arguments = [folder, BATCH, pause_s, {"linger_s": linger_s}]
-    return LocalCluster(folder / "count.py", arguments, spec=spec(**more), folder=folder / "runs")
+    arguments = [folder, BATCH, pause_s, {"linger_s": linger_s, "shuffle": shuffle}]
+    return LocalCluster(
+        folder / "count.py", arguments, spec=spec(**more), folder=folder / "runs", environment=environment or {}
+    )
 
 
 def check(folder, status, producer):
@@ -100,6 +102,29 @@ def test_random_faults_lose_and_repeat_no_record_also_of_sums(tmp_path, seed):
         producer.seal()
         status = job.wait()
     print(f"seed {seed}: {done}")
+    check(tmp_path, status, producer)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("shuffle", ["none", "advanced"])
+def test_bursts_of_ten_times_the_usual_are_trained_once_though_roles_are_killed_in_them(tmp_path, shuffle):
+    producer = stream_counting.Producer(tmp_path, partitions=3)
+    producer.append(500)
+    with job_of(tmp_path, shuffle=shuffle) as job:
+        for role in ("worker-1", "server-0", "master"):
+            with appending(producer, 30):
+                before = len(producer.records)
+                job.until(lambda status, before=before: status.samples > before and status.checkpoint)
+            with appending(producer, 300):
+                before = len(producer.records) + 3000
+                job.until(lambda _, before=before, role=role: len(producer.records) > before and role in job.pids())
+                assert job.kill(role)
+                before = len(producer.records)
+                job.until(lambda status, before=before: status.samples > before)
+            job.until(lambda status: status.samples == len(producer.records))  # what had piled up is worked off
+        producer.seal()
+        status = job.wait()
     check(tmp_path, status, producer)
 
 

@@ -1,0 +1,58 @@
+"""The time of day of a whole job jumps: by a day ahead, then two back. No record is lost, none is trained twice."""
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+from tests.process import stream_counting
+from tests.process.test_stream_jobs import appending, check, job_of
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.soak,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+]
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def shifted(tmp_path):
+    """What a job's processes are told, and the file that says by how many seconds their time of day is off."""
+    library, file = tmp_path / "clock_shift.so", tmp_path / "shift"
+    source = pathlib.Path(__file__).with_name("clock_shift.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    file.write_text("0")
+    return {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(file)}, file
+
+
+def jump(file, seconds):
+    """At once for all."""
+    part = file.with_suffix(".part")
+    part.write_text(str(seconds))
+    part.replace(file)
+
+
+@pytest.mark.timeout(300)
+def test_every_record_is_trained_once_though_the_clock_jumps_and_each_kind_of_role_is_killed(tmp_path, shifted):
+    told, file = shifted
+    producer = stream_counting.Producer(tmp_path, partitions=3)
+    producer.append(500)
+    with job_of(tmp_path, environment=told) as job:
+        with appending(producer, 40):
+            for term, (seconds, role) in enumerate(((DAY_S, "worker-1"), (-DAY_S, "server-0"), (0, "worker-0")), 2):
+                before = len(producer.records)
+                job.until(lambda status, before=before: status.samples > before and status.checkpoint)
+                jump(file, seconds)
+                before = len(producer.records)
+                job.until(lambda status, before=before: status.samples > before)
+                assert job.kill("master")
+                job.until(lambda status, term=term, role=role: status.term == term and role in job.pids())
+                assert job.kill(role)
+        producer.seal()
+        status = job.wait()
+    check(tmp_path, status, producer)
+    ages = [event["at"] for event in job.story]
+    assert max(ages) - min(ages) > DAY_S, "the clock of the job did not jump"
