@@ -30,10 +30,10 @@ def by_entry_point(name: str, group: str = GROUP, kind: str = "policy") -> Plugi
     for point in metadata.entry_points(group=group, name=name):
         try:
             loaded = point.load()
-        except (ImportError, AttributeError) as error:
+        except (Exception, SystemExit) as error:  # whatever its module does when it is imported
             package = point.dist.name if point.dist else point.value
             raise errors.BadInput(
-                f"{kind} {name!r} of package {package} cannot be loaded from {point.value!r}: {error}; "
+                f"{kind} {name!r} of package {package} cannot be loaded from {point.value!r}: {_said(error)}; "
                 f"reinstall the package or choose another {kind}"
             ) from error
         return _callable(name, loaded, kind)
@@ -47,7 +47,9 @@ def by_dotted_name(name: str, kind: str = "policy") -> Plugin:
         raise errors.BadInput(f"{kind} {name!r}: wanted module:function, such as my_package.policies:half")
     try:
         loaded = importlib.import_module(module)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:
+        if not isinstance(error, ImportError):
+            raise errors.BadInput(f"{kind} {name!r}: module {module} cannot be imported: {_said(error)}") from error
         raise errors.BadInput(
             f"{kind} {name!r}: module {module} cannot be imported ({error}); is its folder on the Python path?"
         ) from error
@@ -55,6 +57,10 @@ def by_dotted_name(name: str, kind: str = "policy") -> Plugin:
         known = [each for each, what in vars(loaded).items() if callable(what) and not each.startswith("_")]
         raise errors.UnknownName(f"{kind} in {module}", function, known)
     return _callable(name, getattr(loaded, function), kind)
+
+
+def _said(error: BaseException) -> str:
+    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
 
 
 def _callable(name: str, loaded: object, kind: str) -> Plugin:

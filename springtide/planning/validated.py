@@ -24,11 +24,16 @@ def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decisio
         return nothing(f"the cluster's clock says {view.now}: nothing can be decided by it")
     try:
         decision: Any = policy(view, config)
-    except Exception as error:  # a policy may be anyone's code, and jobs go on whatever it does
+    except (Exception, SystemExit) as error:  # a policy may be anyone's code, and jobs go on whatever it does
         return nothing(f"policy {name} failed: {type(error).__name__}: {error}")
     if not isinstance(decision, Decision):
         return nothing(f"policy {name} answered with {type(decision).__name__}; wanted a Decision")
-    return kept(decision, view, config)
+    try:
+        if fault := _malformed(decision):
+            return nothing(f"policy {name} answered with a decision that is none: {fault}")
+        return kept(decision, view, config)
+    except Exception as error:  # plans of anything but what plans are made of
+        return nothing(f"policy {name} answered with plans that make no sense: {type(error).__name__}: {error}")
 
 
 def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decision:
@@ -67,12 +72,26 @@ def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decis
     return Decision(plans=plans, why=why, notes=(*decision.notes, *refused))
 
 
+def _malformed(decision: Decision) -> str:
+    """What is not of its type; empty: nothing. Dataclasses take anything."""
+    if not isinstance(decision.plans, tuple):
+        return f"its plans are a {type(decision.plans).__name__}; wanted a tuple"
+    if not isinstance(decision.why, str):
+        return f"its reason is {decision.why!r}; wanted a sentence"
+    if not (isinstance(decision.notes, tuple) and all(isinstance(note, str) for note in decision.notes)):
+        return f"its notes are {decision.notes!r}; wanted a tuple of sentences"
+    return ""
+
+
 def wrong(plan: object, job: JobView | None, config: PlanningConfig) -> str:
     """What is wrong with a plan by itself; empty: nothing."""
     if not isinstance(plan, Plan) or not isinstance(plan.shape, Shape):
         return "it is no plan"
     if job is None:
         return "there is no such job"
+    whole = (plan.shape.workers, plan.shape.servers, plan.extra_workers)
+    if not all(isinstance(number, int) for number in whole):
+        return f"{plan.shape.workers!r} workers, {plan.shape.servers!r} servers; wanted whole numbers (int)"
     if not math.isfinite(plan.shape.cpu + plan.shape.memory):
         return f"its shape is no shape: {plan.shape}"
     if not job.bounds.holds(plan.shape):

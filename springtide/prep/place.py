@@ -40,9 +40,10 @@ def written(kind: Kind, place: Place, seed: int) -> dict[str, Any]:
 
 def read(state: Mapping[str, Any], kind: Kind) -> tuple[Place, int]:
     """The place and the seed of a state, where it belongs to data like ours."""
-    if state.get("format") != FORMAT:
+    given = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+    if given != FORMAT:
         raise errors.BadInput(
-            f"this state has format {state.get('format')!r}: wanted {FORMAT}, as ElasticLoader.state_dict() gives it. "
+            f"this state has format {given!r}: wanted {FORMAT}, as ElasticLoader.state_dict() gives it. "
             "States of other loaders cannot be taken over"
         )
     for what, mine in (("unit", kind.unit), ("samples", kind.samples), ("shuffle", kind.shuffle)):
@@ -52,9 +53,16 @@ def read(state: Mapping[str, Any], kind: Kind) -> tuple[Place, int]:
                 f"{what}={mine!r}: going on would repeat some samples and lose others. Use the same data set, sampler "
                 "and shuffle; batch size, ranks and number of workers may differ"
             )
-    place = Place(int(state["epoch"]), int(state["done"]), int(state.get("mark", 0)))
+    numbers = [state.get(what, 0 if what == "mark" else None) for what in ("epoch", "done", "mark", "seed")]
+    if not all(isinstance(number, int) for number in numbers):
+        raise errors.BadInput(
+            f"this state has epoch {numbers[0]!r}, done {numbers[1]!r}, mark {numbers[2]!r}, seed {numbers[3]!r}: wanted "
+            "whole numbers, as ElasticLoader.state_dict() gives them; was it changed on its way?"
+        )
+    *reached, seed = numbers
+    place = Place(*reached)
     if place.epoch < 0 or place.done < 0 or (kind.samples is not None and place.done > kind.samples):
         raise errors.BadInput(
             f"this state is at {place.done} {kind.unit} of epoch {place.epoch}: that is no place in it"
         )
-    return place, int(state["seed"])
+    return place, seed

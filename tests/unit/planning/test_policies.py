@@ -80,3 +80,11 @@ def test_a_name_nobody_knows_is_answered_with_the_nearest():
 def test_a_dotted_name_that_leads_to_no_function_is_a_clear_error(name):
     with pytest.raises(errors.BadInput, match="policy"):
         policies.load(name)
+
+
+@pytest.mark.parametrize("text", ["raise RuntimeError('no licence')", "def half(:", "import sys; sys.exit(3)"])
+def test_a_module_that_cannot_be_imported_is_a_clear_error(monkeypatch, tmp_path, text):
+    (tmp_path / "broken_policy.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(errors.BadInput, match=r"module broken_policy cannot be imported: (Runtime|Syntax|System)"):
+        policies.load("broken_policy:half")

@@ -70,6 +70,42 @@ def test_a_policy_that_answers_with_something_else_decides_nothing():
     assert "failed" in listed(views.cluster(), CONFIG).why
 
 
+def test_a_policy_that_ends_its_process_decides_nothing():
+    def leaving(view, config):
+        raise SystemExit(3)
+
+    assert policies.safe(leaving)(views.cluster(views.running()), CONFIG) == nothing(
+        "policy leaving failed: SystemExit: 3"
+    )
+
+
+JOB = views.running()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda: Decision(plans=iter(()), why="so"), "plans are a tuple_iterator; wanted a tuple"),
+        (lambda: Decision(why=7), "its reason is 7"),
+        (lambda: Decision(why="so", notes=None), "its notes are None"),
+        (lambda: Decision(why="so", notes=("fine", 3)), "wanted a tuple of sentences"),
+        (
+            lambda: Decision(plans=(Plan(job=JOB.name, shape=JOB.shape, reason="r", server_cpus=((1,),)),), why="so"),
+            "make no sense: ValueError",
+        ),
+    ],
+)
+def test_a_decision_of_anything_but_what_decisions_are_made_of_does_nothing(answer, said):
+    decision = policies.safe(lambda *_: answer())(views.cluster(JOB), CONFIG)
+    assert decision.plans == () and said in decision.why
+
+
+def test_half_a_worker_is_refused():
+    plan = Plan(job=JOB.name, shape=replace(JOB.shape, workers=JOB.shape.workers + 0.5), reason="r")
+    decision = policies.safe(lambda *_: Decision(plans=(plan,), why="so"))(views.cluster(JOB), CONFIG)
+    assert decision.plans == () and "wanted whole numbers" in decision.notes[0]
+
+
 def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_told():
     large, small, late = (views.running(name=name) for name in ("large", "small", "late"))
     view = views.cluster(large, small, late, capacity=Capacity(cpu=3 * large.shape.cpu, memory=0))

@@ -32,7 +32,7 @@ def test_a_state_of_other_data_is_refused(other, said):
         place.read(place.written(KIND, Place(0, 0), 0), other)
 
 
-@pytest.mark.parametrize("state", [{}, {"format": 2}, {"_snapshot": {}}])
+@pytest.mark.parametrize("state", [{}, {"format": 2}, {"_snapshot": {}}, None, "state", 3])
 def test_a_state_of_another_kind_of_loader_is_refused(state):
     with pytest.raises(errors.BadInput, match="wanted 1, as ElasticLoader"):
         place.read(state, KIND)
@@ -42,3 +42,11 @@ def test_a_state_of_another_kind_of_loader_is_refused(state):
 def test_a_place_that_does_not_exist_is_refused(broken):
     with pytest.raises(errors.BadInput, match="no place in it"):
         place.read({**place.written(KIND, Place(0, 0), 0), **broken}, KIND)
+
+
+@pytest.mark.parametrize("field", ["epoch", "done", "mark", "seed"])
+@pytest.mark.parametrize("value", [None, "7", 1.5])
+def test_a_state_with_something_else_in_the_place_of_a_number_is_refused(field, value):
+    state = place.written(KIND, Place(1, 2, 3), 4) | {field: value}
+    with pytest.raises(errors.BadInput, match=f"{field} {value!r}"):
+        place.read(state, KIND)
