@@ -192,6 +192,26 @@ TEST(a_target_with_other_tables_refuses_and_the_slot_is_served_as_before) {
   CHECK(pulled(backend, routed).size() == 12);
 }
 
+// Slot 0, as a source gives it while it serves: what the target answers.
+int takes(SlotTarget& over, std::span<const uint8_t> image, uint64_t gift = 0) {
+  FrameHeader answer;
+  over.send(Kind::take, 0, image, gift);
+  return over.receive(answer).empty() ? static_cast<int>(answer.step) : -1;
+}
+
+// And for good: how many of the one are the target's now.
+size_t owns_all(SlotTarget& over, std::span<const uint8_t> image, uint64_t gift = 0) {
+  BatchWriter batch(false);
+  batch.begin(0, gift);
+  batch.add(image);
+  batch.end();
+  FrameHeader header;
+  std::vector<uint8_t> body;
+  over.send(Kind::own_all, 0, batch.bytes());
+  CHECK(over.receive(header, body).empty());
+  return decode_answer(body).taken.size();
+}
+
 // An answer may be lost and the frame still come: it waited on a connection that the source gave up.
 TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
   Three cluster;
@@ -202,15 +222,10 @@ TEST(a_slot_that_is_given_again_by_another_connection_is_said_to_be_there) {
   const HandoverOptions to{"127.0.0.1", cluster[2].port(), 2, 5};
   SlotTarget first(source, to), second(source, to);
   const std::vector<uint8_t> image = cluster.stores[0]->export_slot(0);
-  FrameHeader answer;
-  const auto says = [&](SlotTarget& over, Kind kind) {
-    over.send(kind, 0, image);
-    return over.receive(answer).empty() ? static_cast<int>(answer.step) : -1;
-  };
-  CHECK(says(second, Kind::take) == 0);
-  CHECK(says(first, Kind::own) == 0);
-  CHECK(says(second, Kind::own) == 1);
-  CHECK(says(second, Kind::take) == 1);
+  CHECK(takes(second, image) == 0);
+  CHECK(owns_all(first, image) == 1);
+  CHECK(owns_all(second, image) == 1);
+  CHECK(takes(second, image) == 1);
   CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
 }
 
@@ -224,34 +239,17 @@ TEST(a_gift_that_was_taken_and_given_on_is_not_taken_once_more) {
   const HandoverOptions to{"127.0.0.1", cluster[2].port(), 2, 5};
   SlotTarget first(source, to), second(source, to);
   const std::vector<uint8_t> image = cluster.stores[0]->export_slot(0);
-  const auto says = [&](SlotTarget& over, Kind kind, uint64_t gift) {
-    FrameHeader answer;
-    over.send(kind, 0, image, gift);
-    return over.receive(answer).empty() ? static_cast<int>(answer.step) : -1;
-  };
-  const auto owns_all = [&](SlotTarget& over, uint64_t gift) {
-    BatchWriter batch(false);
-    batch.begin(0, gift);
-    batch.add(image);
-    batch.end();
-    FrameHeader header;
-    std::vector<uint8_t> body;
-    over.send(Kind::own_all, 0, batch.bytes());
-    CHECK(over.receive(header, body).empty());
-    return decode_answer(body).taken.size();
-  };
-  CHECK(owns_all(first, 7) == 1);
+  CHECK(owns_all(first, image, 7) == 1);
   CHECK(cluster.move(2, 1, {0}).moved == std::vector<uint16_t>{0});
-  CHECK(owns_all(second, 7) == 1);  // it had that, and says so
-  CHECK(says(first, Kind::take, 7) == 1);
-  CHECK(says(first, Kind::own, 7) == 1);
+  CHECK(owns_all(second, image, 7) == 1);  // it had that, and says so
+  CHECK(takes(first, image, 7) == 1);
   cluster[2].expect_anew();
-  CHECK(owns_all(first, 7) == 1);  // whatever was lost meanwhile
+  CHECK(owns_all(first, image, 7) == 1);  // whatever was lost meanwhile
   CHECK(cluster[2].owned().empty());
-  CHECK(owns_all(first, 8) == 0);
+  CHECK(owns_all(first, image, 8) == 0);
   SlotTarget third(source, to);
-  CHECK(owns_all(third, 8) == 0);  // what was refused may be open at its source again
-  CHECK(owns_all(third, 9) == 1);  // given anew
+  CHECK(owns_all(third, image, 8) == 0);  // what was refused may be open at its source again
+  CHECK(owns_all(third, image, 9) == 1);  // given anew
   CHECK(cluster[2].owned() == std::vector<uint16_t>{0});
 }
 

@@ -98,8 +98,8 @@ struct Bytes {
 Bytes valid_frame(std::mt19937_64& random, const Window* window) {
   Bytes frame;
   const Kind kinds[] = {Kind::pull, Kind::push,  Kind::assign, Kind::declare,
-                        Kind::scan, Kind::stats, Kind::take,   Kind::own};
-  const Kind kind = kinds[random() % 6];
+                        Kind::scan, Kind::stats, Kind::take,   Kind::own_all};
+  const Kind kind = kinds[random() % std::size(kinds)];
   frame.header.kind = static_cast<uint8_t>(kind);
   if (kind == Kind::declare) {
     TableSpec spec;

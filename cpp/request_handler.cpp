@@ -90,8 +90,6 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
       return regroup(header);
     case Kind::take:
       return take(header, body);
-    case Kind::own:
-      return own(header, body);
     case Kind::own_all:
       return own_all(header, body);
     default:

@@ -1,4 +1,4 @@
-// One connection's requests, served: pull, push, assign, declare, scan, stats; a peer's slots: take, own.
+// One connection's requests, served: pull, push, assign, declare, scan, stats; a peer's slots: take, own_all.
 // In: frames whose headers were checked (connection.h). Out: the store read and written, a reply on the
 // socket.
 #pragma once
@@ -52,14 +52,12 @@ class RequestHandler {
   bool stats(const FrameHeader& header);
   bool step(const FrameHeader& header);        // group_requests.cpp
   bool regroup(const FrameHeader& header);     // group_requests.cpp
-  uint32_t handed_slot(uint64_t named) const;  // this and the next seven: slot_requests.cpp
+  uint32_t handed_slot(uint64_t named) const;  // this and the next five: slot_requests.cpp
   bool had(uint32_t slot, uint64_t gift) const;
   void check_turn(uint32_t slot) const;
   bool take(const FrameHeader& header, std::span<const uint8_t> body);
-  bool own(const FrameHeader& header, std::span<const uint8_t> body);
   bool own_all(const FrameHeader& header, std::span<const uint8_t> body);
   void check_row(const TableReference& table) const;
-  bool lay_in(const FrameHeader& header, std::span<const uint8_t> body, bool open);
 
   bool reply(const FrameHeader& reply, std::span<const uint8_t> body);
   bool fail(const FrameHeader& request, Status status, const std::string& why);

@@ -208,10 +208,6 @@ void RowSet::drop_grads() {
   std::fill(touched_.begin(), touched_.end(), uint8_t{0});
 }
 
-bool RowSet::any_touched() const {
-  return std::find(touched_.begin(), touched_.end(), uint8_t{1}) != touched_.end();
-}
-
 void RowSet::check_finite(const std::vector<std::pair<TableId, std::string>>& names) {
   for (const auto& run : unique_.runs) {
     if (!touched_[run.group]) continue;

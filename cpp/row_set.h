@@ -136,9 +136,7 @@ class RowSet {
   void touch(size_t group) { touched_.at(group) = 1; }
   void untouch(size_t group) { touched_.at(group) = 0; }
   bool touched(size_t group) const { return touched_.at(group) != 0; }
-  bool any_touched() const;
-  void drop_grads();  // zero again, and no group touched
-  bool suspected() const { return suspect_; }
+  void drop_grads();                   // zero again, and no group touched
   void suspect() { suspect_ = true; }  // a gradient was seen that is not finite
   // The gradients of touched groups as a part of a push. Throws NonFinite naming `name_of(table)` and the
   // key.

@@ -1,4 +1,4 @@
-// What servers ask of each other: to take a slot, to own it, to own many at once. Who asks: handover.h,
+// What servers ask of each other: to take a slot, to own many at once. Who asks: handover.h,
 // hurried.h. A request never leaves a slot half laid in: an image is whole or refused.
 #include "frame_io.h"
 #include "request_handler.h"
@@ -32,17 +32,9 @@ void RequestHandler::check_turn(uint32_t slot) const {
 }
 
 // The image is laid into a slot that stays closed: nobody reads or writes it until it is owned.
-bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
-  return lay_in(header, body, false);
-}
-
-bool RequestHandler::own(const FrameHeader& header, std::span<const uint8_t> body) {
-  return lay_in(header, body, true);
-}
-
 // A slot that is open here has been given already, and the source gave nothing since: it had closed it. That
 // frame may have waited on an earlier connection of the source and come in between at any moment.
-bool RequestHandler::lay_in(const FrameHeader& header, std::span<const uint8_t> body, bool open) {
+bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> body) {
   FrameHeader answer = reply_to(header);
   {
     const std::shared_lock in_turn(state_.taking);
@@ -53,11 +45,9 @@ bool RequestHandler::lay_in(const FrameHeader& header, std::span<const uint8_t> 
         answer.step = 1;
       } else {
         check_turn(slot);
-        if (!open) state_.expects(slot);
-        state_.store.import_closed(slot, body, open);
-        if (open) state_.got(static_cast<uint16_t>(slot));
+        state_.expects(slot);
+        state_.store.import_closed(slot, body, false);
       }
-      if (open) state_.gifts.settle(slot, header.clock, Gifts::Fate::taken);
     } catch (const BadInput&) {  // its source may open it again: this gift must not be taken later
       state_.gifts.settle(slot, header.clock, Gifts::Fate::refused);
       throw;

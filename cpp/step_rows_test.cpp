@@ -152,7 +152,7 @@ TEST(two_backward_passes_merge_into_one_set) {
   CHECK(part.routed->keys.size() == 4);
   for (size_t r = 0; r < 4; ++r)
     CHECK(part.rows[part.routed->row_offset[r]] == (part.routed->keys[r] == 3 ? 2.0f : 1.0f));
-  CHECK(!one.set()->any_touched() && one.set()->grads()[0] == 0);
+  CHECK(!one.set()->touched(0) && one.set()->grads()[0] == 0);
 }
 
 TEST(ids_and_bags_that_do_not_fit_are_refused) {

@@ -102,10 +102,10 @@ std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRan
 }
 
 const char* name_of(Kind kind) {
-  constexpr std::array names = {
-      "nothing",     "hello",      "challenge", "proof",      "welcome",       "window",
-      "declaration", "pull",       "push",      "assignment", "scan",          "request for figures",
-      "step",        "regrouping", "take",      "own",        "batch of slots"};
+  constexpr std::array names = {"nothing", "hello",      "challenge",   "proof",
+                                "welcome", "window",     "declaration", "pull",
+                                "push",    "assignment", "scan",        "request for figures",
+                                "step",    "regrouping", "take",        "batch of slots"};
   const auto at = static_cast<size_t>(kind);
   return at < names.size() ? names[at] : "unknown request";
 }

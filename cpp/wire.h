@@ -17,7 +17,7 @@ namespace springtide {
 static_assert(std::endian::native == std::endian::little, "frames are laid out as little-endian memory");
 
 constexpr uint32_t kMagic = 0x57445453;     // "STDW"
-constexpr uint16_t kVersion = 4;            // raised whenever a byte changes its meaning
+constexpr uint16_t kVersion = 5;            // raised whenever a byte changes its meaning
 constexpr uint64_t kHandshakeBytes = 4096;  // the largest body before the secret is proved
 
 enum class Kind : uint8_t {
@@ -37,7 +37,6 @@ enum class Kind : uint8_t {
             // ranks goes on after `step`
   take,  // handover.h: an image of slot `step`, which stays closed; reply: `step` 1 when it is the server's
          // already
-  own,   // handover.h: the last image of slot `step`, which is the server's from now on
   own_all,  // handover.h, hurried.h: last parts or whole slots, many at once (slot_batch.h), which are the
             // server's from now on
   last = own_all,
