@@ -32,7 +32,7 @@ Examples:
   springtide explain train                     what happened to it, and why
   springtide scale train --workers 4           while it trains
   springtide run train.py --resume .springtide/runs/train
-  springtide doctor                            is everything here that is needed?
+  springtide doctor                            is all here that is needed?
 
 \b
 Exit codes:

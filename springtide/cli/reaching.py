@@ -17,7 +17,7 @@ app = typer.Typer(rich_markup_mode=None)
     short_help="Hand a job to a platform, and leave.",
     epilog="""\b
 Examples:
-  springtide submit job.yaml                   on this machine, in the background
+  springtide submit job.yaml                   here, in the background
   springtide submit job.yaml --platform k8s --namespace ml
   springtide submit job.yaml --platform ray --address 10.0.0.5:6379 --follow
   springtide submit job.yaml --dry-run         what would be run, and why
