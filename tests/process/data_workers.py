@@ -17,6 +17,7 @@ import numpy as np
 
 from springtide.domain.feeding import BatchName
 from springtide.prep.feed import Feed, Wanted
+from tests.waiting import until
 
 SECRET = b"a secret of this test"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -79,15 +80,6 @@ def wanted(batches, size=4, epoch=0):
 def samples(made):
     """Which samples came, in the order in which they came."""
     return [int(sample) for batch in made for sample in batch["samples"]]
-
-
-def until(condition):
-    """Wait for it, and no longer than any machine needs."""
-    tick, left = threading.Event(), PATIENCE_S
-    while not condition():
-        assert left > 0, "waited in vain"
-        tick.wait(0.005)
-        left -= 0.005
 
 
 def pipeline(slow_s=0.0, floats=1):

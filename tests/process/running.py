@@ -15,6 +15,8 @@ import termios
 import threading
 import time
 
+from tests import waiting
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATIENCE_S = 90.0  # far more than anything takes; a test that waits so long has failed
 
@@ -145,7 +147,7 @@ def wait_for_event(job, kind, **fields):
         ]
         return found
 
-    wait_until(told, f"{kind} {fields}")
+    waiting.until(told, f"{kind} {fields}")
     return found[0]
 
 
@@ -155,15 +157,6 @@ def alive(pid):
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def wait_until(condition, what):
-    """Look until it is so; what was found then."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        threading.Event().wait(0.02)
-    return found
 
 
 def kill(pid):

@@ -11,6 +11,7 @@ from springtide.checkpoint import reader
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
 from springtide.testing.cluster import LocalCluster
+from tests import waiting
 from tests.process import counting, running
 
 pytestmark = pytest.mark.process
@@ -29,7 +30,7 @@ def test_a_job_stopped_half_way_goes_on_with_other_numbers_of_servers_and_worker
     script = ["--", ".", "2", "20"]
     several = ["run", "count.py", "--workers", "2", "--servers", "2", "--checkpoint-every", "0.5"]
     with running.springtide(*several, *script, "0.03", folder=tmp_path) as job:
-        running.wait_until(
+        waiting.until(
             lambda: [e for e in checkpoints(tmp_path, "count") if e["outcome"] == "complete" and e["samples"] > 1000],
             "a checkpoint with a part of the data",
         )
@@ -84,7 +85,7 @@ def test_a_copy_whose_process_is_killed_leaves_the_one_before_and_the_next_is_co
     spec = JobSpec(name="train", servers=1, workers=1, slots=64, heartbeat_s=0.2, checkpoints=rules)
     with LocalCluster(script, spec=spec, folder=tmp_path / "runs") as job:
         job.until(lambda _: copies(job, "complete"))
-        running.kill(running.wait_until(lambda: uploader(url), "a process that copies"))
+        running.kill(waiting.until(lambda: uploader(url), "a process that copies"))
         job.until(lambda _: copies(job, "failed"))
         (lost,) = copies(job, "failed")
         left = reader.latest(url)

@@ -10,7 +10,8 @@ from torch.utils import data
 
 from springtide.prep.feed import Feed
 from tests.process import data_workers
-from tests.process.data_workers import SECRET, samples, until, wanted
+from tests.process.data_workers import SECRET, samples, wanted
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import psutil
@@ -19,6 +18,7 @@ from torch.utils import data
 from springtide import errors
 from springtide.data import ElasticLoader
 from springtide.prep import nursery
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -43,13 +43,6 @@ class Ids(data.Dataset):
         if index in self.deadly and nursery.NUMBER is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         return index, torch.rand(2), torch.zeros(2000)
-
-
-def until(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        threading.Event().wait(0.005)
 
 
 def told(batches):

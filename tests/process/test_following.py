@@ -12,6 +12,7 @@ from springtide.domain.job import Phase
 from springtide.domain.online import OnlineRules
 from springtide.domain.online_job import OnlineJob
 from springtide.telemetry import events
+from tests import waiting
 
 pytestmark = pytest.mark.process
 
@@ -92,8 +93,8 @@ def test_a_forecaster_that_hangs_or_is_killed_costs_nothing_but_its_forecast(tmp
 
 def wait_for_forecaster(job):
     """The process of the master's forecaster."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def found():
         for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 command, status = path.read_bytes(), (path.parent / "status").read_text()
@@ -101,8 +102,9 @@ def wait_for_forecaster(job):
                 continue
             if b"forecasting.answering" in command and f"PPid:\t{job.pids().get('master')}" in status:
                 return int(path.parent.name)
-        time.sleep(0.05)
-    raise AssertionError("no forecaster was started")
+        return None
+
+    return waiting.until(found, "a forecaster", every_s=0.05)
 
 
 @pytest.mark.soak

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from tests import waiting
 from tests.process import running
 
 pytestmark = pytest.mark.process
@@ -28,13 +29,13 @@ def test_a_running_job_is_found_shown_and_stopped_from_outside(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
         job.wait_for("training")
-        running.wait_until(lambda: {"worker-0", "worker-1"} <= job.roles().keys(), "both workers have joined")
+        waiting.until(lambda: {"worker-0", "worker-1"} <= job.roles().keys(), "both workers have joined")
         code, out = command(tmp_path, "status", "--json")
         assert code == 0 and out[0].startswith("job train is running since ")
         shown = json.loads(out[-1])
         assert shown["running"] and "exit_code" not in shown
         assert {member["role"]["kind"] for member in shown["members"]} == {"server", "worker"}
-        usage = running.wait_until(lambda: usage_of(tmp_path), "the agent has looked at every member")
+        usage = waiting.until(lambda: usage_of(tmp_path), "the agent has looked at every member")
         assert all(each["memory"] > 1 << 20 for each in usage) and any(each["cpu_s"] > 0 for each in usage)
         code, out = command(tmp_path, "stop", "train", "--wait")
         assert code == 0 and out == ["job train: draining, workers finish the batch in hand", "job train: stopped"]

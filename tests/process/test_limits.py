@@ -20,6 +20,7 @@ from springtide.platforms import cgroups, local
 from springtide.platforms.base import Launch
 from springtide.telemetry import hierarchy, logs
 from springtide.telemetry.group_files import GroupV2
+from tests import waiting
 from tests.process import running
 
 pytestmark = pytest.mark.process
@@ -176,7 +177,7 @@ def test_a_killed_agent_leaves_no_control_groups(tmp_path, limited):
         assert folders
         job.send(signal.SIGKILL)
         job.finish()
-        running.wait_until(lambda: not any(folder.parent.exists() for folder in folders), "the groups are gone")
+        waiting.until(lambda: not any(folder.parent.exists() for folder in folders), "the groups are gone")
 
 
 def test_what_the_watchdog_could_not_remove_the_next_run_does(tmp_path, limited):
@@ -213,13 +214,13 @@ def test_what_a_role_has_started_ends_with_it(tmp_path, limited):
         return exit
 
     def kill_when_spawned(pid):
-        running.wait_until(lambda: log.exists() and log.read_text().endswith("\n"), "it has a child")
+        waiting.until(lambda: log.exists() and log.read_text().endswith("\n"), "it has a child")
         os.kill(pid, signal.SIGKILL)
 
     log = tmp_path / "train" / "logs" / "worker-0.log"
     assert on_a_platform(tmp_path, work).signal == "SIGKILL"
     child = int(log.read_text().split()[0])  # it may complain about the end of its input before it goes, too
-    running.wait_until(lambda: not running.alive(child), "the child is gone")
+    waiting.until(lambda: not running.alive(child), "the child is gone")
 
 
 def test_version_2_groups_count_their_members_where_one_is_mounted(tmp_path):
@@ -236,13 +237,13 @@ def test_version_2_groups_count_their_members_where_one_is_mounted(tmp_path):
     group = GroupV2(folders[0])
     process = subprocess.Popen([*local.within(group), sys.executable, "-c", BURN.format(seconds=0.5)])
     try:
-        running.wait_until(lambda: group.members() == {process.pid}, "the process is in")
+        waiting.until(lambda: group.members() == {process.pid}, "the process is in")
         assert process.wait() == 0
         assert group.usage().cpu_s > 0.05
     finally:
         process.kill()
         process.wait()
-        running.wait_until(lambda: cgroups.remove_folder(folders[0]), "the group is gone")
+        waiting.until(lambda: cgroups.remove_folder(folders[0]), "the group is gone")
 
 
 TWO_WORKERS = """

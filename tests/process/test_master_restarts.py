@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from tests import waiting
 from tests.process import running
 
 pytestmark = pytest.mark.process
@@ -25,7 +26,7 @@ def test_a_killed_master_is_replaced_under_a_higher_term_and_the_job_finishes(tm
     running.script(tmp_path, PACED)
     with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
         job.wait_for("training")
-        running.wait_until(lambda: len(job.roles()) == 3, "all have joined")
+        waiting.until(lambda: len(job.roles()) == 3, "all have joined")
         before, first = job.roles(), where(tmp_path)
         running.kill(first["pid"])
         with running.springtide("status", "--json", folder=tmp_path) as other:  # waits for the next master

@@ -4,7 +4,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -15,6 +14,7 @@ from springtide.platforms.run_plan import RunPlan
 from springtide.rpc import messages
 from springtide.testing import ray_world
 from springtide.testing.ray_world import RayWorld
+from tests import waiting
 from tests.process import counting
 
 pytestmark = [pytest.mark.process, pytest.mark.extra("ray"), pytest.mark.timeout(240)]
@@ -112,10 +112,7 @@ def test_roles_on_a_node_that_ray_announces_to_take_away_hand_over_and_nobody_is
     assert there, "three workers of 0.8 and two servers do not fit on one node of two cores"
     doomed = world.do("holders", job)[there[0]][0]
     world.do("announce", doomed, 120.0)
-    deadline = time.monotonic() + 90
-    while any(where == doomed for where, _ in world.do("holders", job).values()):
-        assert time.monotonic() < deadline, world.do("status", job)
-        time.sleep(0.2)
+    waiting.until(lambda: all(where != doomed for where, _ in world.do("holders", job).values()), within_s=90)
     world.do("until", job, workers=3, servers=2)
     world.do("remove", doomed)
     (tmp_path / "hurry").touch()
@@ -132,9 +129,7 @@ def test_a_worker_that_no_node_takes_is_given_up_and_the_job_goes_on_smaller(tmp
         plan = plan_of(tmp_path, ids, name="wide", workers=2, servers=1, worker_cpu=1.0)
         world.do("submit", plan, pending_s=5.0)
         world.do("until", "wide", samples=100, workers=1)
-        while not (lacks := (status := world.do("status", "wide")).lacks):
-            assert not status.phase.over, status
-            time.sleep(0.1)
+        lacks = waiting.until(lambda: world.do("status", "wide").lacks, "a word on who is missing")
         (tmp_path / "hurry").touch()
         assert world.do("wait", "wide").phase == "finished"
         assert "asks for 1 CPU" in lacks
@@ -158,8 +153,7 @@ def test_a_job_whose_run_folder_is_lost_begins_anew_from_the_copies_of_its_check
     rules = CheckpointRules(every_s=0.5, url=f"file://{tmp_path}/copies", upload_every_s=0.5)
     plan = plan_of(tmp_path, ids, name="burnt", workers=1, checkpoints=rules)
     job = world.do("submit", plan)
-    while not world.do("status", job).uploaded:
-        time.sleep(0.1)
+    waiting.until(lambda: world.do("status", job).uploaded, "a copy of a checkpoint")
     world.do("lose_run_folder", job)
     (tmp_path / "hurry").touch()
     assert world.do("wait", job).phase == "finished"

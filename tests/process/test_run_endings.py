@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests import waiting
 from tests.process import running
 
 pytestmark = pytest.mark.process
@@ -16,7 +17,7 @@ FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)"
 
 def joined(job, names):
     """Wait until these roles have joined; their process ids."""
-    running.wait_until(lambda: names <= job.roles().keys(), f"{names} have joined")
+    waiting.until(lambda: names <= job.roles().keys(), f"{names} have joined")
     return job.roles()
 
 
@@ -108,7 +109,7 @@ def test_a_stopped_worker_is_fenced_after_its_silence_and_replaced(tmp_path):
         fenced = running.wait_for_event(job, "fenced", role="worker-1", incarnation=0)
         assert fenced["why"].startswith("worker-1 has been silent for ")
         running.wait_for_event(job, "joined", role="worker-1", incarnation=1)
-        running.wait_until(lambda: not running.alive(pid), "the stopped one is ended")
+        waiting.until(lambda: not running.alive(pid), "the stopped one is ended")
         job.send(signal.SIGINT)
         assert job.finish()[0] == 130
 
@@ -127,7 +128,7 @@ def test_no_role_outlives_a_killed_agent_nor_do_their_children(tmp_path):
         assert all(running.alive(pid) for pid in (*pids.values(), child))
         job.send(signal.SIGKILL)
         job.finish()
-        running.wait_until(
+        waiting.until(
             lambda: not any(running.alive(pid) for pid in (*pids.values(), child)), "all processes of the job are gone"
         )
 

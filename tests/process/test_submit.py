@@ -8,6 +8,7 @@ import pytest
 
 from springtide.cli import app
 from springtide.telemetry import runs
+from tests import waiting
 from tests.process import running
 
 pytestmark = pytest.mark.process
@@ -59,10 +60,10 @@ def test_a_submitted_job_is_followed_scaled_and_stopped_from_outside(folder, cap
     assert submitted(folder) == "train"
     assert "runs already, as train" in told(capsys, "submit", "code/job.yaml", code=2)[0]
     with running.springtide("logs", "train", "-f", folder=folder) as logs:
-        running.wait_until(lambda: any("of-the-spec" in line for line in told(capsys, "logs", "train")), "it trains")
+        waiting.until(lambda: any("of-the-spec" in line for line in told(capsys, "logs", "train")), "it trains")
         assert told(capsys, "scale", "train", "--workers", "2")[0].startswith("job train: 2 workers wanted")
         wanted = lambda: json.loads(told(capsys, "status", "--json")[-1])  # noqa: E731
-        running.wait_until(lambda: wanted()["workers_alive"] == 2, "the second one has joined")
+        waiting.until(lambda: wanted()["workers_alive"] == 2, "the second one has joined")
         shown = wanted()
         assert (shown["job"], shown["platform"], shown["phase"]) == ("train", "local", "running")
         assert told(capsys, "stop", "--wait")[-1] == "job train: stopped"
@@ -76,6 +77,6 @@ def test_a_submitted_job_whose_agent_is_killed_ends_with_it_and_the_name_is_free
     submitted(folder)
     (run,) = runs.find(folder / ".springtide/runs")
     os.kill(run.card.agent_pid, signal.SIGKILL)
-    running.wait_until(lambda: not run.running, "the agent is gone")
+    waiting.until(lambda: not run.running, "the agent is gone")
     assert told(capsys, "status")[0].startswith("the command that ran it was killed, and the job with it")
     assert submitted(folder) == "train-2"

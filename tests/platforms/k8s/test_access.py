@@ -15,8 +15,7 @@ from springtide.platforms.k8s.kinds import CONFIG_MAPS, PODS, ROLE_BINDINGS, ROL
 from springtide.testing.kubernetes.server import ApiServer
 from tests.platforms.k8s import making, operating
 from tests.platforms.k8s.conftest import Cluster
-
-SOON_S = 30.0
+from tests.waiting import soon
 
 
 async def account(client: Client, cluster: Cluster, folder: pathlib.Path, rules: list[dict[str, Any]]) -> str:
@@ -40,13 +39,6 @@ async def may_all(clerk: Client) -> bool:
     except errors.Forbidden:
         return False
     return True
-
-
-async def soon(what: Any) -> None:
-    """Rights and collectors take a moment on a real server."""
-    async with asyncio.timeout(SOON_S):
-        while not await what():
-            await asyncio.sleep(0.05)
 
 
 def test_an_account_may_do_what_its_role_says_and_grant_no_more(cluster: Cluster, tmp_path: pathlib.Path) -> None:

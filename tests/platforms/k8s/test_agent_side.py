@@ -17,6 +17,7 @@ from springtide.platforms.k8s.lease import Lease
 from springtide.platforms.k8s.platform import KubernetesPlatform
 from springtide.platforms.k8s.status_writer import StatusWriter
 from springtide.testing.kubernetes import rbac
+from tests import waiting
 
 pytestmark = pytest.mark.extra("aiohttp", "cryptography")
 
@@ -31,8 +32,8 @@ def job(cluster):
         for definition in crds.all_definitions():
             with contextlib.suppress(errors.AlreadyThere):
                 await client.create(DEFINITIONS, definition)
-        while not (await client.has(SCALE_PLANS) and await client.has(ELASTIC_JOBS)):
-            await asyncio.sleep(0.05)
+        for kind in (SCALE_PLANS, ELASTIC_JOBS):
+            await waiting.soon(lambda kind=kind: client.has(kind), kind.plural)
         await client.create(LEASES, LEASES.body("ctr-master", spec={"leaseTransitions": 0}))
         await client.create(SCALE_PLANS, SCALE_PLANS.body("ctr", spec={"job": "ctr", "origin": "master"}))
         await client.create(ELASTIC_JOBS, ELASTIC_JOBS.body("ctr", spec={"script": "train.py"}))
@@ -60,22 +61,16 @@ def pod(life, **status):
     return body
 
 
-async def until(true, what="it"):
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.01)
+async def until_plan(client, expected, **first):
+    """The plan once it has these pods, and the first of them these fields."""
 
+    async def as_expected():
+        plan = await client.get(SCALE_PLANS, "ctr")
+        pods = plan["spec"].get("pods", [])
+        named = [f"{each['role']}-{each['rank']}-{each.get('incarnation', 0)}" for each in pods]
+        return plan if named == expected and all(pods[0][key] == value for key, value in first.items()) else None
 
-async def until_plan(client, expected):
-    async with asyncio.timeout(10):
-        while True:
-            plan = await client.get(SCALE_PLANS, "ctr")
-            pods = [
-                f"{each['role']}-{each['rank']}-{each.get('incarnation', 0)}" for each in plan["spec"].get("pods", [])
-            ]
-            if pods == expected:
-                return plan
-            await asyncio.sleep(0.02)
+    return await waiting.soon(as_expected, f"a plan of {expected} {first}")
 
 
 def test_terms_rise_over_all_agents_and_the_one_before_is_fenced(job):
@@ -151,14 +146,14 @@ def test_what_is_started_is_in_the_plan_and_exits_are_read_from_pods(job):
                 {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 0,
                  "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}  # fmt: skip
             await client.patch(PODS, "ctr-worker-0-0", {"status": killed}, subresource="status")
-            await until(lambda: len(exits) == 1)
+            await waiting.soon(lambda: len(exits) == 1)
             await client.delete(PODS, "ctr-worker-1-0", grace_s=0)
-            await until(lambda: len(exits) == 2)
+            await waiting.soon(lambda: len(exits) == 2)
             platform.stop(WORKERS[2], kill=True)
             plan = await until_plan(client, [])
             assert plan["spec"]["kill"] == ["ctr-worker-2-0"]
             await client.delete(PODS, "ctr-worker-2-0", grace_s=0)
-            await until(lambda: len(exits) == 3)
+            await waiting.soon(lambda: len(exits) == 3)
             assert [(each.oom, each.evicted) for each in exits] == [(True, False), (False, True), (False, False)]
             assert platform.running() == []
 
@@ -173,7 +168,7 @@ def test_a_pod_that_nobody_starts_is_given_up_with_the_clusters_own_words(job):
             await client.create(PODS, pod(WORKERS[0]))
             said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
             await client.patch(PODS, "ctr-worker-0-0", {"status": {"conditions": [said]}}, subresource="status")
-            await until(lambda: exits)
+            await waiting.soon(lambda: exits)
             assert exits[0].unplaced == "0/3 nodes"
             await until_plan(client, [])
 
@@ -233,11 +228,9 @@ def test_where_limits_cannot_change_somebody_is_told_to_replace_the_pod(job):
             platform.start(launch(WORKERS[0], cpu=1.0), lambda ended: None)
             assert not platform.hold(WORKERS[0], Limits(cpu=2.0)) and notices == [WORKERS[0]]
             await client.patch(SCALE_PLANS, "ctr", {"status": {"inPlaceResize": True}}, subresource="status")
-            await until(lambda: platform.status.in_place_resize)
+            await waiting.soon(lambda: platform.status.in_place_resize)
             assert platform.hold(WORKERS[0], Limits(cpu=2.0))
-            async with asyncio.timeout(10):
-                while (await until_plan(client, ["worker-0-0"]))["spec"]["pods"][0]["cpu"] != 2.0:
-                    await asyncio.sleep(0.02)
+            await until_plan(client, ["worker-0-0"], cpu=2.0)
 
     job.run(work)
 
@@ -256,13 +249,13 @@ def test_a_size_that_a_node_puts_off_for_long_is_had_elsewhere_and_one_that_come
             await until_plan(client, ["worker-0-0", "worker-1-0"])
             await said(client, **{"worker-0": "Deferred", "worker-1": "Deferred"})
             entries = platform._entries
-            await until(lambda: all(entries[life].put_off is not None for life in WORKERS[:2]))
+            await waiting.soon(lambda: all(entries[life].put_off is not None for life in WORKERS[:2]))
             at[0] = 29.0
             await said(client, **{"worker-1": "InProgress"})
-            await until(lambda: entries[WORKERS[1]].put_off is None)
+            await waiting.soon(lambda: entries[WORKERS[1]].put_off is None)
             assert notices == []
             at[0] = 31.0
-            await until(lambda: notices)
+            await waiting.soon(lambda: notices)
             assert [life for life, _ in notices] == WORKERS[:1] and "no room for that for 30 s" in notices[0][1]
 
     job.run(work)

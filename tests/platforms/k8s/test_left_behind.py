@@ -4,15 +4,14 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 
 from springtide.testing.kubernetes import containers
+from tests import waiting
 
 pytestmark = pytest.mark.process
 
-SOON_S = 20.0
 DIES = """
 import asyncio, os, signal, sys
 from springtide.platforms.k8s.client import Client
@@ -44,10 +43,7 @@ def test_containers_end_with_the_process_that_ran_them(tmp_path: pathlib.Path) -
         [sys.executable, "-c", DIES, str(tmp_path)], stdout=subprocess.PIPE, cwd=root, text=True, timeout=60
     )
     pid = int(done.stdout)
-    deadline = time.monotonic() + SOON_S
-    while time.monotonic() < deadline and is_alive(pid):
-        time.sleep(0.02)
-    assert not is_alive(pid), "what it started in it is of its namespace, and ends with it"
+    waiting.until(lambda: not is_alive(pid), "what it started in it is of its namespace, and ends with it")
 
 
 def is_alive(pid: int) -> bool:

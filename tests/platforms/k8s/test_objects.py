@@ -9,6 +9,7 @@ import pytest
 from springtide import errors
 from springtide.platforms.k8s.client import Client
 from springtide.platforms.k8s.kinds import CONFIG_MAPS, DEFINITIONS, PODS, Kind
+from tests import waiting
 from tests.platforms.k8s import making
 from tests.platforms.k8s.conftest import Cluster
 
@@ -21,9 +22,7 @@ async def defined(client: Client) -> AsyncIterator[Kind]:
     body, kind = making.widgets()
     await client.create(DEFINITIONS, body)
     try:
-        async with asyncio.timeout(SOON_S):
-            while not await client.has(kind):
-                await asyncio.sleep(0.05)
+        await waiting.soon(lambda: client.has(kind), "the kind")
         yield kind
     finally:
         await client.delete(DEFINITIONS, body["metadata"]["name"])

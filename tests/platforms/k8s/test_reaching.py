@@ -1,6 +1,5 @@
 """Commands on a job of a cluster: submitted, seen, scaled and stopped by the API alone; the master's part is played."""
 
-import asyncio
 import contextlib
 import threading
 
@@ -14,6 +13,7 @@ from springtide.platforms.k8s.kinds import CONFIG_MAPS, DEFINITIONS, ELASTIC_JOB
 from springtide.platforms.k8s.status_writer import StatusWriter
 from springtide.platforms.reach import LogLine
 from springtide.rpc import messages
+from tests import waiting
 
 pytestmark = pytest.mark.extra("aiohttp", "cryptography")
 
@@ -24,8 +24,8 @@ def where(cluster):
         for definition in crds.all_definitions():
             with contextlib.suppress(errors.AlreadyThere):
                 await client.create(DEFINITIONS, definition)
-        while not (await client.has(SCALE_PLANS) and await client.has(ELASTIC_JOBS)):
-            await asyncio.sleep(0.05)
+        for kind in (SCALE_PLANS, ELASTIC_JOBS):
+            await waiting.soon(lambda kind=kind: client.has(kind), kind.plural)
 
     cluster.run(make)
     return {"kubeconfig": str(cluster.kubeconfig), "namespace": cluster.namespace}

@@ -13,6 +13,7 @@ from springtide.brain.pool import Pool
 from springtide.domain.plan import nothing
 from springtide.domain.planning import PlanningConfig
 from tests.unit.planning import views
+from tests.waiting import soon
 
 CONFIG = PlanningConfig(exact_seconds=0)
 HERE = "tests.unit.brain.test_pool"
@@ -52,12 +53,6 @@ def task(policy, name="job"):
     return Task(f"{HERE}:{policy}" if policy in globals() else policy, views.cluster(views.waiting(name)), CONFIG)
 
 
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 def test_tasks_are_done_and_a_killed_executors_task_is_done_by_another(tmp_path):
     async def run():
         async with pool(2) as two:
@@ -80,10 +75,10 @@ def test_their_number_changes_at_run_time():
             (first,) = some.pids
             await some.resize(3)
             await asyncio.gather(*(some.decide(task("static")) for _ in range(6)))
-            await until(lambda: len(some.pids) == 3)
+            await soon(lambda: len(some.pids) == 3)
             assert first in some.pids
             await some.resize(1)
-            await until(lambda: some.pids == (first,))
+            await soon(lambda: some.pids == (first,))
             with pytest.raises(errors.BadInput, match="0 executors"):
                 await some.resize(0)
             return await some.decide(task("static"))

@@ -6,6 +6,7 @@ from springtide.domain.checkpoints import CheckpointRules
 from springtide.export import files
 from springtide.launch import exporting
 from springtide.telemetry import logs
+from tests import waiting
 from tests.unit.checkpoint import stores
 from tests.unit.export.exports import outlined
 from tests.unit.export.test_following import OUTLINE
@@ -52,8 +53,7 @@ def test_an_exporter_that_dies_is_started_again_and_ends_with_the_job(tmp_path, 
 
     async def job():
         exporter.begin()
-        while "waits" not in (run.logs / "exports.log").read_text():
-            await asyncio.sleep(0.01)
+        await waiting.soon(lambda: "waits" in (run.logs / "exports.log").read_text(), "an exporter that waits")
         await exporter.end()
 
     (run.logs / "exports.log").touch()

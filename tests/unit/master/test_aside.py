@@ -8,6 +8,7 @@ import pytest
 from springtide import errors
 from springtide.domain.advice import Advice
 from springtide.master.aside import Aside
+from tests import waiting
 
 
 class Blocks:
@@ -34,14 +35,12 @@ def test_one_that_blocks_does_not_block_us_and_is_not_asked_again_until_it_is_ba
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await aside.advise(None, epoch=1, now=0.0)
-        while not made:
-            await asyncio.sleep(0.001)
+        await waiting.soon(lambda: made)
         assert made[0].made_in is not threading.current_thread()
         with pytest.raises(errors.TemporaryError, match="earlier question"):
             await aside.advise(None, epoch=1, now=0.0)
         made[0].let_go.set()
-        while aside._busy is not None and not aside._busy.done():
-            await asyncio.sleep(0.001)
+        await waiting.soon(lambda: aside._busy is None or aside._busy.done())
         assert (await aside.advise(None, epoch=2, now=0.0)).epoch == 2
         await aside.close()
         assert made[0].closed

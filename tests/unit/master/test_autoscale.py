@@ -23,6 +23,7 @@ from springtide.master.record import Record
 from springtide.rpc import messages
 from springtide.telemetry import events as stories
 from springtide.telemetry.events import EventLog
+from tests import waiting
 from tests.unit.master.test_desk import Clock, everyone
 
 CARD = DatasetCard(samples=100_000, batch_size=10)
@@ -108,11 +109,7 @@ class World:
 
     async def answered(self):
         """Until the question under way is answered; it passes through a thread."""
-        for _ in range(2000):
-            if self.desk.autoscale._asking is None:
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError("the adviser was asked, and its answer has not been taken in within 2,000 looks")
+        await waiting.soon(lambda: self.desk.autoscale._asking is None, "the adviser's answer", every_s=0.001)
 
     def told(self, kind="plan"):
         return [event for event in stories.read(self.path) if event["event"] == kind]

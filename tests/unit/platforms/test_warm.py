@@ -4,13 +4,13 @@ import asyncio
 import os
 import pathlib
 import signal
-import time
 
 import pytest
 
 import springtide
 from springtide.platforms import warm
 from springtide.platforms.warm import WarmStarts
+from tests.waiting import until
 
 MODULE = """
 import os, random, signal, sys
@@ -32,13 +32,6 @@ def interpreter(tmp_path, monkeypatch):
     until(lambda: made.suits(os.environ))
     yield made
     made.close()
-
-
-def until(true):
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def born(interpreter, tmp_path, *arguments, **more):

@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import time
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from torch import nn
 
 from springtide.prep import beside, split
 from springtide.prep.statefulness import Refused
+from tests import waiting
 from tests.unit.train import hashed
 
 PATIENCE_S = 60.0
@@ -27,10 +27,7 @@ def calls(*rows):
 def looked_for(model, given):
     """What becomes of it, once it is there."""
     searching = beside.Beside(model, given[0], given[1:])
-    until = time.monotonic() + PATIENCE_S
-    while not searching.done:
-        assert time.monotonic() < until
-        time.sleep(0.005)  # waited for, not guessed: `done` is what ends it
+    waiting.until(lambda: searching.done, within_s=PATIENCE_S)
     return searching.take()
 
 

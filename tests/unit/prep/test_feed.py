@@ -17,6 +17,7 @@ from springtide.prep import channel, pool, shared_pages, words
 from springtide.prep.feed import Feed, Wanted
 from springtide.prep.serving import Serving
 from springtide.prep.stage import Pipeline, Stage
+from tests.waiting import until
 
 SECRET = b"s" * 32
 PATIENCE_S = 60.0
@@ -69,14 +70,6 @@ class Fed:
         self.feed.close()
         for serving in self.servings:
             serving.close()
-
-
-def until(condition):
-    tick, left = threading.Event(), PATIENCE_S
-    while not condition():
-        assert left > 0, "waited in vain"
-        tick.wait(0.005)
-        left -= 0.005
 
 
 def firsts(made):

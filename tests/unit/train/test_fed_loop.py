@@ -1,7 +1,5 @@
 """A loop that is fed over real connections, by a data worker that has only the package: the same model, to the bit."""
 
-import threading
-import time
 from collections import deque
 
 import pytest
@@ -14,6 +12,7 @@ from springtide.prep import package, split
 from springtide.prep.feed import Feed, Wanted
 from springtide.prep.serving import Serving
 from springtide.train.splitting import Fed
+from tests import waiting
 from tests.unit.train import hashed
 
 SECRET, BATCH = b"of this test", 8
@@ -60,10 +59,7 @@ class FedLoop:
         self.serving = Serving(package.load(self.folder, secret=SECRET), 0, SECRET, seed=1)
         self.feed.types = made.types
         self.feed.attach("data-worker-0", self.serving.address)
-        deadline = time.monotonic() + 30
-        while not self.feed.state.workers:
-            assert time.monotonic() < deadline, "no connection to the data worker"
-            threading.Event().wait(0.005)
+        waiting.until(lambda: self.feed.state.workers, "a connection to the data worker")
 
     def run(self, touch=lambda batch: None):
         losses = []

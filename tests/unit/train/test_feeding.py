@@ -22,6 +22,7 @@ from springtide.train import link
 from springtide.train.feeding import Feeding, refuse
 from springtide.train.following import FeedersFollower
 from springtide.train.splitting import Fed, Splitting
+from tests.waiting import until
 
 SECRET = b"a secret of thirty-two bytes ...."[:32]
 
@@ -291,16 +292,6 @@ def test_a_master_that_has_gone_is_no_reason_to_fail(worker):
     refuse(master, "no indices")
     master.want()
     assert asked.wait(20)
-
-
-def until(true):
-    """Wait for something that another thread brings about."""
-    waiting = threading.Event()
-    for _ in range(2000):
-        if true():
-            return
-        waiting.wait(0.01)
-    raise AssertionError("not within 20 s")
 
 
 def test_a_package_that_cannot_be_delivered_is_told_and_nothing_waits_for_it(worker, monkeypatch):

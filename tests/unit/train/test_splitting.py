@@ -127,9 +127,12 @@ def test_a_split_that_is_found_beside_the_loop_trains_the_same_model_whenever_it
     monkeypatch.setattr(
         split, "split", lambda *args, **more: pytest.fail("here") if os.getpid() == here else split_here(*args, **more)
     )
-    training = Training(
-        monkeypatch, lambda number: number % 4 > 0, epochs=40, touch=lambda batch: time.sleep(0.02), beside=True
-    )
+
+    def slowly(batch):
+        if training.made is None:
+            time.sleep(0.02)
+
+    training = Training(monkeypatch, lambda number: number % 4 > 0, epochs=40, touch=slowly, beside=True)
     assert same(training.run(), plain)
     assert training.made is not None and training.made.moved, "600 batches of 20 ms are enough"
     assert training.made.beside_s > training.made.seconds

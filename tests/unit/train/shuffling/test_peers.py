@@ -5,7 +5,6 @@ import datetime
 import os
 import socket
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from springtide.rpc import frames
 from springtide.train.hands import Claim, Hands
 from springtide.train.shuffling import Run, Unit, peers, wire
 from springtide.train.shuffling.peers import Peers
+from tests.waiting import until
 
 SECRET = b"s" * 32
 CARD = DatasetCard(samples=1, batch_size=10)
@@ -48,13 +48,6 @@ def meet(*units):
     for unit in units:
         unit.way.follow(addresses)
     until(lambda: all(len(unit._shuffle.peers) == len(units) - 1 for unit in units))
-
-
-def until(true, within_s=10.0):
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.002)
 
 
 def offer(unit, partition, count):

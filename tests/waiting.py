@@ -1,0 +1,31 @@
+"""Waiting for what a test expects to become so, instead of sleeping for as long as that usually takes.
+
+In: a condition. Out: what it returned once that was true; AssertionError, when it does not come. Of a job: `until` of
+`springtide.testing.cluster` and its like.
+"""
+
+import asyncio
+import inspect
+import threading
+import time
+
+PATIENCE_S = 60.0
+EVERY_S = 0.005
+
+
+def until(true, what="it", *, within_s=PATIENCE_S, every_s=EVERY_S):
+    """What another thread or process brings about."""
+    tick, deadline = threading.Event(), time.monotonic() + within_s
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        tick.wait(every_s)
+    return found
+
+
+async def soon(true, what="it", *, within_s=PATIENCE_S, every_s=EVERY_S):
+    """The same among coroutines; the condition may be one too."""
+    deadline = time.monotonic() + within_s
+    while not (found := await one if inspect.isawaitable(one := true()) else one):
+        assert time.monotonic() < deadline, f"waited in vain for: {what}; last: {found!r}"
+        await asyncio.sleep(every_s)
+    return found
