@@ -28,6 +28,8 @@ class Lease:
     deadline: float
     wish: int | None = None
     """Where it was asked to end."""
+    returned: bool = False
+    """Another held it before."""
 
 
 class Effect(NamedTuple):
@@ -102,7 +104,9 @@ class Ledger:
         """Leases that the holder has not heard of: the answer that granted them was lost."""
         mine = self.held.get(holder.rank, {})
         return tuple(
-            self._grant(lease.running, key.first, lease.end) for key, lease in mine.items() if key not in known
+            self._grant(lease.running, key.first, lease.end, returned=lease.returned)
+            for key, lease in mine.items()
+            if key not in known
         )
 
     def lease(
@@ -113,6 +117,7 @@ class Ledger:
         grants: list[Grant] = []
         enough = self.closed or holder.rank in self.asked_back
         while not enough and len(grants) < most and (budget > 0 or not grants):
+            returned = bool(self.todo.returned)
             piece = self.todo.take(size)
             if piece is None:
                 break
@@ -120,9 +125,9 @@ class Ledger:
             key = LeaseKey(self.base + running, first)
             if running not in self.left:
                 self.left[running] = self.todo.size_of(running)
-            lease = Lease(holder, running, first, first, end, deadline)
+            lease = Lease(holder, running, first, first, end, deadline, returned=returned)
             self.leases[key] = mine[key] = lease
-            grants.append(self._grant(running, first, end))
+            grants.append(self._grant(running, first, end, returned=returned))
             budget -= end - first
         if grants:
             return tuple(grants)
@@ -198,15 +203,16 @@ class Ledger:
         return True
 
     def take_back(self, keys: Iterable[LeaseKey]) -> int:
-        """These leases end here: what is left of each goes back. Returns how many there were."""
-        count = 0
-        for key in list(keys):
-            lease = self.leases.get(key)
-            if lease is not None:
-                self.todo.put_back(Piece(lease.running, lease.offset, lease.end))
-                self._drop(key, lease)
-                count += 1
-        return count
+        """These leases end here: what is left of each goes back, in the order in which it would have been trained.
+
+        So what was begun is gone on with first, then what came from another. Returns how many there were.
+        """
+        ended = [(key, lease) for key in keys if (lease := self.leases.get(key)) is not None]
+        ended.sort(key=lambda one: (one[1].offset == one[1].first, not one[1].returned))
+        for key, lease in ended:
+            self.todo.put_back(Piece(lease.running, lease.offset, lease.end))
+            self._drop(key, lease)
+        return len(ended)
 
     def wish(self, wish: Wish) -> bool:
         """Ask the holder of a lease to end it sooner. False: there is no such lease, or it ends there anyway."""
@@ -311,9 +317,9 @@ class Ledger:
         """Samples of the pass."""
         return self.card.epochs * (self.card.samples_used if self.todo.length is None else self.todo.length)
 
-    def _grant(self, running: int, first: int, end: int) -> Grant:
+    def _grant(self, running: int, first: int, end: int, *, returned: bool) -> Grant:
         epoch, nth = divmod(running, self.todo.an_epoch)
-        return Grant(self.base + running, self.card.first_epoch + epoch, nth, first, end)
+        return Grant(self.base + running, self.card.first_epoch + epoch, nth, first, end, returned)
 
     def _cut(self, lease: Lease, end: int) -> None:
         """The lease ends at `end`; its tail goes back."""

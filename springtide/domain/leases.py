@@ -30,6 +30,8 @@ class Grant(NamedTuple):
     """Which shard of its epoch."""
     first: int
     end: int
+    returned: bool = False
+    """Another held it before and did not end it: it goes before what the holder has in hand, as others wait for it."""
 
 
 class LeaseKey(NamedTuple):

@@ -69,7 +69,7 @@ from springtide.rpc.together import Formed as Formed
 from springtide.rpc.together import Leave as Leave
 from springtide.rpc.together import Regroup as Regroup
 
-VERSION = 7
+VERSION = 8
 """Raised when a message changes meaning; both sides must have the same."""
 
 

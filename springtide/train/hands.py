@@ -4,6 +4,7 @@ In: grants, revocations and wishes from the link (which has its own thread), cla
 step.py. Out: batches to read, and words for the master. All methods may be called from any thread.
 """
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -83,8 +84,6 @@ class Hands:
         """How often the master's book has gone back, as far as is known here: all leases are of this era."""
         self.ends: int | None = None
         """Where the reader has found the end of a data set that has no length: samples of the epoch."""
-        self.first = False
-        """The leases that come next were asked for in a hurry: they go before all others."""
         self.hurry = False
         """What another has left unfinished waits at the master: one more lease is wanted, however many there are."""
 
@@ -222,11 +221,7 @@ class Hands:
                 if wanted and (card.stream is None or card.in_step):
                     new.append(held)
             self._note(cuts)
-            if self.first:
-                self._unclaimed.extendleft(reversed(new))
-            else:
-                self._unclaimed.extend(new)
-            self.first = False
+            self._line_up(new)
 
     def note_cuts(self, cuts: Iterable[Cut], era: int) -> None:
         """The master has noted that batches end here; of leases of another era, or that are gone, nothing is kept."""
@@ -277,6 +272,15 @@ class Hands:
         return granted
 
     # ---- inside, with the lock held ----
+
+    def _line_up(self, new: Iterable[Held]) -> None:
+        """Behind all others; but what another has left goes first, behind what others had left before."""
+        for held in new:
+            if held.grant.returned:
+                ahead = sum(1 for _ in itertools.takewhile(lambda one: one.grant.returned, self._unclaimed))
+                self._unclaimed.insert(ahead, held)
+            else:
+                self._unclaimed.append(held)
 
     def _first_of(self, grant: Grant) -> int:
         """Where to begin with a lease: behind what was trained before this worker came."""

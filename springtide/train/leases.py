@@ -99,7 +99,7 @@ class Ahead:
             self._answered(0)
         short = max(self._short(card), int(self._hands.hurry))
         if self._asked is None and not self._over and short > 0:
-            self._hands.first, self._hands.hurry = self._hands.hurry, False
+            self._hands.hurry = False
             self._asked = self._thread.submit(self._ask, card, min(MOST, short))
 
     def close(self) -> None:

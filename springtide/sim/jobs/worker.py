@@ -213,7 +213,7 @@ class VirtualWorker:
         missing = max(batch / step_s * max(LEAD_S, 2 * self._stride_s), batch) - hands.unclaimed
         short = max(min(-(-int(missing) // self._card.shard_size), MOST_HELD - len(hands)), int(hands.hurry))
         if self._asking is None and not self._over and short > 0:
-            hands.first, hands.hurry = hands.hurry, False
+            hands.hurry = False
             self._ask(min(MOST, short))
 
     def _ask(self, most: int) -> None:

@@ -68,14 +68,32 @@ def test_a_fenced_worker_gives_back_what_it_had_not_reported_and_is_told_so():
     assert book.fence(0, 0) == 1
     assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
     assert book.lease(A, CARD, 1, 0.0) is Nothing.FENCED
-    assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 20, 40),)
+    assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 20, 40, returned=True),)
     assert book.totals().samples_done == 20
+
+
+def test_what_a_lost_worker_had_begun_is_handed_out_before_what_it_had_not_and_before_fresh_shards():
+    book = Book(workers=2)
+    first, second, third = book.lease(A, MANY, 3, 0.0)
+    assert not any(one.returned for one in (first, second, third))
+    book.report(A, [Progress(second.shard, second.first, 10, second.end)], 0.0)
+    book.fence(0, 0)
+    mine = book.lease(B, MANY, 4, 0.0)
+    assert [one.shard for one in mine] == [second.shard, first.shard, third.shard, 3]
+    assert [one.returned for one in mine] == [True, True, True, False]
+    assert mine[0].first == 10
+    assert book.lease(B, MANY, 4, 0.0, known=[]) == mine, "an answer that was lost says it again"
+    again = Book.from_state(book.to_state())
+    assert again.lease(B, MANY, 4, 0.0, known=[]) == mine, "and so does the next master's"
+    book.fence(1, 0)
+    third_of_all = book.lease(Holder(2), MANY, 1, 0.0)
+    assert third_of_all[0].shard == second.shard, "what came from another is gone on with first"
 
 
 def test_a_new_life_of_a_worker_ends_the_one_before():
     book = Book(workers=1)
     book.lease(A, CARD, 1, 0.0)
-    assert book.lease(Holder(0, 1), CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40),)
+    assert book.lease(Holder(0, 1), CARD, 1, 0.0) == (Grant(0, 0, 0, 0, 40, returned=True),)
     assert book.report(A, [Progress(0, 0, 40, 40)], 0.0).fenced
 
 
@@ -86,7 +104,7 @@ def test_a_lease_that_nobody_names_expires():
     assert book.expired(31.0) == (LeaseKey(1, 0),)
     assert book.take_back(book.expired(31.0)) == 1
     assert book.report(A, [Progress(1, 0, 10, 40)], 32.0).revoked == (LeaseKey(1, 0),)
-    assert book.lease(B, CARD, 1, 32.0) == (Grant(1, 0, 1, 0, 40),)
+    assert book.lease(B, CARD, 1, 32.0) == (Grant(1, 0, 1, 0, 40, returned=True),)
 
 
 def test_an_answer_that_was_lost_is_given_again():
@@ -117,7 +135,7 @@ def test_a_wish_is_repeated_until_the_holder_answers_with_an_end():
     assert not book.wish(Wish(0, 0, 30)), "a wish for less is there already"
     answered = book.report(A, [Progress(0, 0, 10, 30)], 0.0)
     assert answered.freed and answered.wishes == ()
-    assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 30, 40),)
+    assert book.lease(B, CARD, 1, 0.0) == (Grant(0, 0, 0, 30, 40, returned=True),)
 
 
 def test_what_cannot_be_read_is_tried_again_last_and_given_up_after_three_times():
@@ -238,7 +256,7 @@ def test_a_book_that_goes_back_hands_out_again_what_the_note_does_not_have():
     assert book.samples_done == 100
     assert book.restore(note) == 40
     assert (book.samples_done, book.era, book.leases()) == (60, 1, ())
-    assert book.lease(A, CARD, 2, 0.0) == (Grant(1, 0, 1, 20, 40), Grant(2, 0, 2, 0, 20))
+    assert book.lease(A, CARD, 2, 0.0) == (Grant(1, 0, 1, 20, 40, returned=True), Grant(2, 0, 2, 0, 20))
     book.check()
 
 
@@ -309,5 +327,5 @@ def test_where_the_data_ends_stays_known_when_a_book_goes_back():
     book.check()
     assert book.totals().samples == 90
     assert book.lease(A, endless, 16, 0.0) == (
-        Grant(0, 0, 0, 0, 40), Grant(1, 0, 1, 0, 40), Grant(2, 0, 2, 0, 10),
+        Grant(0, 0, 0, 0, 40, returned=True), Grant(1, 0, 1, 0, 40), Grant(2, 0, 2, 0, 10),
     )  # fmt: skip

@@ -100,13 +100,12 @@ def test_a_loop_that_is_left_gives_back_what_it_has_not_trained():
     assert hands.claim(10) is None
 
 
-def test_what_was_asked_for_in_a_hurry_goes_first():
-    hands = holding(SECOND)
+def test_what_another_has_left_goes_first_however_it_was_asked_for_and_in_the_order_in_which_it_came():
+    hands = holding(FIRST, SECOND)
     claims(hands, 1)
-    hands.first = True
-    hands.take(CARD, [FIRST, Grant(3, 0, 3, 0, 40)])
-    hands.take(CARD, [Grant(4, 0, 4, 0, 40)])
-    assert [hands.claim(40)[1].shard for _ in range(4)] == [0, 3, 1, 4]
+    hands.take(CARD, [Grant(3, 0, 3, 10, 40, returned=True), Grant(4, 0, 4, 0, 40)])
+    hands.take(CARD, [Grant(5, 0, 5, 20, 40, returned=True)])
+    assert [hands.claim(40)[1].shard for _ in range(5)] == [3, 5, 0, 1, 4]
 
 
 def test_a_grant_that_is_repeated_is_held_once():
