@@ -9,6 +9,7 @@ keeps it.
     tensors   each at a multiple of 64
 """
 
+import functools
 import zlib
 from typing import Any, BinaryIO, cast
 
@@ -20,9 +21,13 @@ from springtide.checkpoint import state_head, state_tree
 
 ALIGN = 64
 CHUNK = 8 << 20
+INT_BYTES = 9
+"""Of the longest number in msgpack, and of the head of the longest array."""
+PLACE_BYTES = 64
+"""Of a `TensorPlace` in msgpack but for its shape's numbers: two heads, two numbers, and a name of up to 32 letters."""
 
 
-class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
+class TensorPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One tensor: how to read its bytes."""
 
     dtype: str
@@ -51,21 +56,17 @@ class Plan(msgspec.Struct, frozen=True):
 def plan(state: Any, *, step: int, sequence: int) -> Plan:
     """Lay a state out. Copies no tensor."""
     taken = state_tree.take_apart(state)
-    sizes = [tensor.numel() * tensor.element_size() for tensor in taken.tensors]
-
-    def places(first: int) -> tuple[TensorPlace, ...]:
-        found, at = [], first
-        for tensor, size in zip(taken.tensors, sizes, strict=True):
-            found.append(TensorPlace(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), at, size))
-            at = _aligned(at + size)
-        return tuple(found)
-
-    # Offsets are part of the index, so room is left for their longest encoding.
-    longest = len(msgspec.msgpack.encode(Index(taken.skeleton, places(2**60))))
-    laid = places(first := _aligned(state_head.BYTES + longest))
-    index = msgspec.msgpack.encode(Index(taken.skeleton, laid))
+    shapes = [(_name(tensor.dtype), tuple(tensor.shape), tensor.nbytes) for tensor in taken.tensors]
+    # Offsets are part of the index, so room is left for its longest encoding.
+    longest = len(msgspec.msgpack.encode(Index(taken.skeleton, ()))) + INT_BYTES
+    longest += sum(PLACE_BYTES + INT_BYTES * len(shape) for _, shape, _ in shapes)
+    laid, at = [], (first := _aligned(state_head.BYTES + longest))
+    for dtype, shape, size in shapes:
+        laid.append(TensorPlace(dtype, shape, at, size))
+        at = _aligned(at + size)
+    index = msgspec.msgpack.encode(Index(taken.skeleton, tuple(laid)))
     end = laid[-1].offset + laid[-1].size if laid else first
-    return Plan(state_head.Head(len(index), end, sequence, step, zlib.crc32(index)), index, laid, taken.tensors)
+    return Plan(state_head.Head(len(index), end, sequence, step, zlib.crc32(index)), index, tuple(laid), taken.tensors)
 
 
 def read(file: BinaryIO, *, summed: bool = True) -> tuple[state_head.Head, Any, int]:
@@ -118,6 +119,11 @@ class _Stream:
                 self.crc = zlib.crc32(room[done : done + got], self.crc)
             done += got
             self.at += got
+
+
+@functools.cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _aligned(offset: int) -> int:

@@ -12,15 +12,17 @@ import mmap
 import os
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from springtide import errors
 from springtide.checkpoint import state_head, state_image
 
-PIECE = 8 << 20
+PIECE = 4 << 20
 """Bytes that one thread copies before it looks for more."""
+SMALL = 1 << 16
+"""Bytes that the caller copies itself: sooner done than the interpreter is handed to another thread and back."""
 
 
 class ImageFile:
@@ -37,13 +39,20 @@ class ImageFile:
         memory[: state_head.BYTES] = bytes(state_head.BYTES)
         memory[state_head.BYTES : state_head.BYTES + len(plan.index)] = plan.index
         pieces: list[tuple[int, int, int]] = []
+        rest: list[tuple[state_image.TensorPlace, torch.Tensor]] = []
+        first = view.data_ptr()
         for place, tensor in zip(plan.places, plan.tensors, strict=True):
-            if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-                pieces += _pieces(view.data_ptr() + place.offset, tensor.data_ptr(), place.size)
-            elif place.size:
-                room = view[place.offset : place.offset + place.size]
-                room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        _copy(pieces, copiers, threads)
+            if place.size > SMALL and _lies_straight(tensor):
+                pieces += _pieces(first + place.offset, tensor.data_ptr(), place.size)
+            else:
+                rest.append((place, tensor))
+        with _copied(pieces, copiers, threads):
+            for place, tensor in rest:
+                if _lies_straight(tensor):
+                    ctypes.memmove(first + place.offset, tensor.data_ptr(), place.size)
+                elif place.size:
+                    room = view[place.offset : place.offset + place.size]
+                    room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
         memory[: state_head.BYTES] = state_head.encode(plan.head)
 
     def make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
@@ -91,8 +100,19 @@ def _pieces(to: int, source: int, size: int) -> list[tuple[int, int, int]]:
     return [(to + at, source + at, min(PIECE, size - at)) for at in range(0, size, PIECE)]
 
 
-def _copy(pieces: Sequence[tuple[int, int, int]], copiers: concurrent.futures.ThreadPoolExecutor, threads: int) -> None:
-    """All pieces, shared by the threads; memmove lets go of the interpreter."""
+def _lies_straight(tensor: torch.Tensor) -> bool:
+    """Whether its bytes lie in this memory in the order of its elements."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+@contextlib.contextmanager
+def _copied(
+    pieces: Sequence[tuple[int, int, int]], copiers: concurrent.futures.ThreadPoolExecutor, threads: int
+) -> Iterator[None]:
+    """Large pieces, copied at the end by all threads; the others begin at once, while the caller does something else.
+
+    memmove lets go of the interpreter, and who is within a large piece does not ask for it.
+    """
     left = iter(pieces)
 
     def work() -> None:
@@ -100,6 +120,10 @@ def _copy(pieces: Sequence[tuple[int, int, int]], copiers: concurrent.futures.Th
             ctypes.memmove(to, source, size)
 
     others = [copiers.submit(work) for _ in range(threads - 1)] if len(pieces) > 1 else []
-    work()
+    try:
+        yield
+        work()
+    finally:  # also when the caller failed: nobody writes into an image that is filled again
+        concurrent.futures.wait(others)
     for other in others:
         other.result()

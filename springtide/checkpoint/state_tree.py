@@ -18,6 +18,10 @@ Skeleton = Any
 """None, bool, int, float, str or bytes as they are; everything else as [tag, ...]."""
 
 LARGEST_INT = 2**63 - 1
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+_Places = dict[int, list[int]]
+"""By the address of their first element: which tensors are there already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Taken:
 def take_apart(state: Any) -> Taken:
     """Split into skeleton and tensors; BadInput names the place of anything that is neither plain data nor tensor."""
     tensors: list[torch.Tensor] = []
-    places: dict[tuple[Any, ...], int] = {}
+    places: _Places = {}
     skeleton = _skeleton(state, "state", tensors, places)
     return Taken(skeleton, tuple(tensors))
 
@@ -44,7 +48,7 @@ def put_together(skeleton: Skeleton, tensors: Sequence[torch.Tensor]) -> Any:
     return _MAKERS[tag](rest, tensors)
 
 
-def _skeleton(value: Any, at: str, tensors: list[torch.Tensor], places: dict[tuple[Any, ...], int]) -> Skeleton:
+def _skeleton(value: Any, at: str, tensors: list[torch.Tensor], places: _Places) -> Skeleton:
     kind = type(value)
     if value is None or kind in (bool, float, str, bytes):
         return value
@@ -71,22 +75,35 @@ def _skeleton(value: Any, at: str, tensors: list[torch.Tensor], places: dict[tup
     raise _unfit(at, f"{kind.__module__}.{kind.__qualname__}")
 
 
-def _pairs(value: dict[Any, Any], at: str, tensors: list[torch.Tensor], places: dict[tuple[Any, ...], int]) -> Any:
+def _pairs(value: dict[Any, Any], at: str, tensors: list[torch.Tensor], places: _Places) -> Any:
     for key, item in value.items():
         inner = f"{at}[{key!r}]"
         yield [_skeleton(key, f"key {inner}", tensors, places), _skeleton(item, inner, tensors, places)]
 
 
-def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: dict[tuple[Any, ...], int]) -> int:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _Places) -> int:
+    """Asks a tensor only for what is cheap: the caller of a save waits for this, and a state may have thousands."""
+    if type(tensor) not in PLAIN:
         raise _unfit(at, f"a {type(tensor).__name__}", "Take its local tensor first.")
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise _unfit(at, f"a {tensor.layout} tensor on {tensor.device}", "Only dense tensors with data can be saved.")
-    key = (tensor.device, tensor.dtype, tensor.data_ptr(), tensor.shape, tensor.stride())
-    if tensor.numel() == 0 or key not in places:
-        places[key] = len(tensors)
-        tensors.append(tensor.detach())
-    return places[key]
+    address = tensor.data_ptr()
+    there = places.get(address)
+    if there is None:
+        there = places[address] = []
+    elif tensor.numel():
+        for place in there:
+            if _shows_the_same(tensors[place], tensor):
+                return place
+    there.append(len(tensors))
+    tensors.append(tensor.detach() if tensor.requires_grad else tensor)
+    return there[-1]
+
+
+def _shows_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Of two tensors that begin at one address."""
+    alike = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+    return alike and one.device == other.device and one.is_neg() == other.is_neg() and one.is_conj() == other.is_conj()
 
 
 def _unfit(

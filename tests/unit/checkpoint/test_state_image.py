@@ -4,6 +4,7 @@ import concurrent.futures
 import io
 import pathlib
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -50,6 +51,29 @@ def test_views_strides_and_odd_sizes_are_copied_exactly(tmp_path: pathlib.Path) 
     assert head.step == 7
     for name, tensor in state.items():
         assert torch.equal(back[name], tensor), name
+
+
+@given(some.lists(some.lists(some.integers(0, 2), max_size=9), max_size=20), some.text(max_size=300))
+def test_an_index_of_any_length_ends_before_the_tensors_begin(shapes: list[list[int]], word: str) -> None:
+    state = {"word": word, "tensors": [torch.zeros(shape, dtype=torch.float8_e4m3fnuz) for shape in shapes]}
+    plan = state_image.plan(state, step=2**60, sequence=2**60)
+
+    ends = [state_head.BYTES + len(plan.index), *(place.offset + place.size for place in plan.places)]
+    begins = [*(place.offset for place in plan.places), plan.head.image_bytes]
+    assert all(end <= begin for end, begin in zip(ends, begins, strict=True))
+
+
+def test_a_save_that_fails_half_way_leaves_nobody_who_still_writes(tmp_path: pathlib.Path) -> None:
+    state = {"large": torch.ones(8 * state_memory.PIECE // 4), "small": torch.ones(3)}
+    plan = state_image.plan(state, step=1, sequence=1)
+    plan = msgspec.structs.replace(plan, tensors=(plan.tensors[0], None))  # what cannot be copied after all
+    image = state_memory.ImageFile(tmp_path / "a.image")
+    with concurrent.futures.ThreadPoolExecutor(2) as copiers:
+        with pytest.raises(AttributeError):
+            image.fill(plan, copiers, 2)
+        image.touch(plan.head.image_bytes)
+    assert not any(image.path.read_bytes())
+    image.close()
 
 
 def test_a_torn_image_is_told(tmp_path: pathlib.Path) -> None:

@@ -98,6 +98,19 @@ def test_tied_tensors_are_kept_once_and_stay_tied() -> None:
     assert back["a"] is back["b"]
 
 
+def test_tensors_that_begin_at_one_place_are_the_same_only_if_they_show_the_same() -> None:
+    base = torch.complex(torch.arange(6.0), torch.ones(6))
+    state = {
+        "whole": base, "part": base[:3], "other shape": base.view(2, 3), "other numbers": torch.view_as_real(base),
+        "every second": base[::2], "conjugated": base.conj(), "negated": torch._neg_view(base), "again": base[:],
+    }  # fmt: skip
+    taken = state_tree.take_apart(state)
+    back = state_tree.put_together(taken.skeleton, taken.tensors)
+
+    assert len(taken.tensors) == len(state) - 1
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+
+
 def test_what_cannot_be_saved_is_named_with_its_place() -> None:
     with pytest.raises(errors.BadInput, match=r"state\['optimizer'\]\[1\] is builtins.object"):
         state_tree.take_apart({"optimizer": [1, object()]})
