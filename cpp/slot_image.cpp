@@ -1,5 +1,6 @@
 #include "slot_image.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -14,6 +15,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x53545353;  // "SSTS"
 constexpr uint32_t kVersion = 2;
+constexpr size_t kLeastRoom = 64 << 10, kPage = 4096;
 
 #pragma pack(push, 1)
 struct Head {
@@ -128,18 +130,27 @@ uint64_t checksum(std::span<const uint8_t> bytes) {
   return sum;
 }
 
+size_t ImageWriter::bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes) {
+  size_t bytes = sizeof(Head) + sizeof(SlotHead) + bytes_in(about.identities.spans()) +
+                 bytes_in(about.identities.finished());
+  for (const TableShape& t : shapes) {
+    uint64_t row_bytes = 16 + uint64_t{t.dim} * bytes_of(t.dtype) + uint64_t{t.state_floats} * 4;
+    bytes += sizeof(TableHead) + t.rows * row_bytes + t.waiting * 20 + t.gone * 8;
+  }
+  return bytes;
+}
+
+void ImageWriter::make_room(size_t bytes) {
+  capacity_ = std::max(bytes + bytes / 4, kLeastRoom);
+  buffer_ = std::make_unique_for_overwrite<uint8_t[]>(capacity_);
+  for (size_t at = 0; at < capacity_; at += kPage) buffer_[at] = 0;
+}
+
 void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shapes) {
   const std::vector<SampleSpan>& spans = about.identities.spans();
   const std::vector<ShardRun>& finished = about.identities.finished();
-  size_ = sizeof(Head) + sizeof(SlotHead) + bytes_in(spans) + bytes_in(finished);
-  for (const TableShape& t : shapes) {
-    uint64_t row_bytes = 16 + uint64_t{t.dim} * bytes_of(t.dtype) + uint64_t{t.state_floats} * 4;
-    size_ += sizeof(TableHead) + t.rows * row_bytes + t.waiting * 20 + t.gone * 8;
-  }
-  if (size_ > room_.size() && size_ > capacity_) {
-    capacity_ = size_ + size_ / 4;
-    buffer_ = std::make_unique_for_overwrite<uint8_t[]>(capacity_);
-  }
+  size_ = bytes_of_image(about, shapes);
+  if (!has_room(size_)) make_room(size_);
   at_ = size_ <= room_.size() ? room_.data() : buffer_.get();
   uint8_t* at = at_ + sizeof(Head);
   auto put = [&](const void* from, size_t bytes) {

@@ -71,7 +71,12 @@ struct TableColumns {
 // is used again keeps its memory.
 class ImageWriter {
  public:
-  // `about` has everything but tables.
+  // Bytes of an image. `about` has everything but tables, here and below.
+  static size_t bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes);
+  bool has_room(size_t bytes) const { return bytes <= room_.size() || bytes <= capacity_; }
+  // Memory for images of this size and some more, touched: making it takes as long as the copy itself, so it
+  // is not for those who hold a lock.
+  void make_room(size_t bytes);
   void begin(const SlotImage& about, std::span<const TableShape> shapes);
   TableColumns& columns(size_t table) { return columns_[table]; }
   void finish();  // when all columns are full

@@ -1,5 +1,6 @@
 // Copying a slot out: its cells are picked and counted, then each row goes straight to its place in the
-// image, all under the stripe's lock, which is held for little more than one copy of the bytes.
+// image, all under the stripe's lock, which is held for little more than one copy of the bytes; new memory
+// for them is had outside of it.
 #include <string>
 #include <vector>
 
@@ -52,6 +53,8 @@ class SlotExport {
   }
 
   uint64_t entries() const { return cells_.size() + gone_.size(); }
+
+  size_t bytes(const SlotImage& about) const { return ImageWriter::bytes_of_image(about, shapes_); }
 
   void write(StoreImpl& store, const SlotImage& about, ImageWriter& to) {
     to.begin(about, shapes_);
@@ -148,12 +151,19 @@ class SlotExport {
 void StoreImpl::write_image(uint32_t number, uint64_t since_cut, ImageWriter& to, bool close) {
   check_slot(number);
   thread_local SlotExport slot;
-  {
-    std::lock_guard hold(stripe_of_slot(number).lock);
-    if (close) mark_closed(number, true);
-    slot.pick(*this, number, since_cut);
-    slot.write(*this,
-               {number, options.slots, options.seed, clock.now(), slot.full, {}, identities_of(number)}, to);
+  for (bool written = false; !written;) {
+    size_t bytes = 0;
+    {
+      std::lock_guard hold(stripe_of_slot(number).lock);
+      if (close) mark_closed(number, true);
+      slot.pick(*this, number, since_cut);
+      const SlotImage about{number, options.slots,        options.seed, clock.now(), slot.full,
+                            {},     identities_of(number)};
+      bytes = slot.bytes(about);
+      written = to.has_room(bytes);
+      if (written) slot.write(*this, about, to);
+    }
+    if (!written) to.make_room(bytes);  // and pick again: rows may have come
   }
   to.finish();
 }

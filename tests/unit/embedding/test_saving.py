@@ -1,6 +1,10 @@
 """A server's part of checkpoints: full first, then what changed; what it does not own or cannot write is not its."""
 
 import errno
+import itertools
+import os
+import time
+import types
 
 import pytest
 
@@ -188,6 +192,9 @@ def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
 def test_a_large_slot_is_written_piece_by_piece_with_rests_between_and_reads_back_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "PIECE_BYTES", 1000)
     monkeypatch.setattr(saving, "REST_S", 0.0)
+    ticks = itertools.count(0.0, 0.001)  # a busy machine would make some rests longer, and those after them unnecessary
+    clock = types.SimpleNamespace(monotonic=lambda: next(ticks), thread_time=time.thread_time)
+    monkeypatch.setattr(saving, "time", clock)
     role, rests = Role(), []
     stores.train(role.store, range(20_000))
     said = saving.Saver(role, tmp_path, "server-0.0", rest=rests.append).save(order(1))
@@ -204,3 +211,16 @@ def test_the_reader_takes_what_the_saver_writes(server, tmp_path):
     stores.train(role.store, range(100))
     stores.publish(tmp_path, 1, saver.save(order(1)).written)
     assert reader.latest(str(tmp_path)).manifest.number == 1
+
+
+def test_a_thread_that_saves_takes_no_processor_from_those_who_serve_and_is_itself_again_after_it(tmp_path):
+    seen = []
+
+    class Watched(Role):
+        def owns(self, slot):
+            seen.append(os.sched_getscheduler(0))
+            return super().owns(slot)
+
+    before = os.sched_getscheduler(0)
+    saving.Saver(Watched(), tmp_path, "server-0.0", rest=lambda _: None).save(order(1))
+    assert set(seen) == {os.SCHED_BATCH} and os.sched_getscheduler(0) == before
