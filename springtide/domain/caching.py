@@ -232,11 +232,14 @@ def decided(before: CacheUse | None, now: CacheUse | None) -> tuple[str, str] | 
 
 
 def together(uses: Iterable[CacheUse]) -> CacheUse | None:
-    """The caches of all workers as one; None where nobody has said anything."""
+    """The caches of all workers as one; None where nobody has said anything.
+
+    They begin and end together, but do not report together: whether it is on, and why, are the word of one of them.
+    """
     known = list(uses)
     if not known:
         return None
     added = ("rows", "size", "dirty", "hits", "pulled", "pushed", "passed")
     sums = {name: sum(getattr(one, name) for one in known) for name in added}
     flushes = max(one.flushes for one in known)
-    return CacheUse(on=any(one.on for one in known), why=known[0].why, flushes=flushes, **sums)
+    return CacheUse(on=known[0].on, why=known[0].why, flushes=flushes, **sums)

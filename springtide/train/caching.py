@@ -8,7 +8,7 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +20,15 @@ from torch import nn
 from springtide import _native, errors
 from springtide.data.source import Source
 from springtide.domain.caching import CachedTable, CacheRules, CacheUse, Way, capacity, words
-from springtide.embedding import allocate, budget, syncplan
+from springtide.embedding import allocate, budget, plan_bytes
 from springtide.embedding.lookup import Lookups
+from springtide.embedding.plan_bytes import RowSize
 from springtide.embedding.sample_ids import SampleIds
 from springtide.embedding.specs import native_spec
 from springtide.embedding.tables import ServedTable
+from springtide.planning.caching import Risk
 from springtide.rpc.messages import Welcome
-from springtide.train import allreduce
+from springtide.train import allreduce, deciding
 from springtide.train.allotting import Allotted, Allotting, Scheduled
 from springtide.train.allreduce import Reducer
 from springtide.train.deciding import Deciding, Sent, Surroundings
@@ -39,6 +41,8 @@ DEFAULT_POLICY = "anneal"
 DEFAULT_SWEEPS, MOST_SWEEPS = 8, 20  # more of them save next to nothing: bench schedule
 LATELY = 32  # steps whose time says how long a schedule may take
 ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+FLOAT = 4  # bytes of a number on the wire, however the table keeps it
+BOOKED = 64  # bytes that a cache counts for a row beside its image: a test holds this against cpp/row_cache.h
 Parcel = tuple[int, NDArray[np.float32]]
 """What goes to, or comes from, a rank."""
 
@@ -199,14 +203,14 @@ def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, in
 class Paper:
     """A schedule whose plans nobody carries out: what it would spare."""
 
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
+    def __init__(self, planner: Planner, sizes: Mapping[int, RowSize]) -> None:
+        self._planner, self._sizes = planner, sizes
 
     def look(self, features: Sequence[SampleIds], samples: int) -> Sent:
         """The next batch. Without caches every row is pulled, and its gradient pushed."""
-        sent = syncplan.traffic(self._planner.schedule(features, samples, effort=0).plans)
-        needed = sum(sent.pulls) + sum(sent.hits) + sum(sent.received)
-        return Sent(sent.transmissions, 2 * needed)
+        plans = self._planner.schedule(features, samples, effort=0).plans
+        sent = plan_bytes.volume(plans, self._sizes)
+        return Sent(sent.with_caches / len(plans), sent.without / len(plans))
 
 
 def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
@@ -270,13 +274,31 @@ def share_out(
         return sharing
 
     def around() -> Surroundings:
-        return Surroundings(
+        risk = Risk(
             workers=group.place.workers, deaths=group.relaunches, watched_s=time.monotonic() - began,
-            checkpoint_s=welcome.checkpoint_s, saved_once=group.saved_once, read_s=sharing.read_s,
+            checkpoint_s=welcome.checkpoint_s, saved_once=group.saved_once, return_s=deciding.RETURN_S,
         )  # fmt: skip
+        stats = lookups.client.stats()
+        return Surroundings(
+            risk=risk, read_s=sharing.read_s, moved=stats.get("bytes_in", 0) + stats.get("bytes_out", 0)
+        )
 
     def paper() -> Paper:
-        return Paper(planner(group.place, [table for table in tables if table not in lookups.computed()]))
+        chosen = [table for table in tables if table not in lookups.computed()]
+        made = planner(group.place, chosen)
+        return Paper(made, row_sizes(backend, [by_id[table] for table in chosen]))
 
-    sharing.decide_by(Deciding(meter.steps, around, paper), at_once=rules.at_once)
+    decides = Deciding(meter.steps, around, paper, lambda: group.round_trip_s(lookups.after_step))
+    sharing.decide_by(decides, at_once=rules.at_once)
     return sharing
+
+
+def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:
+    """What rows of these tables take on the wire; with no cache to ask, an image is taken for a value."""
+    keeps = isinstance(backend, _native.CachedBackend)
+    sizes = {}
+    for table in chosen:
+        value = FLOAT * table.spec.dim
+        image = backend.image_bytes(table.spec.id) - BOOKED if keeps else value
+        sizes[table.spec.id] = RowSize(value, image)
+    return sizes

@@ -12,6 +12,8 @@ Design: docs/design/training.md.
 """
 
 import logging
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -28,6 +30,7 @@ from springtide.train.allreduce import Reducer
 log = logging.getLogger(__name__)
 
 NEVER = 2**62  # the number of a checkpoint that will not be asked for
+PROBES = 5  # round trips that a median is taken of
 LOOK_S = 0.5  # how long a server is asked to wait for other ranks' parts before this one looks whether they live
 
 
@@ -148,6 +151,15 @@ class Group:
         while not self._backend.step_complete(step, LOOK_S):
             if self._link.group_lost >= self.place.generation:
                 raise errors.GroupChanged(f"a member of group {self.place.generation} is lost")
+
+    def round_trip_s(self, step: int) -> float:
+        """Seconds to all servers and back with nothing to carry: they are asked about a step that is complete."""
+        took = []
+        for _ in range(PROBES):
+            began = time.perf_counter()
+            self._backend.step_complete(step, 0.0)
+            took.append(time.perf_counter() - began)
+        return statistics.median(took)
 
     @property
     def save_due(self) -> bool:

@@ -29,7 +29,6 @@ ACCUMULATED = "gradients are accumulated over several batches: who trains a row 
 
 READ_MIDWAY = "rows are read in the middle of a pass, which a cache does not allow without job.flush()"
 NO_PASS = "no pass is under way"
-SOON = "it pays, and begins with the next batches"
 FIRST_PASS = 'a whole pass must show first that rows are not read in its middle; cache="auto" does not wait for that'
 
 
@@ -111,8 +110,7 @@ class Sharing:
         not before a whole pass has shown that nobody does so, unless `at_once`.
         """
         self._deciding, self._whole_passes = deciding, int(at_once)
-        allotting = self.allotting
-        allotting.on_paper = lambda: deciding.look if deciding.trying and not allotting.place.rank else None
+        self.allotting.on_paper = lambda: deciding.look if deciding.asked else None
 
     @property
     def clean(self) -> bool:
@@ -138,9 +136,9 @@ class Sharing:
         return replace(self.cache.use(), on=on, why=why)
 
     def _found_out(self, deciding: Deciding, on: bool) -> str:
-        """Why it is on, or not; where it pays and is not on, its reason would be the wrong one."""
+        """Why it is on, or not. Where it pays and is about to begin nothing is said yet: its reason would be wrong."""
         if deciding.pays and not on:
-            return SOON if self._in_pass else NO_PASS
+            return "" if self._in_pass else NO_PASS
         return deciding.why or (READ_MIDWAY if self._read_midway else "" if self._whole_passes else FIRST_PASS)
 
     def read(self, seconds: float) -> None:
@@ -186,7 +184,8 @@ class Sharing:
         self._following = self._now.following() if self._now is not None and not empty else None
         coming = None if self._following is None else self._following.plan
         crowded = self.cache is not None and self.cache.crowded
-        wish = None if self._deciding is None or self.allotting.place.rank or empty else self._deciding.wish
+        leads = self._deciding if not self.allotting.place.rank and not empty else None
+        wish = None if leads is None else leads.wish
         said = words.Words(
             flush=empty or self._following is None or crowded or self._save_due(),
             empty=empty,
@@ -194,6 +193,7 @@ class Sharing:
             ready=lookups.settled and not (self._deciding is not None and self._read_midway),
             go=wish is True,
             stop=wish is False,
+            paper=leads is not None and leads.trying,
             effort=0 if self.allotting.place.rank else self.allotting.effort_within(self._needed_s()),
             digest=0 if coming is None else coming.digest,
             refused=frozenset(lookups.computed() & set(tables)),
@@ -208,6 +208,8 @@ class Sharing:
                 "a rank has left its loop, or has called job.flush(), while others still train: in a bsp group every "
                 "rank must take the same steps"
             )
+        if self._deciding is not None and not verdict.empty:
+            self._deciding.hear(asked=verdict.paper)
         now = None if self._now is None or verdict.empty else self._now.plan
         following = None if self._following is None else self._following.plan
         if verdict.last:  # here or elsewhere: the pass ends, the group changes, or the job does

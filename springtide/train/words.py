@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 DIGITS = 4  # of a digest, eight bits each: sums of their squares over 128 ranks are exact in float32
-FIXED = 7 + 2 * DIGITS
+FIXED = 8 + 2 * DIGITS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +28,8 @@ class Words:
     """Said by the lowest rank alone: let batches be scheduled."""
     stop: bool = False
     """Said by it alone: let them be so no more."""
+    paper: bool = False
+    """Said by it alone: let everyone schedule the next batches on paper, so that the price of that is seen."""
     effort: int = 0
     """Said by the lowest rank alone: how much the schedule may look at."""
     digest: int = 0
@@ -50,6 +52,7 @@ class Verdict(NamedTuple):
     """Everyone has the same digest."""
     go: bool
     stop: bool
+    paper: bool
     effort: int
     refused: frozenset[int]
 
@@ -64,7 +67,7 @@ def said(words: Words, tables: Sequence[int]) -> list[float]:
     digits = [words.digest >> 8 * place & 0xFF for place in range(DIGITS)]
     return [
         float(words.flush), float(words.empty), float(words.last), float(not words.ready), float(words.go),
-        float(words.stop), float(words.effort),
+        float(words.stop), float(words.paper), float(words.effort),
         *map(float, digits), *(float(digit * digit) for digit in digits),
         *(float(table in words.refused) for table in tables),
     ]  # fmt: skip
@@ -72,7 +75,7 @@ def said(words: Words, tables: Sequence[int]) -> list[float]:
 
 def heard(sums: Sequence[float], tables: Sequence[int], ranks: int) -> Verdict:
     """What the sums mean. Digests are alike when their digits do not vary: n times the squares is the sum squared."""
-    flush, empty, last, unready, go, stop, effort = sums[: FIXED - 2 * DIGITS]
+    flush, empty, last, unready, go, stop, paper, effort = sums[: FIXED - 2 * DIGITS]
     digits, squares = sums[FIXED - 2 * DIGITS : FIXED - DIGITS], sums[FIXED - DIGITS : FIXED]
     return Verdict(
         flush=flush > 0,
@@ -83,6 +86,7 @@ def heard(sums: Sequence[float], tables: Sequence[int], ranks: int) -> Verdict:
         alike=all(ranks * square == digit * digit for digit, square in zip(digits, squares, strict=True)),
         go=go > 0,
         stop=stop > 0,
+        paper=paper > 0,
         effort=int(effort),
         refused=frozenset(table for table, many in zip(tables, sums[FIXED:], strict=True) if many),
     )

@@ -1,5 +1,7 @@
 """A group whose workers keep rows: to the bit the losses, parameters and rows of one whose workers keep none."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -242,10 +244,15 @@ def test_too_many_rows_that_are_nowhere_else_are_written_back():
 
 
 def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_together(monkeypatch):
-    for name in ("WATCHED", "TRIED", "WARM"):
+    for name in ("WATCHED", "COLD", "TRIED", "WARM"):
         monkeypatch.setattr(deciding, name, 4)
+    looked = []
+    plain = keeping.Paper.look
+    monkeypatch.setattr(
+        keeping.Paper, "look", lambda self, *what: looked.append(threading.get_ident()) or plain(self, *what)
+    )
     monkeypatch.setattr(planning, "decide", lambda measured: planning.Verdict(True, "it pays"))
-    monkeypatch.setattr(planning, "keep", lambda before, after, sums: planning.Verdict(False, "it does not"))
+    monkeypatch.setattr(planning, "keep", lambda before, after, risk, sums: planning.Verdict(False, "it does not"))
     monkeypatch.setattr(planning, "LEAST_GAIN", 0.0)
     seen = {}
 
@@ -258,6 +265,7 @@ def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_toge
         on = [number for number in range(30) if seen[rank, number].on]
         assert on and on == list(range(on[0], on[-1] + 1)) and on[-1] < 29, "it begins once, and stops once"
         assert found[rank][2].hits > 0 and found[rank][2].dirty == 0
+    assert len(set(looked)) == 2, "every rank schedules on paper, so that the price of it is seen"
     whys = {use.why for (rank, _), use in seen.items() if rank == 0}
     assert {"it pays", "it does not"} <= whys
     for name, value in found[0][1].items():

@@ -9,8 +9,8 @@ from springtide.train import words
 TABLES = (3, 5, 8)
 SAID = st.builds(
     words.Words,
-    flush=st.booleans(), empty=st.booleans(), last=st.booleans(), ready=st.booleans(), digest=st.integers(0, 2**32 - 1),
-    refused=st.frozensets(st.sampled_from(TABLES)),
+    flush=st.booleans(), empty=st.booleans(), last=st.booleans(), ready=st.booleans(), paper=st.booleans(),
+    digest=st.integers(0, 2**32 - 1), refused=st.frozensets(st.sampled_from(TABLES)),
 )  # fmt: skip
 
 
@@ -25,6 +25,7 @@ def together(said):
 def test_any_wish_for_a_flush_counts_all_must_be_ready_and_a_table_is_refused_by_one(said):
     verdict = together(said)
     assert verdict.flush == any(one.flush for one in said)
+    assert verdict.paper == any(one.paper for one in said)
     assert verdict.last == any(one.last for one in said)
     assert verdict.ready == all(one.ready for one in said)
     assert verdict.refused == frozenset().union(*(one.refused for one in said))
