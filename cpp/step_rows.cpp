@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "finite.h"
+
 namespace springtide {
 
 namespace {
@@ -203,6 +205,11 @@ void StepRows::accumulate_columns(int64_t bags, const float* grad, int64_t strid
       finite = false;
   });
   if (!finite) set_->suspect();
+}
+
+bool StepRows::finite() {
+  const std::span<const float> grads = set_->grads();
+  return all_finite(grads.data(), grads.size());
 }
 
 }  // namespace springtide

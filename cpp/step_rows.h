@@ -82,6 +82,8 @@ class StepRows {
   // The same for all features at once, one id a bag, outputs side by side in rows of `stride` floats.
   void pool_columns(int64_t bags, float* out, int64_t stride);
   void accumulate_columns(int64_t bags, const float* grad, int64_t stride);
+  // Whether all gradients are, also where the caller has changed them since.
+  bool finite();
   Part push_part() { return set_->push_part(plan_->names, false); }
 
  private:

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "finite.h"
 #include "hash.h"
 #include "row_pipeline.h"
 #include "store_impl.h"
@@ -10,16 +11,6 @@
 namespace springtide {
 
 namespace {
-
-bool all_finite(const float* values, size_t count) {
-  uint32_t bad = 0;
-  for (size_t i = 0; i < count; ++i) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, values + i, sizeof bits);
-    bad |= (bits & 0x7f800000u) == 0x7f800000u;
-  }
-  return bad == 0;
-}
 
 // Which key of which table it was.
 void say_where(std::span<const Item> items) {

@@ -201,6 +201,7 @@ void bind_step(nb::module_& m) {
       .def("accumulate_columns", &accumulate_columns, nb::arg("bags"), nb::arg("grad"), nb::arg("stride"))
       .def("rows", &rows_of<st::StepRows>)
       .def("grads", &grads_of<st::StepRows>)
+      .def("finite", &st::StepRows::finite)
       .def("pushed", &pushed)
       .def(
           "untouch", [](st::StepRows& self, size_t group) { self.set()->untouch(group); }, nb::arg("group"))

@@ -3,7 +3,7 @@
 In: step.py, when the loop has stepped. Used alone and in bsp mode; in async mode dense.py serves them instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -46,12 +46,15 @@ class LocalDense:
 
     def update(self, stepped: Sequence[JobOptimizer], tables: "Sequence[nn.Parameter]") -> None:
         """Step the user's optimizers; gradients of tables are kept from them."""
+        served = {id(weight) for weight in tables}
+        working = [optimizer for optimizer in stepped if has_work(optimizer.own, served)]
+        if not working:
+            return
         kept = [(weight, weight.grad) for weight in tables]
         for weight in tables:
             weight.grad = None
-        for optimizer in stepped:
-            if has_work(optimizer.own):
-                optimizer.own.step()
+        for optimizer in working:
+            optimizer.own.step()
         for weight, grad in kept:
             weight.grad = grad
 
@@ -59,8 +62,12 @@ class LocalDense:
         """Values are always here."""
 
 
-def has_work(own: torch.optim.Optimizer) -> bool:
-    """Whether stepping it can do anything: torch's own optimizers leave parameters without a gradient as they are."""
+def has_work(own: torch.optim.Optimizer, served: Set[int]) -> bool:
+    """Whether stepping it can do anything beside tables, whose ids are in `served`: torch's own optimizers leave
+    parameters without a gradient as they are.
+    """
     if is_watched(own) or not type(own).__module__.startswith("torch.optim."):
         return True
-    return any(param.grad is not None for group in own.param_groups for param in group["params"])
+    return any(
+        id(param) not in served and param.grad is not None for group in own.param_groups for param in group["params"]
+    )

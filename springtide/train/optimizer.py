@@ -4,8 +4,7 @@ In: the user's torch.optim optimizer, whose groups it shares, so learning-rate s
 Next: step.py applies it.
 """
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -79,18 +78,13 @@ class JobOptimizer(torch.optim.Optimizer):
         else:
             super().zero_grad(set_to_none)
 
-    @contextlib.contextmanager
-    def gradients(self) -> Iterator[None]:
-        """Within, the gradients are those of the step that goes out."""
+    def bring_back(self) -> list[tuple[torch.nn.Parameter, torch.Tensor | None]]:
+        """The gradients are those of the step that goes out, until the newer ones returned here are put in place."""
         aside, self._aside, self._waiting = self._aside, [], False
         newer = [(param, param.grad) for param, _ in aside]
         for param, grad in aside:
             param.grad = grad
-        try:
-            yield
-        finally:
-            for param, grad_now in newer:
-                param.grad = grad_now
+        return newer
 
     def state_dict(self) -> dict[str, Any]:
         """As `own` gives it: groups, and state of what is updated in this process."""

@@ -31,6 +31,8 @@ class Follower:
     weights: list[nn.Parameter] = field(default_factory=list)
     settled: tuple[Any, ...] | None = None
     """What their kernels were made with; None while all of them name their own."""
+    counts: bool = False
+    """Whether one of their own optimizers must know the number of the step."""
     told: domain_tables.Hyper | None = None
     hyper: list[Hyper] = field(default_factory=list)
     """What was told last; kept while the rates stay the same."""
@@ -71,6 +73,7 @@ class Rates:
             follower.tables.append(table.spec.id)
         else:
             follower.own_rate.append((table.spec.id, table.request.optimizer, table.request.lr))
+            follower.counts |= _counts(table.request.optimizer)
 
     def follow_dense(self, optimizer: torch.optim.Optimizer, group: int, table: int) -> None:
         """A table of dense chunks is trained by this group."""
@@ -106,7 +109,7 @@ class Rates:
                 if follower.settled is not None and follower.settled != optim.settled(group):
                     optim.refuse_changed(follower.settled, group)
                 hyper = optim.hyper_of(own, group, step=step)
-                if hyper != follower.told or follower.own_rate:
+                if hyper != follower.told or follower.counts:
                     follower.hyper = self._told(follower, hyper, step)
                     follower.told = hyper
                 told += follower.hyper
@@ -132,6 +135,11 @@ class Rates:
     def _told(follower: Follower, hyper: domain_tables.Hyper, step: int) -> list[Hyper]:
         told = [(table, hyper.lr, hyper.weight_decay, hyper.step) for table in follower.tables]
         for table, own, lr in follower.own_rate:
-            count = hyper.step if own is None else step if own.kind == "adam" and not own.eps_outside else 0
+            count = hyper.step if own is None else step if _counts(own) else 0
             told.append((table, hyper.lr if lr is None else lr, hyper.weight_decay, count))
         return told
+
+
+def _counts(own: domain_tables.OptimSpec | None) -> bool:
+    """Whether this kernel corrects its averages by the number of the step."""
+    return own is not None and own.kind == "adam" and not own.eps_outside

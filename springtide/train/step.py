@@ -4,10 +4,9 @@ In: batches.py says which batch the loop has, optimizer.py that it steps. Out: g
 new values back. Next: dense.py or local_dense.py (dense), embedding/lookup.py (rows), meter.py (times).
 """
 
-import contextlib
 import functools
+import itertools
 import logging
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -229,11 +228,13 @@ class Step:
     def _send(self) -> None:
         self._meter.step_began()
         stepped, self._stepped = self._stepped, []
-        with contextlib.ExitStack() as gradients:
-            for optimizer in stepped:
-                gradients.enter_context(optimizer.gradients())
+        newer = [optimizer.bring_back() for optimizer in stepped]
+        try:
             if self._kept is None or self._keep_unit(self._kept, stepped):
                 self._send_for(stepped)
+        finally:
+            for param, grad in itertools.chain.from_iterable(newer):
+                param.grad = grad
 
     def _keep_unit(self, kept: Kept, stepped: list[JobOptimizer]) -> bool:
         """The gradients of a unit stay here until the last one's are there; whether they are."""
@@ -410,10 +411,8 @@ class Step:
         for weight in self._rates.idle_weights(stepped):
             weight.grad = None  # whoever trains this table has not stepped: it is left out of the push
         parts = self._lookups.pending_parts()
-        for part in parts:
-            # a sum is the quickest look; it may overflow for large values, so a suspicion is looked into by name
-            if not math.isfinite(float(torch.from_numpy(part.grads()).sum())):
-                check_finite(self._tables)
+        if not all(part.finite() for part in parts):
+            check_finite(self._tables)
         if self._bsp and share != 1.0:
             for part in parts:
                 torch.from_numpy(part.grads()).mul_(share)

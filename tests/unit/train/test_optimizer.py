@@ -54,9 +54,19 @@ class Counting(torch.optim.SGD):
 
 
 def test_torchs_own_optimizers_are_stepped_only_where_they_have_a_gradient(own):
-    assert not local_dense.has_work(own)
-    own.param_groups[0]["params"][0].grad = torch.ones(2)
-    assert local_dense.has_work(own)
+    assert not local_dense.has_work(own, set())
+    (param,) = own.param_groups[0]["params"]
+    param.grad = torch.ones(2)
+    assert local_dense.has_work(own, set())
+    assert not local_dense.has_work(own, {id(param)})  # a table's: the store has trained it
+
+
+def test_gradients_of_tables_are_left_where_they_are_when_there_is_nothing_else_to_train(own, applied):
+    (table,) = own.param_groups[0]["params"]
+    table.grad, before = torch.ones(2), table.detach().clone()
+    local_dense.LocalDense([], None).update([JobOptimizer(own, applied.append, fixed=False)], [table])
+    assert table.grad.tolist() == [1, 1]
+    assert table.equal(before)
 
 
 def test_an_optimizer_that_someone_wrote_or_watches_is_stepped_always(own, applied):
@@ -65,4 +75,4 @@ def test_an_optimizer_that_someone_wrote_or_watches_is_stepped_always(own, appli
     dense.update([JobOptimizer(counting, applied.append, fixed=False)], [])
     assert counting.steps == 1
     own.register_step_post_hook(lambda *_: None)
-    assert local_dense.has_work(own)
+    assert local_dense.has_work(own, set())
