@@ -56,8 +56,8 @@ def read(state: Mapping[str, Any], kind: Kind) -> tuple[Place, int]:
     numbers = [state.get(what, 0 if what == "mark" else None) for what in ("epoch", "done", "mark", "seed")]
     if not all(isinstance(number, int) for number in numbers):
         raise errors.BadInput(
-            f"this state has epoch {numbers[0]!r}, done {numbers[1]!r}, mark {numbers[2]!r}, seed {numbers[3]!r}: wanted "
-            "whole numbers, as ElasticLoader.state_dict() gives them; was it changed on its way?"
+            f"this state has epoch {numbers[0]!r}, done {numbers[1]!r}, mark {numbers[2]!r}, seed {numbers[3]!r}: "
+            "wanted whole numbers, as ElasticLoader.state_dict() gives them; was it changed on its way?"
         )
     *reached, seed = numbers
     place = Place(*reached)
