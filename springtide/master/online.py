@@ -35,7 +35,7 @@ from springtide.master.doors import Doors
 from springtide.master.foresight import Foresight
 from springtide.master.streams import Streams
 from springtide.planning.online import deciding, learning, observed
-from springtide.planning.online.capacity import Kind
+from springtide.planning.online.capacity import Kind, solver
 from springtide.planning.online.metrics import Kept
 from springtide.rpc.messages import Report
 from springtide.telemetry.logs import RunFiles
@@ -84,6 +84,8 @@ class Looked(NamedTuple):
 def opened(doors: Doors, *, clock: Callable[[], float], folder: pathlib.Path) -> "Online":
     """For a job whose run has this folder."""
     job, files = doors.record.state.spec.online, RunFiles(folder)
+    if job.on:
+        solver()  # now, not when a look must not take half a second
     wall, at = time.time(), clock()
     foresight = Foresight(job, Forecasting(job.forecaster), files, wall=wall, at=at)
     points = Series(files.online, OnlinePoint, most=POINTS)

@@ -42,6 +42,12 @@ def test_importing_springtide_brings_neither_torch_nor_anything_heavy():
     assert len(loaded - modules_after("pass")) < 40
 
 
+@pytest.mark.parametrize("role", ["master.main", "embedding.server_process", "platforms.agent", "cli.app"])
+def test_a_role_starts_without_what_only_some_jobs_need(role):
+    """Each costs every start, and every restart of a master, a tenth of a second to two."""
+    assert not modules_after(f"import springtide.{role}") & (HEAVY - {"numpy", "typer", "springtide._native"})
+
+
 def test_public_names_are_sorted_and_each_has_its_home():
     assert springtide.__all__ == sorted(springtide.__all__)
     assert set(springtide.__all__) == set(springtide._HOME)

@@ -9,11 +9,10 @@ With servers as a number of their own: shapes.py.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from springtide import errors
 
@@ -129,6 +128,13 @@ def _fit(
     return Curve(kind=kind, coefficients=tuple(coefficients), batch=batch, most_seen=int(workers.max()))
 
 
+def solver() -> Any:
+    """Non-negative least squares; the first call imports SciPy, which takes half a second."""
+    from scipy import optimize
+
+    return optimize.nnls
+
+
 def relative(
     columns: NDArray[np.float64], rates: NDArray[np.float64], doubt: float = 0.0,
     weights: Sequence[float] | None = None,
@@ -148,5 +154,5 @@ def relative(
     if doubt and columns.shape[1] > 1:
         share = np.concatenate([share, np.diag(doubt * largest)[1:]])
         wanted = np.concatenate([wanted, np.zeros(columns.shape[1] - 1)])
-    found, _ = nnls(share / size, wanted)
+    found, _ = solver()(share / size, wanted)
     return tuple(map(float, found / size))
