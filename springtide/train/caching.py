@@ -273,24 +273,29 @@ def share_out(
     if not rules.auto:
         return sharing
 
-    def around() -> Surroundings:
-        risk = Risk(
-            workers=group.place.workers, deaths=group.relaunches, watched_s=time.monotonic() - began,
-            checkpoint_s=welcome.checkpoint_s, saved_once=group.saved_once, return_s=deciding.RETURN_S,
-        )  # fmt: skip
-        stats = lookups.client.stats()
-        return Surroundings(
-            risk=risk, read_s=sharing.read_s, moved=stats.get("bytes_in", 0) + stats.get("bytes_out", 0)
-        )
-
     def paper() -> Paper:
         chosen = [table for table in tables if table not in lookups.computed()]
         made = planner(group.place, chosen)
         return Paper(made, row_sizes(backend, [by_id[table] for table in chosen]))
 
-    decides = Deciding(meter.steps, around, paper, lambda: group.round_trip_s(lookups.after_step))
+    decides = Deciding(
+        meter.steps,
+        lambda: around(group, welcome, lookups, sharing, began),
+        paper,
+        lambda: group.round_trip_s(lookups.after_step),
+    )
     sharing.decide_by(decides, at_once=rules.at_once)
     return sharing
+
+
+def around(group: Group, welcome: Welcome, lookups: Lookups, sharing: Sharing, since: float) -> Surroundings:
+    """What a decision goes by besides steps: what a return would cost, what was read and what was moved."""
+    risk = Risk(
+        workers=group.place.workers, deaths=group.relaunches, watched_s=time.monotonic() - since,
+        checkpoint_s=welcome.checkpoint_s, saved_once=group.saved_once, return_s=deciding.RETURN_S,
+    )  # fmt: skip
+    stats = lookups.client.stats()
+    return Surroundings(risk=risk, read_s=sharing.read_s, moved=stats.get("bytes_in", 0) + stats.get("bytes_out", 0))
 
 
 def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:
