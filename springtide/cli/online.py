@@ -43,11 +43,11 @@ def shown(state: OnlineState) -> list[str]:
     """How a job keeps up, on a few lines, each with its heading."""
     forecast = "" if state.forecast is None else f", {state.forecast:,.0f}/s forecast (at most {state.high:,.0f})"
     capacity = "" if state.capacity is None else f", workers could train {state.capacity:,.0f}/s"
+    busy = "" if state.utilization is None else f", busy {state.utilization:.0%}"
     lines = [
         f"lag     {duration(state.lag_s)} of {duration(state.slo_lag_s)} promised, {state.backlog:,} samples wait; "
         f"append to trained {duration(state.lag_p50_s)} at the median, {duration(state.lag_p99_s)} for 99%",
-        f"traffic {state.arriving:,.0f}/s come, {state.trained:,.0f}/s trained{forecast}{capacity}, "
-        f"busy {state.utilization:.0%}",
+        f"traffic {state.arriving:,.0f}/s come, {state.trained:,.0f}/s trained{forecast}{capacity}{busy}",
     ]
     backups = f", {state.backups} of them backups" if state.backups else ""
     lines.append(f"follows {state.fewest} to {state.most} workers{backups}: {state.why}")

@@ -77,8 +77,8 @@ class OnlineState:
     backlog: int
     arriving: float
     trained: float
-    utilization: float
-    """Part of the time in which workers had something to train."""
+    utilization: float | None = None
+    """Part of the time in which workers had something to train; None: not measured yet."""
     capacity: float | None = None
     """What the workers that there are could train; None: not measured yet."""
     forecast: float | None = None

@@ -11,15 +11,23 @@ from springtide import errors
 from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.places import place_of
+from springtide.domain import times
 from springtide.domain.checkpoints import EVERY_S, CheckpointRules
 from springtide.domain.elastic_job import Keeping
 
 
 def rules(
-    keeping: Keeping, *, servers: int = 1, resume: str = "", resumed: Manifest | None = None
+    keeping: Keeping, *, servers: int = 1, resume: str = "", resumed: Manifest | None = None, exports: str = ""
 ) -> CheckpointRules:  # fmt: skip
-    """How the job keeps checkpoints: every 30 s unless it is told otherwise."""
+    """How the job keeps checkpoints: every 30 s unless it is told otherwise, or wants `exports`, which are made of
+    checkpoints, more often."""
     every_s, url = keeping.every_s, keeping.url
+    often_s = times.seconds("export_every", exports) if exports else EVERY_S
+    if every_s is not None and exports and often_s < every_s:
+        raise errors.BadInput(
+            f"following.exportEvery {exports} (--export-every) with checkpoints every {every_s:g} s, which exports are "
+            f"made of: leave out checkpoints.everyS (--checkpoint-every), or give {often_s:g} or less"
+        )
     if url and every_s == 0:
         raise errors.BadInput(
             "checkpoints.url (--checkpoint-url) without checkpoints: leave out everyS 0 (--checkpoint-every 0)"
@@ -35,7 +43,7 @@ def rules(
     if url and "://" not in url:
         url = f"file://{absolute(url)}"
     return CheckpointRules(
-        every_s=EVERY_S if every_s is None else every_s,
+        every_s=min(EVERY_S, often_s) if every_s is None else every_s,
         folder=str(pathlib.Path(keeping.folder).absolute()) if keeping.folder else "",
         resume=absolute(place_of(resume).where) if resumed else "",
         resume_number=resumed.number if resumed else 0,

@@ -47,7 +47,10 @@ def resolve(
         slots=resumed.slots if resumed else job.slots, seed=resumed.seed if resumed else job.seed,
         join_s=job.patience.join_s, silence_s=job.patience.silence_s, heartbeat_s=job.patience.heartbeat_s,
         relaunches=job.relaunches, tries=job.patience.tries, recovery=job.recovery,
-        checkpoints=keeping.rules(job.checkpoints, servers=sizes.servers, resume=job.resume, resumed=resumed),
+        checkpoints=keeping.rules(
+            job.checkpoints, servers=sizes.servers, resume=job.resume, resumed=resumed,
+            exports=job.following.export_every,
+        ),
         cache=caching.rules(job.cache, allocation=job.allocation or None, staleness=job.cache_staleness),
         stragglers=StragglerRules().changed(job.stragglers), guards=guards(job, sizes),
         feeding=feeds(job, capacity), online=following.online_of(job, cores=cores),

@@ -358,7 +358,7 @@ class Online:
         why = self._why if job.on else "workers do not follow the traffic: --online auto lets them"
         return OnlineState(
             lag_s=point.lag_s, slo_lag_s=job.rules.slo_lag_s, backlog=self._streams.backlog, arriving=point.arriving,
-            trained=point.trained, utilization=observed.utilization(works), capacity=point.capacity,
+            trained=point.trained, utilization=observed.utilization(works) if works else None, capacity=point.capacity,
             forecast=point.forecast, high=point.high, forecast_why=self._foresight.why,
             forecast_trouble=self._foresight.trouble, fewest=self._rules().fewest, most=self._rules().most,
             backups=self._notes.backups, why=why, alert=self._scaling.alert, scalings=self._notes.scalings,

@@ -44,3 +44,11 @@ def test_a_path_as_a_url_means_files_there(tmp_path, monkeypatch):
 def test_wishes_that_contradict_each_other_are_refused(wish, said):
     with pytest.raises(errors.BadInput, match=said):
         keeping.rules(wish)
+
+
+def test_exports_that_are_wanted_more_often_than_checkpoints_make_checkpoints_as_often():
+    assert keeping.rules(Keeping(), exports="10s").every_s == 10
+    assert keeping.rules(Keeping(), exports="5m").every_s == keeping.rules(Keeping()).every_s == 30
+    assert keeping.rules(Keeping(every_s=5), exports="10s").every_s == 5
+    with pytest.raises(errors.BadInput, match=r"exportEvery 10s .*checkpoints every 60 s"):
+        keeping.rules(Keeping(every_s=60), exports="10s")
