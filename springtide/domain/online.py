@@ -83,8 +83,9 @@ class OnlineRules:
         if not 1 <= self.fewest <= self.most:
             raise errors.BadInput(f"online workers from {self.fewest} to {self.most}: wanted 1 <= fewest <= most")
         for each in fields(self):
-            if each.name.endswith("_s") and getattr(self, each.name) < 0:
-                raise errors.BadInput(f"online rule {each.name}={getattr(self, each.name)}: wanted 0 or more")
+            value = getattr(self, each.name)
+            if each.name.endswith(("_s", "_price")) and not 0 <= value < float("inf"):
+                raise errors.BadInput(f"online rule {each.name}={value}: wanted a number of 0 or more")
         if self.slo_lag_s == 0:
             raise errors.BadInput("online rule slo_lag_s=0: wanted the seconds that a sample may wait, more than 0")
 

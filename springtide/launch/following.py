@@ -15,7 +15,7 @@ from springtide.launch import settings
 from springtide.telemetry.logs import RunFiles
 
 SETTINGS = ("speedup", "every_s", "forecaster", "history")
-RULES = ("pause_s", "start_s")
+RULES = ("pause_s", "start_s", "lag_price", "late_price", "change_price")
 
 
 def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:

@@ -39,6 +39,8 @@ def test_times_are_read_as_people_write_them():
         ({"slo_lag": "0"}, "wanted a time above 0"),
         ({"settings": {"evry": "3"}}, "no online setting named 'evry'"),
         ({"settings": {"every": "often"}}, "--online-setting every=often"),
+        ({"settings": {"lag_price": "-1"}}, "lag_price=-1.0: wanted a number of 0 or more"),
+        ({"settings": {"late_price": "nan"}}, "late_price=nan: wanted a number of 0 or more"),
         ({"settings": {"history": "nowhere.jsonl"}}, "nowhere.jsonl: no such file"),
         ({"settings": {"speedup": "0"}}, "wanted numbers above 0"),
         ({"export_every": "5m"}, "export_every 5m: no place for exports is given; give export_to too"),
@@ -51,8 +53,8 @@ def test_a_mistake_is_one_error_with_what_to_do(following, said):
 
 
 def test_settings_by_name_change_the_rules():
-    job = given(settings={"every": "30", "start_s": "5", "forecaster": "last-day"})
-    assert (job.every_s, job.rules.start_s, job.forecaster) == (30, 5, "last-day")
+    job = given(settings={"every": "30", "start_s": "5", "forecaster": "last-day", "lag_price": "3"})
+    assert (job.every_s, job.rules.start_s, job.forecaster, job.rules.lag_price) == (30, 5, "last-day", 3)
 
 
 def test_a_run_that_goes_on_from_another_knows_its_traffic(tmp_path):
