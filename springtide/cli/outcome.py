@@ -44,6 +44,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
         lines += measures(status)
     lines += [f"given up: {poisoned}" for poisoned in status.poisoned]
+    lines += left_out(status)
     if status.checkpoint_trouble:
         last = f"checkpoint {status.checkpoint}" if status.checkpoint else "no checkpoint"
         lines += wrap(f"saved   {last}; {status.checkpoint_trouble}")
@@ -58,6 +59,16 @@ def numbers(status: JobStatus) -> str:
     if status.online is not None and status.shards_total:
         shards = f" of {status.shards_total:,} partition{'' if status.shards_total == 1 else 's'}"
     return f"{status.samples:,} samples{shards}, {rate:,.0f} samples/s"
+
+
+def left_out(status: JobStatus) -> list[str]:
+    """Samples that could not be made and were skipped, as the user wants it: never silently."""
+    if not status.left_out:
+        return []
+    shown, count = sum(len(each.indices) for each in status.left_out), status.samples_left_out
+    lines = wrap(f"without {count:,} sample{'' if count == 1 else 's'} that could not be made (--poison skip):")
+    lines += [line for each in status.left_out for line in wrap(f"  {each}")]
+    return [*lines, f"  and {count - shown:,} more: springtide events has them all"] if count > shown else lines
 
 
 def measures(status: JobStatus) -> list[str]:

@@ -106,6 +106,8 @@ def picture(status: JobStatus) -> Group:
         notes.add_row("plan", f"{status.stage}: {status.target or status.shape or 'not all of it is there'}")
     if status.decision:
         notes.add_row("decided", decision_of(status))
+    if status.left_out:
+        notes.add_row("without", f"{status.samples_left_out:,} samples; the first: {status.left_out[0]}")
     if status.poisoned:
         notes.add_row("given up", f"{len(status.poisoned)} shards; the first: {status.poisoned[0]}")
     return Group(facts, bar, notes) if notes.row_count else Group(facts, bar)

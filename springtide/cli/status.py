@@ -83,6 +83,8 @@ def text(reach: Reach, job: JobStatus) -> str:
         lines += wrap(f"plan    {plan_of(job)}")
     if job.decision:
         lines += wrap(f"decided {decision_of(job)}")
+    if job.left_out and not job.phase.over:
+        lines += wrap(f"without {job.samples_left_out:,} samples that could not be made; the first: {job.left_out[0]}")
     if not job.phase.over:
         lines += [line for poisoned in job.poisoned for line in wrap(f"lost    {poisoned}")]
     if not job.phase.over:

@@ -92,6 +92,8 @@ class RoleExit:
     """Taken away by the cluster (eviction, preemption): no fault of its own."""
     unplaced: str = ""
     """It never ran: no host had room for it, or could start it, for as long as its platform waits. The reason."""
+    error: str = ""
+    """What its log has as the error it ended with, on one line; of a worker its script's error is told otherwise."""
 
     @property
     def clean(self) -> bool:
@@ -104,7 +106,7 @@ class RoleExit:
         cause = f"was killed by {self.signal}" if self.signal else f"exited with status {self.code}"
         cause = "is gone, and nobody saw its end" if not self.signal and self.code is None else cause
         why = " for want of memory" if self.oom else " by eviction" if self.evicted else ""
-        return f"{self.role} (pid {self.pid}) {cause}{why}"
+        return f"{self.role} (pid {self.pid}) {cause}{why}{f': {self.error}' if self.error else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,14 @@ In: `cli.run` fills in `FeedRules`; trainers report `FeedState` with their heart
 reports into a `FeedSeen`, `planning.dataworkers` answers with a `FeedTarget`, `job.feeders` carries it out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from springtide import errors
 
 Poison = Literal["fail", "skip"]
+SHOWN = 10  # indices in a message; there may be thousands
 POISONS: tuple[Poison, ...] = ("fail", "skip")
 SplitMode = Literal["auto", "stages", "off"]
 SPLITS: tuple[SplitMode, ...] = ("auto", "stages", "off")
@@ -47,6 +49,25 @@ class BatchName(NamedTuple):
     shard: int
     first: int
     samples: int
+
+
+def samples_named(indices: Sequence[int]) -> str:
+    """`samples 3, 7`, the first of them."""
+    shown = ", ".join(map(str, indices[:SHOWN])) + (", ..." if len(indices) > SHOWN else "")
+    return f"sample{'' if len(indices) == 1 else 's'} {shown}"
+
+
+class LeftOut(NamedTuple):
+    """Samples that cannot be made, of a batch that was trained without them: the user wants them skipped."""
+
+    batch: BatchName
+    indices: tuple[int, ...]
+    """In the data set."""
+    error: str
+    """The first one's."""
+
+    def __str__(self) -> str:
+        return f"{samples_named(self.indices)} (shard {self.batch.shard}, epoch {self.batch.epoch}): {self.error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

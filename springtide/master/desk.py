@@ -308,7 +308,7 @@ class Desk:
                 await self._gate.enter(holder, request.bound)
             case messages.Leave():
                 self._gate.leave(holder)
-            case messages.Unfed() | messages.Noted():
+            case messages.Unfed() | messages.Noted() | messages.TrainedWithout():
                 self._feeding.heed(role, request)
             case messages.Finish():
                 self._finish(role, holder, request)

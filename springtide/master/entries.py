@@ -11,6 +11,7 @@ import msgspec
 from springtide.data.lockstep import Stretch
 from springtide.data.notes import BookNote
 from springtide.domain import streams
+from springtide.domain.feeding import LeftOut
 from springtide.domain.leases import Failure, Holder, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import Seen
@@ -161,6 +162,12 @@ class Settle(Entry, frozen=True):
     holder: Holder
 
 
+class LeaveOut(Entry, frozen=True):
+    """A batch was trained without samples that cannot be made."""
+
+    left_out: LeftOut
+
+
 class Moved(Entry, frozen=True):
     """Slots are another server's."""
 
@@ -177,7 +184,7 @@ class Open(Entry, frozen=True):
 
 AnyEntry = (
     Happened | Lease | Report | End | Cut | Plan | Assign | Fail | TakeBack | Restore | Keep | Resume | Halt | Resize
-    | Shorten | Share | Claim | Settle | Open | Moved | Remember
+    | Shorten | Share | Claim | Settle | Open | Moved | Remember | LeaveOut
 )  # fmt: skip
 
 _EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}

@@ -95,8 +95,15 @@ class Feeding:
         members = tuple(Feeder(each.name, each.address, each.rank) for each in feeders.roster(self._state))
         return Feeders(own.epoch, own.wanted, members)
 
-    def heed(self, role: Role, said: messages.Unfed | messages.Noted) -> None:
+    def heed(self, role: Role, said: messages.Unfed | messages.Noted | messages.TrainedWithout) -> None:
         """A trainer says that it cannot be fed, or what it does about its data."""
+        if isinstance(said, messages.TrainedWithout):
+            with self._doors.kept(entries.LeaveOut(said.left_out)):
+                news = self._doors.record.leave_out(said.left_out)
+            if news:
+                samples, _, error = str(said.left_out).partition(": ")
+                self._doors.happen(events.Judged(f"train without {samples}", f"{role}: {error}"))
+            return
         if isinstance(said, messages.Unfed):
             self._doors.happen(events.DataWorkersRefused(f"{role}: {said.why}"))
         else:

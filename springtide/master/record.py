@@ -10,6 +10,7 @@ from springtide import errors
 from springtide.data.book import Book
 from springtide.data.notes import BookState
 from springtide.domain.cluster import Placement, RoleKind
+from springtide.domain.feeding import BatchName, LeftOut
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Grant, Holder, Nothing, Verdict
 from springtide.embedding import placement
@@ -40,6 +41,7 @@ class RecordState(msgspec.Struct, frozen=True, kw_only=True):
     last_at: float
     objects: dict[int, dict[str, bytes]] = {}
     begun: bool = False
+    left_out: tuple[LeftOut, ...] = ()
 
 
 class Record:
@@ -58,6 +60,8 @@ class Record:
         self.once: dict[str, Holder] = {}
         self.objects: dict[int, dict[str, bytes]] = {}
         """States of the workers' own objects, by rank and name."""
+        self.left_out: dict[BatchName, LeftOut] = {}
+        """Batches that were trained without some of their samples; a batch that is trained again counts once."""
         self.gates: dict[str, int] = {}
         """How often each barrier has opened."""
         self.leased_at: float | None = None
@@ -192,6 +196,13 @@ class Record:
             found |= self.objects[other]
         return found
 
+    def leave_out(self, left_out: LeftOut) -> bool:
+        """A batch was trained without samples that cannot be made: whether that is news."""
+        news = self.left_out.get(left_out.batch) != left_out
+        self.left_out[left_out.batch] = left_out
+        self._changes += news
+        return news
+
     def open_gate(self, name: str, turn: int) -> None:
         """Everyone has come to this barrier: whoever says so once more need not wait."""
         self.gates[name] = max(turn, self.gates.get(name, 0))
@@ -255,6 +266,8 @@ class Record:
                 self.claim(entry.key, entry.holder)
             case entries.Settle():
                 self.settle(entry.key, entry.holder)
+            case entries.LeaveOut():
+                self.leave_out(entry.left_out)
             case entries.Moved():
                 self.moved(entry.slots, entry.server)
             case entries.Open():
@@ -282,7 +295,7 @@ class Record:
                 once=self.once, gates=self.gates, owners=self.owners, epoch=self.epoch,
                 leased_at=self.leased_at, trained_at=self.trained_at,
                 ended_at=self.ended_at, last_at=self.last_at, objects=self.objects,
-                begun=self.begun,
+                begun=self.begun, left_out=tuple(self.left_out.values()),
             )
         )  # fmt: skip
 
@@ -297,5 +310,5 @@ class Record:
         record.owners, record.epoch = state.owners, state.epoch
         record.leased_at, record.trained_at = state.leased_at, state.trained_at
         record.ended_at, record.last_at, record.objects = state.ended_at, state.last_at, state.objects
-        record.begun = state.begun
+        record.begun, record.left_out = state.begun, {each.batch: each for each in state.left_out}
         return record

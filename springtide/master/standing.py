@@ -3,6 +3,7 @@
 In: `master.record`, `master.tally`, what the agent measured. Out: `rpc.messages.JobStatus`. The clock is an argument.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from springtide.master.record import Record
 from springtide.master.rounds import Rounds
 from springtide.master.tally import Tally
 from springtide.rpc.messages import JobStatus, MemberView, Report
+
+MOST_SHOWN = 20  # of the batches that were trained in part: a status is sent ten times a second
 
 
 def status_of(
@@ -45,6 +48,8 @@ def status_of(
         shards_leased=totals.leased,
         shards_total=totals.total,
         poisoned=book.poisoned(),
+        left_out=tuple(itertools.islice(record.left_out.values(), MOST_SHOWN)),
+        samples_left_out=sum(len(each.indices) for each in record.left_out.values()),
         epochs=book.epochs,
         members=members(record, tally, usage),
         workers_alive=alive[RoleKind.WORKER],

@@ -41,6 +41,8 @@ class Running:
     limits: Limits
     group: Group | None
     on_exit: Callable[[RoleExit], None]
+    log_began: int
+    """How long the role's log was when it began."""
 
 
 class LocalPlatform:
@@ -69,13 +71,14 @@ class LocalPlatform:
         group = self._make_group(launch)
         try:
             with open(path, "ab") as log:
+                began = log.tell()
                 process = self._fork(launch, group, log) or self._spawn(launch, group, log)
         except OSError as error:
             raise events.as_disk_error(error, path) from error
         if group is not None:
             self._groups.admit(group, process.pid, launch.limits)
         pidfd = os.dup(process.pidfd) if isinstance(process, Fork) else os.pidfd_open(process.pid)
-        self._running[launch.life] = Running(process, pidfd, launch.limits, group, on_exit)
+        self._running[launch.life] = Running(process, pidfd, launch.limits, group, on_exit, began)
         asyncio.get_running_loop().add_reader(pidfd, self._ended, launch.life)
         return process.pid
 
@@ -179,7 +182,10 @@ class LocalPlatform:
         if running.group is not None:
             oom = returned != 0 and running.group.oom_kills() > 0
             self._groups.remove(running.group)
-        running.on_exit(exit_of(life, running.process.pid, returned, oom=oom))
+        ended, error = exit_of(life, running.process.pid, returned, oom=oom), ""
+        if ended.code and life.role.kind is not RoleKind.WORKER:
+            error = logs.last_error(self._files.log_of(life.role), running.log_began)
+        running.on_exit(replace(ended, error=error))
 
 
 def environment_of(launch: Launch) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Mini-batches never come this way: trainers and data workers speak to each other (`prep.channel`).
 """
 
-from springtide.domain.feeding import stage_of
+from springtide.domain.feeding import LeftOut, stage_of
 from springtide.rpc.nouns import Message
 
 PACKAGE_KEY = "data workers: package"
@@ -43,10 +43,16 @@ class Unfed(Message, frozen=True):
 
 
 class Noted(Message, frozen=True):
-    """A worker has decided something that the story should tell, such as to train without a sample it cannot make."""
+    """A worker has decided something that the story should tell, such as which part of it data workers have."""
 
     what: str
     why: str
+
+
+class TrainedWithout(Message, frozen=True):
+    """A worker has trained a batch without samples that it cannot make; saying it twice does no harm."""
+
+    left_out: LeftOut
 
 
 class Package(Message, frozen=True):

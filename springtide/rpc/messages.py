@@ -20,6 +20,7 @@ from springtide.rpc.feeding import DataWorkerWelcome as DataWorkerWelcome
 from springtide.rpc.feeding import Feeders as Feeders
 from springtide.rpc.feeding import JoinDataWorker as JoinDataWorker
 from springtide.rpc.feeding import Noted as Noted
+from springtide.rpc.feeding import TrainedWithout as TrainedWithout
 from springtide.rpc.feeding import Unfed as Unfed
 from springtide.rpc.handshake import Accepted as Accepted
 from springtide.rpc.handshake import Answer as Answer
@@ -379,6 +380,7 @@ Request = (
     | PackageAsk
     | Unfed
     | Noted
+    | TrainedWithout
     | JoinAgent
     | Heartbeat
     | LeaseRequest

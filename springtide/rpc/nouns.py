@@ -7,7 +7,7 @@ import msgspec
 
 from springtide.domain.caching import CacheUse
 from springtide.domain.cluster import Placement, Role, RoleUsage
-from springtide.domain.feeding import FeedState
+from springtide.domain.feeding import FeedState, LeftOut
 from springtide.domain.job import Blame, Phase
 from springtide.domain.leases import Poisoned
 from springtide.domain.online_job import OnlineState
@@ -98,6 +98,10 @@ class JobStatus(Message, frozen=True):
     """Processes started again so far."""
     poisoned: tuple[Poisoned, ...] = ()
     """Shards that no worker could train."""
+    left_out: tuple[LeftOut, ...] = ()
+    """The first of the batches that were trained without samples that cannot be made, as `--poison skip` asks for."""
+    samples_left_out: int = 0
+    """How many such samples there are in all."""
     loop_lag_s: float = 0.0
     """The longest that the master has let anyone wait in the last ten seconds before it looked at what came."""
     slots_moving: int = 0

@@ -4,7 +4,9 @@ In: the directory of a run. Out: `logs/<role>.log` (standard output and error of
 """
 
 import logging
+import os
 import pathlib
+import re
 import sys
 from dataclasses import dataclass
 
@@ -121,10 +123,37 @@ def tail(path: pathlib.Path, lines: int = 20) -> list[str]:
         return []
 
 
+def last_error(path: pathlib.Path, since: int = 0) -> str:
+    """The error that a role's log ends with, of what was written from byte `since` on; empty: it names none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(since, os.fstat(file.fileno()).st_size - MOST_READ))
+            return error_in(file.read().decode(errors="replace"))
+    except OSError:
+        return ""
+
+
+def error_in(text: str) -> str:
+    """The last error of a log: the line below a traceback, or the words of a logged error, cut to a line's length."""
+    found, in_trace = "", False
+    for line in text.splitlines():
+        logged = _ERROR.match(line)
+        if line.startswith("Traceback (most recent call last)"):
+            in_trace = True
+        elif logged is not None:
+            found, in_trace = logged[1], False
+        elif in_trace and line[:1].strip():
+            found, in_trace = line, False
+    return found if len(found) <= LONGEST else f"{found[: LONGEST - 3]}..."
+
+
 SCRIPT_RAISED = "---- the script raised ----"
 """A line in a worker's log; what follows is the traceback of the user's code."""
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # a line of that
+MOST_READ = 2**16  # bytes of a log that are looked at for its last error
+LONGEST = 500  # characters of an error that are passed on: it becomes a line of the job's status
 
 
 def log_to_stderr(*, debug: bool = False) -> None:

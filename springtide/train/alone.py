@@ -9,6 +9,7 @@ from collections.abc import Callable
 from springtide import config, errors
 from springtide.data.book import Book
 from springtide.domain.cluster import Placement
+from springtide.domain.feeding import LeftOut
 from springtide.domain.job import Blame
 from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
@@ -129,6 +130,9 @@ class AloneLink:
 
     def note(self, what: str, why: str) -> None:
         """Nobody else need know."""
+
+    def trained_without(self, left_out: LeftOut) -> None:
+        """The log says so."""
 
     def before_finish(self, call: Callable[[], None]) -> None:
         """Something to do before the end."""

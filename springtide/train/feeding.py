@@ -20,7 +20,7 @@ import msgspec
 
 from springtide import errors
 from springtide.data.source import Source, Unreadable, as_batch, on_one_line
-from springtide.domain.feeding import FeedState
+from springtide.domain.feeding import FeedState, LeftOut
 from springtide.prep import chance, package, parcels
 from springtide.prep.feed import Feed, Wanted
 from springtide.rpc.feeding import PACKAGE_KEY, Feeders, Package, feeds
@@ -124,8 +124,10 @@ class Feeding:
         found = poison.find(fetch, asked.indices)
         if self._skips and (rest := poison.without(fetch, asked.indices, found)) is not None:
             if found is not None:
-                log.warning("trained without %s: %s", found, found.error)
-                self._link.note(f"train without {found}", found.error)
+                assert asked.name is not None, "whatever can be read has a name"
+                left_out = LeftOut(asked.name, found.indices, found.error)
+                log.warning("trained without %s", left_out)
+                self._link.trained_without(left_out)
             return rest
         if not tolerant:
             return Fed(as_batch(fetch(asked.indices)))  # raises what the data set raises, or it can be read by now

@@ -14,6 +14,7 @@ import msgspec
 
 from springtide import config, errors
 from springtide.domain.cluster import Placement
+from springtide.domain.feeding import LeftOut
 from springtide.domain.job import Blame
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import Cut, Seen
@@ -166,6 +167,10 @@ class Link(Protocol):
 
     def note(self, what: str, why: str) -> None:
         """Something was decided here that the job's story should tell."""
+        ...
+
+    def trained_without(self, left_out: LeftOut) -> None:
+        """Samples cannot be made, and their batch is trained without them: the job's outcome names them."""
         ...
 
     @property
@@ -332,6 +337,10 @@ class MasterLink:
     def note(self, what: str, why: str) -> None:
         """Something was decided here."""
         self._channel.ask(messages.Noted(what, why))
+
+    def trained_without(self, left_out: LeftOut) -> None:
+        """Samples cannot be made, and their batch is trained without them."""
+        self._channel.ask(messages.TrainedWithout(left_out))
 
     @property
     def draining(self) -> bool:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from springtide.data.source import Fetch, Indices, on_one_line
-
-SHOWN = 10  # indices in a message; there may be thousands
+from springtide.domain.feeding import samples_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +22,7 @@ class Poison:
     """The first one's, on one line."""
 
     def __str__(self) -> str:
-        shown = ", ".join(map(str, self.indices[:SHOWN])) + (", ..." if len(self.indices) > SHOWN else "")
-        return f"sample{'' if len(self.indices) == 1 else 's'} {shown}"
+        return samples_named(self.indices)
 
 
 def find(fetch: Fetch, indices: Indices) -> Poison | None:

@@ -141,7 +141,8 @@ def test_poison_is_reported_with_its_index(tmp_path, policy):
         assert status.phase is Phase.FAILED and "sample 4711: AssertionError: poison" in status.why
         return
     assert status.phase is Phase.FINISHED
-    assert any(each.get("what") == "train without sample 4711" for each in job.story)
+    assert [each.indices for each in status.left_out] == [(4711,)] and status.samples_left_out == 1
+    assert any(str(each.get("what")).startswith("train without sample 4711 (shard ") for each in job.story)
     left = np.delete(ids, 4711, axis=0)
     wrong = counting.differences(tmp_path, left, epochs=1, batch=BATCH)
     assert not {key: off for key, off in wrong.items() if not key.startswith("dense")}, wrong

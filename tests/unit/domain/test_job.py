@@ -16,6 +16,8 @@ def test_roles_print_as_their_logs_are_called():
         == "server-0 (pid 5) was killed by SIGKILL"
     )
     assert str(RoleExit(role=Role(RoleKind.SERVER, 0), pid=5, code=2)) == "server-0 (pid 5) exited with status 2"
+    told = RoleExit(role=Role(RoleKind.SERVER, 0), pid=5, code=1, error="OSError: disk full")
+    assert str(told) == "server-0 (pid 5) exited with status 1: OSError: disk full"
 
 
 def test_a_placement_names_only_servers_that_exist():

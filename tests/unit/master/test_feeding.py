@@ -7,14 +7,16 @@ import msgspec
 import pytest
 
 from springtide import errors
+from springtide.cli import outcome
 from springtide.domain.cluster import Role, RoleExit, RoleKind, RoleUsage
-from springtide.domain.feeding import FeedRules, FeedState
+from springtide.domain.feeding import BatchName, FeedRules, FeedState, LeftOut
 from springtide.domain.job import JobSpec
 from springtide.job import feeders
-from springtide.master import desk
+from springtide.master import desk, standing
 from springtide.master.journal import Journal
 from springtide.master.main import rebuild
 from springtide.master.record import Record
+from springtide.master.tally import Tally
 from springtide.rpc import messages
 from springtide.rpc.feeding import PACKAGE_KEY, Package
 from springtide.rpc.listener import Peer
@@ -139,10 +141,19 @@ def test_a_trainer_that_cannot_be_fed_ends_it_with_its_reason(tmp_path):
 def test_samples_that_were_left_out_are_told_by_index(tmp_path):
     async def test(master, clock):
         peers = await training(master, clock)
-        await master.handle(peers["worker-0"], messages.Noted("train without sample 17", "ValueError: broken"))
-        status = master.status()
-        assert status.decision == "train without sample 17"
-        assert status.decision_why == "worker-0: ValueError: broken"
+        left_out = LeftOut(BatchName(0, 3, 8, 4), (17, 19), "ValueError: broken")
+        for _ in range(2):  # a batch that is trained again counts once
+            await master.handle(peers["worker-0"], messages.TrainedWithout(left_out))
+        again = Record.from_bytes(master.record.to_bytes())
+        for record in (master.record, again):
+            status = standing.status_of(record, Tally(), {}, term=1, now=clock.now)
+            assert (status.left_out, status.samples_left_out) == ((left_out,), 2)
+            assert status.decision == "train without samples 17, 19 (shard 3, epoch 0)"
+            assert status.decision_why == "worker-0: ValueError: broken"
+        assert outcome.left_out(status) == [
+            "without 2 samples that could not be made (--poison skip):",
+            "  samples 17, 19 (shard 3, epoch 0): ValueError: broken",
+        ]
 
     with_desk(test, tmp_path)
 

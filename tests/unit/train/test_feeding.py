@@ -56,6 +56,9 @@ class Master(link.AloneLink):
     def note(self, what, why):
         self.noted.append((what, why))
 
+    def trained_without(self, left_out):
+        self.noted.append(left_out)
+
     def unfed(self, why):
         self.told.append(why)
         self.refused.set()
@@ -197,8 +200,8 @@ def test_poison_is_skipped_and_reported_by_its_index_where_the_job_allows_it(wor
         if serving is not None:
             serving.close()
     told = master.noted[-2:]
-    assert [what for what, _ in told] == ["train without sample 6"] * 2
-    assert all(why.startswith("ValueError: sample 6 is broken (test_feeding.py:") for _, why in told)
+    assert [(each.indices, each.batch) for each in told] == [((6,), wants(3)[1].name)] * 2
+    assert all(each.error.startswith("ValueError: sample 6 is broken (test_feeding.py:") for each in told)
     handed = [what for what, _ in master.noted[:-2]]
     assert handed == (["hand reading and collating to data workers"] if by_others else [])
 
