@@ -128,7 +128,7 @@ def backoff_s(failures: int, base_s: float) -> float:
 def tried(times: int, memory: int | None = None) -> str:
     """How much was tried before giving up."""
     limit = f" with {in_gib(memory)} at last" if memory is not None else ""
-    return f"; relaunched {times} times already{limit}, which is the limit" if times else ""
+    return f"; relaunched {times} time{'' if times == 1 else 's'} already{limit}, which is the limit" if times else ""
 
 
 def in_gib(size: int) -> str:
