@@ -14,7 +14,7 @@ from springtide.domain import script_settings
 from springtide.domain.cluster import Life, Role, RoleKind
 from springtide.domain.scale_plan import PodWish
 from springtide.platforms import roles
-from springtide.platforms.k8s import names, quantities
+from springtide.platforms.k8s import beside, names, quantities
 from springtide.platforms.k8s.job_object import JobObject, Object, owned
 
 USER = 10001
@@ -98,6 +98,8 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
         pod["spec"]["priorityClassName"] = priority
     if kind is RoleKind.SERVER:
         pod["spec"]["topologySpreadConstraints"] = [_spread(job)]
+    if kind is RoleKind.DATA_WORKER:
+        pod["spec"]["affinity"] = beside.affinity(job.name, wish.affinity)
     return pod
 
 
