@@ -179,7 +179,7 @@ def _held(bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], rows: Rows) ->
     for one, need in zip(bidders, needs, strict=True):
         now, known = one.ready.measured.shape, (need.worker > 0, need.server > 0 or need.rows > 0)
         found.append((now.worker_cpu, now.server_cpu, now.worker_memory, now.server_memory, *known))
-    return Held(*np.array(found, dtype=float).T[:, rows.owner])
+    return Held(*np.array(found, dtype=float).T.take(rows.owner, axis=1))
 
 
 def allowed(bounds: Bounds, config: PlanningConfig) -> Bounds:
@@ -195,7 +195,7 @@ def _speed(bidders: Sequence[Bidder], shapes: Columns, owner: Index) -> Floats:
     """Samples a second of shapes, each by the model of its owner, and no more than cores allow."""
     known = np.array([
         (*_coefficients(one.fitted.coefficients), *_facts(one.fitted.facts), *one.pace) for one in bidders
-    ], dtype=float).T[:, owner]  # fmt: skip
+    ], dtype=float).T.take(owner, axis=1)  # fmt: skip
     predicted = equations.throughputs(Models(*known[:-2]), Shapes(*shapes[:4]))
     return np.minimum(predicted, paces.ceiling(known[-2:], shapes))
 
@@ -280,7 +280,7 @@ def _other_workers(
     last = np.cumsum(np.array(bare, dtype=np.int64)) - 1
     for column, value in zip(shapes, columns(lasts), strict=True):
         column[last] = value
-    cpu, memory = np.array(quotas).T[:, rows.owner]
+    cpu, memory = np.array(quotas).T.take(rows.owner, axis=1)
     fits = (shapes.cpu <= cpu) & (shapes.memory <= memory)
     return shapes.taken(fits), rows.only(fits)
 

@@ -38,16 +38,18 @@ def shapes(jobs: Sequence[Around]) -> tuple[Columns, Rows]:
     axes = [_axes(one) for one in jobs]
     lengths = np.array([[len(axis) for axis in some] for some in axes]).reshape(-1, 4)
     rows = ragged.of_lengths(lengths.prod(axis=1))
-    values = np.ones((4, len(jobs), max(COUNTS, SIZES + 1)))
+    width = max(COUNTS, SIZES + 1)
+    values = np.ones((4, len(jobs), width))
     for job, some in enumerate(axes):
         for axis, numbers in enumerate(some):
             values[axis, job, : len(numbers)] = numbers
-    left, places = rows.place, {}
+    left, first, found = rows.place.astype(np.int32), rows.owner * width, {}
     for axis in (3, 2, 0, 1):  # the last goes fastest
-        left, places[axis] = np.divmod(left, lengths[rows.owner, axis])
-    workers, servers, worker_cpu, server_cpu = (values[axis][rows.owner, places[axis]] for axis in range(4))
+        left, place = np.divmod(left, lengths[:, axis].astype(np.int32).take(rows.owner))
+        found[axis] = values[axis].ravel().take(first + place)
+    workers, servers, worker_cpu, server_cpu = (found[axis] for axis in range(4))
     need = np.array([(one.need.worker, one.need.server, one.need.rows) for one in jobs], dtype=float)
-    worker, server, stored = need.reshape(-1, 3).T[:, rows.owner]
+    worker, server, stored = need.reshape(-1, 3).T.take(rows.owner, axis=1)
     return Columns(workers, servers, worker_cpu, server_cpu, worker, server + np.ceil(stored / servers)), rows
 
 
@@ -57,7 +59,7 @@ def inside(shapes: Columns, rows: Rows, limits: Sequence[Bounds]) -> NDArray[np.
         (one.quota.cpu, one.quota.memory, one.least.worker_memory, one.most.worker_memory, one.least.server_memory,
          one.most.server_memory) for one in limits
     ], dtype=float).reshape(-1, 6)  # fmt: skip
-    cpu, memory, least_worker, most_worker, least_server, most_server = known.T[:, rows.owner]
+    cpu, memory, least_worker, most_worker, least_server, most_server = known.T.take(rows.owner, axis=1)
     return np.asarray(
         (shapes.cpu <= cpu) & (shapes.memory <= memory)
         & (shapes.worker_memory >= least_worker) & (shapes.worker_memory <= most_worker)

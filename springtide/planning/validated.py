@@ -72,7 +72,7 @@ def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decis
     return Decision(plans=plans, why=why, notes=(*decision.notes, *refused))
 
 
-def _malformed(decision: Decision) -> str:
+def _malformed(decision: Any) -> str:
     """What is not of its type; empty: nothing. Dataclasses take anything."""
     if not isinstance(decision.plans, tuple):
         return f"its plans are a {type(decision.plans).__name__}; wanted a tuple"
