@@ -10,6 +10,7 @@ import io
 import traceback
 import warnings
 from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,27 +19,36 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from springtide.prep import captured, leaves, standins
+from springtide.prep import unread as unreading
 from springtide.prep.captured import Captured, State
 from springtide.prep.explain import Refusal
-from springtide.prep.guard import Guard, TensorKind, is_equal, relation
+from springtide.prep.guard import Guard, TensorKind, relation
 
 LOOSE, STRICT = "torch.export", "torch.export (strict)"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Leaves that are no tensors, in their places. torch looks into lists that modules hold, and not into this."""
+
+    leaves: tuple[Any, ...]
 
 
 class Flat(nn.Module):
     """A model that is called with tensors alone: other leaves are part of it, and outputs come as leaves."""
 
-    def __init__(self, model: nn.Module, given: Sequence[Any], shape: leaves.Shape) -> None:
+    def __init__(self, model: nn.Module, given: Sequence[Any], shape: leaves.Shape, unread: dict[int, str]) -> None:
         super().__init__()
         self.model = model
-        self.given = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in given]
+        fixed = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in given]
+        self.given = Given(tuple(unreading.put(fixed, unread))) if unread else fixed
         self.at = [number for number, leaf in enumerate(given) if isinstance(leaf, torch.Tensor)]
         self.shape = shape
         self.train(model.training)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """Tensors of what the model gives for these."""
-        every = list(self.given)
+        every = list(self.given.leaves if isinstance(self.given, Given) else self.given)
         for at, tensor in zip(self.at, tensors, strict=True):
             every[at] = tensor
         args, kwargs = self.shape.rebuild(every)
@@ -64,11 +74,6 @@ class Call:
         return {number: leaf for number, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)}
 
 
-def is_constant(leaf: Any, same_in: Sequence[Any]) -> bool:
-    """Whether a leaf is a tensor, or has the same value in all of these."""
-    return isinstance(leaf, torch.Tensor) or all(is_equal(leaf, other) for other in same_in)
-
-
 def by_export(
     model: nn.Module,
     calls: Sequence[Call],
@@ -77,22 +82,28 @@ def by_export(
     *,
     strict: bool,
     changed: Set[str] = frozenset(),
+    unread: dict[int, str] | None = None,
 ) -> Captured:
     """One rung: the whole forward by torch.export, in train mode, for any batch size. Raises what torch raises.
 
     `given` is what forward returned for the first call: its structure and what of it is no tensor. `changed` are paths
-    of buffers that are known to be written.
+    of buffers that are known to be written. `unread` are leaves that forward must not read, each with what is said
+    if it does.
     """
     call = calls[0]
     tensors = call.tensors
     dims = tuple(_dims(number, calls) for number in tensors)
-    flat = Flat(model, call.leaves, call.shape)
+    unread = unread or {}
+    flat = Flat(model, call.leaves, call.shape, unread)
     quiet = contextlib.redirect_stderr(io.StringIO())  # torch prints graphs that it gives up
     with warnings.catch_warnings(), standins.standing_in(list(whole.values())), quiet:
         warnings.simplefilter("ignore")
         program = torch.export.export(flat, tuple(tensors.values()), dynamic_shapes=(dims,), strict=strict)
         mutated = set(changed) | _mutated(program, changed)
-    return _captured(model, program, call, given, whole, mutated, STRICT if strict else LOOSE)
+    found = _captured(model, program, call, given, whole, mutated, STRICT if strict else LOOSE)
+    found.guard.unread = {number: type(call.leaves[number]) for number in unread}
+    found.guard.fixed = {number: leaf for number, leaf in found.guard.fixed.items() if number not in unread}
+    return found
 
 
 def _mutated(program: ExportedProgram, known: Set[str]) -> set[str]:

@@ -37,10 +37,12 @@ class Guard:
     """Leaves that are no tensors, with the value that the program was captured with."""
     relations: tuple[str, ...] = ()
     """Python over `t`, the tensors in order: what tracing assumed of sizes."""
+    unread: dict[int, type] = field(default_factory=dict)
+    """Leaves that are no tensors and that the program reads nothing of but, maybe, their type."""
     _compiled: list[Any] = field(default_factory=list, repr=False)
 
     def __reduce__(self) -> Any:
-        return Guard, (self.leaves, self.tensors, self.fixed, self.relations)
+        return Guard, (self.leaves, self.tensors, self.fixed, self.relations, self.unread)
 
     def refuses(self, leaves: Sequence[Any]) -> str:
         """Empty when the program is for these leaves, else why not."""
@@ -49,6 +51,9 @@ class Guard:
         for number, value in self.fixed.items():
             if not is_equal(leaves[number], value):
                 return f"input {number} is {_short(leaves[number])}; the program was captured with {_short(value)}"
+        for number, mould in self.unread.items():
+            if type(leaves[number]) is not mould:
+                return f"input {number} is {_short(leaves[number])}; the program was captured with a {mould.__name__}"
         for number, kind in self.tensors.items():
             why = _differs(leaves[number], kind)
             if why:

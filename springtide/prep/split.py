@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from springtide.prep import capture, marked, stages, standins, telling, verify
+from springtide.prep import capture, marked, stages, standins, telling, unread, verify
 from springtide.prep.capture import Call
 from springtide.prep.explain import Explanation, Refusal
 from springtide.prep.parts import Split, Unsplit
@@ -22,6 +22,7 @@ from springtide.prep.untouched import Untouched, hooks, untouched
 __all__ = ["FORWARD_FAILED", "Split", "Unsplit", "confirm", "split"]
 
 FORWARD_FAILED = "forward() itself failed"
+ANY = "any tracer"
 
 
 def split(
@@ -100,12 +101,12 @@ def _climb(
     calls, own, failed = verify.own_runs(model, calls, whole, before, gradients=gradients)
     if not calls:
         return Unsplit(Explanation(why=f"{FORWARD_FAILED}: {capture.refusal('', failed).why}" if failed else ""))
-    trial = Trial(model, calls, whole, before, own, label)
-    refusals = _unfit_for_tracing(calls, own)
+    trial = Trial(model, calls, whole, before, own, label, unread.varying([call.leaves for call in calls]))
+    refusals = _unfit_for_tracing(own)
     whole_program: Explanation | None = None
     for name, rung in trial.rungs():
         traced = name != marked.NAME
-        if traced and (whole_program is not None or any(one.rung == "any tracer" for one in refusals)):
+        if traced and (whole_program is not None or any(one.rung == ANY for one in refusals)):
             continue  # in a program that was captured whole no other tracer finds more
         try:
             made = rung(refusals)
@@ -113,6 +114,8 @@ def _climb(
             refusals.append(telling.refused(name, error))
             if error.final:
                 return Unsplit(Explanation(why=str(error), refusals=tuple(refusals)))
+        except unread.Read as error:
+            refusals.append(replace(capture.refusal(ANY, error), why=str(error)))
         except Exception as error:
             refusals.append(capture.refusal(name, error))
         else:
@@ -127,19 +130,12 @@ def _climb(
     return Unsplit(Explanation(why=_last_words(refusals), refusals=tuple(refusals)))
 
 
-def _unfit_for_tracing(calls: Sequence[Call], own: verify.Own) -> list[Refusal]:
+def _unfit_for_tracing(own: verify.Own) -> list[Refusal]:
     """What no tracer keeps, found before one is tried."""
-    if own.written:
-        why = f"forward() writes attributes of modules: {', '.join(own.written[:3])}"
-        return [Refusal(rung="any tracer", why=why)]
-    for number, leaf in enumerate(calls[0].leaves):
-        if not capture.is_constant(leaf, [call.leaves[number] for call in calls]):
-            kind = (
-                f"{type(leaf).__name__} of {type(leaf[0]).__name__}" if isinstance(leaf, list) else type(leaf).__name__
-            )
-            why = f"input {number} is a {kind} that changes from batch to batch; tracers follow tensors only"
-            return [Refusal(rung="any tracer", why=why)]
-    return []
+    if not own.written:
+        return []
+    why = f"forward() writes attributes of modules: {', '.join(own.written[:3])}"
+    return [Refusal(rung=ANY, why=why)]
 
 
 def _last_words(refusals: Sequence[Refusal]) -> str:

@@ -37,20 +37,24 @@ class Trial:
     before: Untouched
     own: verifying.Own
     label: stages.Label | None
+    unread: dict[int, str]
+    """Leaves that no tracer may read (prep/unread.py)."""
 
     def rungs(self) -> list[tuple[str, Rung]]:
-        """Names and ways, the best first."""
+        """Names and ways, the best first. Those that read bytecode would look at what must not be read."""
+        reading = [(capture.STRICT, lambda _: self.exported(strict=True)), (dynamo_rung.NAME, self.begun)]
         return [
             (capture.LOOSE, lambda _: self.exported(strict=False)),
-            (capture.STRICT, lambda _: self.exported(strict=True)),
-            (dynamo_rung.NAME, self.begun),
+            *([] if self.unread else reading),
             (marked.NAME, lambda _: self.by_marks()),
         ]
 
     def exported(self, *, strict: bool) -> Split:
         """torch.export's graph of the whole forward, divided."""
         given, changed = self.own.outputs[0], self.own.changed
-        program = capture.by_export(self.model, self.calls, given, self.whole, strict=strict, changed=changed)
+        program = capture.by_export(
+            self.model, self.calls, given, self.whole, strict=strict, changed=changed, unread=self.unread
+        )
         return self.divided(program, None)
 
     def begun(self, refusals: Sequence[Refusal]) -> Split:

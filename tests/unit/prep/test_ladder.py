@@ -91,7 +91,8 @@ class Trained(programs.Base):
         return ids + int(self.top.bias.item() * 0)
 
     def forward(self, ids, dense, *, label):
-        return self.score(self.table(self.shifted(ids[0]) % 1000), dense, label)
+        rows = 1000 + 0 * len(ids[1])  # no tracer follows that
+        return self.score(self.table(self.shifted(ids[0]) % rows), dense, label)
 
 
 def test_a_mark_on_what_reads_a_parameter_is_not_believed():
