@@ -98,6 +98,8 @@ def guards(job: ElasticJob, sizes: sizing.Start) -> GuardRules:
 
 def find_script(script: pathlib.Path) -> pathlib.Path:
     """The script, or an error with the nearest name in that folder."""
+    if script.is_file() and script.suffix in (".yaml", ".yml"):
+        raise errors.BadInput(f"{script} is a spec, not a training script; run it with: springtide submit {script}")
     if script.is_file():
         return script
     if script.is_dir():

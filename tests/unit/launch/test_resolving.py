@@ -78,7 +78,10 @@ def test_a_job_is_named_after_its_script(tmp_path):
     assert resolving.name_of(tmp_path / "---.py") == "job"
 
 
-def test_a_folder_is_not_a_script(tmp_path):
+def test_a_spec_and_a_folder_are_no_scripts(tmp_path):
+    (tmp_path / "job.yaml").touch()
+    with pytest.raises(errors.BadInput, match=r"not a training script; run it with: springtide submit .*/job\.yaml"):
+        resolving.find_script(tmp_path / "job.yaml")
     with pytest.raises(FileNotFoundError, match="is a directory; give the training script in it"):
         resolving.find_script(pathlib.Path(tmp_path))
 
