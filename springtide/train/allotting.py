@@ -71,6 +71,11 @@ class Allotted:
 class Picker(Protocol):
     """Takes samples out of whole batches."""
 
+    @property
+    def again(self) -> bool:
+        """Whether samples can be read once more; otherwise rows of a whole batch are all that can be had."""
+        ...
+
     def fetch(self, samples: Places) -> Any:
         """The batch of these samples."""
         ...
@@ -167,13 +172,13 @@ class Allotting:
         whole = handed.batch if handed.whole else self.picker.fetch(order.whole)
         calls = self.lookups.announced(whole)
         features = sample_ids.of_calls(calls, len(order.whole))
-        if features is None:
+        jagged = any(bag[3] for call in calls for bag in call.bags)
+        if features is None or (jagged and not self.picker.again):
             return self._in_runs(handed, whole)
         mine = self._in_units([one for one in features if one.table in self._scheduled], len(order.whole))
         made = schedule.schedule(mine, -(-len(order.whole) // self._unit), effort=self._effort)
         rank_of_sample = np.repeat(made.rank_of_sample, self._unit)[: len(order.whole)]
         chosen = np.flatnonzero(rank_of_sample == self.place.rank)
-        jagged = any(bag[3] for call in calls for bag in call.bags)
         batch = self.picker.pick(whole, order.whole, chosen, jagged=jagged)
         digest = digest_of(mine, made.rank_of_sample)
         return Handed(orders.allotted(order, chosen), batch, plan=Allotted(whole, made, digest, turn))

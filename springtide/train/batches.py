@@ -16,7 +16,6 @@ import torch
 from springtide import errors
 from springtide.data.source import Source, Unreadable, as_batch
 from springtide.domain.feeding import BatchName
-from springtide.domain.samples import SampleRange
 from springtide.embedding.lookup import Crossed
 from springtide.prep.feed import Wanted
 from springtide.train.feeding import Feeding
@@ -243,30 +242,6 @@ def _wanted(order: Order, *, whole: bool) -> Wanted:
     if whole and order.whole is not None and order.claim is not None:
         return Wanted(order.whole, BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole)))
     return Wanted(order.indices, BatchName(first.epoch, first.shard, first.first, first.count))
-
-
-def streamed(source: Source, *, rank: int, workers: int, epochs: range) -> Iterator[Handed]:
-    """A bsp group's batches of an IterableDataset: every `workers`-th mini-batch, beginning with the rank-th.
-
-    All ranks read all of it, so the data set must give the same samples in the same order to everyone. A last round
-    that is not full is left out, since every rank needs a batch. Otherwise streams.py shares an IterableDataset.
-    """
-    for epoch in epochs:
-        first = 0
-        round_: list[Any] = []
-        for collated in source.stream():
-            round_.append(collated)
-            if len(round_) == workers:
-                yield (handed := _nth(round_, rank, workers, epoch, first))
-                first += handed.order.samples
-                round_.clear()
-
-
-def _nth(round_: list[Any], rank: int, workers: int, epoch: int, first: int) -> Handed:
-    counts = [samples_in(one) for one in round_]
-    identity = SampleRange(epoch=epoch, shard=epoch * workers + rank, first=first, count=counts[rank])
-    order = Order(indices=PAUSE.indices, ranges=(identity,), share=counts[rank] / max(1, sum(counts)))
-    return Handed(order, as_batch(round_[rank]))
 
 
 def samples_in(collated: Any) -> int:

@@ -23,6 +23,8 @@ class NotRows(Exception):
 class Picker:
     """Reads a data set's samples, or takes them out of a batch that was read."""
 
+    again = True
+
     def __init__(self, source: Source) -> None:
         self._source = source
 

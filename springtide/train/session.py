@@ -23,6 +23,7 @@ from springtide.train.in_order import refusing
 from springtide.train.meter import Meter
 from springtide.train.online import opening as online
 from springtide.train.reading_ahead import ReadingAhead
+from springtide.train.rounds import Rounds
 from springtide.train.splitting import Splitting
 
 One = torch.optim.Optimizer
@@ -272,6 +273,7 @@ class Job:
             split = "off" if whole or cutting is not None else self._welcome.feeding.split
             self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, mode=split)
         reader = self._reader(opened)
+        rounds = Rounds(opened, rank=self.rank, workers=self.workers)
 
         if Job.witness is not None:
             Job.witness(self._splitting, opened)
@@ -280,7 +282,7 @@ class Job:
             first = passes * card.epochs
             epochs = range(first, first + card.epochs)
             if opened.samples is None and in_step:
-                return batches.streamed(opened, rank=self.rank, workers=self.workers, epochs=epochs)
+                return rounds.shared(wired.step, epochs)
             if opened.samples is None:
                 return streams.leased(opened, card, epochs, self._link, alone=self.alone, parts=accumulate)
             this_pass = dataclasses.replace(card, first_epoch=first)

@@ -73,8 +73,8 @@ class Shared:
             refusing.refuse_model(model)
 
     def in_group(self, mode: Mode) -> bool:
-        """Whether batches may be shared out: on a stream, which has no end of a pass to look back at, if asked for."""
-        asked = self.source.online is not None and (self.rules.at_once or not self.rules.auto)
+        """Whether batches may be shared out: of what has no numbers, a stream or an IterableDataset, if asked for."""
+        asked = self.rules.at_once or not self.rules.auto
         return mode == "bsp" and (self.source.samples is not None or asked)
 
 

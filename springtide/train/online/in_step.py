@@ -51,6 +51,9 @@ class Recent(NamedTuple):
 class InStep:
     """One a `job.prepare` of a stream in a bsp job; `batches` once a pass."""
 
+    again = True
+    """Records of late can be decoded once more."""
+
     def __init__(
         self, dataset: StreamDataset, stream: Stream, card: DatasetCard, link: Link, place: Callable[[], Place]
     ) -> None:

@@ -12,13 +12,15 @@ from springtide.train.orders import Order
 from springtide.train.words import Verdict
 
 READY = Verdict(
-    flush=False, empty=False, torn=False, last=False, ready=True, alike=True, go=False, stop=False, effort=3,
-    refused=frozenset({1}),
+    flush=False, empty=False, torn=False, last=False, ready=True, alike=True, go=False, stop=False, paper=False,
+    effort=3, refused=frozenset({1}),
 )  # fmt: skip
 
 
 class Whole:
     """Batches are lists of their samples."""
+
+    again = True
 
     def pick(self, batch, samples, places, *, jagged):
         return [batch[place] for place in places]

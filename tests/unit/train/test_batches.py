@@ -194,20 +194,6 @@ def test_alone_what_the_reader_raises_ends_the_loop():
         list(batches.read(opened, orders.leased(leases.Direct(alone.lease), alone.hands, card)))
 
 
-class Numbers(data.IterableDataset):
-    def __init__(self, count):
-        self.count = count
-
-    def __iter__(self):
-        return iter([(torch.tensor(i), torch.tensor(i)) for i in range(self.count)])
-
-
-def test_in_step_every_rank_gets_as_many_batches_of_an_iterable():
-    opened = source.open_source(Numbers(13), batch_size=2)
-    counts = [len(list(batches.streamed(opened, rank=r, workers=2, epochs=range(2)))) for r in range(2)]
-    assert counts == [6, 6]
-
-
 def test_samples_are_counted_in_whatever_collate_made():
     assert batches.samples_in({"a": ["text", torch.zeros(3, 2)]}) == 3
     assert batches.samples_in("text") == 0

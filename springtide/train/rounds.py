@@ -1,0 +1,158 @@
+"""A bsp group's batches of an IterableDataset, in rounds: every rank reads as many mini-batches as there are ranks.
+
+In: mini-batches from data/source.py, the same for all ranks. Out: the rank-th of each round, like batches.read; or the
+round as one batch, where a schedule (allotting.py) is to share it out by rows. All ranks read all of it, so the data
+set must give everyone the same samples in the same order. Next: step.py. Async: streams.py shares an IterableDataset.
+"""
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from springtide import errors
+from springtide.data.source import Source, as_batch
+from springtide.domain.samples import SampleRange
+from springtide.train import picking
+from springtide.train.batches import Handed, samples_in
+from springtide.train.orders import PAUSE, Indices, Order
+from springtide.train.picking import NotRows
+from springtide.train.reading_ahead import ReadingAhead
+from springtide.train.step import Step
+
+log = logging.getLogger(__name__)
+KEPT = 4  # rounds: the one in hand, the next, the one that is being read, and one more
+NOT_BY_ROWS = (
+    "mini-batches of this IterableDataset are not a row a sample (a collate_fn of its own, or values that are no "
+    "tensors), and it cannot be asked for samples again: each rank trains its own mini-batch of a round"
+)
+
+
+class Recent(NamedTuple):
+    """A round of late, and the number of its first sample: they are counted through."""
+
+    first: int
+    parts: tuple[Any, ...]
+    whole: Any
+    count: int
+    """Samples of each part."""
+
+
+class Rounds:
+    """One a `job.prepare`; `read` once a pass."""
+
+    again = False
+    """Whether samples can be read once more: only rows of what was read can be had."""
+
+    def __init__(self, source: Source, *, rank: int, workers: int) -> None:
+        self._source, self._rank, self._workers = source, rank, workers
+        self.wholes: Callable[[], bool] | None = None
+        """Whether rounds are wanted whole, where a schedule may share them out."""
+        self._recent: deque[Recent] = deque(maxlen=KEPT)
+        self._number = 0
+        self._said = False
+
+    def shared(self, step: Step, epochs: range) -> Iterator[Handed]:
+        """A pass: as a schedule shares it out, where there may be one, else a mini-batch a rank."""
+        sharing, group = step.sharing, step.group
+        if sharing is None or group is None:
+            return self.read(epochs)
+        allotting = sharing.allotting
+        allotting.picker, self.wholes = self, lambda: allotting.wholes
+        sharing.restart(group.place)
+        return iter(ReadingAhead(self.read(epochs), allotting.make_ready, allotting.review, sharing.read))
+
+    def read(self, epochs: range) -> Iterator[Handed]:
+        """Round after round. A last one that is not full is left out, since every rank needs a batch."""
+        for epoch in epochs:
+            first = 0
+            round_: list[Any] = []
+            for collated in self._source.stream():
+                round_.append(collated)
+                if len(round_) == self._workers:
+                    yield (handed := self._made(tuple(round_), epoch, first))
+                    first += handed.order.samples
+                    round_.clear()
+
+    def fetch(self, samples: Indices) -> Any:
+        """The batch of the samples with these numbers, of one of the last rounds."""
+        for recent in list(self._recent):
+            places = samples - recent.first
+            if 0 <= places[0] < recent.count * len(recent.parts):
+                return as_batch(self._taken(recent, places))
+        raise errors.JobFailed(f"sample {samples[0]} of the pass is not at hand any more")
+
+    def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
+        """The same, by their places in a round."""
+        return self.fetch(samples[places])
+
+    def _taken(self, recent: Recent, places: Indices) -> Any:
+        part, total = int(places[0]) // recent.count, recent.count * len(recent.parts)
+        if np.array_equal(places, np.arange(part * recent.count, (part + 1) * recent.count)):
+            return recent.parts[part]
+        if len(places) == total:
+            return recent.whole
+        return picking.rows_of(recent.whole, total, torch.from_numpy(places))
+
+    def _made(self, round_: tuple[Any, ...], epoch: int, first: int) -> Handed:
+        counts = [samples_in(one) for one in round_]
+        mine, rank = counts[self._rank], self._rank
+        identity = SampleRange(epoch=epoch, shard=epoch * self._workers + rank, first=first, count=mine)
+        order = Order(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
+        recent = None if self.wholes is None else self._joined(round_, counts)
+        if recent is None:
+            return Handed(order, as_batch(round_[rank]))
+        self._recent.append(recent)  # before anyone can ask for it
+        numbers = recent.first + np.arange(sum(counts))
+        places = np.arange(rank * mine, (rank + 1) * mine)
+        order = dataclasses.replace(order, indices=numbers[places], whole=numbers, places=places)
+        whole = self.wholes is not None and self.wholes()
+        return Handed(order, as_batch(recent.whole if whole else round_[rank]), whole=whole)
+
+    def _joined(self, round_: tuple[Any, ...], counts: Sequence[int]) -> Recent | None:
+        """The round as one batch; None where mini-batches are not of one size or not a row a sample, as all find."""
+        if len(set(counts)) > 1 or not counts[0]:
+            return None
+        try:
+            if not self._source.rowwise:
+                raise NotRows
+            whole = joined(round_, counts[0])
+        except NotRows:
+            if not self._said:
+                log.warning("samples are not scheduled, and no rows kept: %s", NOT_BY_ROWS)
+            self._said = True
+            return None
+        first, self._number = self._number, self._number + sum(counts)
+        return Recent(first, round_, whole, counts[0])
+
+
+def joined(parts: Sequence[Any], samples: int) -> Any:
+    """Mini-batches of so many samples each as one; `NotRows` where something has no row a sample."""
+    one = parts[0]
+    if any(type(other) is not type(one) for other in parts):
+        raise NotRows
+    if isinstance(one, torch.Tensor):
+        if any(part.dim() == 0 or part.shape[0] != samples or part.shape[1:] != one.shape[1:] for part in parts):
+            raise NotRows
+        return torch.cat(list(parts))
+    if isinstance(one, Mapping):
+        if any(part.keys() != one.keys() for part in parts):
+            raise NotRows
+        return {key: joined([part[key] for part in parts], samples) for key in one}
+    if isinstance(one, tuple | list):
+        if any(len(part) != len(one) for part in parts):
+            raise NotRows
+        if len(one) == samples and one and not any(isinstance(value, torch.Tensor) for value in one):
+            return type(one)(value for part in parts for value in part)
+        values = [joined(each, samples) for each in zip(*parts, strict=True)]
+        return type(one)(*values) if hasattr(one, "_fields") else type(one)(values)
+    if dataclasses.is_dataclass(one) and not isinstance(one, type):
+        names = [field.name for field in dataclasses.fields(one)]
+        return dataclasses.replace(
+            one, **{name: joined([getattr(part, name) for part in parts], samples) for name in names}
+        )
+    raise NotRows
