@@ -38,12 +38,12 @@ class Recent(NamedTuple):
     first: int
     parts: tuple[Any, ...]
     whole: Any
-    count: int
+    size: int
     """Samples of each part."""
 
 
 class Rounds:
-    """One a `job.prepare`; `read` once a pass."""
+    """One a pass."""
 
     again = False
     """Whether samples can be read once more: only rows of what was read can be had."""
@@ -82,7 +82,7 @@ class Rounds:
         """The batch of the samples with these numbers, of one of the last rounds."""
         for recent in list(self._recent):
             places = samples - recent.first
-            if 0 <= places[0] < recent.count * len(recent.parts):
+            if 0 <= places[0] < recent.size * len(recent.parts):
                 return as_batch(self._taken(recent, places))
         raise errors.JobFailed(f"sample {samples[0]} of the pass is not at hand any more")
 
@@ -91,8 +91,8 @@ class Rounds:
         return self.fetch(samples[places])
 
     def _taken(self, recent: Recent, places: Indices) -> Any:
-        part, total = int(places[0]) // recent.count, recent.count * len(recent.parts)
-        if np.array_equal(places, np.arange(part * recent.count, (part + 1) * recent.count)):
+        part, total = int(places[0]) // recent.size, recent.size * len(recent.parts)
+        if np.array_equal(places, np.arange(part * recent.size, (part + 1) * recent.size)):
             return recent.parts[part]
         if len(places) == total:
             return recent.whole

@@ -273,7 +273,6 @@ class Job:
             split = "off" if whole or cutting is not None else self._welcome.feeding.split
             self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, mode=split)
         reader = self._reader(opened)
-        rounds = Rounds(opened, rank=self.rank, workers=self.workers)
 
         if Job.witness is not None:
             Job.witness(self._splitting, opened)
@@ -282,7 +281,7 @@ class Job:
             first = passes * card.epochs
             epochs = range(first, first + card.epochs)
             if opened.samples is None and in_step:
-                return rounds.shared(wired.step, epochs)
+                return Rounds(opened, rank=self.rank, workers=self.workers).shared(wired.step, epochs)
             if opened.samples is None:
                 return streams.leased(opened, card, epochs, self._link, alone=self.alone, parts=accumulate)
             this_pass = dataclasses.replace(card, first_epoch=first)
