@@ -41,5 +41,8 @@ class Outline:
 
     tables: tuple[TableOutline, ...] = ()
     dense: tuple[DenseOutline, ...] = ()
+    group: tuple[str, ...] = ()
+    """Tensors of a bsp group's model, in the order in which it is kept with a checkpoint; "" for one that is no part of
+    the model's state dict."""
     in_workers: tuple[str, ...] = ()
-    """Tensors of the model's state that no server holds as trained: buffers, and in bsp all dense parameters."""
+    """Tensors of the model's state that no server holds as trained: in async buffers, which are each worker's own."""

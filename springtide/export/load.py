@@ -38,8 +38,8 @@ def read(url: str, number: int | None = None) -> Model:
 def into(model: nn.Module, url: str, number: int | None = None) -> Model:
     """Fill a plain model: every table's rows into its modules, dense tensors by name. Nothing is changed on error.
 
-    Rows that the job never held keep the values that the model has. What the export does not hold (`left_out`: buffers,
-    and in bsp dense parameters) stays as it is, too.
+    Rows that the job never held keep the values that the model has. What the export does not hold (`left_out`: buffers
+    of async jobs) stays as it is, too.
     """
     found = read(url, number)
     weights = _weights(model, found)

@@ -57,7 +57,7 @@ def make(
     with contextlib.ExitStack() as stack:
         spool = Spool(pathlib.Path(stack.enter_context(scratch_for(there))))
         tables = [TableSpool(spool, str(i), spec.dim) for i, spec in enumerate(specs)]
-        dense = DenseParts(outline)
+        dense = DenseParts(outline, manifest)
         with files.writing(there, row_index.NAME) as out:
             old = None
             if base is not None and base.index_crc is not None:

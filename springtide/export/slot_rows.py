@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from springtide import _native, errors
-from springtide.checkpoint import reader
+from springtide.checkpoint import group_model, reader
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.places import Place
 from springtide.domain.outline import DenseOutline, Outline
@@ -19,6 +19,8 @@ from springtide.export.model import Keys, Rows
 
 Found = dict[int, tuple[Keys, Rows]]
 """Keys, in order, and rows by table."""
+NOWHERE = -1
+"""Stands for a table that a checkpoint lacks."""
 
 
 def outline_of(place: Place, manifest: Manifest) -> Outline:
@@ -61,11 +63,13 @@ class SlotRows:
 
 
 class DenseParts:
-    """Dense tensors, put together from the chunks that are found on the way."""
+    """Dense tensors, put together from the chunks found on the way; those of a bsp group from its one table."""
 
-    def __init__(self, outline: Outline) -> None:
+    def __init__(self, outline: Outline, manifest: Manifest) -> None:
         self._outline = outline
-        self._parts: dict[int, list[tuple[Keys, Rows]]] = {part.table: [] for part in outline.dense}
+        self._group = {spec.name: spec.id for spec in manifest.tables}.get(group_model.TABLE, NOWHERE)
+        tables = [part.table for part in outline.dense] + ([self._group] if outline.group else [])
+        self._parts: dict[int, list[tuple[Keys, Rows]]] = {table: [] for table in tables}
 
     def add(self, found: Found) -> None:
         """What one slot has of them."""
@@ -81,7 +85,22 @@ class DenseParts:
             if parts
         }
         nothing = np.empty(0, dtype=np.int64), np.empty((0, 1), dtype=np.float32)
-        return {part.name: _tensor(part, *joined.get(part.table, nothing)) for part in self._outline.dense}
+        found = {part.name: _tensor(part, *joined.get(part.table, nothing)) for part in self._outline.dense}
+        if self._outline.group:
+            found |= _of_group(self._outline.group, *joined.get(self._group, nothing))
+        return found
+
+
+def _of_group(names: tuple[str, ...], keys: Keys, rows: Rows) -> dict[str, torch.Tensor]:
+    """What a bsp group's model is made of; an earlier one that was longer may have left rows behind it."""
+    order = np.argsort(keys)
+    count = group_model.rows_after(rows[order[0]]) if len(keys) and keys[order[0]] == 0 else None
+    if count is None or (keys[order[: 1 + count]] != np.arange(min(1 + count, len(keys)))).any():
+        raise errors.BadInput("the checkpoint lacks the dense parameters of its bsp group, or a part of them")
+    saved = group_model.decode(group_model.body_of(rows[order[: 1 + count]]))
+    if len(saved.dense) != len(names):
+        raise errors.BadInput(f"the bsp group kept {len(saved.dense)} dense tensors, its model has {len(names)}")
+    return {name: group_model.shaped(*one) for name, one in zip(names, saved.dense, strict=True) if name}
 
 
 def _tensor(part: DenseOutline, keys: Keys, rows: Rows) -> torch.Tensor:

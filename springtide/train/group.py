@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from springtide import errors
+from springtide.checkpoint import group_model
 from springtide.embedding.client import TableClient
 from springtide.rpc import addresses, messages
 from springtide.train import allreduce, connect, group_state, link, model_state
@@ -185,7 +186,7 @@ class Group:
 
     def _ship(self, number: int, stepper: Stepper, *, last: bool = False) -> bool:
         spot = stepper.spot()
-        place = model_state.Place(stepper.count, *spot, stepper.counts())
+        place = group_model.Place(stepper.count, *spot, stepper.counts())
         try:
             body = model_state.to_bytes(self._model, place)
         except errors.BadInput as error:
@@ -230,7 +231,7 @@ class Group:
         self._reducer.elder = leader if formed.generation > 1 else None
         return complete
 
-    def _take_over(self, complete: int) -> model_state.Place:
+    def _take_over(self, complete: int) -> group_model.Place:
         """The model of the checkpoint that the servers hold."""
         place = model_state.from_bytes(self._model, group_state.get(self._client))
         if place.step != complete:

@@ -1,7 +1,8 @@
 """What a rank that comes to a bsp group is given: dense parameters, buffers, and the optimizers with all they keep.
 
 In: group.py, on every rank, when a group is formed. Out: the leader's state on the newcomers. It travels over gloo as
-plain tensors, and their arrangement as msgpack: nothing is unpickled. For a checkpoint the same as bytes.
+plain tensors, and their arrangement as msgpack: nothing is unpickled. For a checkpoint the same as bytes
+(checkpoint/group_model.py).
 """
 
 from collections.abc import Sequence
@@ -11,33 +12,12 @@ import msgspec
 import torch
 
 from springtide import errors
+from springtide.checkpoint import group_model
+from springtide.checkpoint.group_model import DTYPES, FORMAT, Place, Saved, flat, shaped
 from springtide.train import allreduce
 
-FORMAT = 1
 TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"
-DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 PLAIN = (bool, int, float, str, type(None))
-
-
-class Place(msgspec.Struct, frozen=True):
-    """How far a group is: a step, the sample that comes next, and how often each optimizer has stepped."""
-
-    step: int
-    shard: int
-    first: int
-    counts: list[int]
-
-
-class Saved(msgspec.Struct, frozen=True):
-    """A model in a checkpoint."""
-
-    format: int
-    place: Place
-    dense: list[tuple[str, list[int], bytes]]
-    """Data type, shape and values of each tensor."""
-    plan: list[Any]
-    """The optimizers, their tensors by number."""
-    tensors: list[tuple[str, list[int], bytes]]
 
 
 class Held(Protocol):
@@ -78,39 +58,28 @@ def to_bytes(model: Held, place: Place) -> bytes:
     """The model as it is after a step."""
     tensors: list[torch.Tensor] = []
     plan = [_pack(one.state_dict(), tensors) for one in model.optimizers]
-    saved = Saved(FORMAT, place, [_flat(one) for one in model.tensors()], plan, [_flat(one) for one in tensors])
+    saved = Saved(FORMAT, place, [flat(one) for one in model.tensors()], plan, [flat(one) for one in tensors])
     return msgspec.msgpack.encode(saved)
 
 
 def from_bytes(model: Held, body: bytes) -> Place:
     """Make the model what it was then, and say where that was. `BadInput` when it is another model's."""
-    saved = msgspec.msgpack.decode(body, type=Saved, strict=False)
+    saved = group_model.decode(body)
     own = model.tensors()
     there, here = [shape for _, shape, _ in saved.dense], [list(one.shape) for one in own]
-    if saved.format != FORMAT or there != here or len(saved.plan) != len(model.optimizers):
+    if there != here or len(saved.plan) != len(model.optimizers):
         raise errors.BadInput(
             f"the checkpoint is of a model with {len(there)} dense tensors and {len(saved.plan)} optimizers, shapes "
             f"{there[:3]}...; this one has {len(here)} and {len(model.optimizers)}, shapes {here[:3]}...: go on with "
             "the script that made it"
         )
     with torch.no_grad():
-        for tensor, flat in zip(own, saved.dense, strict=True):
-            tensor.copy_(_shaped(*flat))
-    tensors = [_shaped(*flat) for flat in saved.tensors]
+        for tensor, there_is in zip(own, saved.dense, strict=True):
+            tensor.copy_(shaped(*there_is))
+    tensors = [shaped(*one) for one in saved.tensors]
     for one, packed in zip(model.optimizers, saved.plan, strict=True):
         one.load_state_dict(_unpack(packed, tensors))
     return saved.place
-
-
-def _flat(tensor: torch.Tensor) -> tuple[str, list[int], bytes]:
-    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return str(tensor.dtype), list(tensor.shape), values.numpy().tobytes()
-
-
-def _shaped(dtype: str, shape: list[int], values: bytes) -> torch.Tensor:
-    if not values:
-        return torch.zeros(shape, dtype=DTYPES[dtype])
-    return torch.frombuffer(bytearray(values), dtype=DTYPES[dtype]).reshape(shape)
 
 
 def _broadcast_bytes(gloo: Any, data: bytes, leader: int) -> bytes:

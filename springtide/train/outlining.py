@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import torch
 from torch import nn
 
 from springtide.domain.outline import SHARED_KEY, DenseOutline, Outline, TableOutline
@@ -15,13 +16,16 @@ from springtide.train import link
 from springtide.train.dense import Held, ServedDense
 
 
-def outline(model: nn.Module, tables: Sequence[ServedTable], placed: Any) -> Outline:
-    """What servers hold of this model as trained, and what they do not."""
+def outline(
+    model: nn.Module, tables: Sequence[ServedTable], placed: Any, group: Sequence[tuple[str, torch.Tensor]] = ()
+) -> Outline:
+    """What servers hold of this model as trained, and what they do not. `group`: what a bsp group keeps, in order."""
     held: list[Held] = []
     if isinstance(placed, ServedDense):
         held = placed.held + [one for one in placed.still.held if isinstance(one.param, nn.Parameter)]
-    known = {id(one.param) for one in held} | {id(table.weight) for table in tables}
+    known = {id(one.param) for one in held} | {id(table.weight) for table in tables} | {id(one) for _, one in group}
     state = [*model.named_parameters(), *model.named_buffers()]
+    lasting = model.state_dict().keys() if group else ()
     return Outline(
         tables=tuple(
             TableOutline(name=table.name, paths=table.paths, rows=table.request.rows, dim=table.spec.dim)
@@ -34,6 +38,7 @@ def outline(model: nn.Module, tables: Sequence[ServedTable], placed: Any) -> Out
             )
             for one in held
         ),
+        group=tuple(name if name in lasting else "" for name, _ in group),
         in_workers=tuple(name for name, tensor in state if id(tensor) not in known),
     )  # fmt: skip
 

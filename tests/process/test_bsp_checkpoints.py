@@ -5,11 +5,14 @@ import random
 import numpy as np
 import pytest
 
+from springtide import export, zoo
 from springtide.checkpoint import reader
 from springtide.checkpoint.places import place_of
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
+from springtide.export import making
 from springtide.testing.cluster import LocalCluster
+from springtide.zoo.clickdata import ClickLog
 from tests.process import group_counting
 
 pytestmark = pytest.mark.process
@@ -82,6 +85,19 @@ def formed(job):
     return max([int(what.rpartition("number ")[2]) for what in told if what.startswith("form a bsp group")], default=0)
 
 
+def exported(folder, manifest, url):
+    """The state of a plain model that is given what the checkpoint has, tables and dense part."""
+    making.make(place_of(folder), manifest, url, format="safetensors")
+    plain = zoo.model("deepfm", tables=ClickLog(6_000).tables, dim=4)
+    export.into(plain, url)
+    return {name: value.numpy() for name, value in plain.state_dict().items()}
+
+
+def same(expected, found):
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
 def same_then_again(found, expected):
     """Whether these losses are the expected ones up to some step, then those from an earlier one to the end."""
     same = next(
@@ -106,7 +122,9 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     number = sorted(reader.numbers(place_of(folder)))[1]
     manifest = reader.read(folder, number)
     assert 0 < manifest.step < len(quiet[0]) == 150 and manifest.samples == 40 * manifest.step
-    assert reader.latest(folder).manifest.step == 150, "the last one has everything"
+    last = reader.latest(folder).manifest
+    assert last.step == 150, "the last one has everything"
+    same(expected, exported(folder, last, str(tmp_path / "exports")))
 
     def lose_a_server(job):
         job.until(lambda now: now.checkpoint if own else now.samples > manifest.samples)
@@ -122,8 +140,7 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     assert status.phase is Phase.FINISHED and status.samples == 6000, status
     for rank in range(workers):
         assert same_then_again(resumed[rank], quiet[rank][manifest.step :])
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    same(expected, found)
 
 
 def count(folder, seed, **how):
