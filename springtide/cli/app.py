@@ -167,7 +167,7 @@ Example:
 """,
 )
 def checkpoints(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:
-    """The checkpoints of a job, or at a URL: when each began, how large it is, what became of it, where it is."""
+    """The checkpoints of a job, in a folder or at a URL: when each began, its size, what became of it, where it is."""
     from springtide.cli import checkpoints as verb
 
     return verb.checkpoints(job, folder=folder, as_json=as_json)

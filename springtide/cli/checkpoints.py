@@ -1,9 +1,10 @@
 """`springtide checkpoints`: every checkpoint of a job, a line each: when, how large, what became of it, where it is.
 
-In: the story of a run and what lies in its folder now, or a URL and what lies there. Out: a table of at most 80
-columns, `--json` for scripts.
+In: the story of a run and what lies in its folder now, or a folder or URL and what lies there. Out: a table of at most
+80 columns, `--json` for scripts.
 """
 
+import os
 import pathlib
 import time
 from collections.abc import Sequence
@@ -24,8 +25,8 @@ Event = dict[str, Any]
 
 
 def checkpoints(name: str | None, *, folder: str, as_json: bool) -> int:
-    """Print the checkpoints of a job, or those at a URL, the oldest first."""
-    if name is not None and "://" in name:
+    """Print the checkpoints of a job, or those in a folder or at a URL, the oldest first."""
+    if name is not None and is_place(name):
         place = place_of(name)
         found, job = at_place(place), place.where
     else:
@@ -37,13 +38,21 @@ def checkpoints(name: str | None, *, folder: str, as_json: bool) -> int:
     return 0
 
 
+def is_place(name: str) -> bool:
+    """Whether it is a URL or folder of checkpoints rather than a job's name; a folder may be named like a job."""
+    if "://" in name or os.sep in name:
+        return True
+    return os.path.isdir(name) and bool(reader.numbers(place_of(name)))
+
+
 def at_place(place: Place) -> list[dict[str, Any]]:
     """What lies at a place, read there: nobody need know the job any more. What cannot be used says why."""
     found: list[dict[str, Any]] = []
     for number in sorted(reader.numbers(place)):
         one: dict[str, Any] = {
             "number": number, "at": 0.0, "outcome": "damaged", "kind": "", "bytes": 0, "seconds": 0.0, "samples": 0,
-            "where": "", "kept": False, "uploaded": place.where, "mirror": "", "why": "",
+            "where": place.where, "kept": True, "uploaded": place.where if "://" in place.where else "", "mirror": "",
+            "why": "",
         }  # fmt: skip
         try:
             manifest = reader.read(place, number)
@@ -99,7 +108,7 @@ def text(job: str, found: Sequence[dict[str, Any]]) -> list[str]:
         f"{'NUMBER':>6}  {'WHEN':<8}  {'SIZE':>8}  {'TOOK':>7}  {'KIND':<11}  {'OUTCOME':<9}  {'THERE':<5}  COPIED"
     ]
     for one in found:
-        when = time.strftime("%H:%M:%S", time.localtime(one["at"]))
+        when = time.strftime("%H:%M:%S", time.localtime(one["at"])) if one["at"] else "-"
         size = show_memory(one["bytes"]) if one["bytes"] else "-"
         took = f"{one['seconds']:.2f} s" if one["seconds"] else "-"
         there, copied = "yes" if one["kept"] else "no", "yes" if one["uploaded"] else "no"

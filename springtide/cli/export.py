@@ -3,7 +3,6 @@
 In: a job, running or over, or a place with checkpoints; a URL. Out: an export there, and a table of what is in it.
 """
 
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +13,7 @@ from springtide import errors
 from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.places import Place, place_of
-from springtide.cli import jobs
+from springtide.cli import checkpoints, jobs
 from springtide.domain import times
 from springtide.launch import exporting
 
@@ -30,7 +29,7 @@ def export(
     from springtide.export import making, packing
 
     chosen = packing.format_named(format)
-    where = name if "://" in name or os.path.isdir(name) else str(jobs.pick(name, folder).files.checkpoints)
+    where = name if checkpoints.is_place(name) else str(jobs.pick(name, folder).files.checkpoints)
     if every:
         if since is not None or checkpoint is not None or as_json:
             raise errors.BadInput(

@@ -123,8 +123,7 @@ def wire(
             if shared.in_group(mode):
                 rules, (welcome, unit) = caching.for_model(shared.rules, model), (to_master.join(), max(1, shared.unit))
                 sharing = caching.share_out(rules, shared.source, lookups, served, reducer, group, meter, welcome, unit)
-    kept_by_group = state_tensors(model) if group is not None else []
-    outlining.tell(to_master, outlining.outline(model, served, placed, kept_by_group))
+    outlining.tell(to_master, outlining.outline(model, served, placed, () if group is None else state_tensors(model)))
     kept = Kept(client, reducer) if isinstance(reducer, OrderedReducer) else None
     bound = max_staleness if mode == "async" else None
     ahead = mode == "async" and bound is None

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from springtide.cli import checkpoints
 from tests.unit.checkpoint import stores
 
@@ -40,14 +42,25 @@ def test_a_job_without_any_says_so():
     assert checkpoints.text("train", []) == ["job train has no checkpoints"]
 
 
-def test_what_lies_at_a_url_is_listed_without_its_job(tmp_path, capsys):
+@pytest.mark.parametrize("given", ["file://{}/train", "{}/train", "train"])
+def test_what_lies_in_a_folder_or_at_a_url_is_listed_without_its_job(tmp_path, capsys, monkeypatch, given):
+    place = tmp_path / "train"
+    monkeypatch.chdir(tmp_path)
     store = stores.store()
     for number in (1, 2):
         stores.train(store, range(100))
-        stores.publish(tmp_path, number, stores.save(store, tmp_path, number, life=f"server-0.{number}"))
-    (tmp_path / "server-0.2-000002.seg").unlink()
-    assert checkpoints.checkpoints(f"file://{tmp_path}", folder="nowhere", as_json=True) == 0
+        stores.publish(place, number, stores.save(store, place, number, life=f"server-0.{number}"))
+    (place / "server-0.2-000002.seg").unlink()
+    assert checkpoints.checkpoints(given.format(tmp_path), folder="nowhere", as_json=True) == 0
     *_, last = capsys.readouterr().out.splitlines()
     first, second = json.loads(last)["checkpoints"]
     assert (first["number"], first["outcome"], first["kind"]) == (1, "complete", "full")
+    assert first["kept"] and bool(first["uploaded"]) == ("://" in given)
     assert second["outcome"] == "damaged" and "server-0.2-000002.seg is missing" in second["why"]
+    assert checkpoints.text("train", [second])[1].split()[:3] == ["2", "-", "-"]
+
+
+def test_a_folder_without_checkpoints_may_be_named_like_a_job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").mkdir()
+    assert not checkpoints.is_place("train") and checkpoints.is_place("./train")
