@@ -53,8 +53,8 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
 
 
 def numbers(status: JobStatus) -> str:
-    """Samples, of how many shards, and the rate over the whole training."""
-    rate = status.samples / status.trained_s if status.trained_s else 0.0
+    """Samples, of how many shards, and the rate over the whole training of this run."""
+    rate = (status.samples - status.samples_before) / status.trained_s if status.trained_s else 0.0
     shards = f" ({status.shards_done:,} of {status.shards_total:,} shards)" if status.shards_total else ""
     if status.online is not None and status.shards_total:
         shards = f" of {status.shards_total:,} partition{'' if status.shards_total == 1 else 's'}"

@@ -42,6 +42,7 @@ class RecordState(msgspec.Struct, frozen=True, kw_only=True):
     objects: dict[int, dict[str, bytes]] = {}
     begun: bool = False
     left_out: tuple[LeftOut, ...] = ()
+    samples_before: int = 0
 
 
 class Record:
@@ -68,6 +69,8 @@ class Record:
         """When the first shard was handed out."""
         self.begun = False
         """Whether any was since the job began, or its bsp group last went back: then only workers have its model."""
+        self.samples_before = 0
+        """Trained by the run that this one goes on from."""
         self.trained_at = 0.0
         """When a worker last got on with its shards."""
         self.ended_at: float | None = None
@@ -179,6 +182,7 @@ class Record:
     def resume(self, entry: entries.Resume) -> None:
         """Go on from another run's checkpoint, before anyone has spoken."""
         self.book.resume(entry.note)
+        self.samples_before = self.book.samples_done
         self.once = dict.fromkeys(entry.claims, DONE)
         self.state.safety.origin = self.state.spec.checkpoints.resume_number
         self.objects = dict(entry.objects)
@@ -295,7 +299,7 @@ class Record:
                 once=self.once, gates=self.gates, owners=self.owners, epoch=self.epoch,
                 leased_at=self.leased_at, trained_at=self.trained_at,
                 ended_at=self.ended_at, last_at=self.last_at, objects=self.objects,
-                begun=self.begun, left_out=tuple(self.left_out.values()),
+                begun=self.begun, left_out=tuple(self.left_out.values()), samples_before=self.samples_before,
             )
         )  # fmt: skip
 
@@ -311,4 +315,5 @@ class Record:
         record.leased_at, record.trained_at = state.leased_at, state.trained_at
         record.ended_at, record.last_at, record.objects = state.ended_at, state.last_at, state.objects
         record.begun, record.left_out = state.begun, {each.batch: each for each in state.left_out}
+        record.samples_before = state.samples_before
         return record

@@ -41,6 +41,7 @@ def status_of(
         blame=state.blame,
         detail=state.detail,
         samples=totals.samples_done if totals.samples or book.on_stream else tally.samples,
+        samples_before=record.samples_before,
         samples_per_s=tally.samples_per_s(at=now),
         loss=tally.loss,
         metrics=tally.metrics,

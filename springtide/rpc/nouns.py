@@ -70,6 +70,8 @@ class JobStatus(Message, frozen=True):
     trained_s: float = 0.0
     """Seconds from the first shard handed out to the last sample: without start, preparation of data, evaluation."""
     samples: int = 0
+    samples_before: int = 0
+    """Of them, those that were trained by the run that this one goes on from."""
     samples_per_s: float = 0.0
     """Over the last few seconds."""
     loss: float | None = None

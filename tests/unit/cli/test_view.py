@@ -198,3 +198,8 @@ def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
     told = " ".join(outcome.text(done, {}).split())
     assert told.endswith(f"saved no checkpoint; {trouble}")
     assert "saved" not in outcome.text(msgspec.structs.replace(done, checkpoint_trouble=""), {})
+
+
+def test_the_speed_of_a_run_that_goes_on_from_another_is_its_own():
+    status = msgspec.structs.replace(STATUS, samples=60_000, samples_before=48_000, trained_s=10.0)
+    assert outcome.numbers(status).endswith(" 1,200 samples/s")

@@ -359,6 +359,9 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
             successor = desk.Desk(Record(spec), other, job.clock, saving=Saving(resumed, tmp_path / "other"))
             successor.rounds.resume()
             assert successor.record.objects_for(0) == successor.record.objects_for(2) == {"schedule": b"late"}
+            before = reader.latest(str(job.folder)).manifest.samples
+            assert successor.status().samples_before == Record.from_bytes(successor.record.to_bytes()).samples_before
+            assert successor.status().samples_before == before > 0
         finally:
             other.close()
 
