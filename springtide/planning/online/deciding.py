@@ -20,7 +20,7 @@ BELIEVED = (0.85, 0.15)  # shares of the mean and of the high end of an outlook:
 SATURATED = 0.95  # of the time: workers have no more to give
 WRONG = 1.2  # times what was said for now: when more than that comes, and samples wait, the outlook is not believed
 WAITS = 0.5  # of the promised lag: from here on it is looked whether the outlook was wrong
-KNOWN_S = 7200.0  # after which it is seen whether the high end of an outlook has come
+KNOWN_S = 3600.0  # after which it is seen whether the high end of an outlook has come: it is judged by its last 40 min
 SURPRISE_H = 10.0  # hours of the workers that are needed on average: what it costs at most to have planned for less
 FULL = 0.999  # of the capacity of all workers: traffic beyond it cannot be kept up with
 
