@@ -17,6 +17,7 @@ from torch.utils import data
 
 from springtide import errors
 from springtide.data.stream.dataset import StreamDataset
+from springtide.domain import whole
 from springtide.domain.samples import Batch
 
 Indices = NDArray[np.int64]
@@ -99,9 +100,11 @@ def open_source(
         collate_fn = collate_fn or taken["collate_fn"]
         num_workers = taken["num_workers"] if num_workers is None else num_workers
         dataset = dataset.dataset
-    size = batch_size if batch_size is not None else DEFAULT_BATCH_SIZE
-    if not isinstance(size, int) or size < 1:
-        raise errors.BadInput(f"batch_size={size!r}: wanted a whole number, 1 or more")
+    asked = batch_size if batch_size is not None else DEFAULT_BATCH_SIZE
+    size = whole.number(asked, "batch_size", "a whole number, 1 or more", least=1)
+    whole.number(num_workers or 0, "num_workers", "a whole number of reader processes, 0 or more")
+    if collate_fn is not None and not callable(collate_fn):
+        raise errors.BadInput(f"collate_fn={collate_fn!r}: wanted a function from a list of samples to a batch")
     if isinstance(dataset, StreamDataset):
         return _of_stream(dataset, size, shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn)
     iterable = isinstance(dataset, data.IterableDataset)

@@ -3,10 +3,12 @@
 In: embedding/modules.py and embedding/optim.py make these. Next: embedding/client.py declares them to the servers.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from springtide import errors
+from springtide.domain import whole
 
 DType = Literal["float32", "float16", "bfloat16"]
 InitKind = Literal["zeros", "uniform", "normal", "xavier"]
@@ -27,6 +29,18 @@ class Init:
     """uniform: low; normal: mean; xavier: gain."""
     b: float = 0.0
     """uniform: high; normal: standard deviation; xavier: the row count that stands for fan-out."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in INIT_KINDS:
+            raise errors.UnknownName("init", str(self.kind), INIT_KINDS)
+        got = f"init {(self.kind, self.a, self.b)}"
+        if not (math.isfinite(self.a) and math.isfinite(self.b)):
+            raise errors.BadInput(f"{got}: wanted finite numbers")
+        if self.kind == "uniform" and self.a > self.b:
+            raise errors.BadInput(f"{got}: wanted the low end first, then the high one")
+        if self.kind in ("normal", "xavier") and self.b < 0:
+            what = "standard deviation" if self.kind == "normal" else "row count"
+            raise errors.BadInput(f"{got}: wanted a {what} of 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +96,7 @@ class TableSpec:
     ttl: int = 0
     """A row untouched for longer than this on the push clock is evicted; 0: never."""
     capacity_rows: int = 0
-    """Bound on the rows of the whole job; 0: none."""
+    """Bound on the rows of the whole job; 0: none. Each slot keeps an equal share of it, rounded up to whole rows."""
 
     def __post_init__(self) -> None:
         who = f"table {self.name!r}"
@@ -90,25 +104,29 @@ class TableSpec:
             raise errors.BadInput(
                 f"{who}: id {self.id}; wanted 0 to {LARGEST_TABLE_ID}, so at most {LARGEST_TABLE_ID + 1} tables a job"
             )
-        if self.dim < 1:
-            raise errors.BadInput(f"{who}: dim is {self.dim}; it must be at least 1")
+        whole.number(self.dim, f"{who}: dim", "a whole number of floats a row, 1 or more", least=1)
         if self.dtype not in DTYPES:
             raise errors.UnknownName(f"dtype ({who})", str(self.dtype), DTYPES)
-        for field in ("min_count", "ttl", "capacity_rows"):
-            if getattr(self, field) < 0:
-                raise errors.BadInput(f"{who}: {field} is {getattr(self, field)}; it must not be negative")
+        wanted = "a whole number, 0 (none) or more"
+        whole.number(self.min_count, f"{who}: min_count", f"{wanted}, below 2^32", most=2**32 - 1)
+        whole.number(self.ttl, f"{who}: ttl", wanted)
+        whole.number(self.capacity_rows, f"{who}: capacity", wanted)
 
 
 def parse_init(init: "str | tuple[str | float, ...] | Init", *, table: str) -> Init:
     """``"zeros"``, ``"uniform"``, ``("uniform", low, high)``, ``("normal", mean, std)``, ``("xavier", gain)``."""
     if isinstance(init, Init):
         return init
-    kind, *numbers = (init,) if isinstance(init, str) else init
+    kind, *numbers = init if isinstance(init, tuple | list) and init else (init,)
     if kind not in INIT_KINDS:
         raise errors.UnknownName(f"init (table {table!r})", str(kind), INIT_KINDS)
     defaults = {"zeros": (), "uniform": (-0.05, 0.05), "normal": (0.0, 0.01), "xavier": (1.0, 0.0)}[str(kind)]
     if len(numbers) > len(defaults):
         raise errors.BadInput(f"table {table!r}: init {init!r} has {len(numbers)} numbers; wanted {len(defaults)}")
-    given = tuple(float(number) for number in numbers)
-    a, b = (*given, *defaults[len(given) :], 0.0, 0.0)[:2]
-    return Init(kind=kind, a=a, b=b)  # type: ignore[arg-type]
+    try:
+        given = tuple(float(number) for number in numbers)
+        a, b = (*given, *defaults[len(given) :], 0.0, 0.0)[:2]
+        return Init(kind=kind, a=a, b=b)  # type: ignore[arg-type]
+    except (ValueError, TypeError) as error:
+        why = str(error) if isinstance(error, errors.BadInput) else f"init {init!r}: wanted numbers after {kind!r}"
+        raise errors.BadInput(f"table {table!r}: {why}, as in init=('normal', 0.0, 0.01)") from None

@@ -71,6 +71,8 @@ def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
 def _check_tensor(given: Any, what: str, who: str) -> None:
     if not isinstance(given, torch.Tensor):
         raise errors.BadInput(f"{who}: {what} are a {type(given).__name__}; wanted a tensor, as of torch.as_tensor")
+    if given.layout is not torch.strided:
+        raise errors.BadInput(f"{who}: {what} are {given.layout}; wanted a plain tensor: call .to_dense()")
 
 
 def flat_ids(ids: torch.Tensor) -> tuple[Ids, torch.Tensor]:
@@ -141,7 +143,7 @@ def row_call(feature: Feature, ids: torch.Tensor) -> Call:
 def _checked_offsets(offsets: torch.Tensor, who: str, closed: bool) -> torch.Tensor:
     _check_tensor(offsets, "offsets", who)
     if offsets.dtype not in (torch.int64, torch.int32):
-        raise errors.BadInput(f"{who}: offsets are {offsets.dtype}; wanted int64")
+        raise errors.BadInput(f"{who}: offsets are {offsets.dtype}; wanted int64 or int32. Cast them with .long()")
     if offsets.dim() != 1:
         raise errors.BadInput(f"{who}: offsets have shape {tuple(offsets.shape)}; wanted 1-D")
     if closed and offsets.shape[0] == 0:

@@ -132,7 +132,9 @@ def _bind_plain(
     if known is None:
         dtype: Any = str(weight.dtype).removeprefix("torch.")
         if dtype not in tables.DTYPES:
-            raise errors.UnknownName(f"dtype of {path!r}", dtype, tables.DTYPES)
+            raise errors.BadInput(
+                f"the weight of {path!r} is {dtype}; servers keep {', '.join(tables.DTYPES)}: call .float() on it"
+            )
         request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype)
         initial = weight.detach().clone()
         known = book.add(request, name=path, path=path, weight=weight, initial=initial)

@@ -4,6 +4,7 @@ In: ids of a batch. Out: rows, pooled or not; `job.prepare(model, ...)` binds th
 Next: embedding/convert.py binds, embedding/lookup.py looks up.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from springtide import errors
-from springtide.domain import tables
+from springtide.domain import tables, whole
 from springtide.embedding import calls, columns, optim
 from springtide.embedding.served import Binding
 from springtide.embedding.tables import ServedTable, TableRequest
@@ -86,9 +87,24 @@ class _OpenTable(nn.Module):
 
 
 def _checked(dim: Any, name: str) -> int:
-    if not isinstance(dim, int) or dim < 1:
-        raise errors.BadInput(f"{name}: dim is {dim!r}; it must be a whole number, at least 1")
-    return dim
+    return whole.number(dim, f"{name}: dim", "a whole number of floats a row, 1 or more", least=1)
+
+
+def _kernel(optimizer: Any, name: str) -> tables.OptimSpec | None:
+    if isinstance(optimizer, str):
+        return optim.named(optimizer)
+    if optimizer is not None and not isinstance(optimizer, tables.OptimSpec):
+        raise errors.BadInput(
+            f"{name}: optimizer={optimizer!r}: wanted the name of a table optimizer ({', '.join(optim.NAMED)}), or "
+            "None for that of the parameter group"
+        )
+    return optimizer
+
+
+def _rate(lr: Any, name: str) -> float | None:
+    if lr is None or (isinstance(lr, int | float) and not isinstance(lr, bool) and 0 <= lr < math.inf):
+        return lr
+    raise errors.BadInput(f"{name}: lr={lr!r}: wanted a number, 0 or more, or None for that of the parameter group")
 
 
 def _request(
@@ -106,15 +122,16 @@ def _request(
     if str(dtype).removeprefix("torch.") not in tables.DTYPES:
         raise errors.UnknownName(f"dtype ({name})", str(dtype), tables.DTYPES)
     short: Any = str(dtype).removeprefix("torch.")
+    wanted = "a whole number, 0 (none) or more"
     return TableRequest(
-        dim=dim,
-        optimizer=optim.named(optimizer) if isinstance(optimizer, str) else optimizer,
-        lr=lr,
+        dim=int(dim),
+        optimizer=_kernel(optimizer, name),
+        lr=_rate(lr, name),
         init=tables.parse_init(init, table=name),
         dtype=short,
-        min_count=min_count,
-        ttl=ttl,
-        capacity_rows=capacity,
+        min_count=whole.number(min_count, f"{name}: min_count", f"{wanted}, below 2^32", most=2**32 - 1),
+        ttl=whole.number(ttl, f"{name}: ttl", wanted),
+        capacity_rows=whole.number(capacity, f"{name}: capacity", wanted),
     )
 
 
@@ -249,8 +266,8 @@ class EmbeddingBags(_OpenTable):
         self.lengths = tuple(named.values())
         self.request_of = {
             table: _request(
-                _checked(dim, table), name=table, optimizer=optimizer, lr=lr, init=init, dtype=dtype,
-                min_count=min_count, ttl=ttl, capacity=capacity,
+                _checked(dim, f"EmbeddingBags {table!r}"), name=table, optimizer=optimizer, lr=lr, init=init,
+                dtype=dtype, min_count=min_count, ttl=ttl, capacity=capacity,
             )
             for table, dim in named.items()
         }  # fmt: skip

@@ -4,7 +4,7 @@ In: embedding/modules.py makes a TableRequest a table. Out: ServedTable, which t
 Next: embedding/optim.py fills in the optimizer, embedding/lookup.py looks rows up.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 
@@ -69,6 +69,12 @@ def named_spec(request: TableRequest, *, name: str, table_id: int) -> tables.Tab
     )
 
 
+def _options(one: TableRequest, other: TableRequest) -> str:
+    """Those of the one that the other has not, for a message."""
+    names = [each.name for each in fields(TableRequest) if getattr(one, each.name) != getattr(other, each.name)]
+    return ", ".join(f"{name}={getattr(one, name)!r}" for name in names)
+
+
 class TableBook:
     """Gives tables their numbers, in the order in which a model names them; refuses a name that means two things."""
 
@@ -97,7 +103,9 @@ class TableBook:
             )
         if known.request != request:
             raise errors.BadInput(
-                f"table {name!r} is declared twice with different options: {known.request}, {request}"
+                f"table {name!r} is declared twice with different options: {_options(known.request, request)} at "
+                f"{known.paths[0]!r}, {_options(request, known.request)} at {path!r}; give both the same, or one "
+                "of them another name"
             )
         if known.weight is not weight:
             raise errors.BadInput(

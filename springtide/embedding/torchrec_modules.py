@@ -14,7 +14,7 @@ from springtide.embedding.served import Binding
 
 try:
     from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
-    from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedTensor
+    from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 except ImportError as error:
     raise errors.MissingExtra("serving TorchRec's collections", "torchrec") from error
 
@@ -37,6 +37,15 @@ def bind(collection: Any, path: str) -> None:
             tables = tuple(module.springtide_binding.tables[0] for module in modules)
             collection.__class__ = turned
             collection.springtide_binding = Binding(first.client, tables, tuple(features))
+
+
+def check_keyed(features: Any, path: str) -> None:
+    """Collections take a KeyedJaggedTensor and nothing else."""
+    if not isinstance(features, KeyedJaggedTensor):
+        raise errors.BadInput(
+            f"{path}: features are a {type(features).__name__}; wanted a KeyedJaggedTensor, as of "
+            "KeyedJaggedTensor.from_lengths_sync(keys, values, lengths)"
+        )
 
 
 def _jagged(features: Any, name: str, path: str) -> Any:
@@ -79,6 +88,7 @@ class ServedBagCollection(EmbeddingBagCollection):  # type: ignore[misc]
 
     def forward(self, features: Any) -> Any:
         """Pooled rows of every feature."""
+        check_keyed(features, type(self).__name__)
         if features.inverse_indices_or_none() is not None or features.variable_stride_per_key():
             raise errors.BadInput("served collections take one batch size for all features; got inverse indices")
         if self._is_weighted and features.weights().requires_grad:
@@ -110,6 +120,7 @@ class ServedCollection(EmbeddingCollection):  # type: ignore[misc]
 
     def forward(self, features: Any) -> dict[str, Any]:
         """A JaggedTensor of rows for every feature."""
+        check_keyed(features, type(self).__name__)
         outs = self.springtide_binding.lookups.run(self, features)
         names = [name for names in self._feature_names for name in names]
         shown = [name for names in self._embedding_names_by_table for name in names]

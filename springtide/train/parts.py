@@ -8,14 +8,14 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from springtide import errors
+from springtide.domain import whole
 from springtide.train.batches import Handed
 from springtide.train.orders import Order
 
 
 def check(accumulate: int, *, in_step: bool) -> None:
     """Refuse a number of batches a step that cannot be."""
-    if accumulate < 1:
-        raise errors.BadInput(f"accumulate={accumulate}: wanted a number of batches a step, 1 or more")
+    whole.number(accumulate, "accumulate", "a whole number of batches a step, 1 or more", least=1)
     if accumulate > 1 and in_step:
         raise errors.BadInput(
             f'accumulate={accumulate} with sync="bsp": a group takes its steps together, and adds up gradients as the '

@@ -14,7 +14,7 @@ from torch import nn
 
 from springtide import _native, config, errors
 from springtide.data.source import Source
-from springtide.domain import reduction, script_settings
+from springtide.domain import reduction, script_settings, whole
 from springtide.domain.caching import CacheRules
 from springtide.embedding import convert, uncompiled, wishes
 from springtide.embedding.client import Behind, TableClient
@@ -183,8 +183,8 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
                 "LBFGS evaluates the loss several times a step, which served tables cannot take back; "
                 "use SGD, Adagrad, Adam, AdamW, SparseAdam or RMSprop"
             )
-    if max_staleness is not None and max_staleness < 0:
-        raise errors.BadInput(f"max_staleness={max_staleness}: wanted a number of pushes, 0 or more, or None")
+    if max_staleness is not None:
+        whole.number(max_staleness, "max_staleness", "a whole number of pushes, 0 or more, or None")
 
 
 def dense_groups(

@@ -88,8 +88,8 @@ def test_a_table_declared_twice_differently_is_refused():
         (lambda t: TableClient.local(slots=64, servers=65), "65 servers for 64 slots"),
         (lambda t: tables.TableSpec(id=-1, name="x", dim=4), "id -1; wanted 0 to 16383"),
         (lambda t: tables.TableSpec(id=16384, name="x", dim=4), "id 16384; wanted 0 to 16383"),
-        (lambda t: tables.TableSpec(id=1, name="x", dim=0), "dim is 0"),
-        (lambda t: tables.TableSpec(id=1, name="x", dim=1, ttl=-1), "ttl is -1; it must not be negative"),
+        (lambda t: tables.TableSpec(id=1, name="x", dim=0), "dim=0: wanted a whole number"),
+        (lambda t: tables.TableSpec(id=1, name="x", dim=1, ttl=-1), "table 'x': ttl=-1: wanted a whole number"),
     ],
 )
 def test_bad_input_says_what_is_wrong(call, says):

@@ -61,7 +61,7 @@ def test_open_tables_of_one_name_are_refused_unless_they_are_one_module():
         converted(nn.ModuleDict({"a": springtide.EmbeddingBag(4, name="u"), "b": springtide.EmbeddingBag(8, name="u")}))
     with pytest.raises(errors.BadInput, match="use one module in both places"):
         converted(nn.ModuleDict({"a": springtide.EmbeddingBag(4, name="u"), "b": springtide.EmbeddingBag(4, name="u")}))
-    with pytest.raises(errors.BadInput, match="different options"):
+    with pytest.raises(errors.BadInput, match="different options: ttl=0 at 'a', ttl=3 at 'b'; give both"):
         converted(
             nn.ModuleDict({"a": springtide.EmbeddingBag(4, name="u"), "b": springtide.EmbeddingBag(4, name="u", ttl=3)})
         )
@@ -72,6 +72,8 @@ def test_what_cannot_be_served_is_refused():
         converted(nn.Sequential(nn.Embedding(5, 2, max_norm=1.0)))
     with pytest.raises(errors.BadInput, match="scale_grad_by_freq"):
         converted(nn.Sequential(nn.EmbeddingBag(5, 2, scale_grad_by_freq=True)))
+    with pytest.raises(errors.BadInput, match=r"the weight of '0' is float64; servers keep float32.* call \.float\(\)"):
+        converted(nn.Sequential(nn.EmbeddingBag(5, 2, dtype=torch.float64)))
     with pytest.raises(errors.BadInput, match="is on meta"):
         converted(nn.Sequential(nn.EmbeddingBag(5, 2, device="meta")))
 

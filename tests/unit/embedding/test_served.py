@@ -138,6 +138,7 @@ def test_a_module_stays_what_it_was_to_the_rest_of_the_model(make_served):
         (torch.tensor([[1.0]]), None, None, "ids are torch.float32; wanted int64"),
         (torch.tensor([[[1]]]), None, None, "wanted 1-D with offsets, or 2-D"),
         (torch.tensor([1]), None, None, "1-D ids need offsets"),
+        (torch.tensor([[1, 2]]).to_sparse(), None, None, "ids are torch.sparse_coo; wanted a plain tensor"),
         (torch.tensor([[1]]), torch.tensor([0]), None, "offsets have no meaning with 2-D ids"),
         (torch.tensor([1, 2]), torch.tensor([1]), None, r"offsets\[0\] is 1; it must be 0"),
         (torch.tensor([1, 2]), torch.tensor([0, 3]), None, r"offsets\[1\] is 3 but there are 2 ids"),

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from springtide import errors
+
 # what TorchRec and FBGEMM warn about on import is theirs
 pytestmark = [pytest.mark.extra("torchrec"), pytest.mark.filterwarnings("ignore")]
 
@@ -56,6 +58,13 @@ def test_a_bag_collection_gives_the_same_keyed_tensor_and_trains_alike(make_pair
         pair.train(lambda model, given=given: model["ebc"](given).values().pow(2).sum())
     assert lookups.misses == 2
     pair.assert_same()
+
+
+def test_what_is_no_keyed_jagged_tensor_is_refused(make_served):
+    served = make_served(nn.ModuleDict({"ebc": bag_collection(), "ec": row_collection()}))
+    for collection in served.model.values():
+        with pytest.raises(errors.BadInput, match="features are a Tensor; wanted a KeyedJaggedTensor"):
+            collection(torch.tensor([[1, 2]]))
 
 
 def test_a_row_collection_gives_the_same_jagged_tensors_and_trains_alike(make_pair):
