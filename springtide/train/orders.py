@@ -63,6 +63,7 @@ def leased(
     rank: int = 0,
     group: int = 1,
     unit: int = 1,
+    each: int | None = None,
     place: Callable[[], tuple[int, int, int]] | None = None,
     draining: Callable[[], bool] = lambda: False,
 ) -> Iterator[Order]:
@@ -70,6 +71,7 @@ def leased(
 
     In a bsp group of `group` ranks every rank is leased the same shards, and takes its part of each batch. Where the
     group may change, `place` gives rank, group and generation as they are now. Parts are of whole `unit`s of samples.
+    With weak scaling every rank has `each` samples, however many ranks there are; a shard's last batch may have fewer.
 
     A PAUSE comes when nothing can be leased now: what others hold may come back, or our own last batches must be
     reported trained first, since only then is it known that none of them comes back. So a reader that runs ahead never
@@ -82,7 +84,7 @@ def leased(
         while not draining():
             if place is not None:
                 rank, group, generation = place()
-            claimed = hands.claim(card.batch_size, group=group * unit)
+            claimed = hands.claim(card.batch_size if each is None else each * group, group=group * unit)
             if claimed is not None:
                 grant, claim = claimed
                 if read is None or read[0] is not grant:

@@ -14,7 +14,7 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
-from springtide.domain import caching, script_settings
+from springtide.domain import caching, script_settings, whole
 from springtide.domain.reduction import unit_of
 from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
@@ -142,7 +142,8 @@ class Job:
         wired = wiring.wire(model, own, mode, to_master, self._settings, self.meter, told, max_staleness, shared)
         self._keep(wired)
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
-        loop = self._batches(opened, card, mode, wired, accumulate)
+        each = opened.batch_size if mode == "bsp" and scaling == "worker_batch" else None
+        loop = self._batches(opened, card, mode, wired, accumulate, each)
         back: Any = wired.optimizers[0] if one else type(given)(wired.optimizers)
         return wired.model, back, loop
 
@@ -222,8 +223,8 @@ class Job:
         self, opened: sources.Source, mode: wiring.Mode, scaling: str | None, epochs: int, seed: int, accumulate: int
     ) -> DatasetCard:
         """What the master knows of the data; to it, as to servers, a sum of batches is one batch."""
-        if epochs < 1:
-            raise errors.BadInput(f"epochs={epochs}: wanted 1 or more")
+        epochs = whole.number(epochs, "epochs", "a whole number, 1 or more", least=1)
+        seed = whole.number(seed, "seed", "a whole number below 2^63", least=None)
         batch_size = opened.batch_size * accumulate
         if opened.online is not None:
             return online.card_of(opened.online, batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers)
@@ -250,14 +251,15 @@ class Job:
         return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
     def _batches(
-        self, opened: sources.Source, card: DatasetCard, mode: wiring.Mode, wired: wiring.Wired, accumulate: int
-    ) -> batches.Batches:
+        self, opened: sources.Source, card: DatasetCard, mode: wiring.Mode, wired: wiring.Wired, accumulate: int,
+        each: int | None,
+    ) -> batches.Batches:  # fmt: skip
         if opened.online is not None:
             if not self.alone:
                 feeding.refuse(self._link, online.NO_DATA_WORKERS)
             return online.batches_of(
                 opened.online, card, self._link, wired, self._reports, self.meter, at_rest=self._registry.rest,
-                parts=accumulate,
+                parts=accumulate, each=each,
             )  # fmt: skip
         in_step = mode == "bsp"
         group = self.workers if in_step else 1
@@ -289,7 +291,7 @@ class Job:
             direct = in_step or self.alone
             source = leases.Direct(ask) if direct else leases.Ahead(ask, hands)
             draining = lambda: self._link.draining  # noqa: E731
-            wanted = orders.leased(source, hands, this_pass, unit=unit, place=place, draining=draining)
+            wanted = orders.leased(source, hands, this_pass, unit=unit, each=each, place=place, draining=draining)
             sharing = wired.step.sharing
             if together is None or sharing is None:
                 back = None if direct else hands

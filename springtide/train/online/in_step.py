@@ -55,9 +55,12 @@ class InStep:
     """Records of late can be decoded once more."""
 
     def __init__(
-        self, dataset: StreamDataset, stream: Stream, card: DatasetCard, link: Link, place: Callable[[], Place]
-    ) -> None:
+        self, dataset: StreamDataset, stream: Stream, card: DatasetCard, link: Link, place: Callable[[], Place],
+        each: int | None = None,
+    ) -> None:  # fmt: skip
         self.stream, self.card, self.link, self.place = stream, card, link, place
+        self.each = each
+        """Records of each rank, where a batch grows with the group; None: the card's, shared by all."""
         self.use = Use()
         self.making = Making(dataset, self.use)
         self.idle: Callable[[], None] = lambda: None
@@ -94,7 +97,8 @@ class InStep:
         try:
             while not self.link.draining:
                 place = self.place()
-                claimed = hands.claim(self.card.batch_size, group=place.workers)
+                size = self.card.batch_size if self.each is None else self.each * place.workers
+                claimed = hands.claim(size, group=place.workers)
                 if claimed is not None:
                     records = self._read(reader, claimed[0].nth, claimed[1])
                     if records is None:

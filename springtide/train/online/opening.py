@@ -30,7 +30,7 @@ IN_STEP_BATCHES = 4  # of a stretch of a bsp group: few, since the next one shou
 def card_of(
     dataset: StreamDataset, batch_size: int, mode: Mode, *, epochs: int, scaling: str | None, workers: int
 ) -> DatasetCard:
-    """What the master must know of it. A bsp group shares a batch; `workers` it has at first."""
+    """What the master must know of it. A bsp group shares a batch; `workers` it has at first, weak scaling or not."""
     if epochs != 1:
         raise errors.BadInput(f"epochs={epochs}: a stream is trained once; leave epochs out")
     if mode == "bsp":
@@ -47,13 +47,14 @@ def card_of(
 
 def batches_of(
     dataset: StreamDataset, card: DatasetCard, to_master: Link, wired: Wired, reports: Reports, meter: Meter,
-    *, at_rest: Callable[[], None], parts: int = 1,
+    *, at_rest: Callable[[], None], parts: int = 1, each: int | None = None,
 ) -> Batches:  # fmt: skip
-    """The loop's batches; `parts` of them are one of the card's."""
+    """The loop's batches; `parts` of them are one of the card's. `each`: of each rank of a group, with weak scaling."""
     welcome = to_master.join()
     stream = open_stream(dataset.url)
     if (group := wired.step.group) is not None:
-        return _in_step(InStep(dataset, stream, card, to_master, lambda: group.place), wired, reports, meter, at_rest)
+        in_step = InStep(dataset, stream, card, to_master, lambda: group.place, each)
+        return _in_step(in_step, wired, reports, meter, at_rest)
     unit = shuffling.open_unit(to_master, welcome, strategy=dataset.shuffle, queue=dataset.queue)
     feed = Feed(dataset, stream, card, to_master, unit, idle=reports.step, parts=parts)
     wired.step.on_trained, wired.step.on_torn = feed.trained, feed.torn

@@ -47,6 +47,27 @@ def test_ranks_of_a_group_share_each_batch_and_none_is_without_one(samples, batc
     assert drawn == list(range(samples))
 
 
+@given(samples=some.integers(60, 400), each=some.integers(1, 6), sizes=some.lists(some.integers(1, 4), min_size=1))
+def test_with_weak_scaling_every_rank_has_its_own_batch_size_however_many_there_are(samples, each, sizes):
+    card = DatasetCard(samples=samples, batch_size=each * 3, shard_batches=4, in_step=True)
+    changes = dict(enumerate(sizes, start=1))  # before shard n the group has so many ranks, and keeps them until n + 1
+    alone, shard, ranks = link.AloneLink(config.load(environ={})), 0, 3
+
+    def ask(card, most):
+        nonlocal shard, ranks
+        shard, ranks = shard + 1, changes.get(shard, ranks)
+        return alone.lease(card, most)
+
+    wholes: dict[int, list[tuple[int, int]]] = {}
+    for order in orders.leased(leases.Direct(ask), alone.hands, card, each=each, place=lambda: (0, ranks, 1)):
+        alone.hands.acknowledge([order.claim])
+        wholes.setdefault(order.ranges[0].shard, []).append((len(order.whole), ranks))
+    assert sum(whole for batches in wholes.values() for whole, _ in batches) == samples
+    for batches in wholes.values():
+        assert all(whole == each * group for whole, group in batches[:-1])
+        assert batches[-1][0] < each * batches[-1][1] + batches[-1][1], "the rest of a shard joins the one before it"
+
+
 def test_a_group_larger_than_its_batch_is_refused():
     with pytest.raises(errors.BadInput, match="cannot be shared by 5 workers"):
         orders.fit_to_group(DatasetCard(samples=100, batch_size=4), 5)

@@ -382,7 +382,14 @@ def test_what_cannot_be_prepared_is_refused_with_what_to_do(change, words):
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": -1}, "batch_size=-1"),
         ({"batch_size": "16"}, "batch_size='16': wanted a whole number"),
+        ({"batch_size": True}, "batch_size=True: wanted a whole number"),
+        ({"epochs": 1.5}, "epochs=1.5: wanted a whole number"),
+        ({"seed": "x"}, "seed='x': wanted a whole number"),
+        ({"accumulate": 1.5}, "accumulate=1.5: wanted a whole number"),
+        ({"num_workers": -1}, "num_workers=-1: wanted a whole number of reader processes"),
+        ({"collate_fn": 3}, "collate_fn=3: wanted a function"),
         ({"max_staleness": -1}, "max_staleness=-1"),
+        ({"max_staleness": 1.5}, "max_staleness=1.5: wanted a whole number of pushes"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, words):
