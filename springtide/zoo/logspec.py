@@ -51,6 +51,7 @@ class LogSpec:
     def __post_init__(self) -> None:
         """Refuse what cannot be generated."""
         wants = [
+            (isinstance(self.seed, int), "seed", "a whole number"),
             (len(self.cardinalities) >= 3, "cardinalities", "at least 3 fields: user, item, item attribute"),
             (min(self.cardinalities, default=0) >= 2, "cardinalities", "at least 2 ids a field"),
             (max(self.cardinalities, default=0) < 2**31, "cardinalities", "fewer than 2**31 ids a field"),

@@ -49,6 +49,8 @@ class MMoE(nn.Module):
         open_ended: bool = False,
     ) -> None:
         super().__init__()
+        if any(not isinstance(group, Sequence) or len(group) != 2 for group in groups):
+            raise errors.BadInput(f"MMoE: groups are {groups!r}; wanted (width, features) of each, as in [(64, 2)]")
         sizes.check(
             "MMoE", tables=tables, groups=[size for group in groups for size in group], experts=experts,
             expert_units=expert_units, tower=tower, last=last, filled=["groups"], dropout=dropout,

@@ -1,9 +1,10 @@
-"""MovieLens ratings: `ratings.csv` of the newer sets (header, commas), `ratings.dat` of the older (`::` between cells).
+"""MovieLens ratings: `ratings.csv` (header, commas), of older sets `ratings.dat` (`::` between cells), `u.data` (tabs).
 
 In: such a file. Out: `MovieLens`, batches of `PairBatch`: user and movie ids as they are in the file. Labels are 1
 from `liked` stars on, else 0; with `liked=None` the stars themselves.
 """
 
+import numbers
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,16 +31,19 @@ class MovieLens(text_records.TextRecords):
     ) -> None:
         if tables is not None and len(tables) != 2:
             raise errors.BadInput(f"tables must be two row counts, users and movies; got {list(tables)}")
+        if liked is not None and not isinstance(liked, numbers.Real):
+            raise errors.BadInput(f"liked={liked!r}: wanted the stars from which the label is 1, or None for the stars")
         self._liked = liked
         self._tables = None if tables is None else tuple(tables)
-        old = disk.existing(path).name.removesuffix(".gz").endswith(".dat")
+        name = disk.existing(path).name.removesuffix(".gz")
+        old, oldest = name.endswith(".dat"), name.endswith(".data")
         # `a::b` cut at each colon has an empty cell between two others
         self._cells = (0, 2, 4, 6) if old else (0, 1, 2, 3)
         form = text_records.Format(
             name="movielens" if self._tables is None else f"movielens-{self._tables[0]}-{self._tables[1]}",
-            delimiter=":" if old else ",",
+            delimiter=":" if old else "\t" if oldest else ",",
             columns=7 if old else 4,
-            header=not old,
+            header=not (old or oldest),
             parse=self._parse,
             make=PairBatch,
         )

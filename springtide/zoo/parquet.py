@@ -21,6 +21,7 @@ from springtide import errors
 from springtide.zoo import disk, string_hash
 from springtide.zoo.batches import Batch, ClickBatch
 from springtide.zoo.criteo import check_tables
+from springtide.zoo.text_records import checked_indices
 
 Group = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]
 
@@ -39,6 +40,9 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         groups_kept: int = 4,
     ) -> None:
         arrow = _pyarrow()
+        for name, columns in (("dense", dense), ("sparse", sparse)):
+            if isinstance(columns, str):
+                raise errors.BadInput(f"{name}={columns!r}: wanted a list of columns, as in [{columns!r}]")
         self._columns = {"label": (label,), "dense": tuple(dense), "sparse": tuple(sparse)}
         self.tables = check_tables(tables, len(self._columns["sparse"]))
         self._kept: OrderedDict[int, Group] = OrderedDict()
@@ -67,9 +71,7 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
         """The rows with these indices as one batch and its labels."""
-        index = np.asarray(indices, dtype=np.int64)
-        if index.ndim != 1 or (len(index) and not (index.min() >= 0 and index.max() < len(self))):
-            raise errors.BadInput(f"indices must be one-dimensional and within 0 .. {len(self) - 1}")
+        index = checked_indices(indices, len(self), str(self._groups[0][0]))
         dense = np.empty((len(index), len(self._columns["dense"])), dtype=np.float32)
         sparse = np.empty((len(index), len(self._columns["sparse"])), dtype=np.int64)
         y = np.empty(len(index), dtype=np.float32)
@@ -89,7 +91,7 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         try:
             file = arrow.parquet.ParquetFile(path)
         except arrow.ArrowInvalid as error:
-            raise errors.MalformedRecord(f"{path} is not a Parquet file: {error}") from error
+            raise errors.MalformedRecord(f"{path} is not a whole Parquet file ({error}); fetch it again") from error
         names = file.schema_arrow.names
         for column in (name for group in self._columns.values() for name in group):
             if column not in names:
@@ -106,7 +108,13 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         arrow = _pyarrow()
         path, group = self._groups[which]
         wanted = [name for names in self._columns.values() for name in names]
-        table = arrow.parquet.ParquetFile(path).read_row_group(group, columns=list(dict.fromkeys(wanted)))
+        try:
+            table = arrow.parquet.ParquetFile(path).read_row_group(group, columns=list(dict.fromkeys(wanted)))
+        except (arrow.ArrowException, OSError) as error:
+            raise errors.MalformedRecord(
+                f"{path}: row group {group} cannot be read ({' '.join(str(error).split())}); fetch the file again"
+            ) from error
+        self._check_labels(table, path, first=self._ends[which] - len(table))
         label = self._numbers(arrow, table, self._columns["label"][0], path)
         dense = [self._numbers(arrow, table, name, path) for name in self._columns["dense"]]
         sparse = [self._ids(arrow, table, name, path) for name in self._columns["sparse"]]
@@ -118,6 +126,16 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         while len(self._kept) > self._groups_kept:
             self._kept.popitem(last=False)
         return self._kept[which]
+
+    def _check_labels(self, table: Any, path: Path, *, first: int) -> None:
+        """A row without a label cannot be trained; 0 would be a lie."""
+        (name,) = self._columns["label"]
+        missing = np.flatnonzero(np.asarray(table.column(name).is_null(nan_is_null=True)))
+        if len(missing):
+            raise errors.MalformedRecord(
+                f"{path}: {name!r}, the label, is missing in {len(missing)} rows, first in row {first + missing[0]} of "
+                "the data set; leave such rows out of the file"
+            )
 
     def _numbers(self, arrow: Any, table: Any, name: str, path: Path) -> NDArray[np.float32]:
         column = table.column(name).combine_chunks()

@@ -55,9 +55,9 @@ def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) 
         index = home / f".{source.name}.{kind}.index"
         if (found := _read_header(index)) is None or any(found[name] != value for name, value in stamp.items()):
             continue
-        return _opened(source, text_file, index, found)
+        return _opened(source, text_file, index, found, header)
     text = _mapped(text_file)
-    return _opened(source, text_file, *_written(source, kind, stamp, text, header, check))
+    return _opened(source, text_file, *_written(source, kind, stamp, text, header, check), header)
 
 
 def _written(
@@ -102,10 +102,10 @@ def _blocks(text: NDArray[np.uint8]) -> Iterator[tuple[Places, Places]]:
         yield starts, ends - returns
 
 
-def _opened(source: Path, text_file: Path, index: Path, found: dict[str, Any]) -> Lines:
+def _opened(source: Path, text_file: Path, index: Path, found: dict[str, Any], header: bool) -> Lines:
     if found["lines"] == 0:
         hint = f"; {found['skipped']} were skipped, the first: {found['problems'][0]}" if found["skipped"] else ""
-        raise errors.BadInput(f"{source} has no records{hint}")
+        raise errors.BadInput(f"{source} has no records{' after its header, the first line' if header else ''}{hint}")
     places = np.memmap(index, dtype=np.int64, mode="r", offset=_HEADER, shape=(found["lines"], 2))
     return Lines(
         path=source,

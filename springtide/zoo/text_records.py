@@ -46,6 +46,16 @@ class Format:
     """The batch of the columns."""
 
 
+def checked_indices(indices: Any, records: int, name: str) -> NDArray[np.int64]:
+    """Indices into so many records; BadInput for anything else."""
+    given = np.asarray(indices)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise errors.BadInput(f"{name}: indices are {given.dtype} of shape {given.shape}; wanted whole numbers, 1-D")
+    if len(given) and not (given.min() >= 0 and given.max() < records):
+        raise errors.BadInput(f"{name}: indices from {given.min()} to {given.max()}; wanted 0 to {records - 1}")
+    return given.astype(np.int64)
+
+
 class TextRecords(Dataset[tuple[Batch, Tensor]]):
     """Records of a delimited text file."""
 
@@ -56,6 +66,8 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
         self._on_malformed = on_malformed
         self._lines = self._found(path)
         self.path = self._lines.path
+        if form.header:
+            self._check_header()
 
     @property
     def skipped(self) -> int:
@@ -84,9 +96,7 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
         """The records with these indices as one batch and its labels."""
-        index = np.asarray(indices, dtype=np.int64)
-        if index.ndim != 1 or (len(index) and not (index.min() >= 0 and index.max() < len(self))):
-            raise errors.BadInput(f"indices must be one-dimensional and within 0 .. {len(self) - 1} for {self.path}")
+        index = checked_indices(indices, len(self), str(self.path))
         cut = self._cut(self._lines.text, *self._lines.places[index].T)
         parsed = self._form.parse(cut)
         if cut.problems:
@@ -106,6 +116,18 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
         """Open the file here."""
         self.__dict__.update(state)
         self._lines = self._found(self.path)
+
+    def _check_header(self) -> None:
+        """A file that begins with a record would lose it."""
+        text = self._lines.text
+        stop = int(np.argmax(text[: self._lines.places[0, 0]] == ord("\n")))
+        cut = self._cut(text, np.array([0]), np.array([stop - (text[stop - 1] == ord("\r"))]))
+        self._form.parse(cut)
+        if not cut.problems:
+            raise errors.MalformedRecord(
+                f"{self.path}, line 1: is a record, wanted a header with the names of {self._form.columns} columns; "
+                "write one as the first line, else this record would be taken for it"
+            )
 
     def _found(self, path: str | Path) -> text_lines.Lines:
         check = self._faults if self._on_malformed == "skip" else None

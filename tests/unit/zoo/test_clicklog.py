@@ -202,6 +202,7 @@ def test_histories_are_of_the_users_taste_and_padded_at_the_end(still):
         {"label_noise": 1.5},
         {"taste": 0.2},
         {"events_per_s": 0.0},
+        {"seed": "x"},
         {"drift_per_hour": -1.0},
     ],
 )

@@ -210,6 +210,7 @@ def test_sizes_that_make_no_model_are_refused_by_name(name, given, said):
         ("dcnv2", {"rank": 0}, "DCNv2: rank is 0"),
         ("dlrm", {"top": (64, 2.5)}, "DLRM: top has 2.5"),
         ("mmoe", {"groups": ((64, 0),)}, "MMoE: groups has 0"),
+        ("mmoe", {"groups": (64, 2)}, r"MMoE: groups are \(64, 2\); wanted \(width, features\) of each"),
     ],
 )
 def test_a_size_is_refused_with_the_name_of_its_model(name, given, said):

@@ -77,7 +77,7 @@ def test_columns_of_other_types_are_refused(path):
 
 def test_another_kind_of_file_is_refused(tmp_path):
     (tmp_path / "log.txt").write_text("hello, this is not parquet at all")
-    with pytest.raises(errors.MalformedRecord, match="not a Parquet file"):
+    with pytest.raises(errors.MalformedRecord, match=r"not a whole Parquet file.*fetch it again"):
         ParquetClicks(tmp_path / "log.txt", label="click")
     with pytest.raises(errors.MissingFile, match=r"Did you mean .*log\.txt"):
         ParquetClicks(tmp_path / "log.tx", label="click")
@@ -87,3 +87,32 @@ def test_without_pyarrow_it_says_what_to_install(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(errors.MissingExtra, match=r"springtide\[parquet\]"):
         ParquetClicks(path, **COLUMNS)
+
+
+def test_a_row_without_a_label_is_refused_not_taken_for_no_click(tmp_path):
+    columns = {"click": [1.0, 0.0, 1.0, float("nan")], "user": [1, 2, 3, 4]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "nan.parquet", row_group_size=2)
+    columns["click"][3] = None
+    parquet.write_table(pyarrow.table(columns), tmp_path / "null.parquet", row_group_size=2)
+    for name in ("nan.parquet", "null.parquet"):
+        data = ParquetClicks([tmp_path / name], label="click", sparse=["user"])
+        data.batch(np.arange(2))
+        with pytest.raises(errors.MalformedRecord, match=r"'click', the label, is missing in 1 rows, first in row 3"):
+            data.batch(np.arange(4))
+
+
+def test_a_damaged_file_is_said_to_be_one(path):
+    whole = bytearray(path.read_bytes())
+    whole[4:60] = bytes(56)
+    path.write_bytes(whole)
+    with pytest.raises(errors.MalformedRecord, match=r"log.parquet: row group 0 cannot be read .*fetch the file again"):
+        ParquetClicks(path, **COLUMNS).batch(np.arange(7))
+
+
+def test_names_and_indices_of_the_wrong_kind_are_refused(path):
+    with pytest.raises(errors.BadInput, match=r"dense='price': wanted a list of columns, as in \['price'\]"):
+        ParquetClicks(path, label="click", dense="price")
+    with pytest.raises(errors.BadInput, match=r"indices are float64 of shape .* wanted whole numbers, 1-D"):
+        ParquetClicks(path, **COLUMNS).batch(np.array([0.5]))
+    with pytest.raises(errors.BadInput, match="indices from 0 to 7; wanted 0 to 6"):
+        ParquetClicks(path, **COLUMNS).batch(np.array([0, 7]))

@@ -239,9 +239,10 @@ def test_a_malformed_avazu_line_counts_the_header(tmp_path):
     [
         ("ratings.csv", ["userId,movieId,rating,timestamp", "1,31,2.5,1260759144", "7,1029,4.0,1260759179"]),
         ("ratings.dat", ["1::31::2.5::978300760", "7::1029::4::978302109"]),
+        ("u.data", ["1\t31\t2.5\t881250949", "7\t1029\t4\t891717742"]),
     ],
 )
-def test_movielens_is_read_in_both_layouts(tmp_path, name, lines):
+def test_movielens_is_read_in_all_layouts(tmp_path, name, lines):
     path = write(tmp_path / name, lines)
     x, y = MovieLens(path).batch(np.arange(2))
     assert x.user.tolist() == [1, 7]
@@ -249,6 +250,22 @@ def test_movielens_is_read_in_both_layouts(tmp_path, name, lines):
     assert y.tolist() == [0, 1]
     _, stars = MovieLens(path, liked=None).batch(np.arange(2))
     assert stars.tolist() == [2.5, 4.0]
+
+
+def test_a_record_is_not_taken_for_the_header(tmp_path):
+    with pytest.raises(
+        errors.MalformedRecord, match="line 1: is a record, wanted a header with the names of 24 columns"
+    ):
+        AvazuCsv(write(tmp_path / "train.csv", [avazu_line(), avazu_line()], end="\r\n"))
+    with pytest.raises(errors.MalformedRecord, match="line 1: is a record"):
+        MovieLens(write(tmp_path / "ratings.csv", ["1,31,2.5,9", "x", "1,31,2.5,9"]), on_malformed="skip")
+    with pytest.raises(errors.BadInput, match="no records after its header"):
+        MovieLens(write(tmp_path / "one.csv", ["1,31,2.5,9"]))
+
+
+def test_stars_that_are_no_number_are_refused(tmp_path):
+    with pytest.raises(errors.BadInput, match="liked='x': wanted the stars from which"):
+        MovieLens(write(tmp_path / "ratings.dat", ["1::31::2.5::9"]), liked="x")
 
 
 def test_movielens_ids_that_do_not_fit_the_tables_are_malformed(tmp_path):
@@ -275,5 +292,5 @@ def test_a_data_loader_reads_records(tmp_path):
     assert pickle.loads(pickle.dumps(data))[-2][1] == 1
     with pytest.raises(IndexError, match="record 6"):
         data[6]
-    with pytest.raises(errors.BadInput, match=r"0 \.\. 5"):
+    with pytest.raises(errors.BadInput, match="indices from 6 to 6; wanted 0 to 5"):
         data.batch(np.array([6]))
