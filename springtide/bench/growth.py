@@ -37,6 +37,14 @@ def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     return across / sum((a - mean_x) ** 2 for a in x)
 
 
+def round_marks(values: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten within these values and one beyond either end: an axis of less than a decade."""
+    tens = range(math.floor(math.log10(min(values))) - 1, math.ceil(math.log10(max(values))) + 1)
+    marks = [digit * 10.0**ten for ten in tens for digit in (1, 2, 5)]
+    inside = [mark for mark in marks if min(values) <= mark <= max(values)]
+    return [max(m for m in marks if m < min(values)), *inside, min(m for m in marks if m > max(values))]
+
+
 def plot(curves: Sequence[Curve], path: pathlib.Path, *, cost: str = "step, ms") -> None:
     """Small multiples: measured points, and a dashed line that grows linearly from the last one down."""
     try:
@@ -58,6 +66,8 @@ def plot(curves: Sequence[Curve], path: pathlib.Path, *, cost: str = "step, ms")
             list(curve.sizes), [f"{size:g}" for size in curve.sizes], rotation=90 if len(curve.sizes) > 5 else 0
         )
         axis.minorticks_off()
+        marks = round_marks([*linear, *milliseconds])
+        axis.set_yticks(marks, [f"{mark:g}" for mark in marks])
         axis.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -28,6 +29,8 @@ SHORT_LIFE_S = 1.0  # a master that ends within this time of listening has not w
 SHORT_LIVES = 5  # in a row, before the job fails
 DYING_S = 0.5  # a connection closes a little before the process has ended: its exit is the better reason
 PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # before the next start, by the number of short lives in a row
+
+ROOM_BYTES = 1 << 17  # with less on its disk a master cannot begin its journal and its log
 
 MASTER = Role(RoleKind.MASTER)
 
@@ -136,7 +139,9 @@ class Keeper:
         self._short_lives = self._short_lives + 1 if lived_s < SHORT_LIFE_S else 0
 
     def _reason(self) -> str:
-        """The last line of its log."""
+        """The last line of its log; on a full disk there is none."""
         path = self._files.log_of(MASTER)
+        if shutil.disk_usage(path.parent).free < ROOM_BYTES:
+            return f"There is no room to write in {path.parent}: free some, or choose another place with --logs DIR"
         lines = logs.tail(path, lines=1)
         return f"Its log ({path}) ends: {lines[0].strip()}" if lines else f"Its log is {path}"

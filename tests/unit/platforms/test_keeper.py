@@ -1,6 +1,7 @@
 """Keeping a master running, on a platform that is a script: which master listens, hangs or dies is up to the test."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,6 +110,13 @@ def test_masters_that_die_at_once_again_and_again_fail_the_job_with_the_reason_f
     assert "exited with status 1" in str(failed.value)
     assert str(failed.value).endswith("ends: sqlite3.DatabaseError: file is not a database")
     assert len(platform.terms) == keeper.SHORT_LIVES
+
+
+def test_a_master_that_has_no_room_to_write_says_so(kept, monkeypatch):
+    _, keep = kept(lambda self, term: self.die(term, code=1))
+    monkeypatch.setattr(keeper.shutil, "disk_usage", lambda folder: SimpleNamespace(free=4096))
+    with pytest.raises(errors.MasterUnreachable, match=r"no room to write in .*choose another place with --logs"):
+        asyncio.run(keep.start())
 
 
 def test_a_first_master_that_cannot_listen_says_why(kept):
