@@ -4,9 +4,9 @@ In: such a file. Out: `MovieLens`, batches of `PairBatch`: user and movie ids as
 from `liked` stars on, else 0; with `liked=None` the stars themselves.
 """
 
-import numbers
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,8 @@ class MovieLens(text_records.TextRecords):
     ) -> None:
         if tables is not None and len(tables) != 2:
             raise errors.BadInput(f"tables must be two row counts, users and movies; got {list(tables)}")
-        if liked is not None and not isinstance(liked, numbers.Real):
+        stars: Any = liked
+        if stars is not None and not isinstance(stars, int | float):
             raise errors.BadInput(f"liked={liked!r}: wanted the stars from which the label is 1, or None for the stars")
         self._liked = liked
         self._tables = None if tables is None else tuple(tables)
