@@ -275,7 +275,6 @@ class Job:
             split = "off" if whole or cutting is not None else self._welcome.feeding.split
             self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, mode=split)
         reader = self._reader(opened)
-
         if Job.witness is not None:
             Job.witness(self._splitting, opened)
 
