@@ -130,16 +130,14 @@ class Job:
         reduction: bsp only. "batch-order": a sample at a time, summed in order: docs/caching.md. Else in rank order.
         """
         mode = self._mode(sync, accumulate)
-        opened = sources.open_source(
-            dataset, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn,
-            num_workers=num_workers,
-        )  # fmt: skip
+        how: Any = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "num_workers": num_workers}
+        opened = sources.open_source(dataset, collate_fn=collate_fn, **how)
         given: Any = optimizer
         one = isinstance(given, torch.optim.Optimizer)
         own: list[Any] = [given] if one else list(given)
         shared = self._shared(opened, mode, cache, cache_staleness, allocation, reduction)
-        told, to_master = self._reports.step, self._link
-        wired = wiring.wire(model, own, mode, to_master, self._settings, self.meter, told, max_staleness, shared)
+        told = self._reports.step
+        wired = wiring.wire(model, own, mode, self._link, self._settings, self.meter, told, max_staleness, shared)
         self._keep(wired)
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
         each = opened.batch_size if mode == "bsp" and scaling == "worker_batch" else None
