@@ -48,6 +48,8 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     if status.checkpoint_trouble:
         last = f"checkpoint {status.checkpoint}" if status.checkpoint else "no checkpoint"
         lines += wrap(f"saved   {last}; {status.checkpoint_trouble}")
+    elif status.phase is Phase.STOPPED and status.checkpoint:
+        lines.append(f"saved   checkpoint {status.checkpoint}, which --resume goes on from")
     lines += [f"{what:<7} {place}" for what, place in places.items()]
     return "\n".join(lines)
 

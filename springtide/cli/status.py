@@ -77,7 +77,7 @@ def text(reach: Reach, job: JobStatus) -> str:
         lines += wrap(f"stale   {job.staleness_p50} pushes at the median, {job.staleness} at most")
     if job.cache is not None:
         lines += wrap(f"cache   {job.cache}")
-    if job.checkpoint or job.checkpoint_trouble:
+    if (job.checkpoint or job.checkpoint_trouble) and job.phase is not Phase.STOPPED:  # else its outcome says it
         lines += wrap(f"saved   {saved(job)}")
     if job.stage and job.online is None:
         lines += wrap(f"plan    {plan_of(job)}")

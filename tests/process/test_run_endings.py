@@ -97,7 +97,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_job_and_is_named(tmp_path):
     with running.springtide("run", "train.py", *options, folder=tmp_path) as job:
         code, out = job.finish()
     assert code == 3
-    assert out[0].startswith("worker-1 (pid ") and out[0].endswith("relaunched 1 times already, which is the limit")
+    assert out[0].startswith("worker-1 (pid ") and out[0].endswith("relaunched 1 time already, which is the limit")
 
 
 def test_a_stopped_worker_is_fenced_after_its_silence_and_replaced(tmp_path):
