@@ -28,13 +28,9 @@ struct GroupedItems {
   std::span<const Item> items;
   size_t at = 0;
 
-  template <class Each>
-  size_t fill(InFlight* keys, Each each) {
+  size_t fill(InFlight* keys) {
     const size_t n = std::min(kGroup, items.size() - at);
-    for (size_t i = 0; i < n; ++i) {
-      keys[i].item = items[at + i];
-      each(keys[i], keys[i].item.hash);
-    }
+    for (size_t i = 0; i < n; ++i) keys[i].item = items[at + i];
     at += n;
     return n;
   }
@@ -50,8 +46,7 @@ struct StreamedItems {
   uint32_t stripe = 0;
 
   uint32_t stripe_ahead() const { return stripe_of(hash_key(tables[at], keys[at])); }
-  template <class Each>
-  size_t fill(InFlight* keys_out, Each each) {
+  size_t fill(InFlight* keys_out) {
     const size_t most = std::min(kGroup, count - at);
     const TableId* table = tables + at;
     const Key* key = keys + at;
@@ -62,7 +57,6 @@ struct StreamedItems {
       if (stripe_of(hash) != stripe) break;
       const TableUse* use = use_by_id[table[n]];
       keys_out[n].item = Item{hash, use, floats};
-      each(keys_out[n], hash);
       floats += use->dim;
     }
     data = floats;
@@ -82,12 +76,14 @@ struct Group {
 
 template <class Source>
 void ask_for_home(SlotIndex& index, uint32_t slot_shift, Source& source, Group& group) {
-  group.count = source.fill(group.keys, [&index, slot_shift](InFlight& f, uint64_t hash) {
-    f.slot = &index.slot(static_cast<uint32_t>(hash >> slot_shift));
+  const size_t n = group.count = source.fill(group.keys);
+  for (size_t i = 0; i < n; ++i) {
+    InFlight& f = group.keys[i];
+    f.slot = &index.slot(static_cast<uint32_t>(f.item.hash >> slot_shift));
     ++f.slot->requests;
-    f.home = index.home(*f.slot, hash);
+    f.home = index.home(*f.slot, f.item.hash);
     prefetch_read(f.home);
-  });
+  }
 }
 
 template <class Locate>

@@ -128,15 +128,8 @@ class SlotIndex {
 
   // Cells with this hash, as bits. An empty cell may be among them (hash 0): it belongs to no table.
   static unsigned match(const Cell* b, uint64_t hash) {
-    return said(b[0].hash == hash) | said(b[1].hash == hash) << 1 | said(b[2].hash == hash) << 2 |
-           said(b[3].hash == hash) << 3;
-  }
-  // As a number that the compiler knows nothing of: it makes jumps of such comparisons, and where in its line
-  // a key lies nobody can foretell.
-  static unsigned said(bool yes) {
-    unsigned number = yes;
-    asm("" : "+r"(number));
-    return number;
+    return unsigned{b[0].hash == hash} | unsigned{b[1].hash == hash} << 1 | unsigned{b[2].hash == hash} << 2 |
+           unsigned{b[3].hash == hash} << 3;
   }
   static bool has_empty(const Cell* b) {
     return (b[0].meta == 0) | (b[1].meta == 0) | (b[2].meta == 0) | (b[3].meta == 0);

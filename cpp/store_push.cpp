@@ -111,7 +111,7 @@ std::span<const Item> StoreImpl::open_items(Source& source, std::vector<uint16_t
   thread_local std::vector<Item> mine;
   mine.clear();
   InFlight keys[kGroup];
-  while (const size_t n = source.fill(keys, [](InFlight&, uint64_t) {})) {
+  while (const size_t n = source.fill(keys)) {
     for (size_t i = 0; i < n; ++i) {
       const uint32_t slot = slot_number(keys[i].item.hash);
       if (closed_[slot] == 0) {

@@ -97,14 +97,13 @@ inline void copy_floats(const uint8_t* from, float* out, uint32_t count) {
   using Lanes = float __attribute__((vector_size(16), aligned(4), may_alias));
   const auto* in = reinterpret_cast<const Lanes*>(from);
   auto* to = reinterpret_cast<Lanes*>(out);
-  for (; count >= 16; count -= 16, in += 4, to += 4) {
-    Lanes a = in[0], b = in[1], c = in[2], d = in[3];
-    to[0] = a, to[1] = b, to[2] = c, to[3] = d;
+  uint32_t i = 0;
+  for (; i + 4 <= count / 4; i += 4) {
+    Lanes a = in[i], b = in[i + 1], c = in[i + 2], d = in[i + 3];
+    to[i] = a, to[i + 1] = b, to[i + 2] = c, to[i + 3] = d;
   }
-  if (count == 0) [[likely]]
-    return;
-  for (; count >= 4; count -= 4) *to++ = *in++;
-  std::memcpy(to, in, count * sizeof(float));
+  for (; i < count / 4; ++i) to[i] = in[i];
+  for (i *= 4; i < count; ++i) std::memcpy(out + i, from + i * sizeof(float), sizeof(float));
 }
 
 inline void read_row(DType dtype, const uint8_t* from, float* out, uint32_t dim) {
