@@ -1,9 +1,9 @@
-"""Pure. What a job with fixed parts would take, with a straggler: nothing done about it, or everything begun again.
+"""What a cluster adds to stopping a job and starting it again, in seconds. Arguments of `bench straggler`, printed.
 
-In: work left and paces, as `bench.straggler` measures them; delays that such a restart has on a cluster. Out: seconds.
+In: what the user gave with --delay. Out: `Delays`; those of the baseline that was run here are all zero.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from springtide import errors
@@ -42,17 +42,3 @@ class Delays:
         return "delays: " + ", ".join(
             f"{one.name.removesuffix('_s')} {getattr(self, one.name):g} s" for one in fields(self)
         )
-
-
-def equal_parts_s(left: float, capacity: Sequence[float]) -> float:
-    """Every worker has an equal part: the slowest decides."""
-    return max(left / len(capacity) / pace for pace in capacity)
-
-
-def restart_s(left: float, capacity: Sequence[float], healthy: Sequence[float], delays: Delays) -> float:
-    """Equal parts until the straggler is noticed, then all stop, and healthy workers share what is left."""
-    part = left / len(capacity)
-    trained = sum(min(part, delays.notice_s * pace) for pace in capacity)
-    if trained >= left:
-        return equal_parts_s(left, capacity)
-    return delays.notice_s + delays.idle_s + (left - trained) / sum(healthy)
