@@ -14,7 +14,7 @@ tables = st.builds(
     id=st.integers(0, 100),
     name=st.text(max_size=10),
     dim=st.integers(1, 512),
-    init=st.builds(Init, kind=st.sampled_from(["zeros", "uniform"]), a=st.floats(-1, 1), b=st.floats(-1, 1)),
+    init=st.builds(Init, kind=st.sampled_from(["zeros", "uniform"]), a=st.floats(-1, 0), b=st.floats(0, 1)),
     optim=st.builds(OptimSpec, kind=st.sampled_from(["sgd", "adam", "ftrl"]), eps=st.floats(0, 1)),
     ttl=st.integers(0, 2**40),
 )
