@@ -22,7 +22,7 @@ from springtide.domain.job import Phase
 from springtide.launch import resolving
 from springtide.launch.pod_asks import Asks
 from springtide.launch.pod_output import Output
-from springtide.platforms.agent import Agent, RunPlan
+from springtide.platforms.agent import Agent, RunPlan, blame_of
 from springtide.platforms.k8s import job_status, names
 from springtide.platforms.k8s.client import Client
 from springtide.platforms.k8s.job_object import JobObject
@@ -183,7 +183,7 @@ async def last_status(running: "asyncio.Task[messages.JobStatus]", name: str) ->
         raise
     except (errors.UserError, errors.JobFailed) as error:
         log.error("%s", error)
-        return job_status.failed(name, str(error))
+        return job_status.failed(name, str(error), blame_of(error))
 
 
 async def kept(keep: Callable[[], Awaitable[None]]) -> None:

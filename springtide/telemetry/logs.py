@@ -134,11 +134,14 @@ def last_error(path: pathlib.Path, since: int = 0) -> str:
 
 
 def error_in(text: str) -> str:
-    """The last error of a log: the line below a traceback, or the words of a logged error, cut to a line's length."""
+    """The last error of a log: the line below a traceback, or the words of a logged error, cut to a line's length.
+
+    The text may begin amid a traceback: clusters keep the end of a log only.
+    """
     found, in_trace = "", False
     for line in text.splitlines():
         logged = _ERROR.match(line)
-        if line.startswith("Traceback (most recent call last)"):
+        if line.startswith(("Traceback (most recent call last)", '  File "')):
             in_trace = True
         elif logged is not None:
             found, in_trace = logged[1], False

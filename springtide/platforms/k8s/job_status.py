@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from springtide.domain.job import Phase
+from springtide.domain.job import Blame, Phase
 from springtide.platforms.k8s.job_object import FAILED, STOPPED, SUCCEEDED, Condition
 from springtide.platforms.k8s.kinds import Object
 from springtide.rpc import messages
@@ -71,13 +71,26 @@ def conditions(status: messages.JobStatus) -> list[Condition]:
     ]  # fmt: skip
 
 
-def failed(name: str, why: str) -> messages.JobStatus:
+def failed(name: str, why: str, blame: Blame = Blame.USER) -> messages.JobStatus:
     """Of a job that cannot even begin."""
-    return messages.JobStatus(name=name, phase=Phase.FAILED, why=why, elapsed_s=0.0)
+    return messages.JobStatus(name=name, phase=Phase.FAILED, why=why, blame=blame, elapsed_s=0.0)
 
 
-def read(status: Object) -> messages.JobStatus | None:
-    """What was written there; None: nothing yet, or by another version."""
+def read(status: Object, name: str, age_s: float) -> messages.JobStatus:
+    """How a job is, by its ElasticJob's status: the master's own words; where the operator has spoken since, as it does
+    of a job without a master, its phase and its message over them."""
+    told = report_of(status)
+    phase = next((phase for phase, word in PHASES.items() if word == status.get("phase")), Phase.STARTING)
+    away = any(each["type"] == "MasterRunning" and each["status"] == "False" for each in status.get("conditions") or ())
+    if told is not None and told.phase is phase and (phase.over or not away):
+        return told
+    why = str(status.get("message") or "the operator has not looked at it yet: does it run?")
+    known = told or messages.JobStatus(name=name, phase=phase, why="", elapsed_s=age_s)
+    return msgspec.structs.replace(known, phase=phase, why=why)
+
+
+def report_of(status: Object) -> messages.JobStatus | None:
+    """What its master wrote there; None: nothing yet, or by another version."""
     try:
         return msgspec.convert(status.get(REPORT), messages.JobStatus, str_keys=True)
     except msgspec.ValidationError:

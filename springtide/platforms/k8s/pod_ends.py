@@ -7,9 +7,10 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from springtide.domain.cluster import Life, RoleExit
+from springtide.domain.cluster import Life, RoleExit, RoleKind
 from springtide.platforms.k8s import names
 from springtide.platforms.k8s.kinds import Object
+from springtide.telemetry import logs
 
 TAKEN = frozenset(
     {"Evicted", "Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "NodeAffinity",
@@ -52,9 +53,10 @@ def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> Ro
     oom = not evicted and not asked and (reason == "OOMKilled" or code == KILLED)
     if code is None:
         name = "SIGKILL" if asked else ""
+    raised = bool(code) and not name and life.role.kind is not RoleKind.WORKER
     return RoleExit(
         role=life.role, incarnation=life.incarnation, pid=0, code=None if name else code, signal=name, oom=oom,
-        evicted=evicted or (code is None and not asked),
+        evicted=evicted or (code is None and not asked), error=logs.error_in(_said(pod)) if raised else "",
     )  # fmt: skip
 
 
@@ -81,7 +83,12 @@ def here(pod: Object) -> bool:
 
 def last_words(pod: Object) -> str:
     """The end of what it has printed, where the cluster keeps that."""
-    return str(_terminated(pod).get("message") or "").strip()[-LAST_WORDS:]
+    return _said(pod).strip()[-LAST_WORDS:]
+
+
+def _said(pod: Object) -> str:
+    """The end of its log, 2 KiB at most: a kubelet puts it there (`FallbackToLogsOnError` in `pods`)."""
+    return str(_terminated(pod).get("message") or "")
 
 
 def _state(pod: Object) -> Mapping[str, Any]:

@@ -15,7 +15,6 @@ import msgspec
 
 from springtide import errors
 from springtide.domain import spelling
-from springtide.domain.job import Phase
 from springtide.domain.scale_plan import ScalePlan
 from springtide.platforms.k8s import job_object, job_status, pod_logs, wishes
 from springtide.platforms.k8s import names as called
@@ -89,9 +88,8 @@ class KubernetesReach:
     def card(self) -> Card:
         """What it runs, and since when."""
         thing = self.read()
-        began = datetime.datetime.fromisoformat(str(thing["metadata"]["creationTimestamp"]).replace("Z", "+00:00"))
         spec = thing["spec"]
-        return Card(script=spec["script"], arguments=tuple(spec.get("arguments") or ()), began_at=began.timestamp())
+        return Card(script=spec["script"], arguments=tuple(spec.get("arguments") or ()), began_at=began_at(thing))
 
     @property
     def places(self) -> dict[str, str]:
@@ -110,13 +108,8 @@ class KubernetesReach:
 
     def status(self) -> messages.JobStatus:
         """What its ElasticJob says."""
-        job = self._job()
-        found = job_status.read(dict(job.status))
-        if found is not None:
-            return found
-        why = str(job.status.get("message") or "the operator has not looked at it yet: does it run?")
-        phase = next((phase for phase, word in job_status.PHASES.items() if word == job.phase), Phase.STARTING)
-        return messages.JobStatus(name=self.name, phase=phase, why=why, elapsed_s=time.time() - self.card.began_at)
+        thing = self.read()
+        return job_status.read(thing.get("status") or {}, self.name, time.time() - began_at(thing))
 
     def ask(self, request: messages.Request) -> messages.Reply:
         """Scale, stop, or how it is; the cluster carries nothing else to a master."""
@@ -124,7 +117,7 @@ class KubernetesReach:
             return self.status()
         if not self.running():
             raise errors.BadInput(
-                f"job {self.name} does not run: {self._job().phase}; see `springtide status {self.name}`"
+                f"job {self.name} does not run: {self.status().phase}; see `springtide status {self.name}`"
             )
         match request:
             case messages.Stop():
@@ -185,6 +178,11 @@ class KubernetesReach:
             f"ScalePlan {name} is made, and not answered within {ANSWER_S:g} s: the job's master may be starting. "
             f"It is done when that is there; see `kubectl -n {client.namespace} get scaleplan {name}`"
         )
+
+
+def began_at(thing: Object) -> float:
+    """When a job was made; time of day."""
+    return datetime.datetime.fromisoformat(thing["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp()
 
 
 def event_of(line: str) -> dict[str, Any] | None:

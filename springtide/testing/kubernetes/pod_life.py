@@ -242,7 +242,16 @@ class PodLife:
     def _note_end(self, states: list[State], index: int, end: End) -> None:
         reason = pod_status.reason_of(end.code, oom=end.oom)
         code = KILLED if end.oom else end.code
-        states[index] = replace(states[index], ended_at=end.at, code=code, reason=reason)
+        said = self._last_words(states[index]) if code != 0 else ""
+        states[index] = replace(states[index], ended_at=end.at, code=code, reason=reason, message=said)
+
+    def _last_words(self, state: State) -> str:
+        """The end of its log, where the pod wants that told; files for it (`terminationMessagePath`) are not read."""
+        spec = self.pod["spec"]
+        for each in [*(spec.get("initContainers") or []), *spec["containers"]]:
+            if each["name"] == state.name and each.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+                return pod_status.last_words(self.log_of(state.name, state.restarts).read_bytes())
+        return ""
 
     async def _end(self) -> None:
         """End all containers: preStop, SIGTERM, and SIGKILL when the grace is over."""

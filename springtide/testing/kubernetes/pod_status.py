@@ -94,6 +94,11 @@ def reason_of(code: int, *, oom: bool) -> str:
     return "Completed" if code == 0 else "StartError" if code == 128 else "Error"
 
 
+def last_words(log: bytes) -> str:
+    """The end of a container's log as a kubelet puts it into the status: 80 lines, 2 KiB at most."""
+    return "".join(log[-2048:].decode(errors="replace").splitlines(keepends=True)[-80:])
+
+
 def phase(policy: str, first: Sequence[State], states: Sequence[State]) -> str:
     """Pending, Running, Succeeded or Failed."""
     if any(each.ended and each.code != 0 for each in first) and policy == "Never":

@@ -167,6 +167,7 @@ def test_what_a_container_is_short_of_ends_it_and_its_policy_says_whether_it_com
         await client.create(PODS, hungry)
         again = making.pod("again", "sh", "-c", "echo $HOSTNAME; test -e /run/keep/x || { touch /run/keep/x; exit 3; }")
         again["spec"]["containers"][0]["volumeMounts"] = [{"name": "keep", "mountPath": "/run/keep"}]
+        again["spec"]["containers"][0]["terminationMessagePolicy"] = "FallbackToLogsOnError"
         again["spec"] |= {"restartPolicy": "OnFailure", "volumes": [{"name": "keep", "emptyDir": {}}]}
         await client.create(PODS, again)
         over = await until(client, "hungry", is_over)
@@ -175,7 +176,8 @@ def test_what_a_container_is_short_of_ends_it_and_its_policy_says_whether_it_com
         over = await until(client, "again", is_over)
         status = over["status"]["containerStatuses"][0]
         assert (over["status"]["phase"], status["restartCount"]) == ("Succeeded", 1)
-        assert status["lastState"]["terminated"]["exitCode"] == 3
+        before = status["lastState"]["terminated"]
+        assert (before["exitCode"], before["message"]) == (3, "again\n"), "the end of its log, as the pod wants it"
         assert await log_of(client, "again", previous=True) == ["again"]
 
     cluster.run(work)

@@ -68,6 +68,19 @@ def test_a_process_that_is_killed_is_told_with_its_signal(node):
     assert (ended.code, ended.signal) == (None, "SIGKILL")
 
 
+def test_the_error_that_a_server_ended_with_is_told_with_its_end(node):
+    async def story():
+        held = Holder()
+        await held.start(Launch(life=Life(Role(RoleKind.SERVER, 0)), module="timeit", arguments=("1/0",)), {})
+        try:
+            return await everything(held)
+        finally:
+            await held.leave()
+
+    _, ended = asyncio.run(story())
+    assert str(ended).endswith("exited with status 1: ZeroDivisionError: division by zero")
+
+
 def test_a_role_is_told_where_things_are_on_its_own_node(tmp_path):
     settings = {"member": "worker-0", "master_file": "/steward/master.json", "secret_file": "/steward/secret"}
     environment = {"OMP_NUM_THREADS": "4", "PYTHONUNBUFFERED": "1"}

@@ -23,6 +23,7 @@ def test_the_last_error_is_the_line_below_a_traceback_or_that_of_a_logged_error(
     )
     assert logs.error_in(chained) == "OSError: first line"
     assert logs.error_in("2026-11-17 03:00:01,000 WARNING springtide.x: slow\nplain words\n") == ""
+    assert logs.error_in(TRACE[TRACE.index("  File") :]) == "ValueError: first line", "of a log that was cut"
     assert len(logs.error_in("Traceback (most recent call last):\n" + "E" * 9000)) == logs.LONGEST
 
 

@@ -29,8 +29,25 @@ def test_programs_read_back_the_whole_status():
     failed = msgspec.structs.replace(RUNNING, phase=Phase.FAILED, blame=Blame.USER, detail="Traceback ...")
     for status in (RUNNING, failed):
         fields = msgspec.json.decode(msgspec.json.encode(job_status.fields(status, generation=1)))
-        assert job_status.read(fields) == status
-    assert job_status.read({}) is None
+        assert job_status.read(fields, "ctr", 5.0) == status
+    for unread in ({}, {"report": {"nonsense": 1}}):
+        new = job_status.read(unread, "ctr", 5.0)
+        assert (new.name, new.phase, new.elapsed_s) == ("ctr", Phase.STARTING, 5.0)
+        assert "does it run?" in new.why
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        ({"phase": "Stopped", "message": "its master did not come back"}, (Phase.STOPPED, "its master did not come")),
+        ({"message": "no master: no node takes it"}, (Phase.RUNNING, "no master: no node takes it")),
+    ],
+)
+def test_what_the_operator_says_of_a_job_without_a_master_is_not_hidden_by_the_masters_last_words(since, expected):
+    fields = job_status.fields(RUNNING, generation=1) | since
+    fields["conditions"] = [{"type": "MasterRunning", "status": "False"}]
+    found = job_status.read(fields, "ctr", 5.0)
+    assert (found.phase, found.why[: len(expected[1])], found.samples) == (*expected, RUNNING.samples)
 
 
 def test_what_json_cannot_say_is_left_out():

@@ -49,6 +49,18 @@ def test_what_the_cluster_takes_away_is_evicted_whatever_its_exit_status(how):
     assert found.evicted and not found.oom
 
 
+def test_the_error_that_a_server_or_data_worker_ended_with_is_told_and_a_worker_tells_its_own():
+    failed = pod("Failed", code=1)
+    failed["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = (
+        'rt/x.py", line 3, in main\n    raise OSError("disk full")\nOSError: disk full\n'
+        'Traceback (most recent call last):\n  File "y.py", line 1, in <module>\nOSError: disk is full\n'
+    )
+    for kind, error in ((RoleKind.SERVER, "OSError: disk is full"), (RoleKind.WORKER, "")):
+        assert pod_ends.exit_of(failed, Life(Role(kind, 0)), asked=False).error == error
+    failed["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] = 143
+    assert not pod_ends.exit_of(failed, Life(Role(RoleKind.SERVER, 0)), asked=False).error
+
+
 def test_a_pod_that_is_gone_without_a_word_was_taken_and_one_that_we_deleted_was_not():
     assert ended("Running", present=False).evicted
     assert ended("Failed").evicted  # its node is lost: nobody saw its end
