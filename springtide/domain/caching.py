@@ -187,6 +187,8 @@ class CacheUse:
     on: bool = False
     why: str = ""
     """Why it is on, or off."""
+    passing: bool = False
+    """Whether that is so for now only, by nobody's decision: before the first steps, between passes."""
     rows: int = 0
     """In it now, and so on."""
     size: int = 0
@@ -224,9 +226,9 @@ class CacheUse:
         )
 
 
-def decided(before: CacheUse | None, now: CacheUse | None) -> tuple[str, str] | None:
-    """What was decided about the cache between two looks, and why; None: nothing."""
-    if now is None or not now.why or (before is not None and before.why and before.on == now.on):
+def decided(on: bool | None, now: CacheUse | None) -> tuple[str, str] | None:
+    """What is decided about the cache, and why; None: nothing else than was told last (`on`, None: nothing yet)."""
+    if now is None or not now.why or now.passing or now.on == on:
         return None
     return "keep rows in the workers" if now.on else "keep no rows in the workers", now.why
 
@@ -242,4 +244,4 @@ def together(uses: Iterable[CacheUse]) -> CacheUse | None:
     added = ("rows", "size", "dirty", "hits", "pulled", "pushed", "passed")
     sums = {name: sum(getattr(one, name) for one in known) for name in added}
     flushes = max(one.flushes for one in known)
-    return CacheUse(on=known[0].on, why=known[0].why, flushes=flushes, **sums)
+    return CacheUse(on=known[0].on, why=known[0].why, passing=known[0].passing, flushes=flushes, **sums)

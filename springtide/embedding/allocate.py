@@ -17,6 +17,7 @@ POLICIES = ("anneal", "contiguous", "exhaustive", "laia", "random")
 ORDERS = ("lfu", "lru")
 P2P = ("gradients", "off", "rows")
 MOST_WORKERS = 128
+DEFAULT_SWEEPS, MOST_SWEEPS = 8, 20  # of `anneal`, by itself and where there is time: more save next to nothing
 ALL_TABLES = 2**32 - 1
 
 

@@ -15,6 +15,7 @@ from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.job import Phase
 from springtide.domain.leases import Holder
 from springtide.job import actions
+from springtide.job.breaks import Breaks
 from springtide.job.nodes import ALIVE, Node, NodeState
 from springtide.job.recovery import Relaunch
 from springtide.job.scaling import Change
@@ -58,6 +59,7 @@ def let_go(nodes: Mapping[str, Node], group: Mapping[int, int], *, at: float) ->
 
 def formed(state: "JobState", members: tuple[Holder, ...], why: str, at: float) -> list[actions.Action]:
     """These are the group from now on."""
+    note_formed(state.safety.breaks, state, members, at=at)
     state.in_step, state.generation = True, state.generation + 1
     state.group = {holder.rank: holder.incarnation for holder in members}
     if state.phase is Phase.RUNNING:
@@ -65,9 +67,17 @@ def formed(state: "JobState", members: tuple[Holder, ...], why: str, at: float) 
     return [state.decide(f"{words(state.group)}, number {state.generation}", why)]
 
 
+def note_formed(breaks: Breaks, state: "JobState", members: tuple[Holder, ...], *, at: float) -> None:
+    """What a group of these members says of the losses before it."""
+    since = {node.role.rank: node.since for node in state.nodes.values() if node.role.kind is RoleKind.WORKER}
+    breaks.formed(state.group, members, since, start=state.started_at, at=at)
+
+
 def go_back(state: "JobState", why: str, *, at: float) -> list[actions.Action]:
     """Every living worker and server begins its next life, from the last checkpoint; frames of the generation so far
     are refused."""
+    lost = [state.nodes[str(role)] for role in who_is_lost(state.nodes, state.group)]
+    state.safety.breaks.went_back([node.since for node in lost if node.state is NodeState.EXPECTED], at=at)
     state.group, state.generation = {}, state.generation + 1
     done: list[actions.Action] = [actions.GroupBack()]
     for node in state.nodes.values():

@@ -8,6 +8,7 @@ Next: the server's new life is told which checkpoint to read (`master.healing`);
 from dataclasses import dataclass, field
 
 from springtide.domain.job import Blame
+from springtide.job.breaks import Breaks
 from springtide.job.nodes import Node
 from springtide.job.recovery import GiveUp, Relaunch
 
@@ -24,6 +25,8 @@ class Safety:
     """Whether the servers have been given their slots: before that a server holds nothing."""
     lost: dict[int, int] = field(default_factory=dict)
     """How often each server was lost."""
+    breaks: Breaks = field(default_factory=Breaks)
+    """What falling back has cost a bsp group so far."""
 
     @property
     def known(self) -> bool:

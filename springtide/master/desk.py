@@ -76,7 +76,7 @@ class Desk:
         self._balance = balance.Balance(record.state.spec.stragglers)
         self._tally, self._gate = tally.Tally(), meetings.Doorway(self._changed)
         self._forming = forming.Forming(
-            record, self._changed, self._happen, self._kept, lambda: self._stepping.due(last=True)
+            record, self._changed, self._happen, self._kept, clock, lambda: self._stepping.due(last=True)
         )  # fmt: skip
         self._usage: dict[Role, RoleUsage] = {}
         self._usages = Usages()
@@ -353,15 +353,16 @@ class Desk:
 
     def _take_report(self, role: Role, incarnation: int, report: messages.Report | None) -> None:
         if report is not None:
-            book, before = self.record.book, self._tally.cache
-            self._tally.take(role, report, at=self._clock(), incarnation=incarnation)
+            book, tally = self.record.book, self._tally
+            tally.take(role, report, at=self._clock(), incarnation=incarnation)
             self.autoscale.watching.heard(role, incarnation, report, at=self._clock())
             self._feeding.heard(role, incarnation, report.feed)
             self._assigning.heard(report.stream)
             self.online.heard(Life(role, incarnation), report, at=self._clock())
-            if (news := decided(before, self._tally.cache)) is not None:
+            if (use := tally.cache) is not None and (news := decided(tally.cache_on, use)) is not None:
+                tally.cache_on = use.on
                 self._happen(events.Judged(*news))
-            self._tally.note(book.samples_done if book.passes else self._tally.samples, at=self._clock())
+            tally.note(book.samples_done if book.passes else tally.samples, at=self._clock())
 
     def _remember(self, rank: int, objects: dict[str, bytes]) -> None:
         if objects:

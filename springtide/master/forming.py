@@ -5,6 +5,7 @@ journaled: a worker whose master is replaced asks again; only that a group was f
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -29,11 +30,12 @@ class Forming:
         changed: Turnstile,
         happen: Callable[[events.Event], None],
         kept: Callable[[entries.AnyEntry], AbstractContextManager[None]],
+        clock: Callable[[], float],
         last_save: Callable[[], int] = lambda: 0,
     ) -> None:
         """`last_save`: the number of the checkpoint that a group makes at its end, 0 if none."""
         self._record, self._changed, self._happen, self._kept = record, changed, happen, kept
-        self._last_save = last_save
+        self._clock, self._last_save = clock, last_save
         self._arrived: dict[Holder, Arrival] = {}
         self._answers: dict[Holder, messages.Formed] = {}
         self._last: dict[Holder, messages.Formed] = {}
@@ -114,6 +116,9 @@ class Forming:
 
     def _answer(self, formed: Formation, generation: int) -> None:
         """Tell everyone who waited. Those that the group goes on without are told that it is over for them."""
+        state, at = self._record.state, self._clock()
+        breaks = dataclasses.replace(state.safety.breaks)
+        groups.note_formed(breaks, state, formed.members, at=at)  # as it will be once this group is formed
         address = self._arrived[formed.leader].address
         restored = not formed.known and bool(self._record.book.passes)
         save = self._last_save() if formed.over else 0
@@ -123,7 +128,8 @@ class Forming:
             self._answers[holder] = self._last[holder] = messages.Formed(
                 generation, ranks, formed.leader.rank, address, first=not formed.known, resting=formed.resting,
                 over=formed.over or not member, restored=restored, save=save, at_rest=formed.at_rest,
-                relaunches=self._record.state.relaunches,
+                deaths=breaks.losses, watched_s=breaks.watched_s(at), return_s=breaks.return_s,
+                saved=state.safety.known,
             )  # fmt: skip
         self._arrived.clear()
         self._at_rest = False

@@ -19,6 +19,8 @@ class Tally:
         self.reports: dict[Role, Report] = {}
         self.grew_at: float | None = None
         """When a worker last reported more samples than before."""
+        self.cache_on: bool | None = None
+        """What was told last of a cache: that there is one, that there is none; None: nothing."""
         self._lives: dict[Role, int] = {}
         self._gone = 0
         self._loss: dict[Role, tuple[float, float]] = {}

@@ -29,7 +29,8 @@ class Risk:
     saved_once: bool
     """Whether there is one already."""
     return_s: float
-    """Seconds until a group that went back trains again, beyond what a lost rank takes without a cache."""
+    """Seconds until a group that went back trains again, beyond what a lost rank takes without a cache: seen in this
+    job, or as long as it took to start (`job.breaks`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,8 @@ def decide(measured: Measured) -> Verdict:
     sums = (
         f"{takes}; a schedule of its own batches spares {100 * measured.saved:.0f}% of the bytes and costs "
         f"{100 * cost_s(measured) / step_s:.0f}%: {100 * gained:.0f}% of a step gained, {100 * paid:.2f}% lost to "
-        f"deaths ({86400 * death_rate(risk):.2g} a day, each {_again_s(risk):.0f} s)"
+        f"deaths ({86400 * death_rate(risk):.2g} a day, each {_again_s(risk):.0f} s, {risk.return_s:.0f} of "
+        "them to return)"
     )
     if not risk.saved_once:
         return Verdict(False, f"{sums}; the first checkpoint is not complete yet")

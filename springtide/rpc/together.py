@@ -42,8 +42,14 @@ class Formed(Message, frozen=True):
     """Nobody has a step in hand: all who have trained are after the same one."""
     restored: bool = False
     """Nobody has the model, but the servers have a checkpoint's: the leader takes it from there."""
-    relaunches: int = 0
-    """Processes of the job that were started again so far."""
+    deaths: int = 0
+    """Workers that were lost out of a group so far."""
+    watched_s: float = 0.0
+    """Seconds since the first group was formed: those in which they were lost."""
+    return_s: float = 0.0
+    """Seconds that a return to the checkpoint takes longer than waiting for one worker (`job.breaks`)."""
+    saved: bool = False
+    """Whether there is a complete checkpoint."""
     save: int = 0
     """It is over for all: the leader is to put the model on the servers for this checkpoint, the last one."""
 

@@ -7,7 +7,6 @@ what the schedule must hear of them. Next: embedding/allocate.py (the schedule).
 import itertools
 import statistics
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,9 +25,8 @@ from springtide.embedding.plan_bytes import RowSize
 from springtide.embedding.sample_ids import SampleIds
 from springtide.embedding.specs import native_spec
 from springtide.embedding.tables import ServedTable
-from springtide.planning.caching import Risk
 from springtide.rpc.messages import Welcome
-from springtide.train import allreduce, deciding
+from springtide.train import allreduce
 from springtide.train.allotting import Allotted, Allotting, Scheduled
 from springtide.train.allreduce import Reducer
 from springtide.train.deciding import Deciding, Sent, Surroundings
@@ -38,7 +36,6 @@ from springtide.train.picking import Picker
 from springtide.train.sharing import Sharing
 
 DEFAULT_POLICY = "anneal"
-DEFAULT_SWEEPS, MOST_SWEEPS = 8, 20  # more of them save next to nothing: bench schedule
 LATELY = 32  # steps whose time says how long a schedule may take
 ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 FLOAT = 4  # bytes of a number on the wire, however the table keeps it
@@ -63,14 +60,14 @@ class Planner:
         how: dict[str, Any] = {"effort": effort} if self._searches else {"best_tables": effort or None}
         with self._lock:
             made = self._scheduler.schedule(wanted, samples, **how)
-        units = effort or (DEFAULT_SWEEPS if self._searches else self._tables)
+        units = effort or (allocate.DEFAULT_SWEEPS if self._searches else self._tables)
         self._took = [*self._took[1 - budget.MEMORY :], budget.took(made.seconds, units=units)]
         return Scheduled(made.step, np.asarray(made.rank_of_sample, dtype=np.int32), made.plans)
 
     def effort_within(self, seconds: float) -> int:
         """How much the next schedules may do, so that they are made in this time."""
         if self._searches:
-            return budget.units_within(seconds, self._took, most=MOST_SWEEPS, least=1)
+            return budget.units_within(seconds, self._took, most=allocate.MOST_SWEEPS, least=1)
         return budget.units_within(seconds, self._took, most=max(self._tables, 1))
 
     def flushed(self, step: int) -> None:
@@ -264,7 +261,6 @@ def share_out(
         return made
 
     allotting = Allotting(lookups, tables, begin, Picker(source), permitted=not rules.auto, unit=unit)
-    began = time.monotonic()
     sharing = Sharing(
         reducer, allotting, cache, save_due=lambda: group.save_due, needed_s=lambda: needed_s(meter),
         why=f"asked for: {words(rules)}",
@@ -280,7 +276,7 @@ def share_out(
 
     decides = Deciding(
         meter.steps,
-        lambda: around(group, welcome, lookups, sharing, began),
+        lambda: around(group, lookups, sharing),
         paper,
         lambda: group.round_trip_s(lookups.after_step),
     )
@@ -288,14 +284,11 @@ def share_out(
     return sharing
 
 
-def around(group: Group, welcome: Welcome, lookups: Lookups, sharing: Sharing, since: float) -> Surroundings:
+def around(group: Group, lookups: Lookups, sharing: Sharing) -> Surroundings:
     """What a decision goes by besides steps: what a return would cost, what was read and what was moved."""
-    risk = Risk(
-        workers=group.place.workers, deaths=group.relaunches, watched_s=time.monotonic() - since,
-        checkpoint_s=welcome.checkpoint_s, saved_once=group.saved_once, return_s=deciding.RETURN_S,
-    )  # fmt: skip
     stats = lookups.client.stats()
-    return Surroundings(risk=risk, read_s=sharing.read_s, moved=stats.get("bytes_in", 0) + stats.get("bytes_out", 0))
+    moved = stats.get("bytes_in", 0) + stats.get("bytes_out", 0)
+    return Surroundings(risk=group.risk(), read_s=sharing.read_s, moved=moved)
 
 
 def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:

@@ -31,7 +31,6 @@ LONGEST = 16  # times as many, where a cache was tried time and again and did no
 WARM = 64  # steps until a cache has what it will have
 ODD = 8  # one of so many steps at either end does not count: a checkpoint, a neighbour's burst
 TRIPS = 3  # round trips of a step: a pull, a push, and the question whether everyone's part is there
-RETURN_S = 5.0  # to restore slots and begin anew, beyond the next life of the lost rank: thought, not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +116,7 @@ class Deciding:
     def regrouped(self) -> None:
         """Another group, some of whose members have not heard what was wished before; of another size: all anew."""
         if self._surroundings().risk.workers != self._workers:
+            self.why = ""
             self._go_to("watching")
         self.wish = True if self.pays else None
 

@@ -24,6 +24,7 @@ from torch import nn
 from springtide import errors
 from springtide.checkpoint import group_model
 from springtide.embedding.client import TableClient
+from springtide.planning.caching import Risk
 from springtide.rpc import addresses, messages
 from springtide.train import allreduce, connect, group_state, link, model_state
 from springtide.train.allreduce import Reducer
@@ -107,8 +108,7 @@ class Group:
         self._kept = 0
         self._welcome = welcome
         self._fresh = self._in = True
-        self.relaunches = 0
-        """Processes of the job that were started again, when the group was formed."""
+        self._formed, self._formed_at = messages.Formed(0, (), 0), time.monotonic()
         self.place = Place(welcome.rank, welcome.workers, welcome.generation)
 
     def form(self, stepper: Stepper, *, resting: bool = False) -> int:
@@ -167,10 +167,14 @@ class Group:
         """Whether this rank is to see to a checkpoint."""
         return self._link.save_due > self._kept and not self.place.rank
 
-    @property
-    def saved_once(self) -> bool:
-        """Whether this rank has seen to a checkpoint."""
-        return 0 < self._kept < NEVER
+    def risk(self) -> Risk:
+        """What a death would cost this group if it kept rows, by what the job has seen of deaths and returns."""
+        formed, every_s = self._formed, self._welcome.checkpoint_s
+        return Risk(
+            workers=self.place.workers, deaths=formed.deaths, checkpoint_s=every_s, return_s=formed.return_s,
+            watched_s=formed.watched_s + time.monotonic() - self._formed_at,
+            saved_once=formed.saved or 0 < self._kept < NEVER,
+        )  # fmt: skip
 
     def keep(self, stepper: Stepper, applied: Any) -> None:
         """The loop asks for the next batch. If a checkpoint is due the lowest rank stops until all slots are copied.
@@ -226,7 +230,7 @@ class Group:
             self._fresh = False
             stepper.begin_at(complete, Spot(*news[1:3].tolist()), news[3:].tolist())
         self.place = Place(index, len(formed.ranks), formed.generation)
-        self.relaunches = formed.relaunches
+        self._formed, self._formed_at = formed, time.monotonic()
         self._reducer.group = gloo
         self._reducer.elder = leader if formed.generation > 1 else None
         return complete

@@ -30,6 +30,8 @@ ACCUMULATED = "gradients are accumulated over several batches: who trains a row 
 READ_MIDWAY = "rows are read in the middle of a pass, which a cache does not allow without job.flush()"
 NO_PASS = "no pass is under way"
 FIRST_PASS = 'a whole pass must show first that rows are not read in its middle; cache="auto" does not wait for that'
+MEASURING = "steps are measured, to find out whether one pays"
+PASSING = (NOT_YET, NO_PASS, FIRST_PASS, MEASURING)
 
 
 class Keeping(Protocol):
@@ -131,15 +133,15 @@ class Sharing:
             why = self._found_out(self._deciding, on)
         elif on:
             why = self._why
-        elif not self._in_pass:
+        elif why == NOT_YET and not self._in_pass:
             why = NO_PASS
-        return replace(self.cache.use(), on=on, why=why)
+        return replace(self.cache.use(), on=on, why=why, passing=why in PASSING)
 
     def _found_out(self, deciding: Deciding, on: bool) -> str:
         """Why it is on, or not. Where it pays and is about to begin nothing is said yet: its reason would be wrong."""
         if deciding.pays and not on:
             return "" if self._in_pass else NO_PASS
-        return deciding.why or (READ_MIDWAY if self._read_midway else "" if self._whole_passes else FIRST_PASS)
+        return deciding.why or (READ_MIDWAY if self._read_midway else MEASURING if self._whole_passes else FIRST_PASS)
 
     def read(self, seconds: float) -> None:
         """This rank's part of a batch, or all of it, took so long to read."""

@@ -97,7 +97,7 @@ def test_at_1_gbit_a_second_the_job_begins_to_keep_rows_and_steps_become_shorter
         print(use, *told, sep="\n")
     assert use.on and use.hits > 0 and use.saved > 0, use
     assert told and told[0].startswith(KEEP), told
-    assert told[-1] == f"{KEEP_NOT}: no pass is under way", "why it ends is not why it began"
+    assert not any(what.startswith(KEEP_NOT) for what in told), "the end of its pass is nobody's decision"
     waited, spared, gained = map(
         int, re.search(r"take (\d+)% .* spares (\d+)% .* (\d+)% of a step gained", told[0]).groups()
     )

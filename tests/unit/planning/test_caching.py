@@ -24,7 +24,7 @@ def test_a_group_that_waits_for_its_servers_gets_a_cache_with_the_figures():
     assert verdict.on
     assert "pulls and pushes take 60% of a step, 2% round trips that stay" in verdict.why
     assert "spares 50% of the bytes and costs 1%: 28% of a step gained" in verdict.why
-    assert "each 25 s" in verdict.why
+    assert "each 25 s, 10 of them to return" in verdict.why
 
 
 @pytest.mark.parametrize(

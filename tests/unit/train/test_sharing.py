@@ -267,18 +267,30 @@ def test_where_nothing_was_asked_for_a_whole_pass_without_reads_in_its_middle_co
 
 
 @pytest.mark.parametrize(
-    ("on", "pays", "in_pass", "why"),
+    ("on", "pays", "in_pass", "why", "passing"),
     [
-        (True, True, True, "it spares 30%"),
-        (False, False, True, "it spares 30%"),  # not enough
-        (False, True, True, ""),  # about to begin
-        (False, True, False, "no pass is under way"),
+        (True, True, True, "it spares 30%", False),
+        (False, False, True, "it spares 30%", False),  # not enough
+        (False, True, True, "", False),  # about to begin
+        (False, True, False, "no pass is under way", True),
     ],
 )
-def test_what_is_said_of_a_cache_that_was_found_to_pay_is_no_reason_for_having_none(on, pays, in_pass, why):
+def test_what_is_said_of_a_cache_that_was_found_to_pay_is_no_reason_for_having_none(on, pays, in_pass, why, passing):
     allotting = SimpleNamespace(place=Place(0, 1, 0), on=on, why="" if on else NOT_YET)
     sharing = Sharing(None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False)
     sharing.decide_by(SimpleNamespace(pays=pays, why="it spares 30%"), at_once=True)
     if in_pass:
         sharing.hand_out(Handed(None, None), 1)
-    assert sharing.use() == CacheUse(on=on, why=why)
+    assert sharing.use() == CacheUse(on=on, why=why, passing=passing)
+
+
+def test_a_cache_that_was_asked_for_is_off_for_now_until_it_begins_and_for_good_where_it_cannot():
+    allotting = SimpleNamespace(place=Place(0, 1, 0), on=False, why=NOT_YET)
+    sharing = Sharing(None, allotting, SimpleNamespace(use=CacheUse), save_due=lambda: False, why="asked for: 10%")
+    assert sharing.use() == CacheUse(why="no pass is under way", passing=True)
+    sharing.hand_out(Handed(None, None), 1)
+    assert sharing.use() == CacheUse(why=NOT_YET, passing=True)
+    allotting.on, allotting.why = True, ""
+    assert sharing.use() == CacheUse(on=True, why="asked for: 10%")
+    allotting.on, allotting.why = False, "gradients are accumulated"
+    assert sharing.use() == CacheUse(why="gradients are accumulated")
