@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils import data
+from torch.utils import _pytree, data
 
 from springtide import errors
 from springtide.data.stream.dataset import StreamDataset
@@ -47,11 +47,18 @@ class Source:
     """A mini-batch of the samples with these indices (map-style only)."""
     stream: Callable[[], Iterable[Any]]
     """A fresh run over the mini-batches of an IterableDataset."""
+    items: Callable[[], Iterable[list[Any]]]
+    """The same run, each mini-batch as the list of its samples that `collate` has not seen."""
+    collate: Callable[[list[Any]], Any] | None
+    """The user's own, if there is one."""
     loader_options: dict[str, Any]
     online: StreamDataset | None = None
     """The stream that it is, where it is one: then nothing else here but the batch size means anything."""
-    rowwise: bool = True
-    """Whether no `collate_fn` of the user's makes batches: then tensors as long as the batch have a row a sample."""
+
+    @property
+    def rowwise(self) -> bool:
+        """Whether no `collate_fn` of the user's makes batches: tensors as long as a batch have a row a sample then."""
+        return self.collate is None
 
     def read(self, indices: Iterable[Indices], *, tolerant: bool = False) -> Iterator[Any]:
         """Mini-batches for these index arrays, in their order, read by `num_workers` processes when asked for.
@@ -112,15 +119,20 @@ def open_source(
         raise errors.BadInput("shuffle=True needs a data set with indices; an IterableDataset has its own order")
     samples = None if iterable else _count(dataset)
 
-    def stream() -> Iterable[Any]:
+    def stream(collate: Callable[[list[Any]], Any] | None = collate_fn) -> Iterable[Any]:
         return data.DataLoader(
             dataset,
             batch_size=size,
-            collate_fn=collate_fn,
+            collate_fn=collate,
             num_workers=num_workers or 0,
             drop_last=bool(drop_last),
             **options,
         )
+
+    def items() -> Iterable[list[Any]]:
+        if not num_workers:
+            return stream(list)
+        return map(_unpacked, stream(_packed))
 
     return Source(
         samples=samples,
@@ -130,8 +142,9 @@ def open_source(
         num_workers=num_workers or 0,
         fetch=fetcher(dataset, collate_fn),
         stream=stream,
+        items=items,
+        collate=collate_fn,
         loader_options=options,
-        rowwise=collate_fn is None,
     )
 
 
@@ -148,7 +161,7 @@ def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> Source:
 
     return Source(
         samples=None, batch_size=batch_size, shuffle=False, drop_last=False, num_workers=0, fetch=none, stream=none,
-        loader_options={}, online=dataset,
+        items=none, collate=None, loader_options={}, online=dataset,
     )  # fmt: skip
 
 
@@ -262,6 +275,29 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
         "num_workers": loader.num_workers,
         "options": options,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """A tensor on its way from a reader's process: as a tensor it would be a file to hand over, for every sample."""
+
+    values: NDArray[Any]
+
+
+def _packed(items: list[Any]) -> list[Any]:
+    """Samples as a reader's process hands them over."""
+
+    def pack(tensor: torch.Tensor) -> Any:
+        try:
+            return _Array(tensor.numpy())
+        except (TypeError, RuntimeError):  # a kind that NumPy does not have
+            return tensor
+
+    return [_pytree.tree_map_only(torch.Tensor, pack, item) for item in items]
+
+
+def _unpacked(items: list[Any]) -> list[Any]:
+    return [_pytree.tree_map_only(_Array, lambda one: torch.from_numpy(one.values), item) for item in items]
 
 
 class _Whole(data.Dataset[Any]):

@@ -66,12 +66,31 @@ def test_a_round_is_one_batch_for_a_schedule_whose_samples_can_be_had_by_number(
         one.fetch(np.array([99]))
 
 
-def test_a_round_of_unequal_parts_or_of_a_collate_fn_is_trained_a_part_a_rank(caplog):
-    _, uneven = whole_rounds(opened(7))
-    assert [handed.whole for handed in uneven] == [True, False]
-    assert uneven[1].order.whole is None and uneven[1].batch.x.tolist() == [6]
-    _, own = whole_rounds(opened(8, collate_fn=lambda items: torch.stack([x for x, _ in items])))
-    assert [handed.batch.tolist() for handed in own] == [[2, 3], [6, 7]]
+def summed(items):
+    """A batch that cannot be cut by rows: how many there are, and the sum of what they hold."""
+    return {"samples": len(items), "sum": sum(int(x) for x, _ in items)}
+
+
+@pytest.mark.parametrize("readers", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_of_samples_that_a_collate_fn_makes_batches_of_any_batch_can_be_made(readers):
+    one, read = whole_rounds(opened(8, collate_fn=summed, num_workers=readers))
+    assert [handed.batch for handed in read] == [{"samples": 4, "sum": 0 + 1 + 2 + 3}, {"samples": 4, "sum": 22}]
+    assert one.again and one.fetch(np.array([5, 7])) == {"samples": 2, "sum": 5 + 7}
+    assert one.pick(None, read[0].order.whole, np.array([0, 3]), jagged=True) == {"samples": 2, "sum": 0 + 3}
+    one.wholes = lambda: False
+    assert [handed.batch["sum"] for handed in one.read(range(1))] == [2 + 3, 6 + 7]
+    alone = Rounds(opened(8, collate_fn=summed), rank=1, workers=2)
+    assert [handed.batch["sum"] for handed in alone.read(range(1))] == [2 + 3, 6 + 7]
+
+
+def test_a_round_of_unequal_parts_or_of_no_rows_is_trained_a_part_a_rank(caplog, monkeypatch):
+    for how in ({}, {"collate_fn": lambda items: torch.stack([x for x, _ in items])}):
+        _, uneven = whole_rounds(opened(7, **how))
+        assert [handed.whole for handed in uneven] == [True, False] and uneven[1].order.whole is None
+    assert not caplog.records
+    monkeypatch.setattr(rounds, "samples_in", lambda part: 3)
+    _, own = whole_rounds(opened(8))
+    assert [handed.batch.x.tolist() for handed in own] == [[2, 3], [6, 7]]
     assert caplog.text.count("not a row a sample") == 1
 
 
@@ -112,9 +131,14 @@ def train(*, keep, **options):
         return group.run(work)
 
 
-@pytest.mark.parametrize("allocation", ["laia", "contiguous"])
-def test_rows_of_an_iterable_are_kept_and_the_model_is_the_same_to_the_bit(allocation):
-    found, expected = (train(keep=keep, cache="30%", allocation=allocation) for keep in (True, False))
+def stacked(visits):
+    """What torch's own collate makes, but nobody knows that."""
+    return torch.stack([ids for ids, _ in visits]), torch.stack([hit for _, hit in visits])
+
+
+@pytest.mark.parametrize("how", [{"allocation": "laia"}, {"allocation": "contiguous"}, {"collate_fn": stacked}])
+def test_rows_of_an_iterable_are_kept_and_the_model_is_the_same_to_the_bit(how):
+    found, expected = (train(keep=keep, cache="30%", **how) for keep in (True, False))
     for (losses, state, use), (other_losses, other_state, _) in zip(found, expected, strict=True):
         assert losses == other_losses and len(losses) == 20
         assert all(torch.equal(value, other_state[name]) for name, value in state.items())
