@@ -26,8 +26,6 @@ class Sent:
     """Of the worker with most: an iteration waits for it."""
     largest_push: float
     hit_rate: float
-    seconds: dict[str, float]
-    """Median seconds of the scheduler's parts, an iteration."""
 
     @property
     def transmissions(self) -> float:
@@ -46,12 +44,10 @@ def count(
     """Schedule the batches one after the other; the first `skip` fill the caches and do not count."""
     scheduler = allocate.Scheduler(settings)
     seen: list[syncplan.Traffic] = []
-    seconds: list[dict[str, float]] = []
     for batch in batches:
         scheduled = scheduler.schedule(features(batch), len(batch), scored=scored, effort=effort)
         plans: list[Any] = scheduled.plans
         seen.append(syncplan.traffic(plans))
-        seconds.append(dict(scheduled.seconds))
     counted = seen[skip:]
     each = settings.workers
     return Sent(
@@ -61,5 +57,4 @@ def count(
         largest_pull=statistics.mean(max(map(sum, zip(one.pulls, one.received, strict=True))) for one in counted),
         largest_push=statistics.mean(max(map(sum, zip(one.pushes, one.sent, strict=True))) for one in counted),
         hit_rate=statistics.mean(one.hit_rate for one in counted),
-        seconds={name: statistics.median(one[name] for one in seconds[skip:]) for name in seconds[-1]},
     )

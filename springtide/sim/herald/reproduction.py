@@ -33,10 +33,9 @@ def rows(
             continue
         say(f"{load.name}: breakdown, adaptive scheduling, shapes of the cluster")
         found += rows_counted.breakdown(load, size, seeds)
-        found += rows_counted.overhead(load, size, seeds)
         found += rows_counted.adaptive(load, size, seeds)
         found += rows_timed.shapes(load, size, seeds, cost)
-    found += rows_timed.measured()
+    found += [*rows_timed.measured(), *rows_timed.overhead()]
     return sorted(found, key=lambda one: _order(one.figure))
 
 
