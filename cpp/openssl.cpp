@@ -60,15 +60,15 @@ OpenSsl load() {
   SPRINGTIDE_LOOK_UP(SSL_CTX_set_ciphersuites);
   SPRINGTIDE_LOOK_UP(SSL_CTX_set_num_tickets);
   SPRINGTIDE_LOOK_UP(SSL_CTX_get0_certificate);
+  SPRINGTIDE_LOOK_UP(SSL_CTX_set_keylog_callback);
+  SPRINGTIDE_LOOK_UP(SSL_set_ex_data);
+  SPRINGTIDE_LOOK_UP(SSL_get_ex_data);
   SPRINGTIDE_LOOK_UP(SSL_new);
   SPRINGTIDE_LOOK_UP(SSL_free);
   SPRINGTIDE_LOOK_UP(SSL_set_bio);
   SPRINGTIDE_LOOK_UP(SSL_set_accept_state);
   SPRINGTIDE_LOOK_UP(SSL_set_connect_state);
   SPRINGTIDE_LOOK_UP(SSL_do_handshake);
-  SPRINGTIDE_LOOK_UP(SSL_read_ex);
-  SPRINGTIDE_LOOK_UP(SSL_write_ex);
-  SPRINGTIDE_LOOK_UP(SSL_key_update);
   SPRINGTIDE_LOOK_UP(SSL_get_error);
   SPRINGTIDE_LOOK_UP(SSL_get_verify_result);
   look_up(from, all.SSL_get1_peer_certificate, "SSL_get1_peer_certificate", "SSL_get_peer_certificate");
@@ -95,6 +95,13 @@ OpenSsl load() {
   SPRINGTIDE_LOOK_UP(GENERAL_NAMES_free);
   SPRINGTIDE_LOOK_UP(ASN1_STRING_length);
   SPRINGTIDE_LOOK_UP(ASN1_STRING_get0_data);
+  SPRINGTIDE_LOOK_UP(EVP_CIPHER_CTX_new);
+  SPRINGTIDE_LOOK_UP(EVP_CIPHER_CTX_free);
+  SPRINGTIDE_LOOK_UP(EVP_aes_128_gcm);
+  SPRINGTIDE_LOOK_UP(EVP_CipherInit_ex);
+  SPRINGTIDE_LOOK_UP(EVP_CipherUpdate);
+  SPRINGTIDE_LOOK_UP(EVP_CipherFinal_ex);
+  SPRINGTIDE_LOOK_UP(EVP_CIPHER_CTX_ctrl);
 #undef SPRINGTIDE_LOOK_UP
   return all;
 }

@@ -14,6 +14,8 @@ struct ssl_method_st;
 struct bio_st;
 struct bio_method_st;
 struct x509_st;
+struct evp_cipher_st;
+struct evp_cipher_ctx_st;
 
 namespace springtide {
 
@@ -22,6 +24,8 @@ using SslCtx = ssl_ctx_st;
 using Bio = bio_st;
 using BioMethod = bio_method_st;
 using X509 = x509_st;
+using Cipher = evp_cipher_st;
+using CipherCtx = evp_cipher_ctx_st;
 
 struct OpenSsl {
   const ssl_method_st* (*TLS_method)();
@@ -37,15 +41,15 @@ struct OpenSsl {
   int (*SSL_CTX_set_ciphersuites)(SslCtx*, const char*);
   int (*SSL_CTX_set_num_tickets)(SslCtx*, size_t);
   X509* (*SSL_CTX_get0_certificate)(const SslCtx*);
+  void (*SSL_CTX_set_keylog_callback)(SslCtx*, void (*)(const Ssl*, const char*));
+  int (*SSL_set_ex_data)(Ssl*, int, void*);
+  void* (*SSL_get_ex_data)(const Ssl*, int);
   Ssl* (*SSL_new)(SslCtx*);
   void (*SSL_free)(Ssl*);
   void (*SSL_set_bio)(Ssl*, Bio*, Bio*);
   void (*SSL_set_accept_state)(Ssl*);
   void (*SSL_set_connect_state)(Ssl*);
   int (*SSL_do_handshake)(Ssl*);
-  int (*SSL_read_ex)(Ssl*, void*, size_t, size_t*);
-  int (*SSL_write_ex)(Ssl*, const void*, size_t, size_t*);
-  int (*SSL_key_update)(Ssl*, int);
   int (*SSL_get_error)(const Ssl*, int);
   long (*SSL_get_verify_result)(const Ssl*);
   X509* (*SSL_get1_peer_certificate)(const Ssl*);
@@ -72,6 +76,13 @@ struct OpenSsl {
   void (*GENERAL_NAMES_free)(void*);
   int (*ASN1_STRING_length)(const void*);
   const unsigned char* (*ASN1_STRING_get0_data)(const void*);
+  CipherCtx* (*EVP_CIPHER_CTX_new)();
+  void (*EVP_CIPHER_CTX_free)(CipherCtx*);
+  const Cipher* (*EVP_aes_128_gcm)();
+  int (*EVP_CipherInit_ex)(CipherCtx*, const Cipher*, void*, const unsigned char*, const unsigned char*, int);
+  int (*EVP_CipherUpdate)(CipherCtx*, unsigned char*, int*, const unsigned char*, int);
+  int (*EVP_CipherFinal_ex)(CipherCtx*, unsigned char*, int*);
+  int (*EVP_CIPHER_CTX_ctrl)(CipherCtx*, int, int, void*);
 };
 
 const OpenSsl& openssl();  // BadInput when there is none of version 1.1.1 or later

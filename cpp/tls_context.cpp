@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "tls_records.h"
 #include "types.h"
 
 namespace springtide {
@@ -18,7 +19,8 @@ constexpr int kVerifyPeer = 1, kFailWithout = 2;
 constexpr int kPem = 1;
 constexpr uint64_t kNoTicket = 1 << 14;
 constexpr int kAlternativeNames = 85, kUri = 6;
-constexpr const char* kSuites = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
+constexpr const char* kSuite =
+    "TLS_AES_128_GCM_SHA256";  // the one that all must have, and that tls_records.h has
 const std::string kScheme = "springtide:";
 
 using Stamp = std::array<int64_t, 12>;
@@ -45,6 +47,11 @@ Stamp stamp_of(const std::string& folder) {
   return stamp;
 }
 
+void note_secret(const Ssl* ssl, const char* line) {
+  auto* secrets = static_cast<TlsSecrets*>(openssl().SSL_get_ex_data(ssl, kSecrets));
+  if (secrets != nullptr) secrets->note(line);
+}
+
 // The folder's files as a context; empty, and why, when they do not fit together.
 std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
   const OpenSsl& o = openssl();
@@ -52,7 +59,7 @@ std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
   auto made = std::make_shared<TlsContext>(o.SSL_CTX_new(o.TLS_method()));
   const std::string certificate = folder + "/tls.crt", key = folder + "/tls.key", ca = folder + "/ca.crt";
   const bool fits = made->ctx != nullptr && o.SSL_CTX_ctrl(made->ctx, kSetMinimum, kTls13, nullptr) == 1 &&
-                    o.SSL_CTX_set_ciphersuites(made->ctx, kSuites) == 1 &&
+                    o.SSL_CTX_set_ciphersuites(made->ctx, kSuite) == 1 &&
                     o.SSL_CTX_set_num_tickets(made->ctx, 0) == 1 &&
                     o.SSL_CTX_use_certificate_chain_file(made->ctx, certificate.c_str()) == 1 &&
                     o.SSL_CTX_use_PrivateKey_file(made->ctx, key.c_str(), kPem) == 1 &&
@@ -63,6 +70,7 @@ std::shared_ptr<TlsContext> read(const std::string& folder, std::string& why) {
     return nullptr;
   }
   o.SSL_CTX_set_options(made->ctx, kNoTicket);
+  o.SSL_CTX_set_keylog_callback(made->ctx, &note_secret);
   o.SSL_CTX_set_verify(made->ctx, kVerifyPeer | kFailWithout, nullptr);
   made->own = name_in(o.SSL_CTX_get0_certificate(made->ctx));
   if (made->own.job.empty()) {

@@ -15,6 +15,8 @@ struct TlsName {
   std::string role;  // worker, server, ...
 };
 
+constexpr int kSecrets = 0;  // of an Ssl's own data: its TlsSecrets, filled in while it shakes hands
+
 struct TlsContext {
   explicit TlsContext(SslCtx* made) : ctx(made) {}
   ~TlsContext();

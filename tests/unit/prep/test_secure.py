@@ -5,6 +5,7 @@ import datetime
 import pathlib
 import select
 import socket
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +14,7 @@ import torch
 
 from springtide import errors
 from springtide.platforms import credentials
-from springtide.prep import channel, codec, listener
+from springtide.prep import channel, codec, listener, secure
 from springtide.rpc import auth
 
 SECRET = b"a job's secret"
@@ -55,6 +56,35 @@ def test_words_and_batches_go_both_ways_at_once(root: pathlib.Path) -> None:
                 assert torch.equal(came["x"], sent["x"]) and came["t"] == sent["t"] and not len(came["none"])
             for each in sending:
                 each.result()
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_what_another_implementation_of_tls_says_is_understood_and_the_other_way_round(
+    root: pathlib.Path, listens: bool
+) -> None:
+    folder = root / "mine" / "data-worker"
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if listens else ssl.PROTOCOL_TLS_SERVER)
+    theirs.check_hostname, theirs.verify_mode = False, ssl.CERT_REQUIRED
+    theirs.load_verify_locations(folder / "ca.crt")
+    theirs.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    words = bytes(range(256)) * 4000
+    ends = socket.socketpair()
+
+    def other() -> bytes:
+        with theirs.wrap_socket(ends[1], server_side=not listens) as there:  # as a server it sends tickets first
+            there.sendall(words)
+            got = b""
+            while len(got) < len(words):
+                got += there.recv(1 << 20)
+            return got
+
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(ends[0]):
+        theirs_got = pool.submit(other)
+        ours = secure.SecureSocket(ends[0], str(folder), listens=listens)
+        assert ours.recv(len(words)) == words
+        ours.sendall(words)
+        assert theirs_got.result() == words
+        assert ours.recv(1) == b"", "closed"
 
 
 def test_a_poll_tells_of_every_message(root: pathlib.Path) -> None:
