@@ -207,7 +207,7 @@ def _with_marks(
 
 
 def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[Problem]) -> Any:
-    """An instance of a class, or None when something does not fit."""
+    """An instance of a class, or None when something does not fit; the rest is tried all the same, for its mistakes."""
     known = {field.key: field for field in fields_of(kind)}
     before, values = len(problems), {}
     for key, value in given.items():
@@ -217,19 +217,27 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[Probl
                 Problem((*path, key), no_field(key, [one for one in known if one != NAME], kind), at_key=True)
             )
         elif _value(value) is not None:
-            values[field.name] = _fitted(value, field.kind, (*path, key), problems)
-    for field in known.values():
-        if field.required and field.name not in values:
-            problems.append(Problem(path, f"no {field.key}; wanted {_example(field)}"))
-    if len(problems) > before:
+            so_far, fitted = len(problems), _fitted(value, field.kind, (*path, key), problems)
+            if len(problems) == so_far:
+                values[field.name] = fitted
+    lacking = [field for field in known.values() if field.required and field.name not in values]
+    problems += [
+        Problem(path, f"no {each.key}; wanted {_example(each)}")
+        for each in lacking
+        if _value(given.get(each.key)) is None
+    ]
+    if lacking:
         return None
+    whole = len(problems) == before
     try:
-        return kind(**values)
+        made = kind(**values)
     except errors.BadInput as error:
         first = str(error).partition(" ")[0].rstrip(":")
         at = next(((*path, field.key) for field in known.values() if field.name == first), path)
-        problems.append(Problem(at, str(error)))
+        if whole or first in values:  # of two values that do not go together one may be missing for its own mistake
+            problems.append(Problem(at, str(error)))
         return None
+    return made if whole else None
 
 
 def _fitted(value: Any, kind: Any, path: Path, problems: list[Problem]) -> Any:

@@ -126,3 +126,16 @@ def with_conditions(
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """One of the conditions in a status; empty where nobody has said it."""
     return next((each for each in status.get("conditions") or [] if each.get("type") == kind), {})
+
+
+def merge_patch(old: Any, new: Any) -> Any:
+    """What a JSON merge patch must say to make the one of the other: names that are gone are null."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    patch = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old:
+            patch[key] = value
+        elif old[key] != value:
+            patch[key] = merge_patch(old[key], value)
+    return patch

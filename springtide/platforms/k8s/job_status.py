@@ -80,13 +80,18 @@ def read(status: Object, name: str, age_s: float) -> messages.JobStatus:
     """How a job is, by its ElasticJob's status: the master's own words; where the operator has spoken since, as it does
     of a job without a master, its phase and its message over them."""
     told = report_of(status)
-    phase = next((phase for phase, word in PHASES.items() if word == status.get("phase")), Phase.STARTING)
+    phase = phase_of(status)
     away = any(each["type"] == "MasterRunning" and each["status"] == "False" for each in status.get("conditions") or ())
     if told is not None and told.phase is phase and (phase.over or not away):
         return told
     why = str(status.get("message") or "the operator has not looked at it yet: does it run?")
     known = told or messages.JobStatus(name=name, phase=phase, why="", elapsed_s=age_s)
     return msgspec.structs.replace(known, phase=phase, why=why)
+
+
+def phase_of(status: Object) -> Phase:
+    """As every platform calls it; what has no master yet starts."""
+    return next((phase for phase, word in PHASES.items() if word == status.get("phase")), Phase.STARTING)
 
 
 def report_of(status: Object) -> messages.JobStatus | None:

@@ -12,7 +12,7 @@ import logging
 from springtide import errors
 from springtide.platforms.k8s import job_status
 from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.job_object import with_conditions
+from springtide.platforms.k8s.job_object import merge_patch, with_conditions
 from springtide.platforms.k8s.kinds import ELASTIC_JOBS
 from springtide.rpc import messages
 
@@ -63,6 +63,8 @@ class StatusWriter:
             before = thing.get("status") or {}
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             body = job_status.fields(status, generation=self.generation)
+            # a message leaves out what is at its default: what it does not say any more must go
+            body[job_status.REPORT] = merge_patch(before.get(job_status.REPORT) or {}, body[job_status.REPORT])
             body["conditions"] = with_conditions(
                 before.get("conditions") or [], job_status.conditions(status), at=now, generation=self.generation
             )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from springtide import errors
 from springtide.domain import spelling
 from springtide.domain.elastic_job import ElasticJob
-from springtide.platforms.k8s import code_archive, job_object, names
+from springtide.platforms.k8s import code_archive, job_object, job_status, names
 from springtide.platforms.k8s.client import Client
 from springtide.platforms.k8s.kinds import CONFIG_MAPS, ELASTIC_JOBS, Object
 
@@ -62,10 +62,12 @@ async def check_free(client: Client, name: str) -> None:
         there = await client.get(ELASTIC_JOBS, name)
     except errors.NotFound:
         return
-    phase = (there.get("status") or {}).get("phase") or "just submitted"
+    space, phase = client.namespace, job_status.phase_of(there.get("status") or {})
+    stands = f"job {name} runs already, in namespace {space}: stop it with `springtide stop {name}`, then"
+    if phase.over:
+        stands = f"job {name} of before is still in namespace {space} ({phase}):"
     raise errors.BadInput(
-        f"a job {name} is in namespace {client.namespace} already ({phase}); give another --name, or delete it with "
-        f"`kubectl -n {client.namespace} delete elasticjob {name}`"
+        f"{stands} delete it with `kubectl -n {space} delete elasticjob {name}`, or give another name (--name)"
     )
 
 

@@ -65,8 +65,8 @@ def refuse_taken(name: str) -> None:
     except ValueError:
         return
     raise errors.BadInput(
-        f"a job named {name} runs on this cluster; stop it with `springtide stop {name} --platform ray`, or give "
-        "another name with --name"
+        f"job {name} runs already, on this cluster: stop it with `springtide stop {name} --platform ray`, or give "
+        "another name (--name)"
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.cluster import Life, Role, RoleKind
+from springtide.domain.job import Phase
 from springtide.domain.resources import Limits
 from springtide.platforms.base import Launch
 from springtide.platforms.k8s import crds, names
@@ -16,6 +17,7 @@ from springtide.platforms.k8s.kinds import DEFINITIONS, ELASTIC_JOBS, LEASES, PO
 from springtide.platforms.k8s.lease import Lease
 from springtide.platforms.k8s.platform import KubernetesPlatform
 from springtide.platforms.k8s.status_writer import StatusWriter
+from springtide.rpc import messages
 from springtide.testing.kubernetes import rbac
 from tests import waiting
 
@@ -272,6 +274,22 @@ def test_a_status_is_written_beside_conditions_of_others(job):
         assert (status["phase"], status["message"]) == ("Failed", "no script") and status["endedAt"]
         kinds = {each["type"]: each["status"] for each in status["conditions"]}
         assert kinds["Accepted"] == "True" and kinds["Finished"] == "True"
+
+    job.run(work)
+
+
+def test_what_a_status_does_not_say_any_more_is_gone_from_it(job):
+    from springtide.platforms.k8s import job_status
+
+    async def work(client):
+        runs = messages.JobStatus(
+            name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_alive=2, shards_leased=3, lacks="1 worker"
+        )
+        over = messages.JobStatus(name="ctr", phase=Phase.FINISHED, why="all is trained", elapsed_s=2.0)
+        for status in (runs, over):
+            await StatusWriter(client, "ctr").write(status)
+            found = (await client.get(ELASTIC_JOBS, "ctr"))["status"]
+            assert job_status.read(found, "ctr", 0.0) == status
 
     job.run(work)
 

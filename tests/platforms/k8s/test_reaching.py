@@ -45,7 +45,11 @@ def test_a_job_is_made_with_its_code_which_goes_when_it_goes(cluster, where, tmp
     assert shipped.startswith("ctr-code-") and "workingDir" not in thing["spec"]
     code = cluster.run(lambda client: client.get(CONFIG_MAPS, shipped))
     assert code["metadata"]["ownerReferences"][0]["uid"] == thing["metadata"]["uid"] and code["binaryData"]["code.tgz"]
-    with pytest.raises(errors.BadInput, match="give another --name"):
+    with pytest.raises(errors.BadInput, match=r"job ctr runs already, in namespace .*: stop it"):
+        submitting.submit(ElasticJob(name="ctr", script="train.py"), None, where)
+    over = {"status": {"phase": "Succeeded"}}
+    cluster.run(lambda client: client.patch(ELASTIC_JOBS, "ctr", over, subresource="status"))
+    with pytest.raises(errors.BadInput, match=r"is still in namespace .* \(finished\): delete it"):
         submitting.submit(ElasticJob(name="ctr", script="train.py"), None, where)
 
 

@@ -135,7 +135,7 @@ def test_mistakes_are_told_all_at_once():
                 "kind": "Job",
                 "metadata": {"name": "Mine!"},
                 "script": "x",
-                "spec": {"sync": 3, "seed": "a", "wrokers": 1},
+                "spec": {"sync": 3, "seed": "a", "wrokers": 1, "servers": {"count": "two", "memory": "lots"}},
             }
         )
     text = str(told.value)
@@ -146,6 +146,8 @@ def test_mistakes_are_told_all_at_once():
         "spec.sync",
         "spec.seed",
         "spec.wrokers",
+        "spec.servers.count: got",
+        "spec.servers.memory: memory 'lots'",
     )
     assert all(place in text for place in (*places, "spec: no script; wanted `script: train.py`"))
 

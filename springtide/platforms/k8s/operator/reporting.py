@@ -18,6 +18,7 @@ from springtide.platforms.k8s.job_object import (
     STOPPED,
     Condition,
     JobObject,
+    merge_patch,
     with_conditions,
 )
 from springtide.platforms.k8s.kinds import Object
@@ -188,19 +189,6 @@ def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[News]:
         words = each["message"] or f"{each['type']}: {each['reason']}"
         found.append(News("Normal" if calm else "Warning", each["reason"], words))
     return found
-
-
-def merge_patch(old: Any, new: Any) -> Any:
-    """What a JSON merge patch must say to make the one of the other: names that are gone are null."""
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return new
-    patch = {key: None for key in old if key not in new}
-    for key, value in new.items():
-        if key not in old:
-            patch[key] = value
-        elif old[key] != value:
-            patch[key] = merge_patch(old[key], value)
-    return patch
 
 
 def plan_patch(before: Mapping[str, Any], status: PlanStatus) -> Object | None:

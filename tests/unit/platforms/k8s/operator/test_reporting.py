@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from springtide.domain import spelling
 from springtide.domain.scale_plan import PlanStatus, PodState
-from springtide.platforms.k8s import capacity
+from springtide.platforms.k8s import capacity, job_object
 from springtide.platforms.k8s.operator import reporting, view
 from tests.unit.platforms.k8s import making
 
@@ -27,7 +27,7 @@ def merged(old, patch):
 
 @given(OBJECTS, OBJECTS)
 def test_a_merge_patch_makes_the_one_of_the_other(old, new):
-    assert merged(old, reporting.merge_patch(old, new)) == new
+    assert merged(old, job_object.merge_patch(old, new)) == new
 
 
 def test_pods_that_are_gone_leave_the_plans_status_and_what_others_wrote_stays():
