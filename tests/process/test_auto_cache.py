@@ -24,9 +24,10 @@ import numpy as np
 import torch
 import springtide as st
 
-folder, batch, batches = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder, batch, batches, where = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 USERS, FIELDS = 400, 8
 torch.set_num_threads(1)
+dense = torch.eye(512)
 
 
 class Visits(torch.utils.data.Dataset):
@@ -48,19 +49,23 @@ for x in loop:
     optimizer.zero_grad()
     pooled = model(x)
     if not (folder / "hurry").exists():
-        time.sleep(0.3)  # an accelerator computes with them
+        if where == "accelerator":
+            time.sleep(0.3)
+        else:
+            for _ in range(24):
+                dense = dense @ dense
     (pooled.sum() / len(x)).backward()
     optimizer.step()
 """
 
 
-def job_of(folder, **where):
+def job_of(folder, *, computes="accelerator", **where):
     (folder / "train.py").write_text(SCRIPT)
     spec = JobSpec(
         name="auto", workers=2, servers=1, sync="bsp", slots=64, heartbeat_s=0.5, silence_s=30.0,
         checkpoints=CheckpointRules(every_s=5.0), cache=caching.rules("auto"),
     )  # fmt: skip
-    arguments = [str(folder), "256", str(BATCHES)]
+    arguments = [str(folder), "256", str(BATCHES), computes]
     if where:
         return HostedJob(folder / "train.py", arguments, spec=spec, folder=where["hosts"].disk / "runs", **where)
     return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs")
@@ -107,8 +112,9 @@ def test_at_1_gbit_a_second_the_job_begins_to_keep_rows_and_steps_become_shorter
     assert with_it < 0.9 * without, use.why
 
 
-def test_on_one_machine_pulls_cost_little_and_the_job_says_why_it_keeps_no_rows(tmp_path):
-    with job_of(tmp_path) as job:
+@pytest.mark.parametrize("computes", ["accelerator", "cores"])
+def test_on_one_machine_pulls_cost_little_and_the_job_says_why_it_keeps_no_rows(tmp_path, computes):
+    with job_of(tmp_path, computes=computes) as job:
         job.until(lambda status: status.cache is not None and settled(status.cache), within_s=300)
         use = job.status.cache
         finish(tmp_path, job)

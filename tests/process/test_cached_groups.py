@@ -76,7 +76,8 @@ def test_lost_servers_and_masters_of_a_caching_group_count_every_occurrence_once
 def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
     chance = random.Random(seed)
     print("seed", seed)
-    rules = caching.rules(chance.choice([24, "1K", "64K"]), allocation=chance.choice(["laia", "random", "contiguous"]))
+    policy = chance.choice(["anneal", "anneal+rows", "anneal+gradients", "laia", "random", "contiguous"])
+    rules = caching.rules(chance.choice([24, "1K", "64K"]), allocation=policy)
 
     def hurt(job):
         for _ in range(6):
@@ -84,7 +85,7 @@ def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
                 return
             before, alive = formed(job), sorted(job.pids())
             if chance.random() < 0.4:
-                job.scale(chance.randint(2, 4))
+                job.scale(**{chance.choice(["workers", "servers"]): chance.randint(2, 4)})
             else:
                 chosen = chance.sample(alive, chance.randint(1, min(2, len(alive))))
                 print("kill", [(role, job.kill(role)) for role in chosen])
