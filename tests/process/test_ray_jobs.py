@@ -200,6 +200,7 @@ def test_a_job_is_submitted_followed_and_stopped_from_the_command_line(world, tm
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)  # seven sessions from outside, each of which takes half a minute to begin on a busy machine
 def test_a_job_is_submitted_and_steered_from_outside_of_the_cluster(tmp_path, rng):
     counting.write(tmp_path, counting.draw(rng, 20_000))  # more than there is time for
     spec = tmp_path / "job.yaml"
