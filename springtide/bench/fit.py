@@ -76,8 +76,12 @@ class Model:
 
     def __init__(self, seen: Sequence[Taken]) -> None:
         known = [(one, speed) for one in seen if (speed := one.speed)]
-        worker = [speed / one.worker_used for one, speed in known if one.worker_used > 0]
-        server = [speed / one.server_used for one, speed in known if one.server_used > 0]
+        worker = [
+            paces.of_cores(speed, one.worker_used, one.shape.workers * one.shape.worker_cpu) for one, speed in known
+        ]
+        server = [
+            paces.of_cores(speed, one.server_used, one.shape.servers * one.shape.server_cpu) for one, speed in known
+        ]
         self.pace = Pace(median(worker) if worker else math.inf, median(server) if server else math.inf)
         profiles = [profile for one in seen for profile in one.profiles]
         self.equations: Fitted | Refused = fit.fit(profiles, quota_job.facts(), self.pace)

@@ -32,8 +32,18 @@ class Pace(NamedTuple):
 
 def pace_of(job: JobView, throughput: float) -> Pace:
     """At the speed that the job has now, with the cores that it uses now."""
-    used = [evidence.use(job, kind) for kind in (RoleKind.WORKER, RoleKind.SERVER)]
-    return Pace(*(throughput / one.used if one is not None and throughput > 0 else math.inf for one in used))
+    roles = [evidence.use(job, kind) for kind in (RoleKind.WORKER, RoleKind.SERVER)]
+    return Pace(*(math.inf if one is None else of_cores(throughput, one.used, one.given) for one in roles))
+
+
+def of_cores(throughput: float, used: float, given: float) -> float:
+    """Samples a second of one core that is given; infinity where nothing is known.
+
+    The kernel hands a quota out in parts, so that a role that is held to it is seen to use some hundredths more than it
+    was given. It would with any quota: plans give cores, and what one is worth counts by those.
+    """
+    cores = min(used, given) if given > 0 else used
+    return throughput / cores if throughput > 0 and cores > 0 else math.inf
 
 
 def ceiling(pace: Pace | Floats, shapes: Columns) -> Floats:

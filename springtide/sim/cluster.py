@@ -90,6 +90,11 @@ class Reserved:
                 memory += counts[0] * before[1] + counts[1] * after[1]
         return Reserved(cpu, memory)
 
+    @staticmethod
+    def larger(old: Shape, new: Shape) -> "Reserved":
+        """The larger of the two, by cores and by memory, where what shrinks goes before what grows."""
+        return Reserved(max(old.cpu, new.cpu), max(old.memory, new.memory))
+
 
 def new_pods(old: Shape | None, new: Shape) -> tuple[tuple[float, int], tuple[float, int]]:
     """Size and number of workers and of servers that must be started: a pod of another size is another pod."""

@@ -22,7 +22,7 @@ from springtide.sim.clock import Clock
 from springtide.sim.cluster import Cluster, Reserved
 from springtide.sim.parameters import DAY_S, World
 from springtide.sim.running import End, Outcome, Running
-from springtide.sim.systems import System
+from springtide.sim.systems import ServerChange, System
 from springtide.sim.world import Job
 
 HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 24, 18, 6
@@ -199,13 +199,22 @@ class Simulation:
         faults.plan(self, running)
 
     def _change(self, running: Running, plan: Plan) -> None:
-        """Pods first, while the job trains on; then the change itself."""
+        """Pods first, while the job trains on; then the change itself. Where there is no room for both at once, what is
+        to be smaller goes first (`job.carrying`): here the job stands still until the new pods are there."""
         assert running.shape is not None
-        if not self._reserve(running, Reserved.between(running.at_work, self._with_extra(plan))):
+        now, then = running.at_work, self._with_extra(plan)
+        both = Reserved.between(now, then)
+        beside = self._room(running, both)
+        if not self._reserve(running, both if beside else Reserved.larger(now, then)):
             return
         running.launching = True
         self._tell(running, plan)
-        self.clock.after(self._pods_s(running, running.shape, plan.shape), lambda: self._changed(running, plan))
+        seconds = self._pods_s(running, running.shape, plan.shape)
+        if self.mechanisms.servers is ServerChange.INITIALIZE and _servers_change(running.shape, plan.shape):
+            seconds = max(0.0, seconds - self.world.init_s)  # pods begin with all others, which stand still for it
+        if not beside:
+            self.pause(running, seconds)
+        self.clock.after(seconds, lambda: self._changed(running, plan))
 
     def _changed(self, running: Running, plan: Plan) -> None:
         if running.ended:
@@ -214,9 +223,8 @@ class Simulation:
         assert old is not None
         running.launching = False
         running.changes += 1
-        moved = (old.servers, old.server_cpu, old.server_memory) != (new.servers, new.server_cpu, new.server_memory)
         self._settle(running, plan)
-        if moved:
+        if _servers_change(old, new):
             self.pause(running, self.mechanisms.pause_s(self.world))
 
     def _settle(self, running: Running, plan: Plan) -> None:
@@ -238,13 +246,17 @@ class Simulation:
 
     def _reserve(self, running: Running, wanted: Reserved) -> bool:
         """Hold so much from now on, if it is there."""
-        cpu, memory = wanted.cpu - running.reserved.cpu, wanted.memory - running.reserved.memory
-        if (cpu > 0 or memory > 0) and not self.cluster.fits(max(cpu, 0.0), max(memory, 0.0)):
+        if not self._room(running, wanted):
             self.story.refused += 1
             return False
-        self.cluster.take(cpu, memory)
+        self.cluster.take(wanted.cpu - running.reserved.cpu, wanted.memory - running.reserved.memory)
         running.reserved = wanted
         return True
+
+    def _room(self, running: Running, wanted: Reserved) -> bool:
+        """Whether the cluster has so much for the job, with what it holds."""
+        cpu, memory = wanted.cpu - running.reserved.cpu, wanted.memory - running.reserved.memory
+        return (cpu <= 0 and memory <= 0) or self.cluster.fits(max(cpu, 0.0), max(memory, 0.0))
 
     def _pods_s(self, running: Running, old: Shape | None, new: Shape) -> float:
         """Seconds until all new pods are at work."""
@@ -324,3 +336,7 @@ class Simulation:
             self.submit(physics.again(running.job, at=at, more_memory=end is End.OOM))
         if self.watch is not None:
             self.watch(self.clock.now, len(self.story.outcomes))
+
+
+def _servers_change(old: Shape, new: Shape) -> bool:
+    return (old.servers, old.server_cpu, old.server_memory) != (new.servers, new.server_cpu, new.server_memory)

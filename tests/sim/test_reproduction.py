@@ -49,7 +49,7 @@ def test_a_goal_is_met_by_the_median_over_seeds():
 
 def test_a_goal_that_is_missed_is_one_that_nobody_could_meet_on_the_test_bed():
     missed = [one for one in (*trouble.rows([3]), *tables.rows([3])) if one.met is False]
-    assert {one.figure for one in missed} <= {"000 Fig. 13", "001 Fig. 8", "001 Table 1"}
+    assert {one.figure for one in missed} <= {"000 Fig. 13"}
     for one in missed:
         assert one.bound is not None and one.ours <= one.bound < float(one.goal.removeprefix("≥ ")), one
         assert one.ours >= 0.98 * one.bound, "and ours comes near what anyone could do"
@@ -66,6 +66,12 @@ def test_ours_is_near_the_oracle_whatever_the_model_and_its_width():
         one for one in (*testbed.completion([4]), *testbed.other_widths([4])) if one.figure == "oracle" and one.goal
     ]
     assert len(near) == 4 and all(one.met for one in near), near
+
+
+def test_others_are_as_fast_after_twelve_minutes_as_the_text_says():
+    for one in testbed.cold_start([3]):
+        if one.paper == "100-150":
+            assert 100 <= one.ours <= 150, one
 
 
 def test_dlrovers_equations_find_a_size_within_the_quota_on_the_test_bed():

@@ -11,7 +11,8 @@ from springtide import errors
 from springtide.domain.plan import Decision, Plan, nothing
 from springtide.domain.shape import Shape
 from springtide.domain.view import Trouble
-from springtide.sim import cluster, measure, models, oracle, simulation, systems, views, workload
+from springtide.planning import policies
+from springtide.sim import cluster, measure, models, oracle, simulation, systems, testbed, views, workload
 from springtide.sim.parameters import World
 from springtide.sim.running import End, Running
 from springtide.sim.simulation import Simulation
@@ -102,6 +103,17 @@ def test_a_calm_job_takes_its_start_and_then_its_samples_over_its_speed():
     assert outcome.end is End.FINISHED
     assert outcome.jct_s == pytest.approx(120 + 200_000 / 250, rel=1e-3)
     assert outcome.pending_s == pytest.approx(120)
+
+
+def test_jobs_that_fill_a_small_cluster_get_their_sizes_though_there_is_no_room_for_two_of_each():
+    world = replace(testbed.WORLD, nodes=4)
+    wide = models.model("widedeep")
+    jobs = [replace(testbed.job_of(wide, number), name=str(number), arrives_at=300.0 * number) for number in range(2)]
+    ours = systems.system("springtide", policies.load("springtide"))
+    story = Audited(world, jobs, ours).run()
+    assert [one.end for one in story.outcomes] == [End.FINISHED] * 2
+    assert max(one.jct_s for one in story.outcomes) < 7200, "as samples both would take a day"
+    assert max(one.changes for one in story.outcomes) <= 4, "and nobody goes to and fro"
 
 
 def test_without_elasticity_a_lost_pod_fails_the_job_and_the_user_runs_it_again():

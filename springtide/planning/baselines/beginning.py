@@ -1,5 +1,6 @@
 """Pure. How a baseline's job begins, and plans of one job after the other. In: views. Next: the baselines beside it."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Shape, cost
 from springtide.domain.stages import Stage
 from springtide.domain.view import ClusterView, JobView
-from springtide.planning import fitting_in, warm_start
+from springtide.planning import evidence, fitting_in, warm_start
 
 Step = Plan | str
 """What one job gets, or why it gets nothing."""
@@ -36,6 +37,19 @@ def plan(
     if held is None or held == job.shape:
         return f"{reason}; its bounds leave it as it is"
     return Plan(job=job.name, shape=held, reason=reason, gain=gain, cost=cost(held, config.prices), stage=stage)
+
+
+def too_soon(job: JobView, view: ClusterView, config: PlanningConfig) -> str:
+    """Why a policy that goes by steps does not look yet; empty: it does.
+
+    The time between two steps has in it what pods take to start (DLRover, section 6.3: 20 s to launch, 100 s to begin,
+    60 s to sample), and a job counts as changed when they have: what is left is the sample.
+    """
+    quiet, every = evidence.unchanged_s(job, at=view.now), config.steps.every_s
+    started = job.launches[-1].seconds if job.launches else 0.0
+    if quiet >= max(every - started if math.isfinite(started) else every, config.sample_s):
+        return ""
+    return f"changed {quiet:.0f} s ago; looked at every {every:.0f} s, {started:.0f} s to start among them"
 
 
 def sizes(job: JobView, config: PlanningConfig) -> Shape:

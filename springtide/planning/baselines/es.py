@@ -21,10 +21,9 @@ def es(view: ClusterView, config: PlanningConfig) -> Decision:
     def step(job: JobView) -> beginning.Step:
         if job.shape is None:
             servers = beginning.sizes(job, config).servers
-            return beginning.of(job, config, workers=config.steps.workers, servers=servers)
-        quiet = evidence.unchanged_s(job, at=view.now)
-        if quiet < config.steps.every_s:
-            return f"changed {quiet:.0f} s ago; looked at every {config.steps.every_s:.0f} s"
+            return beginning.of(job, config, workers=1, servers=servers)
+        if soon := beginning.too_soon(job, view, config):
+            return soon
         here = evidence.now(job)
         return "nothing sensible was measured in this shape" if here is None else _next(job, here, config)
 

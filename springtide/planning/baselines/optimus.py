@@ -1,7 +1,8 @@
 """Pure. Optimus (EuroSys'18): a speed model over numbers of workers and servers, and steps by marginal gain.
 
-In: measured speeds. Out: workers or servers more, whichever brings more for its cores, every three minutes. It knows
-nothing of the size of a worker or a server, of lookups, or of one server that is hotter than the others.
+In: measured speeds. Out: a worker or a server more, whichever brings more for its cores, every three minutes; or, as
+DLRover's authors had it (section 6.3), several of both at once, of workers or of servers, whichever brings most. It
+knows nothing of the size of a worker or a server, of lookups, or of one server that is hotter than the others.
 
     speed(p, w) = w / (a + b * w / p + c * w + d * p)    asynchronous training; a, b, c, d by non-negative least squares
 """
@@ -15,7 +16,7 @@ from springtide.domain.plan import Decision
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Shape
 from springtide.domain.view import ClusterView, JobView
-from springtide.planning import evidence
+from springtide.planning import evidence, fitting_in
 from springtide.planning.baselines import beginning
 from springtide.planning.evidence import Measured
 
@@ -26,45 +27,61 @@ LEAST_GAIN = 0.01
 
 
 def optimus(view: ClusterView, config: PlanningConfig) -> Decision:
-    """By steps of several nodes, as DLRover's authors made it to be quicker."""
-    return _decide(view, config, workers=config.steps.workers, servers=config.steps.servers)
+    """By steps of several workers and servers together, as DLRover's authors made it to be quicker."""
+    return _decide(view, config, workers=config.steps.workers, servers=config.steps.servers, together=True)
 
 
 def optimus_one(view: ClusterView, config: PlanningConfig) -> Decision:
     """The original: one worker or one server at a time."""
-    return _decide(view, config, workers=1, servers=1)
+    return _decide(view, config, workers=1, servers=1, together=False)
 
 
-def _decide(view: ClusterView, config: PlanningConfig, *, workers: int, servers: int) -> Decision:
+def _decide(view: ClusterView, config: PlanningConfig, *, workers: int, servers: int, together: bool) -> Decision:
     def step(job: JobView) -> beginning.Step:
         if job.shape is None:
-            return beginning.of(job, config, workers=workers, servers=servers)
-        quiet = evidence.unchanged_s(job, at=view.now)
-        if quiet < config.steps.every_s:
-            return f"changed {quiet:.0f} s ago; looked at every {config.steps.every_s:.0f} s"
+            return beginning.of(job, config, workers=1, servers=1)
+        if soon := beginning.too_soon(job, view, config):
+            return soon
         here = evidence.now(job)
         if here is None:
             return "nothing sensible was measured in this shape"
-        more_workers = replace(here.shape, workers=here.shape.workers + workers)
-        more_servers = replace(here.shape, servers=here.shape.servers + servers)
+        quota = fitting_in.quota(job.bounds, config)
+        wanted = _steps(here.shape, workers, servers, together=together)
+        steps = [one for one in wanted if quota.holds(one) and job.bounds.holds(one)]
+        if not steps:
+            return f"neither {workers} workers nor {servers} servers more are within its bounds and {quota.cpu:g} cores"
         seen = evidence.by_shape(job)
         if len(seen) < FEWEST:
-            probe = more_workers if len(seen) % 2 else more_servers
+            probe = steps[(len(seen) - 1) % len(steps)]
             return beginning.plan(job, probe, f"a probe: {len(seen)} of {FEWEST} shapes measured", config, gain=1e-9)
-        return _by_model(job, here, seen, (more_workers, more_servers), config)
+        return _by_model(job, here, seen, steps, config, a_core=not together)
 
-    return beginning.each(view, f"Optimus, by {workers} workers or {servers} servers", step)
+    how = "and" if together else "or"
+    return beginning.each(view, f"Optimus, by {workers} workers {how} {servers} servers", step)
+
+
+def _steps(now: Shape, workers: int, servers: int, *, together: bool) -> list[Shape]:
+    """What may come next: both, where they come together, workers, servers."""
+    more_workers, more_servers = (
+        replace(now, workers=now.workers + workers),
+        replace(now, servers=now.servers + servers),
+    )
+    both = [replace(more_workers, servers=more_servers.servers)] if together else []
+    return [*both, more_workers, more_servers]
 
 
 def _by_model(
-    job: JobView, here: Measured, seen: Sequence[Measured], steps: Sequence[Shape], config: PlanningConfig
-) -> beginning.Step:
+    job: JobView, here: Measured, seen: Sequence[Measured], steps: Sequence[Shape], config: PlanningConfig, *,
+    a_core: bool,
+) -> beginning.Step:  # fmt: skip
+    """The step that brings most, or most for its cores, by the speed model."""
     model = fit(seen)
     base = speed(model, here.shape)
     gains = [speed(model, shape) - base for shape in steps]
-    best = max(range(len(steps)), key=lambda at: gains[at] / max(steps[at].cpu - here.shape.cpu, 1e-9))
+    cores = [max(one.cpu - here.shape.cpu, 1e-9) if a_core else 1.0 for one in steps]
+    best = max(range(len(steps)), key=lambda at: gains[at] / cores[at])
     if gains[best] <= LEAST_GAIN * base:
-        return f"neither workers nor servers would bring anything ({gains[best] / max(base, 1e-9):+.1%})"
+        return f"neither workers nor servers more would bring anything ({gains[best] / max(base, 1e-9):+.1%})"
     reason = f"{steps[best]}: {base:,.0f} -> {base + gains[best]:,.0f} samples/s by the speed model"
     return beginning.plan(job, steps[best], reason, config, gain=gains[best])
 

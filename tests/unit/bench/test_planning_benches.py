@@ -1,6 +1,7 @@
 """What the planning benchmarks say of jobs whose truth is known."""
 
 import cProfile
+from dataclasses import replace
 
 from springtide.bench import fit as fit_bench
 from springtide.bench import plan, plan_world, quota_job
@@ -56,6 +57,16 @@ def test_shapes_whose_cores_are_all_busy_are_foretold_by_what_a_core_is_worth():
     taken = planted(tried, pace=Pace(worker=20_000.0, server=90_000.0))
     (goal,) = fit_bench.judge(tried, taken).goals
     assert goal.value < 0.05 and goal.met
+
+
+def test_roles_that_are_seen_to_use_more_than_their_quota_are_foretold_as_well():
+    tried = configurations()
+    taken = [
+        replace(one, worker_used=1.1 * one.worker_used, server_used=1.1 * one.server_used)
+        for one in planted(tried, pace=Pace(worker=20_000.0, server=90_000.0))
+    ]
+    (goal,) = fit_bench.judge(tried, taken).goals
+    assert goal.value < 0.06, "0.1, if a core counted by what was used"
 
 
 def test_a_held_out_configuration_that_was_twice_as_slow_shows_in_the_error():

@@ -18,6 +18,13 @@ def test_a_core_is_worth_what_was_done_over_what_was_used():
     assert paces.pace_of(job, 400.0) == pytest.approx((400 / 8, 400 / 4))
 
 
+def test_a_role_that_is_seen_to_use_more_than_it_was_given_counts_by_what_it_was_given():
+    job = running(shape(), uses=uses(shape(), worker=1.1, server=0.25))
+    pace = paces.pace_of(job, 400.0)
+    assert pace == pytest.approx((400 / 16, 400 / 4))
+    assert paces.ceiling_of(pace, shape()) == pytest.approx(400.0), "it can do what it does"
+
+
 def test_where_nothing_is_known_of_cores_they_bound_nothing():
     pace = paces.pace_of(running(uses=()), 400.0)
     assert pace == Pace()

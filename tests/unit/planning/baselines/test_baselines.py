@@ -7,7 +7,7 @@ import pytest
 from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.planning import PlanningConfig, Steps
 from springtide.domain.shape import GIB
-from springtide.domain.view import Finding, PastJob, Trouble
+from springtide.domain.view import Finding, Launch, PastJob, Trouble
 from springtide.planning import equations, policies
 from springtide.planning.baselines import optimus
 from springtide.planning.evidence import Measured
@@ -32,9 +32,9 @@ def test_static_starts_as_the_user_asked_for_and_never_changes():
 
 def test_es_adds_workers_by_steps_and_nothing_else():
     begun = next_shape("es", views.waiting(requested=views.shape(workers=9, servers=3)))
-    assert begun == views.shape(workers=4, servers=3)
-    assert next_shape("es", views.running(begun)) == replace(begun, workers=8)
-    assert next_shape("es", views.running(begun), PlanningConfig(steps=Steps(workers=1))) == replace(begun, workers=5)
+    assert begun == views.shape(workers=1, servers=3)
+    assert next_shape("es", views.running(begun)) == replace(begun, workers=5)
+    assert next_shape("es", views.running(begun), PlanningConfig(steps=Steps(workers=1))) == replace(begun, workers=2)
 
 
 def test_es_goes_back_when_new_workers_bring_too_little_and_stays_there():
@@ -50,14 +50,32 @@ def test_es_and_optimus_wait_three_minutes_between_steps():
         assert decision.plans == () and "every 180 s" in decision.notes[0]
 
 
-def test_optimus_probes_both_ways_and_then_follows_its_model():
+@pytest.mark.parametrize("name", ["es", "optimus", "optimus_one"])
+def test_what_pods_take_to_start_is_part_of_the_three_minutes(name):
+    started = (Launch(kind=RoleKind.WORKER, cpu=3.0, memory=0, seconds=120.0),)
+    for changed_at, looks in ((940.0, True), (950.0, False)):
+        job = views.running(
+            last_change_at=changed_at, launches=started, profiles=(views.profile(views.shape(), at=990.0),)
+        )
+        assert bool(policies.load(name)(views.cluster(job, now=1000.0), CONFIG).plans) is looks
+
+
+def test_optimus_adds_workers_and_servers_at_once_probes_and_then_follows_its_model():
     first = next_shape("optimus", views.waiting(requested=views.shape()))
-    assert (first.workers, first.servers) == (4, 2)
+    assert (first.workers, first.servers) == (1, 1)
     second = next_shape("optimus", views.running(first))
     third = next_shape("optimus", views.running(second, tried=[first]))
-    assert {(second.workers, second.servers), (third.workers, third.servers)} == {(8, 2), (8, 4)}
+    assert [(one.workers, one.servers) for one in (second, third)] == [(5, 3), (9, 3)]
     fourth = next_shape("optimus", views.running(third, tried=[first, second]))
-    assert (fourth.workers, fourth.servers) in {(12, 4), (8, 6)}
+    assert (fourth.workers, fourth.servers) == (13, 5)
+
+
+def test_optimus_takes_no_step_that_the_quota_does_not_hold():
+    tried = [views.shape(workers=1, servers=1), views.shape(workers=5, servers=3)]
+    large = views.shape(workers=40, servers=4)  # 192 of 200 cores
+    config = PlanningConfig(steps=Steps(workers=2))
+    assert next_shape("optimus", views.running(large, tried=tried), config) in (None, replace(large, workers=42))
+    assert next_shape("optimus", views.running(large, tried=tried)) is None
 
 
 def test_the_original_optimus_takes_one_node_at_a_time():
