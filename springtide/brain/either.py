@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 
 from springtide import errors
-from springtide.domain.advice import Advice, Adviser
+from springtide.domain.advice import WITHOUT_BRAIN, Advice, Adviser
 from springtide.domain.view import JobView, PastJob
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Either:
                 self._failed, self._retry_at, self._trouble = 0, float("-inf"), ""
                 return advice
         own = await self._own.advise(view, epoch=epoch, now=now)
-        return replace(own, notes=(f"planned without the brain: {self._trouble}", *own.notes))
+        return replace(own, notes=(f"{WITHOUT_BRAIN}: {self._trouble}", *own.notes))
 
     async def conclude(self, past: PastJob) -> None:
         """Remembered by the brain, or here if it is away and there is anything to learn from the job."""

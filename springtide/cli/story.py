@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from springtide.cli.picture import wrap
+from springtide.domain.advice import WITHOUT_BRAIN
 from springtide.launch import finding
 from springtide.launch.finding import Where
 
@@ -122,7 +123,8 @@ def planned(event: Event) -> str:
         case _:
             said = f"left as it is: {why}"
     stage = f" [{event['stage']}]" if event.get("stage") else ""
-    return said + stage
+    alone = [f"; {note}" for note in event.get("notes", []) if note.startswith(WITHOUT_BRAIN)]
+    return said + stage + "".join(alone[:1])
 
 
 def since(began_at: float, event: Event) -> str:

@@ -11,6 +11,9 @@ from springtide import errors
 from springtide.domain.plan import Plan
 from springtide.domain.view import JobView, PastJob
 
+WITHOUT_BRAIN = "planned without the brain"
+"""How a note begins that says why a job planned by itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:

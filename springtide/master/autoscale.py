@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from springtide import errors
-from springtide.domain.advice import Advice, Adviser
+from springtide.domain.advice import WITHOUT_BRAIN, Advice, Adviser
 from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.feeding import FeedShare
 from springtide.domain.plan import Plan
@@ -255,7 +255,8 @@ class Autoscale:
 
     def _tell(self, outcome: str, plan: Plan | None, why: str, notes: tuple[str, ...] = ()) -> None:
         """A line of the story, if it is news: numbers in it that move on are none."""
-        kind = f"{outcome} {_NUMBERS.sub('#', why)}"
+        alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)
+        kind = f"{outcome} {_NUMBERS.sub('#', why)}{' by itself' if alone else ''}"
         if outcome != "taken" and kind == self._said:
             return
         self._said = kind

@@ -125,6 +125,18 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
     ]
 
 
+def test_explain_says_when_a_job_planned_by_itself_and_why(folder, capsys):
+    away = "planned without the brain: no brain at 10.0.0.5:7790 after 2 s"
+    fields = {"outcome": "nothing", "why": "it has its size", "stage": "adjusting"}
+    told = [("plan", {**fields, "notes": ["1 of 1 jobs"]}), ("plan", {**fields, "notes": [away]})]
+    past(folder, "train", began_at=100.0, told=told, status=FAILED)
+    story = [each["what"] for each in json.loads(output(capsys, "explain", "--json")[-1])["story"]]
+    assert story == [
+        "left as it is: it has its size [adjusting]",
+        f"left as it is: it has its size [adjusting]; {away}",
+    ]
+
+
 def test_logs_shows_the_last_lines_of_a_role(folder, capsys):
     files = past(folder, "train", began_at=100.0, status=FAILED)
     (files.logs / "worker-0.log").write_text("".join(f"line {number}\n" for number in range(30)))

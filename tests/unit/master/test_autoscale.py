@@ -6,7 +6,7 @@ import pytest
 
 from springtide import errors
 from springtide.data.book import Book
-from springtide.domain.advice import Advice
+from springtide.domain.advice import WITHOUT_BRAIN, Advice
 from springtide.domain.cluster import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.feeding import FeedRules, FeedShare
 from springtide.domain.job import JobSpec, Phase
@@ -194,6 +194,19 @@ def test_each_reason_is_told_once_though_its_numbers_move_on(tmp_path):
         assert world.told("decision") == []
 
     with_world(test, tmp_path, lambda view, epoch: Advice(epoch=epoch, why=f"sampled for {view.samples_done} steps"))
+
+
+def test_that_the_brain_is_away_is_news_though_the_reason_is_the_same(tmp_path):
+    async def test(world):
+        await world.train(20)
+        world.adviser.answer = lambda view, epoch: Advice(
+            epoch=epoch, why="all is well", notes=(f"{WITHOUT_BRAIN}: nobody answers",)
+        )
+        await world.train(20)
+        told = [bool(one["notes"]) for one in world.told() if one["why"] == "all is well"]
+        assert told == [False, True]
+
+    with_world(test, tmp_path)
 
 
 def test_a_job_that_was_measured_and_stays_as_it_is_has_its_size(tmp_path):
