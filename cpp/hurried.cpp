@@ -43,8 +43,9 @@ class Giver {
     outcome_.local = target_.local();
   }
 
-  // Throws PeerLost in the middle.
-  void give(std::span<const uint16_t> slots) {
+  // Throws PeerLost in the middle. Requests go on as soon as slots are the target's; here they are cleared
+  // then.
+  void give(std::span<const uint16_t> slots, Quiet::Time& quiet) {
     FrameHeader answered;
     target_.send(Kind::declare, 0, encode_tables(state_.store.tables()));
     if (const std::string why = target_.receive(answered); !why.empty()) {
@@ -63,6 +64,7 @@ class Giver {
         answer = say(some, false);
       }
       outcome_.longest_freeze_s = std::max(outcome_.longest_freeze_s, since(at));
+      quiet.next();
       settle(some, answer);
       slots = slots.subspan(some.size());
     }
@@ -137,10 +139,11 @@ class Giver {
 
 void give_all(ServerState& state, const HandoverOptions& to, std::span<const uint16_t> slots,
               HandoverOutcome& outcome) {
+  Quiet::Time quiet(state.quiet);
   try {
     Giver giver(state, to, outcome);
     try {
-      giver.give(slots);
+      giver.give(slots, quiet);
     } catch (const std::exception& e) {
       for (const uint16_t slot : giver.closed) state.doubt(slot, to.server);
       outcome.why = e.what();

@@ -69,6 +69,7 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
   BodyView view;
   const auto kind = static_cast<Kind>(header.kind);
   if (kind == Kind::pull || kind == Kind::push || kind == Kind::assign) {
+    state_.quiet.wait();
     if (const std::string why = take_apart(header, body, view); !why.empty()) throw BadInput(why);
   }
   switch (kind) {

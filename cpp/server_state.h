@@ -14,6 +14,7 @@
 
 #include "bsp_steps.h"
 #include "gifts.h"
+#include "quiet.h"
 #include "server.h"
 #include "staleness.h"
 #include "store.h"
@@ -78,6 +79,7 @@ struct ServerState {
   std::atomic<bool> leaves{false};  // takes no slots any more
   std::atomic<bool> stopping{false};
   std::atomic<uint32_t> serving{0};       // requests at this moment
+  Quiet quiet;                            // rows are neither read nor written while slots go in a hurry
   Gifts gifts;                            // of peers
   std::mutex handing;                     // one hand-over at a time; also of:
   std::map<uint16_t, uint64_t> given;     // by slot: the name of the last gift, which is kept while in doubt

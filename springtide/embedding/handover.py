@@ -36,6 +36,8 @@ class Handing:
         """`answer`: a heartbeat at once, since the master calls all servers."""
         self._role, self._tell, self._answer = role, tell, answer
         self._call = 0
+        self.hurried = False
+        """Slots go at the least cost to this server: what can wait should, so heartbeats do not count its slots."""
         self._goal: messages.Goal | None = None
         self._news, self._over = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)
@@ -51,6 +53,7 @@ class Handing:
                 self._role.take_no_more()
             if goal != self._goal:
                 self._goal = goal
+                self.hurried = goal.hurry and bool(goal.parcels)
                 self._news.notify_all()
 
     @property
@@ -84,6 +87,8 @@ class Handing:
             except errors.SpringtideError as error:
                 log.warning("slots stay for now: %s", error)
                 whole = False
+            with self._news:
+                self.hurried = self.hurried and self._goal is not goal
 
     def _heed_call(self, goal: messages.Goal) -> None:
         """Nothing is under way from here at this moment; nor to here, from one that has not heard of this call yet."""

@@ -116,7 +116,8 @@ def serve_job(
             handing.heed(pulse.goal)
 
     def now() -> messages.Heartbeat:
-        return beat(role, handing.holding if placed_at.is_set() else None, usage)
+        speaks_of_slots = placed_at.is_set() and not handing.hurried
+        return beat(role, handing.holding if speaks_of_slots else None, usage)
 
     def answer() -> None:
         pulse = link.ask(now)

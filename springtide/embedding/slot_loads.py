@@ -3,6 +3,7 @@
 In: (slot, bytes, requests so far) of a server's slots. Out: the same at the master. Next: `master.rollout`.
 """
 
+import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ class SlotCount(NamedTuple):
 
 def pack(counts: Iterable[SlotCount]) -> bytes:
     """Three numbers a slot."""
-    return np.array([tuple(count) for count in counts], dtype="<i8").reshape(-1, 3).tobytes()
+    return np.fromiter(itertools.chain.from_iterable(counts), dtype="<i8").tobytes()
 
 
 def unpack(packed: bytes, slots: int) -> list[SlotCount]:

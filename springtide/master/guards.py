@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 POINTS = 120  # of growth; when there are more, every second one is dropped, so that they reach back to the begin
 LATEST_S = 0.4  # between two reports: with less, a hiccup looks like a slow machine
+QUOTAS_S = (0.15, 0.4)  # of a quota looked at: two periods show a machine that gives next to nothing, four one of half
 REST_S = 10.0  # after servers were asked for: what follows from it must be seen before it is judged
 
 
@@ -109,10 +110,11 @@ class Guards:
             self._measure(self._of(node), node, usage.get(node.role), now)
         if not self.rules.servers or not nodes or not self._may_act(nodes, now):
             return
-        quotas = [quota for node in nodes if (quota := self._quota(node)) is not None]
-        if (worst := servers.cut_short(quotas, self.rules)) is not None:
-            room = self._peers_have_room(worst.rank, nodes, usage)
-            self._act(events.ServerReplaced(worst.rank, worst.why, at_once=room), now)
+        for seconds in QUOTAS_S:
+            quotas = [quota for node in nodes if (quota := self._quota(node, seconds)) is not None]
+            if (worst := servers.cut_short(quotas, self.rules)) is not None:
+                room = self._peers_have_room(worst.rank, nodes, usage)
+                return self._act(events.ServerReplaced(worst.rank, worst.why, at_once=room), now)
 
     def _servers(self) -> list[Node]:
         """Those that are looked after: ready ones, of a job that trains and whose servers may change."""
@@ -182,7 +184,7 @@ class Guards:
         if seen and seen[-1].due != node.cpu:
             seen.clear()
         seen.append(Measured(now, used, node.cpu))
-        while len(seen) > 2 and seen[1].at <= now - LATEST_S:
+        while len(seen) > 2 and seen[1].at <= now - QUOTAS_S[-1]:
             seen.popleft()
 
     def _on_memory(self, nodes: list[Node], tally: Tally, usage: Mapping[Role, RoleUsage]) -> events.Event | None:
@@ -246,15 +248,16 @@ class Guards:
         last, before = found
         return last if last is not None and before is not None and last.rank == before.rank else None
 
-    def _quota(self, node: Node) -> servers.Quota | None:
-        """What its machine lets it have. None: it has no limit, or was not measured for long enough."""
+    def _quota(self, node: Node, at_least_s: float) -> servers.Quota | None:
+        """What its machine let it have of late. None: it has no limit, or was not measured for so long."""
         seen = self._watched[node.role.rank].measured
-        if len(seen) < 2 or (seconds := seen[-1].at - seen[0].at) < LATEST_S:
+        earlier = [one for one in seen if one.at <= seen[-1].at - at_least_s]
+        if not earlier:
             return None
-        first, last = seen[0].usage, seen[-1].usage
+        seconds, first, last = seen[-1].at - earlier[-1].at, earlier[-1].usage, seen[-1].usage
         return servers.Quota(
             rank=node.role.rank, due=seen[-1].due, cpu=(last.cpu_s - first.cpu_s) / seconds,
-            throttled=(last.throttled_s - first.throttled_s) / seconds,
+            throttled=(last.throttled_s - first.throttled_s) / seconds, seconds=seconds,
         )  # fmt: skip
 
     def _relieve(self, verdict: servers.Verdict, paces: list[servers.Pace], workers: int) -> events.Event:

@@ -19,6 +19,8 @@ from springtide.domain.guarding import GuardRules
 
 LEAST_KEYS = 1000.0
 """A second: a server that is asked for less says nothing about its machine."""
+PERIOD_S = 0.1
+"""Of a quota, as the kernel counts it."""
 
 
 class Cause(StrEnum):
@@ -83,18 +85,21 @@ class Quota:
     """Processors it is to have."""
     throttled: float
     """Part of the time whose quota was used up: of that it had all that it was let have."""
+    seconds: float = 1.0
+    """How long that was."""
 
 
 def cut_short(quotas: Sequence[Quota], rules: GuardRules) -> Verdict | None:
     """The server whose machine gives it far less than it is to have, while another has its due.
 
     Nothing has to be compared or waited for: a period's quota is used up only by using it, so whoever used less in all
-    than these periods should have brought has a smaller quota than it is to have. No hiccup and no burst looks so.
+    than these periods should have brought has a smaller quota than it is to have. No hiccup and no burst looks so. One
+    period may have begun, and brought its due, before anyone looked: it does not count.
     """
     found = [
         one
         for one in quotas
-        if one.throttled >= rules.throttled and one.cpu < rules.given * one.due * min(1.0, one.throttled)
+        if one.throttled >= rules.throttled and one.cpu < rules.given * one.due * _whole_periods(one)
     ]
     if not found or len(found) == len(quotas):
         return None
@@ -104,6 +109,11 @@ def cut_short(quotas: Sequence[Quota], rules: GuardRules) -> Verdict | None:
         f"{min(1.0, worst.throttled):.0%} of the time: its machine is the cause"
     )
     return Verdict(rank=worst.rank, cause=Cause.SLOW, why=why, sure=True)
+
+
+def _whole_periods(one: Quota) -> float:
+    """The part of the time that was throttled from beginning to end of a period, for certain."""
+    return max(0.0, min(1.0, one.throttled) - PERIOD_S / one.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

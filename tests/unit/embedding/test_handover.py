@@ -103,6 +103,24 @@ def test_a_goal_is_worked_off_once_and_told(two):
     assert not two[0].owns(3) and two[1].owns(3)
 
 
+def test_a_server_in_a_hurry_says_nothing_of_its_slots_until_they_have_gone(two, monkeypatch):
+    monkeypatch.setattr(handover, "step_back", lambda: None)  # it would be for good
+    told, done = [], threading.Event()
+
+    def tell(moved):
+        told.append((handing.hurried, len(moved.slots)))
+        done.set()
+
+    connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
+    handing = handover.Handing(two[0], tell)
+    parcel = messages.Parcel(1, two[1].address, tuple(range(SLOTS)))
+    assert not handing.hurried
+    handing.heed(messages.Goal(OWNERS, (two[0].address, two[1].address), (parcel,), hurry=True))
+    assert done.wait(20)
+    handing.stop()
+    assert told == [(True, SLOTS)] and not handing.hurried
+
+
 def test_a_server_that_is_to_leave_refuses_slots_and_says_so(two):
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
     handing = handover.Handing(two[1], lambda moved: None)

@@ -78,9 +78,30 @@ def test_a_server_that_its_machine_cuts_short_is_replaced_at_once_by_what_its_ag
         watch.guards.glance(usage, at)
 
     measured(0.0, (5.0, 1.0), (5.0, 1.0))
-    measured(0.25, (5.1, 1.0), (5.1, 1.0))
-    measured(0.5, (5.2, 1.0), (5.105, 1.2))
+    measured(0.2, (5.1, 1.0), (5.1, 1.0))
+    measured(0.4, (5.2, 1.0), (5.15, 1.1))
     assert not watch.happened
-    measured(0.75, (5.3, 1.0), (5.11, 1.5))
+    measured(0.6, (5.3, 1.0), (5.154, 1.3))
     (event,) = watch.happened
     assert isinstance(event, events.ServerReplaced) and (event.rank, event.at_once) == (1, True)
+
+
+def test_a_quarter_of_a_quota_takes_four_periods_to_be_sure_of(watch):
+    nodes = [watch.job.desk.record.state.node(Role(RoleKind.SERVER, rank)) for rank in (0, 1)]
+    for node in nodes:
+        node.cpu = 0.4
+
+    def measured(at, cpu, throttled):
+        healthy, slow = (node.role for node in nodes)
+        usage = {
+            healthy: RoleUsage(role=healthy, cpu_s=at / 4),
+            slow: RoleUsage(role=slow, cpu_s=cpu, throttled_s=throttled),
+        }
+        watch.guards.glance(usage, at)
+
+    measured(0.0, 1.0, 0.0)
+    measured(0.2, 1.02, 0.2)
+    assert not watch.happened
+    measured(0.4, 1.04, 0.4)
+    (event,) = watch.happened
+    assert isinstance(event, events.ServerReplaced) and event.rank == 1

@@ -96,8 +96,8 @@ def test_never_are_all_servers_hot_nor_all_slow(given_paces):
     assert set(causes(*paces)) not in ({Cause.HOT}, {Cause.SLOW})
 
 
-def quota(rank: int, cpu: float = 0.5, due: float = 0.7, throttled: float = 0.0) -> servers.Quota:
-    return servers.Quota(rank=rank, cpu=cpu, due=due, throttled=throttled)
+def quota(rank: int, cpu: float = 0.5, due: float = 0.7, throttled: float = 0.0, seconds: float = 0.4) -> servers.Quota:
+    return servers.Quota(rank=rank, cpu=cpu, due=due, throttled=throttled, seconds=seconds)
 
 
 def test_a_server_whose_machine_gives_it_less_than_its_due_is_slow_for_certain():
@@ -111,6 +111,26 @@ def test_a_server_that_is_throttled_at_its_own_limit_or_has_nothing_to_do_is_not
     assert servers.cut_short([quota(0), quota(1, cpu=0.7, throttled=1.0)], RULES) is None
     assert servers.cut_short([quota(0), quota(1, cpu=0.01)], RULES) is None
     assert servers.cut_short([quota(0), quota(1, cpu=0.3, throttled=0.6)], RULES) is None  # in bursts, its due in each
+
+
+def test_a_period_that_began_before_anyone_looked_does_not_count():
+    """It may have had all its due before: with one period of 0.1 s in view nothing is certain, with two it is."""
+    assert servers.cut_short([quota(0), quota(1, cpu=0.0, throttled=1.0, seconds=0.1)], RULES) is None
+    assert servers.cut_short([quota(0), quota(1, cpu=0.3, throttled=1.0, seconds=0.2)], RULES) is None
+    assert servers.cut_short([quota(0), quota(1, cpu=0.02, throttled=1.0, seconds=0.2)], RULES) is not None
+
+
+@given(
+    due=some.floats(0.05, 4.0), begun=some.floats(0.0, 0.1), periods=some.integers(1, 5), spent=some.floats(0.0, 1.0)
+)
+def test_a_server_that_has_its_due_in_every_period_is_never_cut_short_whenever_one_looks(due, begun, periods, spent):
+    """It uses each quota up as soon as it can, or not: the first period began `begun` ago, some of it was used then."""
+    seconds = periods * servers.PERIOD_S - begun
+    if seconds <= 0:
+        return
+    used = due * servers.PERIOD_S * (periods - spent)  # `spent` of the first quota had gone before the first look
+    seen = quota(1, cpu=used / seconds, due=due, throttled=periods * servers.PERIOD_S / seconds, seconds=seconds)
+    assert servers.cut_short([quota(0), seen], RULES) is None
 
 
 def test_where_all_are_cut_short_nobody_could_take_their_slots():
