@@ -8,15 +8,18 @@ In: the jars that `make setup-extra` puts into the virtual environment (Apache K
         broker.kill()
         broker.start()
 
-With `tls` it speaks nothing else, and wants a certificate of every client (kafka_tls.py).
+With `tls` it speaks nothing else, and wants a certificate of every client (kafka_tls.py); with `sasl` a user and a
+password (kafka_sasl.py).
 
 The broker is old: it is the one that can be had from a package registry. It knows no version requests, no timestamps
-and no `create_topics`, and of SASL only Kerberos; `url` says so to the client. ZooKeeper is a process of its own, so
-that killing the broker kills only the broker.
+and no `create_topics`, and of SASL only Kerberos; `url` says so to the client. Where somebody has put the jars of a
+newer release into `newer_jars()`, `newer=True` runs that one. ZooKeeper is a process of its own, so that killing the
+broker kills only the broker; it is always the old one.
 """
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -24,12 +27,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from springtide import errors
+from springtide.testing.kafka_sasl import KafkaSasl
 from springtide.testing.kafka_tls import PROTOCOL, KafkaTls
 
 OLD_BROKER = {"api.version.request": "false", "broker.version.fallback": "0.9.0.1"}
 """What a client must be told to speak with it."""
+STARTED = re.compile(rb"\[Kafka ?Server (id=)?0\],? started")
+"""What it says then, before 1.1 and since."""
+KEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 UP_S = 60.0
 SESSION_MS = 3000  # ZooKeeper forgets a killed broker after this: before, a new one would not start
 TICK_MS = 200  # ZooKeeper's clock; sessions are from 2 to 20 of them
@@ -42,8 +50,15 @@ def jars() -> pathlib.Path:
     return pathlib.Path(sys.prefix) / "share" / "kafka"
 
 
-def missing() -> str:
+def newer_jars() -> pathlib.Path:
+    """Where the `libs` of an Apache Kafka from 1.0 to 2.8 may lie, for what the old one cannot."""
+    return pathlib.Path(sys.prefix) / "share" / "kafka-newer"
+
+
+def missing(*, newer: bool = False) -> str:
     """What is missing to run a broker here, in words; empty when nothing is."""
+    if newer and not any(newer_jars().glob("kafka_*.jar")):
+        return f"no newer Kafka broker: put the jars of a release (1.0 to 2.8, its libs) into {newer_jars()}"
     if not any(jars().glob("kafka_*.jar")):
         return f"no Kafka broker in {jars()}: make setup-extra"
     return "" if shutil.which("java") else "no java on the path (Debian: openjdk-17-jre-headless)"
@@ -54,17 +69,19 @@ class KafkaBroker:
 
     def __init__(
         self, folder: str | os.PathLike[str], *, partitions: int = 4, fast: bool = False, settings: Sequence[str] = (),
-        tls: KafkaTls | None = None,
+        tls: KafkaTls | None = None, sasl: KafkaSasl | None = None, newer: bool = False,
     ) -> None:  # fmt: skip
         """`partitions` is for topics nobody made; `fast`: compile well, for figures, not to start soon."""
-        if lack := missing():
+        if lack := missing(newer=newer):
             raise errors.UserError(f"cannot start a Kafka broker: {lack}")
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._java = _NEW_JAVA if fast else (*_LIGHT, *_NEW_JAVA)
         self._heap = "1g" if fast else "256m"
         self._keeper_port, self.port = _free_ports(2)
-        self._tls = tls
+        self._tls, self._sasl = tls, sasl
+        self._jars = newer_jars() if newer else jars()
+        self._usual = {} if newer else OLD_BROKER
         self._keeper: subprocess.Popen[bytes] | None = None
         self._broker: subprocess.Popen[bytes] | None = None
         self._write_settings(partitions, settings)
@@ -72,7 +89,8 @@ class KafkaBroker:
     def __enter__(self) -> "KafkaBroker":
         """Up and answering."""
         try:
-            self._keeper = self._run("org.apache.zookeeper.server.quorum.QuorumPeerMain", "zookeeper", heap="128m")
+            self._keeper = self._run(KEEPER, "zookeeper", heap="128m")
+            self._let_in()
             self.start()
         except BaseException:
             self.close()
@@ -101,9 +119,15 @@ class KafkaBroker:
     def url(self, topic: str, **options: str) -> str:
         """The topic as `open_stream` wants it; options have `_` for `.` in their names."""
         given = {name.replace("_", "."): value for name, value in options.items()}
-        secure = {} if self._tls is None else self._tls.options()
-        query = "&".join(f"{name}={value}" for name, value in {**OLD_BROKER, **secure, **given}.items())
+        query = "&".join(f"{name}={quote(value)}" for name, value in {**self.options, **given}.items())
         return f"kafka://{self.address}/{topic}?{query}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What a client must be told to be let in, by librdkafka's names."""
+        secure = {} if self._tls is None else self._tls.options()
+        known = {} if self._sasl is None else self._sasl.options(tls=self._tls is not None)
+        return {**self._usual, **secure, **known}
 
     def start(self) -> None:
         """Start the broker, the first time or after `kill`, and wait until it answers."""
@@ -148,14 +172,23 @@ class KafkaBroker:
                 process.wait()
 
     def _topics(self, what: str, topic: str, *arguments: str) -> None:
-        where = ("--zookeeper", f"127.0.0.1:{self._keeper_port}", "--topic", topic)
-        command = self._command("kafka.admin.TopicCommand", "128m", what, *where, *arguments)
+        self._administer(f"{what[2:]} the topic {topic!r}", "TopicCommand", what, "--topic", topic, *arguments)
+
+    def _let_in(self) -> None:
+        """Tell ZooKeeper of users whom settings do not name."""
+        if self._sasl is not None and (user := self._sasl.scram()):
+            self._administer(f"let in {self._sasl.user!r}", "ConfigCommand", *user)
+
+    def _administer(self, wanted: str, tool: str, *arguments: str) -> None:
+        where = ("--zookeeper", f"127.0.0.1:{self._keeper_port}")
+        command = self._command(f"kafka.admin.{tool}", "128m", *where, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=UP_S, check=False)
         if done.returncode or "Error" in done.stdout:
-            raise errors.BadInput(f"the broker would not {what[2:]} the topic {topic!r}: {done.stdout}{done.stderr}")
+            raise errors.BadInput(f"the broker would not {wanted}: {done.stdout}{done.stderr}")
 
     def _command(self, main: str, heap: str, *arguments: str) -> list[str]:
-        parts = [str(jar) for jar in sorted(jars().glob("*.jar"))]
+        folder = jars() if main == KEEPER else self._jars
+        parts = [str(jar) for jar in sorted(folder.glob("*.jar"))]
         quiet = f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}"
         return ["java", f"-Xmx{heap}", *self._java, quiet, "-cp", ":".join(parts), main, *arguments]
 
@@ -171,7 +204,7 @@ class KafkaBroker:
         """
         assert self._broker is not None
         while time.monotonic() < deadline and self._broker.poll() is None:
-            if b"[Kafka Server 0], started" in self._log.read_bytes()[began_at:]:
+            if STARTED.search(self._log.read_bytes()[began_at:]):
                 return True
             time.sleep(0.05)
         return False
@@ -184,7 +217,10 @@ class KafkaBroker:
             f"tickTime={TICK_MS}",
             "maxClientCnxns=0",
         ]
-        listen = f"{'PLAINTEXT' if self._tls is None else PROTOCOL}://{self.address}"
+        protocol = "PLAINTEXT" if self._tls is None else PROTOCOL
+        if self._sasl is not None:
+            protocol = self._sasl.protocol(tls=self._tls is not None)
+        listen = f"{protocol}://{self.address}"
         server = [
             "broker.id=0",
             f"listeners={listen}",
@@ -197,7 +233,9 @@ class KafkaBroker:
             "offsets.topic.num.partitions=1",
             "log.retention.check.interval.ms=500",
             "log.flush.scheduler.interval.ms=1000",
+            f"security.inter.broker.protocol={protocol}",
             *([] if self._tls is None else self._tls.broker()),
+            *([] if self._sasl is None else self._sasl.broker(tls=self._tls is not None)),
             *settings,
         ]
         log4j = [

@@ -15,7 +15,7 @@ from springtide.rpc.tls import AUTHORITY
 PASSWORD = "only-for-tests"
 """Of the broker's two stores: Java wants one."""
 LIFE = datetime.timedelta(days=1)
-HERE = ("127.0.0.1",)
+HERE = ("127.0.0.1", "localhost")
 PROTOCOL = "SSL"
 """What Kafka calls TLS."""
 
@@ -49,7 +49,6 @@ class KafkaTls:
             *stores,
             f"ssl.key.password={PASSWORD}",
             "ssl.client.auth=required",
-            f"security.inter.broker.protocol={PROTOCOL}",
         ]
 
     def options(self, name: str = "client") -> dict[str, str]:

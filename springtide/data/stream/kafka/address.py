@@ -53,6 +53,11 @@ def parse(url: str) -> Address:
     if "@" in parts.netloc:
         user, _, password = parts.netloc.rpartition("@")[0].partition(":")
         options |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
+    if "sasl.username" in options and not options.get("security.protocol", "").lower().startswith("sasl"):
+        raise errors.BadInput(
+            f"{hide(url)!r} has a user, but does not say how to tell the broker: add security.protocol=SASL_SSL (or "
+            "SASL_PLAINTEXT, where nobody listens) and sasl.mechanism, such as SCRAM-SHA-512 or PLAIN"
+        )
     for name in options.keys() & OURS.keys():
         raise errors.BadInput(f"{name!r} cannot be set for a stream: {OURS[name]}")
     return Address(servers=_servers(hosts, url), topic=topic, shown=hide(url), options=options)

@@ -52,6 +52,24 @@ REFUSED = {
 """Waiting does not help: someone has to give rights or mend a password."""
 
 
+class Trouble:
+    """Why a broker does not answer, as a client hears it. What says more is not forgotten for what says less."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.code: int | None = None
+
+    def note(self, code: int, text: str) -> None:
+        """That no broker is left is what follows from the reason, and comes after it."""
+        if self.code is None or code != KafkaError._ALL_BROKERS_DOWN:
+            self.code, self.text = code, text
+
+    @property
+    def refused(self) -> bool:
+        """A broker is there, and does not let us in."""
+        return self.code in REFUSED
+
+
 def is_old(address: Address) -> bool:
     """Whether the user says that the broker is one before 0.10: it keeps no times, and no producer's count."""
     return address.options.get("api.version.request") == "false"

@@ -163,11 +163,13 @@ class KafkaReader:
                 )  # fmt: skip
         return found
 
-    def _note(self, _: int, why: str) -> None:
-        """Trouble that may pass. When it began counts."""
+    def _note(self, code: int, why: str) -> None:
+        """Trouble that may pass. When it began counts, and what it began with says more than that nobody is left."""
         if self._away is None:
             log.warning("reading topic %r: %s", self._address.topic, why)
-        self._away = (time.monotonic() if self._away is None else self._away[0], why)
+            self._away = (time.monotonic(), why)
+        elif code != KafkaError._ALL_BROKERS_DOWN:
+            self._away = (self._away[0], why)
 
     def _look(self) -> None:
         """Whether a broker that was away for long still is. TemporaryError then."""

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0  # how long a question may take, a broker that restarts included
 ONCE_S = 5.0  # one try of it
-MISSING_S = 2.0  # how long a topic may be missing that is just being made
+MISSING_S = 10.0  # how long a topic may be missing: a broker that has just started answers before it knows its topics
 FRESH_S = 1.0  # how long a count of partitions is good
 EARLIEST, LATEST = -2, -1  # as times: Kafka's words for where a partition begins and ends
 Answer = TypeVar("Answer")
@@ -46,7 +46,7 @@ class KafkaStream:
     def __init__(self, address: addresses.Address, *, answer_s: float = ANSWER_S) -> None:
         self.address = address
         self._answer_s = answer_s
-        self._trouble = "no answer yet"
+        self._trouble = client.Trouble("no answer yet")
         self._lock = threading.Lock()
         self._client: Consumer | None = None
         self._partitions = 0
@@ -136,18 +136,27 @@ class KafkaStream:
     def _ask(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
         """Ask until there is an answer. The user's mistakes are told at once, a missing topic after a moment."""
         began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
-        said = limit_s <= SAID_S
+        said, missing_since = limit_s <= SAID_S, float("inf")
         while True:
             try:
-                return question(self._asking(), min(ONCE_S if said else SAID_S, limit_s))
+                answer = question(self._asking(), min(ONCE_S if said else SAID_S, limit_s))
             except KafkaException as error:
                 code, text = _told(error)
+            else:
+                self._trouble = client.Trouble("no answer")
+                return answer
             self._asking().poll(0)  # a question does not hear why the broker is away, such as its certificate
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
                 raise client.refused(self.address, text)
-            missing = code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
-            if missing and not self._partitions and waited_s > MISSING_S:  # else a broker that has not its wits yet
+            if self._trouble.refused and not self._partitions:  # else it let us in before: it may again
+                raise client.refused(self.address, self._trouble.text)
+            if code not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                missing_since = float("inf")
+            else:  # by a broker that answers: how long it was away before that says nothing
+                missing_since = min(missing_since, time.monotonic())
+                self._trouble.note(code, f"it knows no topic {self.address.topic!r}")
+            if not self._partitions and time.monotonic() - missing_since >= MISSING_S:
                 raise errors.BadInput(
                     f"there is no topic {self.address.topic!r} at {self.address.servers}; make it first, with as many "
                     f"partitions as there will be workers or more (at most {MOST_PARTITIONS})"
@@ -155,12 +164,11 @@ class KafkaStream:
             if code == KafkaError.TOPIC_EXCEPTION:
                 raise errors.BadInput(f"{self.address.topic!r} is no name for a Kafka topic: {text}")
             if waited_s > limit_s:
-                raise client.unreachable(self.address, waited_s, f"{text}; {self._trouble}")
+                raise client.unreachable(self.address, waited_s, f"{text}; {self._trouble.text}")
             if waited_s >= SAID_S and not said:
                 said = True
-                log.warning(
-                    "waiting for the Kafka broker at %s, up to %.0f s: %s", self.address.servers, limit_s, self._trouble
-                )
+                where, why = self.address.servers, self._trouble.text
+                log.warning("waiting for the Kafka broker at %s, up to %.0f s: %s", where, limit_s, why)
             time.sleep(min(0.1, limit_s))
 
     def _asking(self) -> Consumer:
@@ -169,7 +177,7 @@ class KafkaStream:
         return self._client
 
     def _note(self, error: KafkaError) -> None:
-        self._trouble = error.str()
+        self._trouble.note(error.code(), error.str())
 
 
 def _told(error: KafkaException) -> tuple[int, str]:

@@ -33,7 +33,7 @@ class KafkaWriter:
         self._away_s = away_s
         self._lost = 0
         self._why: KafkaError | None = None
-        self._trouble = "no answer"
+        self._trouble = client.Trouble("no answer")
         self._producer: Producer | None = client.producer(address, self._note, self._failed)
 
     def append(self, partition: int, payload: Buffer, ends: Ints) -> None:
@@ -56,13 +56,15 @@ class KafkaWriter:
         while left := self._it.flush(LOOK_S):
             waited_s = time.monotonic() - since
             if left != waiting:
-                since, waiting = time.monotonic(), left
+                since, waiting, self._trouble = time.monotonic(), left, client.Trouble("no answer")
+            elif self._trouble.refused and waited_s > client.SAID_S:
+                raise client.refused(self._address, self._trouble.text)
             elif waited_s > self._away_s:
-                raise client.unreachable(self._address, self._away_s, f"{left} records wait; {self._trouble}")
+                raise client.unreachable(self._address, self._away_s, f"{left} records wait; {self._trouble.text}")
             elif waited_s > client.SAID_S and not said:
                 said = True
                 log.warning("%d records wait for the Kafka broker at %s, up to %.0f s: %s", left, self._address.servers,
-                            self._away_s, self._trouble)  # fmt: skip
+                            self._away_s, self._trouble.text)  # fmt: skip
         self._check()
 
     def close(self) -> None:
@@ -101,14 +103,14 @@ class KafkaWriter:
             if len(self._it) != waiting:
                 since, waiting = time.monotonic(), len(self._it)
             elif time.monotonic() - since > self._away_s:
-                raise client.unreachable(self._address, self._away_s, f"{waiting} wait; {self._trouble}") from None
+                raise client.unreachable(self._address, self._away_s, f"{waiting} wait; {self._trouble.text}") from None
 
     def _look(self) -> None:
         """Ask how many partitions there are: the client does so by itself every few minutes only."""
         try:
             self._it.list_topics(self._address.topic, NEW_S)
         except KafkaException as error:
-            self._trouble = str(error)
+            self._trouble.note(_code(error), str(error))
         self._it.poll(LOOK_S)
 
     def _failed(self, error: KafkaError | None, _: object) -> None:
@@ -117,7 +119,7 @@ class KafkaWriter:
             self._why = error
 
     def _note(self, error: KafkaError) -> None:
-        self._trouble = error.str()
+        self._trouble.note(error.code(), error.str())
 
     def _check(self) -> None:
         if self._lost:

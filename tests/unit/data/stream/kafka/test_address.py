@@ -61,7 +61,8 @@ secrets = st.text("abcXYZ019", min_size=8, max_size=12)
 @given(user=secrets, password=secrets, other=secrets)
 def test_secrets_are_read_but_never_shown(user, password, other):
     user, password, other = f"user-{user}", f"word-{password}", f"key-{other}"
-    url = f"kafka://{user}:{password}@one:9092/clicks?ssl.key.password={other}&sasl.mechanism=PLAIN"
+    how = "sasl.mechanism=PLAIN&security.protocol=SASL_SSL"
+    url = f"kafka://{user}:{password}@one:9092/clicks?ssl.key.password={other}&{how}"
     got = address.parse(url)
     assert got.options["sasl.username"] == user and got.options["sasl.password"] == password
     assert got.options["ssl.key.password"] == other
@@ -74,3 +75,20 @@ def test_a_wrong_url_does_not_tell_its_secrets_either():
     with pytest.raises(errors.BadInput) as told:
         address.parse("kafka://me:tide@one:port/clicks?sasl.password=high")
     assert "tide" not in str(told.value) and "high" not in str(told.value)
+
+
+@pytest.mark.parametrize("said", ["", "&security.protocol=ssl", "&security.protocol=plaintext"])
+def test_a_user_whom_no_broker_would_be_told_of_is_refused(said):
+    """librdkafka would leave the user out in silence, and the broker would hang up."""
+    with pytest.raises(
+        errors.BadInput, match=r"'kafka://me:hidden@one:9092/clicks.*security.protocol=SASL_SSL"
+    ) as told:
+        address.parse(f"kafka://me:tide@one:9092/clicks?client.id=x{said}")
+    assert "tide" not in str(told.value)
+    with pytest.raises(errors.BadInput, match="has a user"):
+        address.parse(f"kafka://one:9092/clicks?sasl.username=me{said}")
+
+
+def test_a_user_in_the_url_goes_to_the_broker_by_the_protocol_that_was_said():
+    got = address.parse("kafka://me:tide@one:9092/clicks?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN")
+    assert got.options["sasl.username"] == "me" and got.options["security.protocol"] == "SASL_PLAINTEXT"

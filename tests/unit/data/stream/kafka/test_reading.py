@@ -1,6 +1,7 @@
 """Streams on librdkafka's mock cluster: partitions, reading from any offset, what is gone, what is wrong."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -229,3 +230,84 @@ def test_a_record_for_a_partition_that_is_not_there_is_refused(stream, monkeypat
     mocked.fill(stream, {3: numbered(1)})
     with pytest.raises(errors.BadInput, match=r"1 records did not reach .* Unknown partition"):
         mocked.fill(stream, {17: numbered(1)})
+
+
+def test_why_a_broker_does_not_answer_is_not_forgotten_because_none_is_left():
+    from confluent_kafka import KafkaError
+
+    from springtide.data.stream.kafka.client import Trouble
+
+    trouble = Trouble("no answer yet")
+    trouble.note(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
+    assert (trouble.text, trouble.refused) == ("1/1 brokers are down", False)
+    trouble.note(KafkaError._AUTHENTICATION, "wrong password")
+    trouble.note(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
+    assert (trouble.text, trouble.refused) == ("wrong password", True)
+    trouble.note(KafkaError._TRANSPORT, "connection refused")
+    assert (trouble.text, trouble.refused) == ("connection refused", False)
+
+
+def test_a_broker_that_lets_nobody_in_is_told_at_once_and_one_that_did_before_is_waited_for(monkeypatch):
+    from confluent_kafka import KafkaError, KafkaException
+
+    from springtide.data.stream.kafka import address, client
+    from springtide.data.stream.kafka.stream import KafkaStream
+
+    class Away:
+        def list_topics(self, *_):
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+        offsets_for_times = list_topics
+
+        def poll(self, _):
+            stream._note(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(client, "consumer", lambda *_: Away())
+    stream = KafkaStream(address.parse("kafka://one/clicks"), answer_s=0.3)
+    with pytest.raises(errors.UserError, match="refuses topic 'clicks': wrong password"):
+        stream.partitions()
+    stream._partitions, stream._counted_at = 3, float("inf")
+    with pytest.raises(errors.StreamUnreachable, match="wrong password"):
+        stream.bounds()
+    stream.close()
+
+
+def test_a_topic_that_a_broker_does_not_know_yet_after_it_was_away_is_waited_for(monkeypatch):
+    """One that has just started answers before it knows its topics; how long it was away does not count."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    from springtide.data.stream.kafka import address, client
+    from springtide.data.stream.kafka import stream as streaming
+
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+        def sleep(self, seconds):
+            self.now += seconds
+
+    class Restarting:
+        def list_topics(self, *_):
+            if clock.now < 20:
+                clock.now += 5
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+            if clock.now < 24:
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            return SimpleNamespace(topics={"clicks": SimpleNamespace(error=None, partitions=[0, 1, 2])})
+
+        def poll(self, _):
+            pass
+
+        close = lambda self: None  # noqa: E731
+
+    clock = Clock()
+    monkeypatch.setattr(streaming, "time", clock)
+    monkeypatch.setattr(client, "consumer", lambda *_: Restarting())
+    stream = streaming.KafkaStream(address.parse("kafka://one/clicks"))
+    assert stream.partitions() == 3
+    stream.close()

@@ -1,0 +1,64 @@
+"""Users and passwords for a Kafka broker that lets nobody in without them.
+
+In: a mechanism. Out: settings of a broker that knows one user besides itself (`broker`), what has to be told to
+ZooKeeper before (`scram`), and options of librdkafka for that user (`options`). Needs a broker since 0.10.2: the one
+that `make setup-extra` brings knows of SASL only Kerberos. Next: kafka_broker.py.
+"""
+
+from dataclasses import dataclass
+
+BROKER, BROKERS_PASSWORD = "broker", "only-for-brokers"
+"""What the broker is to itself."""
+PLAIN = "PLAIN"
+_JAAS = {
+    PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSasl:
+    """One user, who says who it is by one mechanism."""
+
+    mechanism: str = PLAIN
+    user: str = "tide"
+    password: str = "only=for+tests"
+    """With signs that mean something in URLs and in files of options."""
+
+    def protocol(self, *, tls: bool) -> str:
+        """What Kafka calls it."""
+        return "SASL_SSL" if tls else "SASL_PLAINTEXT"
+
+    def broker(self, *, tls: bool) -> list[str]:
+        """Lines of a broker's settings; it speaks with itself by PLAIN."""
+        listener = f"listener.name.{self.protocol(tls=tls).lower()}"
+        known = f'user_{BROKER}="{BROKERS_PASSWORD}"'
+        if self.mechanism == PLAIN:
+            known += f' user_{self.user}="{self.password}"'
+        own = f'username="{BROKER}" password="{BROKERS_PASSWORD}"'
+        mechanisms = dict.fromkeys((PLAIN, self.mechanism))
+        lines = [
+            f"sasl.enabled.mechanisms={','.join(mechanisms)}",
+            f"sasl.mechanism.inter.broker.protocol={PLAIN}",
+            f"{listener}.plain.sasl.jaas.config={_JAAS[PLAIN]} required {own} {known};",
+        ]
+        if self.mechanism != PLAIN:
+            lines.append(f"{listener}.{self.mechanism.lower()}.sasl.jaas.config={_JAAS[self.mechanism]} required;")
+        return lines
+
+    def scram(self) -> list[str]:
+        """Arguments of `kafka.admin.ConfigCommand` that make the user known; none where settings do."""
+        if self.mechanism == PLAIN:
+            return []
+        what = f"{self.mechanism}=[password={self.password}]"
+        return ["--alter", "--add-config", what, "--entity-type", "users", "--entity-name", self.user]
+
+    def options(self, *, tls: bool) -> dict[str, str]:
+        """What a client is told, by librdkafka's names."""
+        return {
+            "security.protocol": self.protocol(tls=tls).lower(),
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.user,
+            "sasl.password": self.password,
+        }

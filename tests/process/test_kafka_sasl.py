@@ -1,0 +1,65 @@
+"""A real Kafka broker that asks who is there: jobs that have a password train, others hear at once that they may not.
+
+It wants a newer broker than the one of `make setup-extra`: see `springtide/testing/kafka_broker.py`.
+"""
+
+import time
+
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.testing import kafka_broker
+from springtide.testing.kafka_sasl import KafkaSasl
+from tests.process.test_kafka_jobs import check, fill, job_of
+
+pytestmark = [
+    pytest.mark.extra("confluent_kafka"),
+    pytest.mark.process,
+    pytest.mark.soak,
+    pytest.mark.skipif(bool(kafka_broker.missing(newer=True)), reason=kafka_broker.missing(newer=True)),
+]
+
+
+@pytest.fixture(params=["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256 over TLS"])
+def broker(tmp_path, request):
+    mechanism, _, over = request.param.partition(" over ")
+    tls = kafka_broker.KafkaTls(tmp_path / "certificates") if over else None
+    asks = KafkaSasl(mechanism=mechanism)
+    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3, sasl=asks, tls=tls, newer=True) as running:
+        running.create("counts", 3)
+        yield running
+
+
+@pytest.mark.timeout(300)
+def test_each_record_is_trained_once_by_who_has_the_password_though_broker_and_worker_are_killed(tmp_path, broker):
+    """Options lie in a file, as they would at a user's; the URL names nothing but that."""
+    file = tmp_path / "client.properties"
+    small = {"queued.min.messages": "1", "fetch.message.max.bytes": "2000"}  # so that much is to come
+    file.write_text("".join(f"{name}={value}\n" for name, value in {**broker.options, **small}.items()))
+    url = f"kafka://{broker.address}/counts?config={file}"
+    rows = fill(url, 3000, partitions=3)
+    with job_of(tmp_path, url, pause_s=0.02) as job:
+        job.until(lambda status: status.samples > 300)
+        broker.kill()
+        assert job.kill("worker-1")
+        broker.start()
+        check(tmp_path, job.wait(), rows)
+
+
+@pytest.mark.timeout(120)
+def test_who_has_not_the_right_password_hears_it_soon_and_it_is_not_told(broker):
+    from springtide.data.stream.open import open_stream
+
+    stream = open_stream(broker.url("counts", sasl_password="tidehigh"))
+    writer = stream.writer()
+    writer.append(0, b"12345678", np.array([8]))
+    began = time.monotonic()
+    for asks in (stream.partitions, writer.flush):
+        with pytest.raises(errors.UserError, match=r"refuses topic 'counts': .*[Aa]uthentication failed") as told:
+            asks()
+        assert "tidehigh" not in str(told.value)
+    assert time.monotonic() - began < 20  # not the 30 and 60 s that a broker which is away is waited for
+    writer._producer.purge()
+    writer.close()
+    stream.close()
