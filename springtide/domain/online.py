@@ -72,8 +72,9 @@ class OnlineRules:
     """Seconds between two plans; sooner when lag says that the last one was wrong."""
     horizon_s: float = 28_800.0
     """How far a plan looks ahead: 8 hours, beyond which the outlook changes the next step no more."""
-    lag_price: float = 1.75
-    """What a lag as long as `slo_lag_s` costs while it lasts, in times the workers that are needed on average."""
+    lag_price: float = 1.5
+    """What a lag as long as `slo_lag_s` costs while it lasts, in times the workers that are needed on average; on a day
+    whose mean is half its peak. Where scaling can spare less it is dearer (`deciding.lag_worth`)."""
     late_price: float = 6.0
     """What being later than that costs besides, in the same unit."""
     change_price: float = 0.1

@@ -22,6 +22,9 @@ WRONG = 1.2  # times what was said for now: when more than that comes, and sampl
 WAITS = 0.5  # of the promised lag: from here on it is looked whether the outlook was wrong
 KNOWN_S = 3600.0  # after which it is seen whether the high end of an outlook has come: it is judged by its last 40 min
 SURPRISE_H = 10.0  # hours of the workers that are needed on average: what it costs at most to have planned for less
+PLAIN = 0.4  # times the mean that a high end lies above it, to be seen that soon; a nearer one is told from it later
+STEEPER = 1.5  # the power by which lag is dearer on broad days: with 1 those of taxis have too much of it
+WORTH = (0.7, 2.5)  # lag is not taken to be worth less, or more, than so many times its price
 FULL = 0.999  # of the capacity of all workers: traffic beyond it cannot be kept up with
 
 
@@ -92,16 +95,26 @@ def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np
     return np.minimum(np.searchsorted(np.maximum.accumulate(capacity[: most + 1]), traffic, side="right"), most)
 
 
+def lag_worth(mean: float, peak: float, above: float) -> float:
+    """How dear lag is, beside a day whose mean need is half its peak's. It is borne for the workers that scaling spares
+    beside those of the peak: where little can be spared, little lag is worth it. Where the high end lies far above the
+    mean (by `above` of it) nobody knows the peak, and this says less."""
+    return float(np.clip((mean / max(peak - mean, 1e-9)) ** STEEPER / max(above / PLAIN, 1.0) ** 2, *WORTH))
+
+
 def _best(
     views: Sequence[OnlineView], outlooks: Sequence[Outlook], step_s: float, steps: int, rules: OnlineRules
 ) -> list[horizon.Plan]:
     capacity = np.asarray([view.capacity[: rules.most + 1] for view in views])
-    means = [needs(here, outlook.mean).mean() for here, outlook in zip(capacity, outlooks, strict=True)]
-    usual = np.maximum(np.asarray(means, dtype=float), rules.fewest)
+    needed = [needs(here, outlook.mean) for here, outlook in zip(capacity, outlooks, strict=True)]
+    usual = np.maximum([one.mean() for one in needed], rules.fewest)
     hour = usual * (3600.0 / step_s)
+    above = _above(outlooks)
+    worth = [lag_worth(here.mean(), here.max(), one) for here, one in zip(needed, above, strict=True)]
     prices = horizon.Prices(
-        slo_s=rules.slo_lag_s, lag=rules.lag_price * usual, late=rules.late_price * usual,
-        change=rules.change_price * hour, again=SURPRISE_H * hour, known=round(KNOWN_S / step_s),
+        slo_s=rules.slo_lag_s, lag=rules.lag_price * usual * worth, late=rules.late_price * usual,
+        change=rules.change_price * hour, again=SURPRISE_H * hour * np.maximum(PLAIN / above, 1.0),
+        known=round(KNOWN_S / step_s),
     )  # fmt: skip
     jobs = horizon.Jobs(
         step_s=step_s, traffic=np.asarray([(outlook.mean[:steps], outlook.high[:steps]) for outlook in outlooks]),
@@ -109,6 +122,13 @@ def _best(
         backlog=np.asarray([view.backlog for view in views]), capacity=capacity,
     )  # fmt: skip
     return horizon.plan(jobs, fewest=rules.fewest, prices=prices, doing=horizon.Doing(rules.pause_s, rules.start_s))
+
+
+def _above(outlooks: Sequence[Outlook]) -> NDArray[np.float64]:
+    """By how much of the mean the high end lies above it at the most."""
+    return np.asarray(
+        [max(float(np.max(np.divide(one.high, np.maximum(one.mean, 1e-9)))) - 1, 1e-9) for one in outlooks]
+    )
 
 
 def _alert(view: OnlineView, outlook: Outlook, rules: OnlineRules) -> str:

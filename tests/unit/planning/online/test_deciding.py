@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.domain.online import OnlineRules, OnlineView, Outlook
-from springtide.planning.online.deciding import decide, due
+from springtide.planning.online.deciding import WORTH, decide, due, lag_worth
 
 RULES = OnlineRules(most=8, pause_s=600.0, lag_price=6.0)
 CAPACITY = tuple(100.0 * workers for workers in range(9))
@@ -80,6 +80,34 @@ def test_when_samples_wait_and_far_more_comes_than_was_said_what_comes_now_count
     calm = replace(surprised, utilization=0.5)
     assert due(surprised, RULES, planned_at=-60.0) and not due(calm, RULES, planned_at=-60.0)
     assert due(calm, RULES, planned_at=-600.0) and not due(surprised, RULES, planned_at=-59.0)
+
+
+def test_lag_is_dearer_where_scaling_can_spare_less():
+    """By the mean and the peak of what is needed: a day that is half its peak on average is the measure."""
+    assert lag_worth(10, 20, 0.1) == pytest.approx(1)
+    broad, usual, steep = lag_worth(18, 30, 0.1), lag_worth(14, 28, 0.1), lag_worth(13, 28, 0.1)
+    assert broad == pytest.approx(1.5**1.5) and broad > usual > steep
+    assert lag_worth(10, 10, 0.0) == WORTH[1] and lag_worth(1, 28, 0.1) == WORTH[0], "within bounds"
+
+
+def test_a_peak_that_nobody_can_foretell_says_little_about_what_lag_is_worth():
+    assert lag_worth(18, 28, 0.4) == lag_worth(18, 28, 0.05) > lag_worth(18, 28, 0.5) > lag_worth(18, 28, 0.6)
+
+
+def test_on_a_broad_day_workers_are_added_to_catch_up_that_a_steep_one_does_without():
+    """The same in the next hours and the same need on average; one has its peak tonight, the other has none."""
+    waits = {"workers": 3, "backlog": 90_000.0, "lag_s": 360.0, "arrivals": 250.0}
+    planned = [
+        sum(
+            decide(
+                view(**waits, outlook=outlook(*[250.0] * 96, *later)), replace(RULES, lag_price=price, pause_s=0.0)
+            ).plan
+        )
+        for later in ([250.0] * 48, [50.0] * 30 + [750.0] * 18)
+        for price in (0.5, 1.0, 2.0, 4.0)
+    ]
+    broad, steep = planned[:4], planned[4:]
+    assert all(one >= other for one, other in zip(broad, steep, strict=True)) and sum(broad) > sum(steep)
 
 
 @settings(deadline=None, max_examples=30)
