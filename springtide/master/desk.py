@@ -323,7 +323,7 @@ class Desk:
         self.tell("finished", role=str(role), incarnation=holder.incarnation)
         totals, poisoned = self.record.book.totals(), self.record.book.poisoned()
         untrained = totals.total - totals.done - totals.poisoned
-        given_up = "; ".join(map(str, poisoned[:3]))
+        given_up = "; ".join(map(str, poisoned[:3])) or self.record.all_left_out()
         if poisoned:
             self.tell("poisoned", shards=[str(each) for each in poisoned])
         self._happen(events.Finished(role, holder.incarnation, untrained, given_up))

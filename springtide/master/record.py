@@ -207,6 +207,13 @@ class Record:
         self._changes += news
         return news
 
+    def all_left_out(self) -> str:
+        """That not a single sample was trained, all of them being left out; empty: some were."""
+        count = sum(len(each.indices) for each in self.left_out.values())
+        if not count or count < self.book.totals().samples_done:
+            return ""
+        return f"none of {count:,} samples could be made; {next(iter(self.left_out.values()))}"
+
     def open_gate(self, name: str, turn: int) -> None:
         """Everyone has come to this barrier: whoever says so once more need not wait."""
         self.gates[name] = max(turn, self.gates.get(name, 0))

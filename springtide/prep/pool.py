@@ -38,6 +38,8 @@ class Wanted(NamedTuple):
 
     indices: NDArray[np.int64]
     name: BatchName | None
+    group: "Wanted | None" = None
+    """The batch of the whole bsp group, where this is a rank's part of it."""
 
 
 class Answer(NamedTuple):

@@ -10,12 +10,13 @@ with the pass, with the group, or when ranks are found to have read different sa
 import logging
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from springtide import errors
 from springtide.data import shards
 from springtide.embedding import sample_ids
 from springtide.embedding.lookup import Lookups
@@ -164,12 +165,16 @@ class Allotting:
     def make_ready(self, handed: Handed) -> Handed:
         """This rank's part of a batch, of all of which the ids are looked at."""
         order, schedule, turn = handed.order, self._schedule, self._turn
-        if order.whole is None:  # too few samples to share out: every rank trains them all
+        if order.whole is None or handed.empty:  # too few samples to share out: every rank trains them all
             return handed
+        if handed.whole and len(order.whole) < self.place.workers:  # so few can be made
+            return Handed(replace(order, share=1 / self.place.workers), handed.batch)
         if schedule is None:
             self._show(handed)
             return self._in_runs(handed, handed.batch) if handed.whole else handed
-        whole = handed.batch if handed.whole else self.picker.fetch(order.whole)
+        whole = self._whole(handed)
+        if whole is None:
+            return handed
         calls = self.lookups.announced(whole)
         features = sample_ids.of_calls(calls, len(order.whole))
         jagged = any(bag[3] for call in calls for bag in call.bags)
@@ -185,11 +190,24 @@ class Allotting:
 
     def _show(self, handed: Handed) -> None:
         look, whole = self.on_paper(), handed.order.whole
-        if look is not None and whole is not None and self.lookups.settled:
-            batch = handed.batch if handed.whole else self.picker.fetch(whole)
+        if look is None or whole is None or not self.lookups.settled:
+            return
+        if (batch := self._whole(handed)) is not None:
             features = sample_ids.of_calls(self.lookups.announced(batch), len(whole))
             mine = [one for one in features or () if one.table in self.tables]
             look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
+
+    def _whole(self, handed: Handed) -> Any:
+        """The group's batch; None: some of its samples cannot be made, as all ranks find."""
+        if handed.whole or handed.order.whole is None:
+            return handed.batch
+        try:
+            return self.picker.fetch(handed.order.whole)
+        except errors.JobFailed:
+            raise
+        except Exception as error:  # whatever a user's data set may raise: who trains those samples has to tell
+            log.info("a batch is not scheduled: %s", error)
+            return None
 
     def _in_units(self, features: Sequence[SampleIds], samples: int) -> list[SampleIds]:
         return sample_ids.in_units(features, samples, self._unit)

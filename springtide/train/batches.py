@@ -21,7 +21,8 @@ from springtide.prep.feed import Wanted
 from springtide.train.feeding import Feeding
 from springtide.train.hands import Hands
 from springtide.train.meter import Meter
-from springtide.train.orders import PAUSE, Order
+from springtide.train.orders import PAUSE, Order, without
+from springtide.train.poison import Rest
 from springtide.train.splitting import Fed, Splitting
 
 if TYPE_CHECKING:
@@ -197,13 +198,14 @@ RESTING = Handed(PAUSE, None)
 
 def read(
     source: Source | Feeding, orders: Iterable[Order], hands: Hands | None = None, *,
-    wholes: Callable[[], bool] = lambda: False, draining: Callable[[], bool] = lambda: False,
+    wholes: Callable[[], bool] = lambda: False, draining: Callable[[], bool] = lambda: False, plain: bool = True,
 ) -> Iterator[Handed]:  # fmt: skip
     """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile.
 
     With `hands` a batch that cannot be read is left to others, one whose lease was taken away is left out, and once the
     job is `draining` so is what was read ahead; without, there are no others, and what the reader raises ends the loop.
-    While `wholes` says so, the whole group's batches are read instead of this rank's parts.
+    While `wholes` says so, the whole group's batches are read instead of this rank's parts. Unless it is `plain` how
+    they are trained, every rank needs a sample of its own.
     """
     under_way: deque[tuple[Order, bool]] = deque()
 
@@ -224,8 +226,22 @@ def read(
         elif not order.ranges:
             yield PAUSED if order.regroups is None else Handed(order, None)
         elif hands is None or order.claim is None or hands.wanted(order.claim):
+            if isinstance(collated, Rest):
+                yield _of_rest(collated, order, whole=whole, plain=plain)
+                continue
             came = collated if isinstance(collated, Fed) else Fed(collated)
             yield Handed(order, as_batch(came.batch), whole, crossing=came.crossing)
+
+
+def _of_rest(rest: Rest, order: Order, *, whole: bool, plain: bool) -> Handed:
+    """A batch of which samples are left out; all of them: the loop does not get it."""
+    if not plain and (rest.batch is None or rest.borrowed):
+        raise errors.UnreadableSample(
+            f"no sample can be made of those that a rank has of a batch (shard {order.ranges[0].shard}), and no rank "
+            "can do without where gradients are summed in the order of the batch"
+        )
+    order = without(order, rest.kept, whole=whole, borrowed=rest.borrowed)
+    return Handed(order, as_batch(rest.batch), whole, empty=rest.batch is None)
 
 
 def _made(source: Source | Feeding, wanted: Iterator[Wanted], *, tolerant: bool) -> Iterator[Any]:
@@ -241,7 +257,11 @@ def _wanted(order: Order, *, whole: bool) -> Wanted:
     first = order.ranges[0]
     if whole and order.whole is not None and order.claim is not None:
         return Wanted(order.whole, BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole)))
-    return Wanted(order.indices, BatchName(first.epoch, first.shard, first.first, first.count))
+    name = BatchName(first.epoch, first.shard, first.first, first.count)
+    if order.share == 1.0 or order.whole is None or order.claim is None:
+        return Wanted(order.indices, name)
+    group = BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole))
+    return Wanted(order.indices, name, Wanted(order.whole, group))
 
 
 def samples_in(collated: Any) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.data.source import Source, Unreadable, as_batch, on_one_line
+from springtide.data.source import Fetch, Source, Unreadable, as_batch, on_one_line
 from springtide.domain.feeding import FeedState, LeftOut
 from springtide.prep import chance, package, parcels
 from springtide.prep.feed import Feed, Wanted
@@ -115,23 +115,35 @@ class Feeding:
             yield made if whole else self._splitting.receive(made, part[0].indices, part[0].name)
 
     def _answer(self, failed: Unreadable, asked: Wanted, tolerant: bool) -> Any:
-        """In place of a batch that could not be made: what is left of it, or which of its samples are to blame."""
+        """In place of a batch that could not be made: its `Rest`, or which of its samples are to blame."""
 
         def fetch(indices: Any) -> Any:
             with chance.seeded(self._welcome.seed, asked.name):  # the batch's random numbers, not the loop's
                 return self._source.fetch(indices)
 
         found = poison.find(fetch, asked.indices)
-        if self._skips and (rest := poison.without(fetch, asked.indices, found)) is not None:
-            if found is not None:
-                assert asked.name is not None, "whatever can be read has a name"
-                left_out = LeftOut(asked.name, found.indices, found.error)
-                log.warning("trained without %s", left_out)
-                self._link.trained_without(left_out)
-            return rest
+        if self._skips:
+            return self._rest(fetch, asked, found)
         if not tolerant:
             return Fed(as_batch(fetch(asked.indices)))  # raises what the data set raises, or it can be read by now
         return failed if found is None else Unreadable(f"{found}: {found.error}")
+
+    def _rest(self, fetch: Fetch, asked: Wanted, found: poison.Poison | None) -> poison.Rest:
+        """What is left of a batch, once the master knows what is not. A rank that has nothing left borrows a sample."""
+        rest, found = poison.without(fetch, asked.indices, found)
+        name = asked.name
+        if rest.batch is None and found is not None and asked.group is not None:
+            borrowed = poison.borrow(fetch, asked.group.indices)
+            if borrowed is None:  # as all ranks find
+                name, found = asked.group.name, replace(found, indices=tuple(asked.group.indices.tolist()))
+            else:
+                rest = borrowed
+        if found is not None:
+            assert name is not None, "whatever can be read has a name"
+            left_out = LeftOut(name, found.indices, found.error)
+            log.warning("trained without %s", left_out)
+            self._link.trained_without(left_out)
+        return rest
 
     def _attempt(self, indices: Any) -> Fed | Unreadable:
         try:

@@ -38,6 +38,8 @@ class Order:
     """Where in it the samples are, in rising order."""
     regroups: int | None = None
     """No batch: the bsp group of this generation is formed anew here."""
+    borrowed: bool = False
+    """The batch is a sample of another rank's part, none of this rank's own being left: it counts for nothing."""
     last: bool = True
     """Whether the step's batch is complete with it: not, where the loop gets a batch in parts and more are to come."""
 
@@ -131,6 +133,18 @@ def allotted(order: Order, chosen: Indices) -> Order:
     return dataclasses.replace(
         order, indices=order.whole[chosen], ranges=ranges, share=len(chosen) / len(order.whole), places=chosen
     )  # fmt: skip
+
+
+def without(order: Order, kept: Indices, *, whole: bool, borrowed: bool = False) -> Order:
+    """The order with these samples of it only (by their place in it, or in the group's batch where that is `whole`).
+
+    Its name stays what it was: whoever trains the batch leaves out the same ones.
+    """
+    if whole:
+        assert order.whole is not None
+        return dataclasses.replace(order, whole=order.whole[kept])
+    places = None if order.places is None else order.places[kept]
+    return dataclasses.replace(order, indices=order.indices[kept], places=places, borrowed=borrowed)
 
 
 def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:

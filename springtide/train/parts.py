@@ -5,7 +5,7 @@ end, and pushes are named, by whole batches; so whoever trains a batch again sum
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from springtide import errors
 from springtide.domain import whole
@@ -58,14 +58,31 @@ def complete(feed: Iterable[Handed]) -> Iterator[Handed]:
     for handed in feed:
         if waiting and handed.order.claim != waiting[0].order.claim:
             waiting = []
-        if handed.batch is None:
+        if handed.batch is None and not handed.empty:
             yield handed
             continue
         waiting.append(handed)
         if handed.order.last:
             if sum(part.order.samples for part in waiting) == whole_samples(waiting[0]):
-                yield from waiting
+                yield from without_empty(waiting)
             waiting = []
+
+
+def without_empty(parts: Sequence[Handed]) -> list[Handed]:
+    """The parts that the loop gets: those of which nothing can be trained give their names to what is beside them."""
+    kept = [part for part in parts if not part.empty] or list(parts[:1])
+    begins = [one.order.ranges[0].first for one in (parts[0], *kept[1:])]
+    ends = [*begins[1:], begins[0] + sum(part.order.samples for part in parts)]
+    return [
+        dataclasses.replace(part, order=named(part.order, begin, end, last=part is kept[-1]))
+        for part, begin, end in zip(kept, begins, ends, strict=True)
+    ]
+
+
+def named(order: Order, begin: int, end: int, *, last: bool) -> Order:
+    """A part with the name of these samples."""
+    (own,) = order.ranges
+    return dataclasses.replace(order, ranges=(dataclasses.replace(own, first=begin, count=end - begin),), last=last)
 
 
 def whole_samples(part: Handed) -> int:

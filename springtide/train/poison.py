@@ -1,16 +1,19 @@
 """Samples that cannot be made: which they are, and the batch without them.
 
 In: a data set's `fetch` and the indices of a batch that raised. Out: the culprits with the first of their errors, and
-what is left of the batch. Next: train/feeding.py tells of them, and trains the rest or gives the batch up.
+what is left of the batch. Next: train/feeding.py tells of them; batches.py trains the rest, or passes the batch over.
 """
 
+import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from springtide.data.source import Fetch, Indices, on_one_line
 from springtide.domain.feeding import samples_named
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,17 @@ class Poison:
         return samples_named(self.indices)
 
 
+class Rest(NamedTuple):
+    """What is left of a batch."""
+
+    batch: Any
+    """None: nothing."""
+    kept: Indices
+    """Places in what was asked for, of the samples that are in it."""
+    borrowed: bool = False
+    """It is a sample of another rank's part, for a rank that has none of its own: it counts for nothing."""
+
+
 def find(fetch: Fetch, indices: Indices) -> Poison | None:
     """The samples that cannot be made, one by one; None: each of them can."""
     culprits, error = [], ""
@@ -37,12 +51,22 @@ def find(fetch: Fetch, indices: Indices) -> Poison | None:
     return Poison(tuple(culprits), error) if culprits else None
 
 
-def without(fetch: Fetch, indices: Indices, poison: Poison | None) -> Any:
-    """The batch without them; None: nothing is left of it, or that raises too."""
-    left = indices if poison is None else indices[~np.isin(indices, poison.indices)]
-    if not len(left):
-        return None
+def without(fetch: Fetch, indices: Indices, poison: Poison | None) -> tuple[Rest, Poison | None]:
+    """The batch without them, and who was left out: everyone, where the samples cannot be made together."""
+    kept = np.arange(len(indices)) if poison is None else np.flatnonzero(~np.isin(indices, poison.indices))
+    if not len(kept):
+        return Rest(None, kept), poison
     try:
-        return fetch(left)
-    except Exception:  # it is not a sample: then nobody can make this batch, and the first error says so
-        return None
+        return Rest(fetch(indices[kept]), kept), poison
+    except Exception as raised:  # it is not a sample: then nobody can make this batch
+        return Rest(None, kept[:0]), Poison(tuple(indices.tolist()), on_one_line(raised))
+
+
+def borrow(fetch: Fetch, indices: Indices) -> Rest | None:
+    """The first sample of the group's batch that can be made; None: there is none."""
+    for index in indices:
+        try:
+            return Rest(fetch(np.array([index], dtype=np.int64)), np.empty(0, dtype=np.int64), borrowed=True)
+        except Exception as raised:  # whatever a user's data set may raise
+            log.debug("sample %d cannot be borrowed: %s", index, on_one_line(raised))
+    return None

@@ -18,7 +18,19 @@ from springtide.domain import caching, script_settings, whole
 from springtide.domain.reduction import unit_of
 from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
-from springtide.train import batches, feeding, leases, link, orders, parts, registry, reports, streams, wiring
+from springtide.train import (
+    batches,
+    feeding,
+    leases,
+    link,
+    orders,
+    parts,
+    registry,
+    reports,
+    streams,
+    unhandled,
+    wiring,
+)
 from springtide.train.in_order import refusing
 from springtide.train.meter import Meter
 from springtide.train.online import opening as online
@@ -293,12 +305,12 @@ class Job:
             if together is None or sharing is None:
                 back = None if direct else hands
                 if accumulate == 1:
-                    return batches.read(reader, wanted, back, draining=draining)
+                    return batches.read(reader, wanted, back, draining=draining, plain=cutting is None)
                 sized = parts.split(wanted, card.batch_size // accumulate)
                 return parts.complete(batches.read(reader, sized, back, draining=draining))
             sharing.restart(together.place)
             allotting = sharing.allotting
-            whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes)
+            whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes, plain=cutting is None)
             return iter(ReadingAhead(whole, allotting.make_ready, allotting.review, sharing.read))
 
         fixed = opened.samples is not None and (in_step or self.workers == 1) and cutting is None

@@ -152,9 +152,18 @@ class Step:
         self._await_push()
 
     def skip(self, now: Handed) -> None:
-        """Named in a push of its own, so that slots have no gaps to remember; gradients in hand stay there."""
+        """Named in a push of its own, so that slots have no gaps to remember; gradients in hand stay there.
+
+        In a group it is a step that does nothing: it is skipped by all ranks, even should one have found something.
+        """
         empty = Trained()
         empty.add(now)
+        if self.group is not None:
+            in_hand, number = self._trained, self.count + 1
+            self._step_together(self.group, [], empty, True, empty=True)
+            if self.count == number:  # else the job stops, and what is in hand stays undone
+                self._trained = in_hand
+            return
         self._await_push()
         self._push([], empty, [], [], True)
         self._under_way = empty.claims

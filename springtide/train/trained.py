@@ -23,6 +23,8 @@ class Trained:
 
     ranges: list[Name] = field(default_factory=list)
     samples: int = 0
+    counting: int = 0
+    """Those of them that gradients count by."""
     group_samples: float = 0.0
     claims: list[Claim] = field(default_factory=list)
 
@@ -36,6 +38,7 @@ class Trained:
             else:
                 self.ranges.append((one.epoch, one.shard, one.first, one.count))
         self.samples += order.samples
+        self.counting += 0 if order.borrowed else order.samples
         self.group_samples += order.samples / order.share
         if order.claim is not None and self.claims[-1:] != [order.claim]:
             self.claims.append(order.claim)
@@ -43,7 +46,7 @@ class Trained:
     @property
     def share(self) -> float:
         """Part of the group's samples that is ours."""
-        return self.samples / self.group_samples if self.group_samples else 1.0
+        return self.counting / self.group_samples if self.group_samples else 1.0
 
 
 class Waiting:

@@ -146,3 +146,36 @@ def test_poison_is_reported_with_its_index(tmp_path, policy):
     left = np.delete(ids, 4711, axis=0)
     wrong = counting.differences(tmp_path, left, epochs=1, batch=BATCH)
     assert not {key: off for key, off in wrong.items() if not key.startswith("dense")}, wrong
+
+
+WHOLE = range(20 * BATCH, 21 * BATCH)
+PART = range(40 * BATCH, 40 * BATCH + BATCH // 2)
+"""Of the samples that follow each other: a batch, and in a group of two all that one rank has of another."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["async", "summed", "bsp"])
+def test_a_batch_of_which_nothing_can_be_made_is_passed_over_and_named(tmp_path, kind):
+    ids = counting.draw(np.random.default_rng(8), 300 * BATCH)
+    text = group_counting.COUNTING if kind == "bsp" else SLOWLY
+    text = counting.summing(text, 4) if kind == "summed" else text
+    broken = f"        assert not ({WHOLE[0]} <= index <= {WHOLE[-1]} or {PART[0]} <= index <= {PART[-1]}), 'poison'\n"
+    text = text.replace("        trap = ", f"{broken}        trap = ").replace("seed=7", "seed=7, shuffle=False")
+    script, rules = counting.write(tmp_path, ids, text), FeedRules(workers=0, poison="skip")
+    given = spec(feeding=rules, workers=2, sync="bsp" if kind == "bsp" else "async")
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.2], spec=given, folder=tmp_path) as job:
+        job.until(lambda status: status.samples > 10 * BATCH and "worker-1" in job.pids())
+        assert job.kill("worker-1")
+        (tmp_path / "hurry").touch()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert status.samples == len(ids) and status.samples_left_out == len(WHOLE) + len(PART)
+    counts = dict(np.load(tmp_path / "counts.npz"))
+    if kind == "bsp":  # each occurrence counts by its rank's share of the batch, over what is left of that
+        np.savez(
+            tmp_path / "counts.npz", **{**counts, "small": counts["small"] * BATCH, "rows": counts["rows"] * BATCH}
+        )
+    left = np.delete(ids, [*WHOLE, *PART], axis=0)
+    wrong = counting.differences(tmp_path, left, epochs=1, batch=BATCH)
+    assert not {key: off for key, off in wrong.items() if not key.startswith("dense")}, wrong

@@ -158,6 +158,17 @@ def test_samples_that_were_left_out_are_told_by_index(tmp_path):
     with_desk(test, tmp_path)
 
 
+def test_a_job_that_could_make_no_sample_at_all_has_failed(tmp_path):
+    async def test(master, clock):
+        await training(master, clock)
+        assert master.record.all_left_out() == ""
+        master.record.leave_out(LeftOut(BatchName(0, 3, 8, 4), (17, 19), "ValueError: broken"))
+        said = "none of 2 samples could be made; samples 17, 19 (shard 3, epoch 0): ValueError: broken"
+        assert master.record.all_left_out() == said
+
+    with_desk(test, tmp_path)
+
+
 def feed(steps, *, read_share):
     """The words of a trainer after so many steps of a tenth of a second."""
     return FeedState(taken=steps, looped_s=0.1 * steps, read_s=0.1 * steps * read_share)

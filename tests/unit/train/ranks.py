@@ -12,12 +12,14 @@ import numpy as np
 from springtide import _native, config
 from springtide.domain import caching
 from springtide.domain.cluster import Placement
+from springtide.domain.feeding import FeedRules
 from springtide.rpc.messages import Formed
 from springtide.train import link
 from springtide.train.session import Job
 
 SLOTS = 64
 SECRET = b"a secret of this test"
+UNFED = FeedRules(workers=0)
 
 
 class Meeting:
@@ -32,9 +34,10 @@ class Meeting:
 class RankLink(link.AloneLink):
     """One rank: it is leased every shard, as the others are, and forms a group with them."""
 
-    def __init__(self, settings, rank, meeting, addresses, rules):
+    def __init__(self, settings, rank, meeting, addresses, rules, feeding):
         super().__init__(settings)
         self.rank, self.meeting, self.addresses, self.rules = rank, meeting, addresses, rules
+        self.feeding, self.left_out = feeding, []
 
     def join(self):
         owners = tuple(slot % len(self.addresses) for slot in range(SLOTS))
@@ -42,8 +45,11 @@ class RankLink(link.AloneLink):
         return msgspec.structs.replace(
             super().join(), rank=self.rank, workers=self.meeting.workers, servers=tuple(self.addresses),
             placement=placement, slots=SLOTS, sync="bsp", secret=SECRET,
-            cache=self.rules,
+            cache=self.rules, feeding=self.feeding,
         )  # fmt: skip
+
+    def trained_without(self, left_out):
+        self.left_out.append(left_out)
 
     def form(self, asked):
         if self.rank == 0:
@@ -56,8 +62,8 @@ class RankLink(link.AloneLink):
 class Group:
     """`Group(workers=2, servers=2).run(work)` calls work(job) in every rank; `stores` are the servers'."""
 
-    def __init__(self, workers, servers=1, *, rules=caching.OFF, **settings):
-        self.rules = rules
+    def __init__(self, workers, servers=1, *, rules=caching.OFF, feeding=UNFED, **settings):
+        self.rules, self.feeding = rules, feeding
         self.settings = config.load({"report_every_s": 60.0, **settings}, environ={})
         self.workers, self.stores, self._servers, self._addresses = workers, [], [], []
         owners = np.array([slot % servers for slot in range(SLOTS)], dtype=np.uint16)
@@ -75,7 +81,7 @@ class Group:
         """What work(job) returns, by rank."""
         meeting = Meeting(self.workers)
         jobs = [
-            Job(self.settings, RankLink(self.settings, rank, meeting, self._addresses, self.rules))
+            Job(self.settings, RankLink(self.settings, rank, meeting, self._addresses, self.rules, self.feeding))
             for rank in range(self.workers)
         ]
 

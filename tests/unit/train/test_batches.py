@@ -9,8 +9,10 @@ from springtide.domain.leases import Grant, Progress
 from springtide.domain.samples import Batch, DatasetCard, SampleRange
 from springtide.rpc import messages
 from springtide.train import batches, leases, link, orders
-from springtide.train.hands import Hands
+from springtide.train.hands import Claim, Hands
 from springtide.train.meter import Meter
+from springtide.train.poison import Rest
+from springtide.train.trained import Trained
 
 
 class Diary:
@@ -30,6 +32,10 @@ class Diary:
 
     def pause(self):
         self.entries.append("pause")
+
+    def skip(self, now):
+        self.hands.acknowledge([now.order.claim])
+        self.entries.append(("skip", now.order.ranges[0].first))
 
     def close_pass(self, *, early):
         self.entries.append("left" if early else "close")
@@ -197,3 +203,49 @@ def test_alone_what_the_reader_raises_ends_the_loop():
 def test_samples_are_counted_in_whatever_collate_made():
     assert batches.samples_in({"a": ["text", torch.zeros(3, 2)]}) == 3
     assert batches.samples_in("text") == 0
+
+
+class Skipping:
+    """A reader that leaves samples out: those under `good`."""
+
+    def __init__(self, good):
+        self.good = good
+
+    def read(self, wanted, *, tolerant=False):
+        for one in wanted:
+            kept = np.flatnonzero(one >= self.good)
+            part = torch.from_numpy(one[kept])
+            yield Rest(Batch(part, part) if len(kept) else None, kept) if len(one) else None
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_batch_of_which_nothing_is_left_is_passed_over_and_counts_as_trained(ahead):
+    alone = link.AloneLink(config.load(environ={}))
+    card = DatasetCard(samples=9, batch_size=3, shuffle=False)
+
+    def feed(_):
+        return batches.read(Skipping(good=5), orders.leased(leases.Direct(alone.lease), alone.hands, card))
+
+    feed.hands = alone.hands
+    over, diary = loop(feed, ahead=ahead)
+    assert [batch.y.tolist() for batch in over] == [[5], [6, 7, 8]]
+    assert diary.entries[0] == ("skip", 0) and diary.entries[-1] == "close"
+
+
+def test_what_is_left_of_a_batch_keeps_its_name_and_its_places():
+    order = orders.order_of(Grant(shard=0, epoch=0, nth=0, first=0, end=8), Claim(0, 0, 0, 8), np.arange(10, 18), 1, 2)
+    (handed,) = batches.read(Skipping(good=15), [order])
+    assert handed.order.indices.tolist() == [15, 16, 17] and handed.order.places.tolist() == [5, 6, 7]
+    assert (handed.order.ranges, handed.order.share) == (order.ranges, order.share)
+    (none,) = batches.read(Skipping(good=99), [order])
+    assert none.empty and none.order.ranges == order.ranges
+    with pytest.raises(errors.UnreadableSample, match="no rank can do without"):
+        list(batches.read(Skipping(good=99), [order], plain=False))
+
+
+def test_a_borrowed_sample_counts_for_nothing():
+    order = orders.order_of(Grant(shard=0, epoch=0, nth=0, first=0, end=8), Claim(0, 0, 0, 8), np.arange(8), 1, 2)
+    own, none = Trained(), Trained()
+    own.add(batches.Handed(order, None))
+    none.add(batches.Handed(orders.without(order, np.empty(0, dtype=np.int64), whole=False, borrowed=True), None))
+    assert (own.share, none.share) == (0.5, 0.0) and own.samples == none.samples == 4

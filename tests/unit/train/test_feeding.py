@@ -194,8 +194,9 @@ def test_poison_is_skipped_and_reported_by_its_index_where_the_job_allows_it(wor
     serving = fed(feeding, master, tmp_path) if by_others else None
     try:
         for tolerant in (True, False):
-            got = list(feeding.read(wants(3), tolerant=tolerant))
-            assert [numbers(one) for one in got] == [[0, 1, 2, 3], [4, 5, 7], [8, 9, 10, 11]]
+            first, rest, last = feeding.read(wants(3), tolerant=tolerant)
+            assert [numbers(first), numbers(rest.batch), numbers(last)] == [[0, 1, 2, 3], [4, 5, 7], [8, 9, 10, 11]]
+            assert rest.kept.tolist() == [0, 1, 3] and not rest.borrowed
     finally:
         if serving is not None:
             serving.close()
@@ -214,14 +215,55 @@ def test_without_that_the_index_is_named_in_the_error(worker):
     assert got[1].error.startswith("sample 6: ValueError: sample 6 is broken") and not master.noted
 
 
-def test_a_batch_of_which_nothing_is_left_is_unreadable_after_all(worker):
-    class Broken(Numbers):
-        def __getitem__(self, index):
-            raise ValueError("no such disk")
+class Broken(Numbers):
+    """Samples before `good` cannot be made."""
 
+    good = 1000
+
+    def __getitem__(self, index):
+        if index < self.good:
+            raise ValueError("no such disk")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("tolerant", [True, False])
+def test_a_batch_of_which_nothing_is_left_is_nothing_and_all_of_it_is_reported(worker, tolerant):
     feeding, master = worker(Broken(), poison="skip")
+    (one,) = feeding.read(wants(1), tolerant=tolerant)
+    assert one.batch is None and not len(one.kept)
+    (told,) = master.noted
+    assert (told.batch, told.indices) == (wants(1)[0].name, (0, 1, 2, 3))
+    assert told.error.startswith("ValueError: no such disk")
+
+
+def test_samples_that_can_only_not_be_made_together_are_all_left_out(worker):
+    class Ragged(Numbers):
+        def __getitem__(self, index):
+            return torch.zeros(1 + index)
+
+    feeding, master = worker(Ragged(), poison="skip")
     (one,) = feeding.read(wants(1), tolerant=True)
-    assert one.error.startswith("samples 0, 1, 2, 3: ValueError: no such disk") and not master.noted
+    assert one.batch is None and master.noted[0].indices == (0, 1, 2, 3)
+    assert "stack expects each tensor to be equal size" in master.noted[0].error
+
+
+def test_a_rank_with_nothing_left_of_its_part_borrows_a_sample_of_the_group(worker):
+    broken = Broken()
+    broken.good = 6
+    feeding, master = worker(broken, poison="skip")
+    own = wants(1)[0]
+    group = Wanted(np.arange(8), BatchName(0, 0, 0, 8))
+    (one,) = feeding.read([own._replace(group=group)])
+    assert numbers(one.batch) == [6] and one.borrowed
+    assert master.noted[0].indices == (0, 1, 2, 3) and master.noted[0].batch == own.name
+
+
+def test_where_the_group_has_nothing_left_either_all_ranks_report_its_whole_batch(worker):
+    feeding, master = worker(Broken(), poison="skip")
+    group = Wanted(np.arange(8), BatchName(0, 0, 0, 8))
+    parts = [one._replace(group=group) for one in wants(2)]
+    assert [one.batch for one in feeding.read(parts)] == [None, None]
+    assert [(each.batch, each.indices) for each in master.noted] == [(group.name, tuple(range(8)))] * 2
 
 
 def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
@@ -255,7 +297,7 @@ def test_looking_for_poison_draws_no_random_numbers_of_the_loop(worker):
 
     feeding, _ = worker(Noisy(), poison="skip")
     failed, before = Unreadable("torn"), torch.get_rng_state()
-    assert numbers(feeding._answer(failed, wants(1)[0], True)) == [0, 1, 3]
+    assert numbers(feeding._answer(failed, wants(1)[0], True).batch) == [0, 1, 3]
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -74,6 +74,25 @@ def test_of_a_batch_that_lacks_a_part_the_loop_sees_nothing(missing, ends):
     assert got == [8 * at + 2 * part for at in whole for part in range(4)]
 
 
+@given(empty=some.sets(some.integers(0, 7)))
+def test_parts_of_which_nothing_can_be_trained_are_passed_over_and_their_batch_keeps_its_name(empty):
+    all_parts = [part for at in range(2) for part in parts.parts_of(order(8 * at, 8 * at + 8), 2)]
+    feed = [
+        Handed(one, None, empty=True) if number in empty else Handed(one, number)
+        for number, one in enumerate(all_parts)
+    ]  # fmt: skip
+    got = list(parts.complete(feed))
+    assert [one.batch for one in got if not one.empty] == sorted(set(range(8)) - empty)
+    for first in (0, 8):
+        mine = [one for one in got if first <= one.order.ranges[0].first < first + 8]
+        assert [one.order.last for one in mine] == [*[False] * (len(mine) - 1), True]
+        assert len(mine) == 1 or not any(one.empty for one in mine)
+        trained = Trained()
+        for one in mine:
+            trained.add(one)
+        assert trained.ranges == [(0, 0, first, 8)] and trained.claims == [Claim(0, 0, first, first + 8)]
+
+
 def test_a_batch_with_an_unreadable_part_goes_back_as_a_whole():
     class Broken(torch.utils.data.Dataset):
         def __len__(self):
