@@ -50,7 +50,10 @@ def join(**settings: Any) -> "Job":
     `settings` are fields of `springtide.config.Settings` and win over the environment.
     """
     uncompiled.wait_for_compiler()
+    unhandled.show_briefly()
     loaded = config.load(settings)
+    if loaded.debug:
+        unhandled.show_all()
     # alone, every call is a job of its own, so that a notebook can begin anew
     return Job(loaded, link.current(loaded) if loaded.master else link.AloneLink(loaded))
 
