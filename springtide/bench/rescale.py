@@ -9,31 +9,26 @@ real stop, start and restore; `flash-pause` (start new, pause, copy all slots in
 in favour of it. What a cluster adds to them is given by --delay stop-restart=S and --delay flash-pause=S.
 """
 
-import contextlib
 import itertools
 import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from springtide import _native, config
-from springtide.bench import Options, progress, report, restarting, stepping
+from springtide import _native
+from springtide.bench import Options, progress, report, restarting, stepping, warmed
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
-from springtide.domain.resources import Limits
 from springtide.domain.tables import OptimSpec, TableSpec
 from springtide.embedding.specs import native_spec
-from springtide.platforms import roles
-from springtide.platforms.run_plan import RunPlan
 from springtide.platforms.warm import WarmStarts
 from springtide.testing.cluster import LocalCluster
 
 DIM, SLOTS, WORKERS = 32, 1024, 2
-WARM_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +53,6 @@ def started(folder: pathlib.Path, sizes: Sizes, spec: JobSpec, warm: WarmStarts 
     return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0, warm=warm)
 
 
-@contextlib.contextmanager
-def warmed_up() -> Iterator[WarmStarts]:
-    """The interpreter that a job has after a while, ready before anything is measured."""
-    plan = RunPlan(spec=JobSpec(name="rescale"), script="train.py")
-    environment = config.child_environment({}, roles.environment_of(plan, Limits()))
-    with contextlib.closing(WarmStarts()) as warm:
-        warm.begin(environment)
-        deadline = time.monotonic() + WARM_WITHIN_S
-        while not warm.suits(environment) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        yield warm
-
-
 def bench(options: Options) -> report.Result:
     """One job with servers that come and go; then the same stopped and started again."""
     sizes = Sizes(5_000, 2.0) if options.quick else Sizes(400_000, 15.0)
@@ -78,7 +60,7 @@ def bench(options: Options) -> report.Result:
         folder = pathlib.Path(name)
         (folder / "train.py").write_text(stepping.SCRIPT)
         rules = CheckpointRules(every_s=restarting.EVERY_S)
-        with warmed_up() as warm, started(folder, sizes, spec(2, rules), warm) as job:
+        with warmed.warmed_up() as warm, started(folder, sizes, spec(2, rules), warm) as job:
             before, during, moves = live(job, folder, sizes)
             step()
             stopped = float(time.time())

@@ -1,71 +1,65 @@
-"""The job of `bench straggler`: every batch costs the same processor time, every worker has the same quota at first.
+"""The job of `bench straggler`: every worker has the same quota at first, and notes when it trained what.
 
-In: how many batches, and for how many workers. Out: a running job that trains once `go` is called, and when each of its
-workers trained what. Next: straggler.py (ours), straggler_baselines.py (equal parts, stop and restart).
+In: a kind of work (straggler_work.py), how many batches, and for how many workers. Out: a running job that trains once
+`go` is called. Next: straggler.py (ours), straggler_baselines.py (equal parts, stop and restart).
 """
 
 import pathlib
-from collections.abc import Mapping
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
 
 from springtide import errors
+from springtide.bench.straggler_work import KINDS
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
 
 WORKERS, SLOW = 4, 2
 CPU = 0.35  # cores of a worker: four and a server fit into two, and 3% of it is still a quota that the kernel takes
-BATCH, BATCH_S = 16, 0.01
 ROLES = [f"worker-{rank}" for rank in range(WORKERS)]
+EVEN_PACE = CPU / KINDS["even"].batch_s
+"""Batches a second of a worker whose batches all cost the same."""
+WARM_S, TRY_S = 1.0, 5.0
 
 SCRIPT = """
 import os, pathlib, sys, time
 import torch
 import springtide as st
+from springtide.bench.straggler_work import KINDS
 
 torch.set_num_threads(1)
-folder, samples, batch, batch_s = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-
-
-class Indices(torch.utils.data.Dataset):
-    def __len__(self):
-        return samples
-
-    def batch(self, indices):
-        return torch.from_numpy(indices)
-
-
+torch.manual_seed(0)
+folder, shared, work = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), KINDS[sys.argv[3]]
 job = st.join()
-model = st.EmbeddingBag(4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-model, optimizer, batches = job.prepare(model, optimizer, Indices(), batch_size=batch)
+model = work.model()
+optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
+data = work.data(shared, int(sys.argv[4]) * work.batch)
+model, optimizer, batches = job.prepare(model, optimizer, data, batch_size=work.batch)
 done = os.open(folder / f"trained-{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 weights = torch.rand(64, 64)
 while not (folder / "go").exists():
     time.sleep(0.02)
-for x in batches:
+for batch in batches:
     began = time.thread_time()
     optimizer.zero_grad()
-    model(x[:, None] % 1000).sum().backward()
+    work.loss(model, batch).backward()
     optimizer.step()
-    while time.thread_time() - began < batch_s:  # the rest of what a larger model would compute
+    while time.thread_time() - began < work.batch_s:  # the rest of what a larger model would compute
         weights = torch.tanh(weights @ weights)
     os.write(done, f"{time.monotonic()}\\n".encode())
 """
 
 
-def batches_of(seconds: float, capacity: float) -> int:
-    """What so many workers at their full quota train in that time."""
-    return round(seconds * capacity * CPU / BATCH_S)
-
-
 def started(
-    folder: pathlib.Path, batches: int, *, workers: int = WORKERS, rules: CheckpointRules | None = None
+    folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS, rules: CheckpointRules | None = None
 ) -> LocalCluster:
-    """A job of so many batches, to be entered. It notes what it trained in `folder`."""
+    """A job of so many batches, to be entered. It notes what it trained in `folder`; data lies beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
     spec = JobSpec(name="straggler", workers=workers, worker_cpu=1.0, checkpoints=rules or CheckpointRules())
-    arguments = [str(folder), str(batches * BATCH), str(BATCH), str(BATCH_S)]
+    arguments = [str(folder), str(folder.parent), kind, str(batches)]
     return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0)
 
 
@@ -99,6 +93,25 @@ def trained(folder: pathlib.Path, workers: int = WORKERS) -> list[list[float]]:
     return [[float(line) for line in text.splitlines()] for text in texts]
 
 
-def pace(times: list[float], since: float, until: float) -> float:
+def pace(times: Sequence[float], since: float, until: float) -> float:
     """Batches a second."""
-    return sum(since <= at < until for at in times) / (until - since)
+    return sum(since <= at < until for at in times) / (until - since) if until > since else 0.0
+
+
+def healthy_pace(times: Sequence[Sequence[float]], since: float, until: float) -> float:
+    """The same of those that were never throttled, on average."""
+    return statistics.mean(pace(mine, since, until) for rank, mine in enumerate(times) if rank != SLOW)
+
+
+def tried_pace(kind: str) -> float:
+    """Batches a second of one worker alone at its full quota: what a model costs on this machine nobody knows."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name) / "job"
+        with started(folder, kind, 1_000_000, workers=1) as job:
+            until_ready(job, folder, workers=1)
+            throttle(job, {ROLES[0]: CPU})
+            go(folder)
+            job.until(lambda _: all(trained(folder, workers=1)))
+            since = time.monotonic() + WARM_S
+            job.until(lambda _: time.monotonic() > since + TRY_S)
+            return pace(trained(folder, workers=1)[0], since, since + TRY_S)

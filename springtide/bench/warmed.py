@@ -1,0 +1,42 @@
+"""Processes of a benchmark's jobs start at once: forks of an interpreter that has its imports behind it.
+
+Out: that interpreter (`platforms.warm`), ready before anything is measured. Jobs that run for a while have one anyway.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from springtide import config
+from springtide.domain.job import JobSpec
+from springtide.domain.resources import Limits
+from springtide.platforms import roles
+from springtide.platforms.run_plan import RunPlan
+from springtide.platforms.warm import WarmStarts
+from springtide.testing.cluster import LocalCluster
+
+WITHIN_S = 60.0
+
+
+@contextlib.contextmanager
+def warmed_up() -> Iterator[WarmStarts]:
+    """For the jobs that are given it."""
+    plan = RunPlan(spec=JobSpec(name="bench"), script="train.py")
+    environment = config.child_environment({}, roles.environment_of(plan, Limits()))
+    with contextlib.closing(WarmStarts()) as warm:
+        warm.begin(environment)
+        deadline = time.monotonic() + WITHIN_S
+        while not warm.suits(environment) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield warm
+
+
+@contextlib.contextmanager
+def all_jobs() -> Iterator[None]:
+    """For every job that begins meanwhile."""
+    with warmed_up() as warm:
+        LocalCluster.warm = warm
+        try:
+            yield
+        finally:
+            LocalCluster.warm = None
