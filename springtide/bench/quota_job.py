@@ -145,9 +145,10 @@ class QuotaJob:
         """Have this shape from now on: so many roles, each with its cores."""
         status = self.cluster.status
         if (status.workers_wanted, status.servers_wanted) != (shape.workers, shape.servers):
-            asked = time.time()
+            asked, known, same = time.time(), len(self.cluster.moves()), status.servers_wanted == shape.servers
             self.cluster.scale(shape.workers, servers=shape.servers)
             self.cluster.until(lambda now: there(now, shape) and self._all_train(now, asked))
+            self.cluster.until(lambda now: same or self.cluster.settled(now, shape.servers, known=known))
         roles = {f"worker-{rank}": shape.worker_cpu for rank in ranks(self.cluster.status, RoleKind.WORKER)}
         roles |= {f"server-{rank}": shape.server_cpu for rank in ranks(self.cluster.status, RoleKind.SERVER)}
         for role, cpu in roles.items():

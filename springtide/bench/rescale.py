@@ -90,28 +90,11 @@ def live(job: LocalCluster, folder: pathlib.Path, sizes: Sizes) -> tuple[Span, l
     before = Span(began, time.time())
     during = []
     for servers in (3, 2):
-        asked, known = time.time(), len(moved(job))
+        asked, known = time.time(), len(job.moves())
         job.scale(servers=servers)
-        settle(job, servers, known)
+        job.until(lambda status, servers=servers, known=known: job.settled(status, servers, known=known))
         during.append(Span(asked, time.time()))
-    return before, during, moved(job)
-
-
-def settle(job: LocalCluster, servers: int, known: int) -> None:
-    """Wait until slots have moved and so many servers are left; `known` moves were told before."""
-    job.until(
-        lambda status: (
-            len(moved(job)) > known
-            and not moved(job)[-1]["left"]  # the status is a look old
-            and not status.slots_moving
-            and status.servers_alive == status.servers_wanted == servers
-        )
-    )
-
-
-def moved(job: LocalCluster) -> list[dict[str, object]]:
-    """Every word of a server that has handed slots over."""
-    return [event for event in job.story if event["event"] == "moved"]
+    return before, during, job.moves()
 
 
 def resumed_at(job: LocalCluster) -> float:

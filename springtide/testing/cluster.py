@@ -174,6 +174,20 @@ class LocalCluster:
             time.sleep(LOOK_S)
         return self._seen
 
+    def moves(self) -> list[dict[str, object]]:
+        """Every word of a server that has handed slots over."""
+        return [event for event in self.story if event["event"] == "moved"]
+
+    def settled(self, status: messages.JobStatus, servers: int, *, known: int) -> bool:
+        """Whether so many servers have the slots to themselves; `known` moves were told before they were asked for."""
+        moves = self.moves()
+        return (
+            len(moves) > known
+            and not moves[-1]["left"]  # the status is a look old
+            and not status.slots_moving
+            and status.servers_alive == status.servers_wanted == servers
+        )
+
     def wait(self, *, within_s: float = 600.0) -> messages.JobStatus:
         """The job's last status, when it is over and all its processes have gone."""
         self._thread.join(within_s)
