@@ -14,7 +14,7 @@ CallPlan& CallPlan::of_this_thread() {
 }
 
 void CallPlan::begin() {
-  for (TableId id : used_ids_) use_by_id_[id] = nullptr;
+  for (TableId id : used_ids_) use_by_id_[id] = nullptr, dims_[id] = 0;
   used_ids_.clear();
   uses_.clear();
   count_ = 0;
@@ -27,6 +27,7 @@ void CallPlan::use(TableId id, const TableUse& use) {
   if (use_by_id_.size() <= id) use_by_id_.resize(size_t{id} + 1, nullptr);
   uses_.push_back(use);
   use_by_id_[id] = &uses_.back();
+  dims_[id] = use.dim;
   used_ids_.push_back(id);
 }
 
@@ -39,22 +40,24 @@ void CallPlan::name_tables(std::span<const TableId> tables, std::span<const Key>
   if (keys.size() > UINT32_MAX) {
     throw BadInput("one call takes at most 2^32 keys, got " + std::to_string(keys.size()));
   }
-  const TableUse* const* known = use_by_id_.data();
-  size_t floats = 0, ids = use_by_id_.size();  // locals: a member would be written back at every key
-  uint32_t first = 0, differ = 0;
+  const uint32_t* const dims = dims_.data();
+  size_t floats = 0;  // locals: members would be written back at every key
+  uint32_t differ = 0, last = tables.empty() ? 0 : dims[tables.front()];
   for (TableId id : tables) {
-    if (id >= ids || known[id] == nullptr) [[unlikely]] {
+    uint32_t dim = dims[id];
+    if (dim == 0) [[unlikely]] {
       use(id, missing_use(id));
-      known = use_by_id_.data();
-      ids = use_by_id_.size();
+      dim = dims[id];
+      if (floats == 0) last = dim;
     }
-    const uint32_t dim = known[id]->dim;
-    if (floats == 0) first = dim;
     floats += dim;
-    differ |= dim ^ first;
+    differ |= dim ^ last;
+    last = dim;
   }
   floats_ = floats;
-  common_dim_ = differ == 0 ? first : 0;
+  common_dim_ = differ == 0 ? last : 0;
+  alike_ = common_dim_ != 0;
+  for (TableId id : used_ids_) alike_ &= use_by_id_[id]->plain && !use_by_id_[id]->ages;
 }
 
 bool CallPlan::seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const {
@@ -80,6 +83,19 @@ std::vector<KeyRange> CallPlan::cut(std::span<const TableId> tables, std::span<c
       first = end;
     }
     for (; part < parts && first < end; ++first) floats += use_by_id_[tables[first]]->dim;
+  }
+  return ranges;
+}
+
+std::vector<KeyRange> CallPlan::cut_at_stripes(std::span<const TableId> tables, std::span<const Key> keys,
+                                               uint32_t parts) const {
+  const auto stripe = [&](size_t at) { return stripe_of(hash_key(tables[at], keys[at])); };
+  std::vector<KeyRange> ranges;
+  for (uint32_t part = 1; part <= parts; ++part) {
+    const size_t first = ranges.empty() ? 0 : ranges.back().end;
+    size_t end = std::max(first, keys.size() * part / parts);
+    while (end > first && end < keys.size() && stripe(end) == stripe(end - 1)) ++end;
+    if (end > first) ranges.push_back({first, end, common_dim_ * first});
   }
   return ranges;
 }

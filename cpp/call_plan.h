@@ -91,10 +91,15 @@ class CallPlan {
   void name_tables(std::span<const TableId> tables, std::span<const Key> keys,
                    const std::function<TableUse(TableId)>& missing_use);
   size_t floats() const { return floats_; }
+  // All rows are as long as each other, float32, and do not age.
+  bool alike() const { return alike_; }
   const TableUse* const* use_by_id() const { return use_by_id_.data(); }
   // A sample says that the caller has them in slot order: then runs of one stripe are long as they are.
   bool seems_ordered(std::span<const TableId> tables, std::span<const Key> keys) const;
   std::vector<KeyRange> cut(std::span<const TableId> tables, std::span<const Key> keys, uint32_t parts) const;
+  // The same, of keys in slot order, and none ends in the middle of a stripe. Their rows are alike.
+  std::vector<KeyRange> cut_at_stripes(std::span<const TableId> tables, std::span<const Key> keys,
+                                       uint32_t parts) const;
   void group(std::span<const TableId> tables, std::span<const Key> keys, float* data) {
     const DataRun all{keys.size(), data};
     group(tables, keys, {&all, 1});
@@ -120,12 +125,14 @@ class CallPlan {
 
   std::vector<Item> items_, unordered_;  // never shrink
   size_t count_ = 0, floats_ = 0;
+  bool alike_ = false;
   uint32_t common_dim_ = 0;  // of all keys; 0: they differ
   std::array<uint32_t, kStripes + 1> begin_{};
   std::array<uint32_t, kStripes> end_{};
   std::deque<TableUse> uses_;
   std::vector<const TableUse*> use_by_id_;
   std::vector<TableId> used_ids_;
+  std::vector<uint32_t> dims_ = std::vector<uint32_t>(size_t{1} << 16);  // by id; 0: not used
   std::vector<float> sums_;
   std::vector<uint32_t> places_;
 };

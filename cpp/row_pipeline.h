@@ -45,7 +45,20 @@ struct StreamedItems {
   const TableUse* const* use_by_id;
   uint32_t stripe = 0;
 
-  uint32_t stripe_ahead() const { return stripe_of(hash_key(tables[at], keys[at])); }
+  uint32_t stripe_at(size_t place) const { return stripe_of(hash_key(tables[place], keys[place])); }
+  uint32_t stripe_ahead() const { return stripe_at(at); }
+  // Rows up to here, of one length, are done.
+  void passed(size_t place, uint32_t dim) {
+    data += (place - at) * dim;
+    at = place;
+  }
+  // Leaves the next keys of one stripe to somebody else.
+  StreamedItems skip_stripe() {
+    StreamedItems skipped = *this;
+    for (; at < count && stripe_ahead() == skipped.stripe; ++at) data += use_by_id[tables[at]]->dim;
+    skipped.count = at;
+    return skipped;
+  }
   size_t fill(InFlight* keys_out) {
     const size_t most = std::min(kGroup, count - at);
     const TableId* table = tables + at;

@@ -50,6 +50,15 @@ class SlotIndex {
     }
     return nullptr;
   }
+  // The cell of a row in its home line; nullptr: there is none there, whatever else there may be.
+  static const Cell* row_at_home(uint64_t hash, TableId table, const Cell* home,
+                                 const TableId* extent_table) {
+    const unsigned hits = match(home, hash);
+    if (hits == 0) [[unlikely]]
+      return nullptr;
+    const Cell* cell = home + __builtin_ctz(hits);
+    return !is_candidate(cell->meta) && extent_table[extent_of(cell->meta)] == table ? cell : nullptr;
+  }
   // The next line of its way, after its home line said `later`.
   Cell* find_next(Slot& slot, uint64_t hash, TableId table, const Cell* home) {
     const Cell* next = neighbour(home);
@@ -85,6 +94,7 @@ class SlotIndex {
   // grow.
   void reserve(Slot& slot, uint64_t cells);
 
+  const TableId* extent_table() const { return extent_table_; }
   bool belongs(uint64_t meta, TableId table) const { return table_of(meta) == table; }
   TableId table_of(uint64_t meta) const {
     return is_candidate(meta) ? candidate_table(meta) : extent_table_[extent_of(meta)];

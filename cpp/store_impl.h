@@ -35,6 +35,8 @@ struct SlotHistory {
   uint32_t complete_from = 0;  // exports since a boundary before this tick must be full
 };
 
+struct StreamedItems;
+
 struct alignas(64) Stripe {
   std::mutex lock;
   uint64_t sweep_credit = 0;
@@ -107,6 +109,8 @@ class StoreImpl {
   bool is_row(const Cell* cell, const TableUse& use) const {
     return cell != nullptr && !is_candidate(cell->meta) && (!use.ages || !expired(cell->meta, *use.table));
   }
+  // More shares than threads: one whose core is taken from it for a while holds nobody up for long.
+  static constexpr uint32_t kSharesAThread = 4;
   // Under some thousand keys a second thread costs more than it brings.
   bool worth_sharing(size_t keys) const { return keys >= 4096 && crew_.threads() > 1; }
   void for_stripes(size_t keys, const std::function<void(uint32_t)>& work);
@@ -114,6 +118,9 @@ class StoreImpl {
   CallPlan& plan_push(std::span<const TableId> tables, std::span<const Key> keys,
                       std::span<const TableId> hyper_tables, std::span<const Hyper> hyper);
   void begin_push(uint64_t at);
+  PushStats push_in_order(const CallPlan& plan, std::span<const TableId> tables, std::span<const Key> keys,
+                          const float* grads, std::vector<uint16_t>* refused);
+  void push_alike(StreamedItems& source, PushStats& stats, std::vector<uint16_t>& refused);
   template <class Source>
   void push_stripe(uint32_t number, Source& source, PushStats& stats, std::vector<uint16_t>& refused);
   // `piece(p)`: the items of this stripe in the p-th of the push's pieces.
@@ -139,6 +146,9 @@ class StoreImpl {
   }
   template <class Source>
   void pull_rows(Source& source);
+  void pull_alike(StreamedItems& source);
+  template <uint32_t kDim>
+  void pull_alike_of(StreamedItems& source);
   void apply_one(const Item& item, uint32_t tick, PushStats& stats);
   RowHandle create(const Item& item, Cell* cell, uint32_t tick);  // with its init
   // Its memory holds anything. The cell of a key that waited, if there is one, becomes the row's.

@@ -1,6 +1,7 @@
 // Reading rows: row_pipeline.h finds them, here they are copied out. Nothing is written but request counts.
 #include <bit>
 
+#include "alike_rows.h"
 #include "hash.h"
 #include "row_pipeline.h"
 #include "store_impl.h"
@@ -8,7 +9,6 @@
 namespace springtide {
 namespace {
 
-constexpr uint32_t kSharesAThread = 4;
 constexpr size_t kReadyKeys = 1024;  // a share of a call that is told of the first rows
 
 }  // namespace
@@ -37,7 +37,6 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
   plan.name_tables(tables, keys, [this](TableId id) { return use_of(id); });
   if (plan.seems_ordered(tables, keys)) {
     helped = helped && worth_sharing(keys.size());
-    // More shares than threads: one whose core is taken from it for a while holds nobody up for long.
     const size_t shares = ready    ? (keys.size() + kReadyKeys - 1) / kReadyKeys
                           : helped ? size_t{kSharesAThread} * crew_.threads()
                                    : 1;
@@ -51,7 +50,7 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
         Stripe& stripe = stripes_[source.stripe];
         std::lock_guard hold(stripe.lock);
         const size_t before = source.at;
-        pull_rows(source);
+        plan.alike() ? pull_alike(source) : pull_rows(source);
         if (stripe.closed == 0 || refused == nullptr) continue;
         for (size_t k = before; k < source.at; ++k) note(hash_key(tables[k], keys[k]));
       }
@@ -73,6 +72,45 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
     for (const Item& item : plan.stripe(number)) note(item.hash);
   });
   tell(keys.size());
+}
+
+void StoreImpl::pull_alike(StreamedItems& source) {
+  switch (source.use_by_id[source.tables[source.at]]->dim) {
+    case 8:
+      return pull_alike_of<8>(source);
+    case 16:
+      return pull_alike_of<16>(source);
+    case 32:
+      return pull_alike_of<32>(source);
+    case 64:
+      return pull_alike_of<64>(source);
+    default:
+      return pull_alike_of<0>(source);
+  }
+}
+
+// `kDim`: of all rows; 0: any.
+template <uint32_t kDim>
+void StoreImpl::pull_alike_of(StreamedItems& source) {
+  const TableUse& any = *source.use_by_id[source.tables[source.at]];
+  const uint32_t dim = kDim != 0 ? kDim : any.dim;
+  const size_t bytes = dim * sizeof(float);
+  uint8_t* const base = any.base;
+  const auto found = [=](AlikeRow& key, const Cell* cell, size_t) {
+    key.weights = base + extent_of(cell->meta) * kExtentBytes + row_of(cell->meta) * bytes;
+    prefetch_lines<kDim * sizeof(float)>(key.weights, bytes);
+  };
+  const auto finish = [=, &source, out = source.data, first = source.at](const AlikeRow& key, size_t place) {
+    float* const to = out + (place - first) * dim;
+    if (key.weights != nullptr) [[likely]] {
+      copy_floats<kDim>(key.weights, to, dim);
+    } else {
+      source.use_by_id[source.tables[place]]->table->read_init(key.hash, to);
+    }
+  };
+  source.passed(
+      walk_alike(index_, slot_shift_, {source.tables, source.keys}, source.at, source.count, found, finish),
+      dim);
 }
 
 template <class Source>

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "alike_rows.h"
 #include "finite.h"
 #include "hash.h"
 #include "row_pipeline.h"
@@ -41,19 +42,9 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
     plan.group(tables, keys, const_cast<float*>(grads));
     say_where(plan.items());
   }
-  PushStats sum;
-  std::vector<uint16_t> left;
-  if (unique && crew_.threads() < 2 && plan.seems_ordered(tables, keys)) {
+  if (unique && plan.seems_ordered(tables, keys) && (plan.alike() || crew_.threads() < 2)) {
     begin_push(at);
-    StreamedItems source{tables.data(),   keys.data(), 0, keys.size(), const_cast<float*>(grads),
-                         plan.use_by_id()};
-    while (source.at < source.count) {
-      source.stripe = source.stripe_ahead();
-      push_stripe(source.stripe, source, sum, left);
-    }
-    if (refused != nullptr) refused->insert(refused->end(), left.begin(), left.end());
-    counts.trained(tables, keys);
-    return sum;
+    return push_in_order(plan, tables, keys, grads, refused);
   }
   plan.group(tables, keys, const_cast<float*>(grads));
   if (!unique) {
@@ -63,6 +54,7 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
     }
   }
   begin_push(at);
+  PushStats sum;
   std::array<PushStats, kStripes> parts{};
   std::array<std::vector<uint16_t>, kStripes> lefts;
   for_stripes(keys.size(), [&](uint32_t number) {
@@ -74,6 +66,51 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
   for (const auto& some : lefts) {
     if (refused != nullptr) refused->insert(refused->end(), some.begin(), some.end());
   }
+  return sum;
+}
+
+// Keys in slot order: each thread takes some stripes, as they lie in the caller's arrays. What lies elsewhere
+// than the order says waits until all others are done, so that the outcome does not depend on who was first.
+PushStats StoreImpl::push_in_order(const CallPlan& plan, std::span<const TableId> tables,
+                                   std::span<const Key> keys, const float* grads,
+                                   std::vector<uint16_t>* refused) {
+  struct Share {
+    PushStats stats;
+    std::vector<uint16_t> refused;
+    std::vector<StreamedItems> late;
+  };
+  const uint32_t parts = worth_sharing(keys.size()) ? kSharesAThread * crew_.threads() : 1;
+  const std::vector<KeyRange> ranges = plan.cut_at_stripes(tables, keys, parts);
+  std::vector<Share> shares(ranges.size());
+  const auto run = [&](StreamedItems& source, Share& share) {
+    plan.alike() ? push_alike(source, share.stats, share.refused)
+                 : push_stripe(source.stripe, source, share.stats, share.refused);
+  };
+  crew_.run(static_cast<uint32_t>(ranges.size()), [&](uint32_t i) {
+    StreamedItems source{tables.data(),
+                         keys.data(),
+                         ranges[i].first,
+                         ranges[i].end,
+                         const_cast<float*>(grads) + ranges[i].floats_before,
+                         plan.use_by_id()};
+    const uint32_t first = i == 0 ? 0 : source.stripe_ahead();
+    const uint32_t end = i + 1 == ranges.size() ? kStripes : source.stripe_at(ranges[i].end);
+    while (source.at < source.count) {
+      source.stripe = source.stripe_ahead();
+      if (source.stripe >= first && source.stripe < end) {
+        run(source, shares[i]);
+      } else {
+        shares[i].late.push_back(source.skip_stripe());
+      }
+    }
+  });
+  PushStats sum;
+  for (Share& share : shares) {
+    for (StreamedItems& late : share.late) run(late, share);
+    sum += share.stats;
+    if (refused != nullptr) refused->insert(refused->end(), share.refused.begin(), share.refused.end());
+  }
+  counts.trained(tables, keys);
   return sum;
 }
 
@@ -160,6 +197,57 @@ void StoreImpl::push_rows(uint32_t number, Source& source, PushStats& stats) {
   stats.applied += items - rest.size();
   for (const Item& item : rest) apply_one(item, tick, stats);
   if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripes_[number], number, items, stats);
+}
+
+void StoreImpl::push_alike(StreamedItems& source, PushStats& stats, std::vector<uint16_t>& refused) {
+  const uint32_t number = source.stripe;
+  std::lock_guard hold(stripes_[number].lock);
+  if (stripes_[number].closed != 0) return push_items(number, open_items(source, refused), stats);
+  thread_local std::vector<Item> rest;  // keys without a row
+  rest.clear();
+  const uint32_t tick = clock.tick();
+  const size_t before = source.at;
+  const TableUse* const* const uses = source.use_by_id;
+  const TableUse& any = *uses[source.tables[before]];
+  uint8_t* const base = any.base;
+  const uint32_t bytes = any.weight_bytes, dim = any.dim;
+  const auto found = [=, tables = source.tables](AlikeRow& key, const Cell* at, size_t place) {
+    const TableUse& use = *uses[tables[place]];
+    auto* cell = const_cast<Cell*>(at);
+    const RowHandle row = handle_of(cell->meta);
+    key.home = cell;
+    key.weights = base + extent_of(row) * kExtentBytes + size_t{row_of(row)} * bytes;
+    if (bytes == kLine) {
+      prefetch_lines_to_write<kLine>(key.weights, bytes);
+    } else {
+      prefetch_lines_to_write(key.weights, bytes);
+    }
+    if (use.vector_bytes != 0) prefetch_lines_to_write(use.vectors(row), use.vector_bytes);
+    if (use.number_bytes != 0) prefetch_lines_to_write(use.number(row), use.number_bytes);
+    if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
+  };
+  const auto finish = [=, this, tables = source.tables, grads = source.data](const AlikeRow& key,
+                                                                             size_t place) {
+    const TableUse& use = *uses[tables[place]];
+    float* const grad = grads + (place - before) * dim;
+    if (key.weights != nullptr) [[likely]] {
+      float *vectors = nullptr, *number_at = nullptr;
+      if ((use.vector_bytes | use.number_bytes) != 0) {
+        const RowHandle row = handle_of(key.home->meta);
+        vectors = use.vectors(row), number_at = use.number(row);
+      }
+      use.kernel(use.args, reinterpret_cast<float*>(key.weights), vectors, number_at, grad, dim);
+    } else {
+      prefetch_read(index_.header_line(index_.slot(slot_number(key.hash)), key.hash));
+      rest.push_back(Item{key.hash, &use, grad});
+    }
+  };
+  source.passed(
+      walk_alike(index_, slot_shift_, {source.tables, source.keys}, before, source.count, found, finish),
+      dim);
+  stats.applied += source.at - before - rest.size();
+  for (const Item& item : rest) apply_one(item, tick, stats);
+  if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripes_[number], number, source.at - before, stats);
 }
 
 // A key with no row, one that waits for admission, or one whose row is past its ttl.

@@ -92,9 +92,11 @@ struct Table {
 };
 
 // Sixteen bytes at a time: left to itself the compiler may take `rep movs`, which costs more than a short
-// row.
-inline void copy_floats(const uint8_t* from, float* out, uint32_t count) {
+// row. A length that is known beforehand (`kCount`) needs no loop.
+template <uint32_t kCount = 0>
+void copy_floats(const uint8_t* from, float* out, uint32_t length) {
   using Lanes = float __attribute__((vector_size(16), aligned(4), may_alias));
+  const uint32_t count = kCount != 0 ? kCount : length;
   const auto* in = reinterpret_cast<const Lanes*>(from);
   auto* to = reinterpret_cast<Lanes*>(out);
   uint32_t i = 0;

@@ -9,6 +9,7 @@ real stop, start and restore; `flash-pause` (start new, pause, copy all slots in
 in favour of it. What a cluster adds to them is given by --delay stop-restart=S and --delay flash-pause=S.
 """
 
+import functools
 import itertools
 import pathlib
 import statistics
@@ -92,7 +93,7 @@ def live(job: LocalCluster, folder: pathlib.Path, sizes: Sizes) -> tuple[Span, l
     for servers in (3, 2):
         asked, known = time.time(), len(job.moves())
         job.scale(servers=servers)
-        job.until(lambda status, servers=servers, known=known: job.settled(status, servers, known=known))
+        job.until(functools.partial(job.settled, servers=servers, known=known))
         during.append(Span(asked, time.time()))
     return before, during, job.moves()
 
