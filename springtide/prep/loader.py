@@ -66,6 +66,8 @@ class ElasticLoader:
         *,
         prefetch_factor: int | None = None,
         persistent_workers: bool = True,
+        pin_memory_device: str = "",
+        in_order: bool = True,
         seed: int = 0,
         on_error: Poison = "fail",
         rank: int | None = None,
@@ -80,13 +82,16 @@ class ElasticLoader:
         self.pin_memory = pin_memory
         self.drop_last = drop_last
         self.timeout = timeout
+        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
+        self.generator, self.prefetch_factor, self.persistent_workers = generator, prefetch_factor, persistent_workers
+        self.pin_memory_device, self.in_order = pin_memory_device, in_order
+        """Taken as DataLoader takes them: the first is deprecated there, and batches come in order here whatever."""
         self.skipped: list[Skipped] = []
         """Samples that were left out, with `on_error="skip"`."""
         options.check(self)
         _check_numbers(num_workers, timeout, prefetch_factor, on_error)
         self._seed = seed if generator is None else _drawn_from(generator)
         self._on_error = on_error
-        self._persistent = persistent_workers
         self._auto = Autosize(len(os.sched_getaffinity(0))) if num_workers == "auto" else None
         self._wanted = 0 if num_workers == "auto" else num_workers
         self._place = Place(0, 0)
@@ -221,7 +226,7 @@ class ElasticLoader:
         self._place = self._next = Place(begin.epoch + 1, 0)
         if isinstance(self._order, OwnSampler):
             self._order.ended()
-        if self._staff is not None and not self._persistent:
+        if self._staff is not None and not self.persistent_workers:
             self._staff.dismiss()
 
     def _made(self, begin: Place) -> Iterator[tuple[Any, Place]]:

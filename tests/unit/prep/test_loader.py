@@ -1,5 +1,6 @@
 """ElasticLoader in one process: a DataLoader's batches and manners, and a state to go on from."""
 
+import inspect
 import json
 import logging
 import threading
@@ -40,6 +41,21 @@ def ids(batches):
 
 def flat(batches):
     return [index for batch in batches for index in batch]
+
+
+def test_it_takes_every_argument_of_a_data_loader_in_its_order_and_keeps_those_it_was_given():
+    theirs, ours = (inspect.signature(kind).parameters for kind in (data.DataLoader, ElasticLoader))
+    assert [name for name in ours if name in theirs] == list(theirs)
+    given = {
+        "timeout": 3.0,
+        "prefetch_factor": 2,
+        "persistent_workers": False,
+        "pin_memory_device": "",
+        "in_order": False,
+    }
+    made = loader(**given)
+    assert {name: getattr(made, name) for name in given} == given
+    assert ids(made) == ids(data.DataLoader(Numbers(), batch_size=4)), "in order, whatever is asked"
 
 
 def test_without_shuffle_it_gives_what_a_data_loader_gives():
