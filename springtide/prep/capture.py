@@ -240,6 +240,7 @@ def refusal(rung: str, error: BaseException) -> Refusal:
 
 
 def _first_words(error: BaseException) -> str:
+    error = getattr(error, "inner_exception", error)  # what a back end of dynamo's raised, which says no more itself
     said = str(error).strip().split("\n")
     first = next((part.strip() for part in said if part.strip()), "")
     return f"{type(error).__name__}: {first[:300]}" if first else type(error).__name__

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree
 
 from springtide.embedding.routes import is_absent
+from springtide.prep import leaves
 
 Read = Callable[[], torch.Tensor]
 
@@ -67,13 +68,25 @@ class Absent(torch.Tensor):
 
 
 def present(tree: Any) -> Any:
-    """The same arguments with the real tensors."""
+    """The same arguments of an operation with the real tensors."""
     return _pytree.tree_map(lambda leaf: leaf.here() if is_absent(leaf) else leaf, tree)
+
+
+def whole(tree: Any) -> Any:
+    """The same arguments of a model, which may be the user's own dataclasses, with the real tensors."""
+    return _filled(tree, Absent.here)
 
 
 def behind(tree: Any) -> Any:
     """The same, but each of them stays untouched: the next use reads it as if it were the first."""
-    return _pytree.tree_map(lambda leaf: leaf.springtide_read() if is_absent(leaf) else leaf, tree)
+    return _filled(tree, lambda leaf: leaf.springtide_read())
+
+
+def _filled(tree: Any, real: Callable[["Absent"], torch.Tensor]) -> Any:
+    flat, shape = leaves.flatten(tree)
+    if not any(map(is_absent, flat)):
+        return tree
+    return shape.rebuild([real(leaf) if is_absent(leaf) else leaf for leaf in flat])
 
 
 def _getters(*names: str) -> set[Any]:

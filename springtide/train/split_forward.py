@@ -76,12 +76,12 @@ class SplitForward:
             return self._own(*args, **kwargs)
         now = self._in_hand
         if now is None or not self._model.training:
-            return self._own(*absent.present(args), **absent.present(kwargs))
+            return self._own(*absent.whole(args), **absent.whole(kwargs))
         why = self._against(now, args, kwargs)
         if why:
             self.whole_calls += 1
             self._say(why)
-            return self._own(*absent.present(args), **absent.present(kwargs))
+            return self._own(*absent.whole(args), **absent.whole(kwargs))
         self.split_calls += 1
         flat, _ = leaves.flatten((args, self._call.in_order(kwargs)))
         return self._split.rest(now.crossing, flat)

@@ -1,5 +1,7 @@
 """What a few batches of a loop show: how the model is called, and which leaves the loop reads itself."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -129,3 +131,23 @@ def test_until_data_workers_are_wanted_it_only_looks_and_keeps_nothing():
         model(watching.hand_out(Batch(torch.rand(4, 3), torch.ones(4)), INDICES).x)
         watching.taken_back()
     assert watching.ready and not watching.why and len(watching.samples) == BATCHES
+
+
+@dataclasses.dataclass
+class Columns:
+    columns: torch.Tensor
+
+
+def test_a_batch_of_the_users_own_class_comes_to_the_model_with_real_tensors():
+    class Whole(Net):
+        def forward(self, batch):
+            return self.top(batch.columns)
+
+    model = Whole()
+    watching = Watching(model)
+    watching.begin()
+    for _ in range(BATCHES):
+        model(watching.hand_out(Columns(torch.rand(4, 3)), INDICES))
+        watching.taken_back()
+    assert watching.ready and not watching.why and not watching.touched, "only the model has read it"
+    assert all(type(sample.args[0].columns) is torch.Tensor for sample in watching.samples)
