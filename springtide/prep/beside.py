@@ -3,7 +3,8 @@
 In: a model between two steps, and batches that it was called with. Out: what prep/split.py has found, bound to the live
 model: parameters, modules and tables go by their paths. The child has the program as it was, runs it at will, and what
 it does to it is gone with it; it cannot differentiate (torch's engine does not live on in a fork) and it may differ in
-threads, so `split.confirm` compares everything once more, here. Whatever goes wrong, there is the way without: `take`
+threads, so `split.confirm` compares everything once more, here. What only dynamo can capture must be captured here,
+by that rung alone. Whatever goes wrong, there is the way without: `take`
 gives None, and the loop stands still for it. Called by: train/splitting.py.
 
 What is unpickled was written by our own child into memory that no other process has.
@@ -23,14 +24,15 @@ import traceback
 import types
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
 from torch import nn
 
 from springtide import orphans
-from springtide.prep import split
+from springtide.prep import dynamo_rung, split
+from springtide.prep.explain import Refusal
 from springtide.prep.parts import Split, Unsplit
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,12 @@ FAILED = 1  # how a child ends that has found nothing, or not what holds here
 def possible() -> bool:
     """Whether a fork of this process could run the program: not one that has a GPU's context."""
     return hasattr(os, "memfd_create") and not torch.cuda.is_initialized()
+
+
+class Climbed(NamedTuple):
+    """What was found cannot be written down (dynamo's first graph): no more than what the rungs below it have said."""
+
+    refusals: tuple[Refusal, ...]
 
 
 class Beside:
@@ -79,7 +87,7 @@ class Beside:
                 self.close()  # it hangs
         return self._status is not None
 
-    def take(self) -> Split | Unsplit | None:
+    def take(self) -> Split | Unsplit | Climbed | None:
         """What was found; None: nothing that could be used."""
         assert self.done
         try:
@@ -91,7 +99,7 @@ class Beside:
                     said = [line for line in told.splitlines() if line]
                     self.why = said[0 if self._status < 0 else -1][:300] if said else f"it ended with {self._status}"
                     return None
-                found: Split | Unsplit = _Unpickler(file, self._model).load()
+                found: Split | Unsplit | Climbed = _Unpickler(file, self._model).load()
                 return found
         except Exception as error:  # what it holds may be anything of the user's
             log.info("what was found of a split cannot be read back", exc_info=True)
@@ -129,7 +137,8 @@ def _look(model: nn.Module, given: Arguments, more: Sequence[Arguments], answer:
             told = found.explanation.why.encode()  # it may be the fork that it cannot bear
         else:
             written = io.BytesIO()
-            _Pickler(written, model).dump(found)
+            begun = found.explanation.rung == dynamo_rung.NAME
+            _Pickler(written, model).dump(Climbed(found.explanation.refusals) if begun else found)
             code, told = 0, written.getvalue()
     except BaseException:
         told = traceback.format_exc().encode()

@@ -34,12 +34,14 @@ def split(
     opaque: tuple[type, ...] = (),
     label: stages.Label | None = None,
     gradients: bool = True,
+    known: Sequence[Refusal] = (),
 ) -> Split | Unsplit:
     """Split forward as it runs now, in the mode that the model is in.
 
     `more` are further calls, on which the split is verified; a last, smaller batch among them is worth having. `opaque`
     are types of modules that stay whole, beside tables. `label` names the device of a node, where that is not what it
-    ran on. Without `gradients` they are not compared: that is left to `confirm`.
+    ran on. Without `gradients` they are not compared: that is left to `confirm`. `known`: what rungs have said
+    elsewhere, which are not tried again.
     """
     calls = _calls(args, kwargs, more)
     whole = standins.tables(model, opaque)
@@ -47,7 +49,7 @@ def split(
     if why:
         return Unsplit(Explanation(why=why))
     with untouched(model, list(whole.values())) as before:
-        return _climb(model, calls, whole, before, label, gradients)
+        return _climb(model, calls, whole, before, label, gradients, known)
 
 
 def confirm(
@@ -96,17 +98,19 @@ def _climb(
     before: Untouched,
     label: stages.Label | None,
     gradients: bool,
+    known: Sequence[Refusal],
 ) -> Split | Unsplit:
     """Rung by rung; the first whose split is verified is taken."""
     calls, own, failed = verify.own_runs(model, calls, whole, before, gradients=gradients)
     if not calls:
         return Unsplit(Explanation(why=f"{FORWARD_FAILED}: {capture.refusal('', failed).why}" if failed else ""))
     trial = Trial(model, calls, whole, before, own, label, unread.varying([call.leaves for call in calls]))
-    refusals = _unfit_for_tracing(own)
+    refusals = [*_unfit_for_tracing(own), *known]
+    refused = {one.rung for one in known}
     whole_program: Explanation | None = None
     for name, rung in trial.rungs():
         traced = name != marked.NAME
-        if traced and (whole_program is not None or any(one.rung == ANY for one in refusals)):
+        if name in refused or (traced and (whole_program is not None or any(one.rung == ANY for one in refusals))):
             continue  # in a program that was captured whole no other tracer finds more
         try:
             made = rung(refusals)

@@ -231,7 +231,10 @@ class Splitting:
     def _cut(self, call: arguments.Call, samples: Sequence[Sample]) -> Made:
         self._paths = whole_leaves(call)
         given = self._given(call, samples)
-        found = self._found_beside(given) or split.split(self._model, *given[0], more=given[1:])
+        found = self._found_beside(given)
+        if found is None or isinstance(found, beside.Climbed):
+            known = () if found is None else found.refusals
+            found = split.split(self._model, *given[0], more=given[1:], known=known)
         if isinstance(found, split.Unsplit):
             return self._whole(found.explanation.why, found.explanation)
         pipeline = self._pipeline(found, call, samples[0])
@@ -249,7 +252,7 @@ class Splitting:
         """What the model was called with, and a smaller batch of the same kind."""
         return [*((one.args, call.in_order(one.kwargs)) for one in samples), *self._half(call, samples[0])]
 
-    def _found_beside(self, given: Sequence[beside.Arguments]) -> split.Split | split.Unsplit | None:
+    def _found_beside(self, given: Sequence[beside.Arguments]) -> split.Split | split.Unsplit | beside.Climbed | None:
         """What another process has found, if it holds for the model as it is now."""
         if self._beside is None:
             return None
@@ -257,6 +260,8 @@ class Splitting:
             self._beside.close()
         found = self._beside.take()
         self._in_vain = self._beside.why
+        if isinstance(found, beside.Climbed):
+            self._in_vain = "only dynamo captures it, in the process that trains"
         if not isinstance(found, split.Split):
             return found
         try:

@@ -3,12 +3,14 @@
 import os
 import select
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from springtide.prep import beside, split
+from springtide.prep.explain import Explanation, Refusal
 from springtide.prep.statefulness import Refused
 from tests import waiting
 from tests.unit.train import hashed
@@ -86,6 +88,13 @@ class OnlyHere(nn.Module):
 def test_what_cannot_be_found_out_beside_is_left_to_the_loop(monkeypatch, how):
     monkeypatch.setattr(beside, "PATIENCE_S", 0.5 if how == "hangs" else PATIENCE_S)
     assert looked_for(OnlyHere(how), calls(4)) is None
+
+
+def test_of_what_only_dynamo_captures_a_fork_tells_what_need_not_be_tried_again(monkeypatch):
+    refusals = (Refusal(rung="torch.export", why="a branch", line="model.py:3"),)
+    told = Explanation(rung="dynamo's first graph", refusals=refusals)
+    monkeypatch.setattr(split, "split", lambda *given, **more: SimpleNamespace(explanation=told))
+    assert looked_for(hashed.make(), calls(4)) == beside.Climbed(refusals)
 
 
 def test_a_search_does_not_outlive_a_loop_that_is_killed():

@@ -10,6 +10,7 @@ import torch
 import springtide as st
 from springtide.prep import leaves
 from springtide.prep.split import Split, Unsplit, split
+from springtide.prep.trial import Trial
 from springtide.prep.untouched import same
 from tests.unit.prep import programs_to_split as programs
 from tests.unit.prep.programs_to_split import batch, words
@@ -56,6 +57,15 @@ def test_a_branch_on_a_value_leaves_dynamos_first_graph_to_move(branches):
     assert [refusal.rung for refusal in told.refusals] == ["torch.export", "torch.export (strict)"]
     assert all(refusal.text == stopped.text for refusal in told.refusals)
     assert gives_the_same(model, divided, batch(64, 4)) and gives_the_same(model, divided, batch(23, 5))
+
+
+def test_rungs_that_are_known_not_to_hold_are_not_tried_again(branches, monkeypatch):
+    model, divided = branches
+    calls, known = [batch(64, 1), batch(17, 3)], divided.explanation.refusals
+    monkeypatch.setattr(Trial, "exported", lambda self, strict: pytest.fail("tried again"))
+    monkeypatch.setattr(Trial, "begun", lambda self, refusals: divided)
+    again = split(model, *calls[0], more=calls[1:], known=known)
+    assert isinstance(again, Split) and again.explanation.refusals == known
 
 
 def test_after_a_change_that_dynamo_guards_against_the_first_graph_is_computed_again(branches):
