@@ -109,3 +109,25 @@ def test_stages_are_tuned_one_by_one_until_the_trainer_is_fed(world: Staged) -> 
         assert world.capable < 1.2 * alone, story
     elif sum(world.make_s) * world.capable * 1.5 < 0.8 * world.cores:
         assert world.speed() >= 0.85 * world.capable, story
+
+
+def test_a_trainer_that_waits_lends_its_cores_where_none_are_free() -> None:
+    world = World(program=Program(make_s=0.2), cores=12.0, trainer_cpu=8.0, noise=0.0)
+    alone = world.unfed()[0]
+    _, targets = walk(world, 40)
+    story = [(shape(target), target.why) for target in targets]
+    assert any("no cores are free, and trainers that wait" in why for _, why in story), story
+    assert world.trainer_cpu < 8.0 and world.speed() >= 1.8 * max(4.0 / 0.2, alone), story
+
+
+def test_a_trainer_that_is_slower_for_what_it_lent_has_it_back() -> None:
+    class Bursts(World):
+        """Its trainer uses little in the mean, and much for a moment in every step."""
+
+        def capable(self) -> float:
+            return super().capable() * (1.0 if self.trainer_cpu >= 8.0 else 0.4)
+
+    world = Bursts(program=Program(make_s=0.2), cores=12.0, trainer_cpu=8.0, noise=0.0)
+    _, targets = walk(world, 40)
+    assert any("taken back" in target.why for target in targets), [target.why for target in targets]
+    assert world.trainer_cpu == 8.0 and targets[-1].data_workers * (targets[-1].data_worker_cpu or 0.0) <= 4.0

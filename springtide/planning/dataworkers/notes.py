@@ -79,6 +79,10 @@ class TrainerNotes:
     growing: bool = False
     in_vain: bool = False
     """Whether more cores have been tried and brought nothing."""
+    lent_from: tuple[StageNotes, ...] = ()
+    """The stages before they got cores of the trainers, until that has been judged."""
+    lent_in_vain: bool = False
+    """Whether that has been tried and brought nothing."""
     done: bool = False
 
 

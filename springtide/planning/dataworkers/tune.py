@@ -13,7 +13,7 @@ from dataclasses import replace
 from springtide.domain.feeding import FeedRules, FeedSeen, FeedTarget, StageSeen
 from springtide.planning.dataworkers import number, queues, room, size, trainer, worth
 from springtide.planning.dataworkers.notes import Phase, StageNotes, TrainerNotes, Tuning
-from springtide.planning.dataworkers.thresholds import FRAGMENT, LATE, PATIENCE, STRANGE_FOR, TUNE_FOR
+from springtide.planning.dataworkers.thresholds import FRAGMENT, LATE, MARGIN, PATIENCE, STRANGE_FOR, TUNE_FOR
 
 _HAIR = 1e-6
 Decided = tuple[Tuning, FeedTarget]
@@ -109,7 +109,8 @@ def _while_off(tuning: Tuning, seen: FeedSeen) -> Decided:
     was = tuning.settled_on
     assert was is not None
     if seen.data_workers > 0 or not worth.is_another(was, worth.unfed(seen)):
-        return replace(tuning, strange_for=0), _target(tuning, "data workers do not pay, and nothing has changed much")
+        target = _target(tuning, "data workers do not pay, and nothing has changed much")
+        return replace(tuning, strange_for=0), replace(target, spare_cpu=trainer.unused(seen, tuning.unit))
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     return _anew(tuning, seen) if tuning.strange_for >= STRANGE_FOR else (tuning, _target(tuning, _STRANGE))
 
@@ -147,7 +148,8 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
         fresh = StageNotes(workers=count, cpu=notes.cpu, sized=notes.sized, linear=(), rate=notes.rate)
         stages.append(fresh)
     why = f"{seen.trainers} trainers, {tuning.trainers} before: data workers in proportion"
-    tuning = replace(tuning, stages=tuple(stages), trainers=seen.trainers, late_for=0)
+    notes = replace(tuning.trainer, lent_from=())
+    tuning = replace(tuning, stages=tuple(stages), trainers=seen.trainers, trainer=notes, late_for=0)
     return tuning, _target(tuning, why)
 
 
@@ -159,6 +161,7 @@ def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
     if any(notes.workers == 0 for notes in begun):
         return _off(tuning, f"no cores ({seen.free_cpu + held:g}) for a data worker of each of {count} stages")
     tuning = replace(tuning, phase=Phase.TUNING, stages=begun, trainers=seen.trainers, tuned_for=0, late_for=0)
+    tuning = replace(tuning, trainer=replace(tuning.trainer, lent_from=()))
     return tuning, _target(tuning, f"the program is cut into {count} stages: begin with data workers of each")
 
 
@@ -207,7 +210,7 @@ def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
         replace(notes, workers=stage.workers, cpu=stage.cpu, ceiling=stage.workers, before=None, cut_from=0)
         for notes, stage in zip(tuning.stages, there, strict=True)
     )
-    held = replace(tuning.trainer, cpu=seen.trainer_cpu or None, done=True, growing=False)
+    held = replace(tuning.trainer, cpu=seen.trainer_cpu or None, done=True, growing=False, lent_from=())
     tuning = replace(tuning, stages=stages, trainer=held, late_for=0)
     return tuning, _target(tuning, f"what was wanted did not come in {LATE} intervals: on with what there is")
 
@@ -217,6 +220,8 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
     tuning = replace(tuning, tuned_for=tuning.tuned_for + 1)
     if tuning.trainer.growing:
         return _after_growing(tuning, seen)
+    if tuning.trainer.lent_from:
+        return _after_lending(tuning, seen)
     if tuning.phase is Phase.STEADY:
         was = tuning.settled_on or worth.fed(seen)
         if worth.is_another(was, worth.fed(seen)):
@@ -234,6 +239,8 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
         notes, more = trainer.grow(tuning.trainer, seen, tuning.unit)
         tuning = replace(tuning, trainer=notes)
         return tuning, _target(tuning, more)
+    if at is not None and (lent := _lend(tuning, seen, at, lasts=before[at].short_for + 1 >= PATIENCE)) is not None:
+        return lent
     settled = all(notes.settled for notes in tuning.stages)
     if tuning.phase is Phase.TUNING and (settled or tuning.tuned_for >= TUNE_FOR):
         return _conclude(tuning, seen, why)
@@ -306,6 +313,40 @@ def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
     if notes.done:
         tuning = replace(tuning, phase=Phase.STEADY, settled_on=None)
     return tuning, _target(tuning, said)
+
+
+def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | None:
+    """Where no cores are free for a stage that is waited for: those that trainers leave unused. None: nothing to lend.
+
+    `lasts`: it has been waited for long enough to change a job that was tuned.
+    """
+    notes, steady = tuning.stages[at], tuning.phase is Phase.STEADY
+    if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):
+        return None
+    feeding = sum(stage.workers * stage.cpu for stage in queues.stages(seen))
+    each = trainer.lendable(seen, feeding, tuning.unit)
+    if each <= 0 or seen.free_cpu < 0 or room.of(seen, tuning.rules, at).workers(notes.cpu) > notes.workers:
+        return None
+    with_it = room.of(replace(seen, free_cpu=seen.free_cpu + each * seen.trainers), tuning.rules, at)
+    wanted = number.needed(queues.stages(seen)[at].capable_per_s, notes.rate, MARGIN)
+    count = min(wanted, with_it.workers(notes.cpu))
+    if count <= notes.workers:
+        return None
+    cores = trainer.lend(tuning.trainer, seen, each, tuning.stages)
+    grown = _with(tuning.stages, at, replace(notes, workers=count, settled=False, short_for=0))
+    tuning = replace(tuning, trainer=cores, stages=grown)
+    return tuning, _target(
+        tuning, f"no cores are free, and trainers that wait {seen.wait_share:.0%} of their time use "
+        f"{seen.trainer_cpu_used:.2g} of {seen.trainer_cpu:g}: {each:g} of each for {count - notes.workers} more",
+    )  # fmt: skip
+
+
+def _after_lending(tuning: Tuning, seen: FeedSeen) -> Decided:
+    before = tuning.trainer.lent_from
+    notes, why = trainer.lent(tuning.trainer, seen)
+    stages = before if notes.lent_in_vain else tuning.stages
+    tuning = replace(tuning, trainer=notes, stages=stages)
+    return tuning, _target(tuning, why)
 
 
 def _after_growing(tuning: Tuning, seen: FeedSeen) -> Decided:

@@ -41,3 +41,27 @@ def test_it_grows_only_when_its_cores_are_used_and_free_ones_exist() -> None:
     assert kept.cpu == 3.0 and not kept.in_vain
     back, _ = trainer.judge(notes, seen(trainer_cpu=3.0, steps_per_s=10.2))
     assert back.cpu == 2.0 and back.in_vain and not trainer.may_grow(back, hot, 1.0)
+
+
+def test_it_lends_what_it_would_not_use_even_if_it_were_fed_by_it() -> None:
+    waits = seen(trainer_cpu=8.0, trainer_cpu_used=1.0, steps_per_s=10.0, capable_per_s=50.0)
+    assert (
+        trainer.lendable(waits, 4.0, 1.0) == 4.0
+    )  # 8 for data workers: twice as fast, 2 used, 3 would do and 4 are kept
+    assert trainer.lendable(seen(trainer_cpu=8.0, trainer_cpu_used=6.5, capable_per_s=50.0), 4.0, 1.0) == 0.0
+    assert trainer.lendable(seen(trainer_cpu=0.0), 4.0, 1.0) == 0.0, "held to no cores, it has none to lend"
+
+
+def test_what_it_has_lent_in_vain_it_has_back_for_good() -> None:
+    notes = trainer.lend(TrainerNotes(), seen(trainer_cpu=8.0, steps_per_s=10.0), 5.0, ())
+    assert (notes.cpu, notes.held, notes.first) == (3.0, 8.0, 8.0)
+    kept, _ = trainer.lent(notes, seen(trainer_cpu=3.0, steps_per_s=14.0))
+    assert kept.cpu == 3.0 and not kept.lent_in_vain
+    back, why = trainer.lent(notes, seen(trainer_cpu=3.0, steps_per_s=10.2))
+    assert back.cpu == 8.0 and back.lent_in_vain and "taken back" in why
+
+
+def test_without_data_workers_what_it_leaves_unused_is_said_but_not_taken() -> None:
+    assert trainer.unused(seen(trainers=2, trainer_cpu=8.0, trainer_cpu_used=3.6), 1.0) == 6.0
+    assert trainer.unused(seen(trainer_cpu=8.0, trainer_cpu_used=7.8), 1.0) == 0.0
+    assert trainer.unused(seen(trainer_cpu=0.0, trainer_cpu_used=3.0), 1.0) == 0.0
