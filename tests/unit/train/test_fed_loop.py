@@ -76,7 +76,7 @@ class FedLoop:
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch):
-    monkeypatch.setattr(split, "split", lambda model, args, kwargs, *, more=(): hashed.HandMade(model))
+    monkeypatch.setattr(split, "split", lambda model, args, kwargs, *, more=(), known=(): hashed.HandMade(model))
 
 
 @pytest.fixture

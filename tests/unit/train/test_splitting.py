@@ -30,7 +30,7 @@ def by_hand(monkeypatch):
     """The split is the one made by hand; gives the list of them."""
     made = []
 
-    def cut(model, args, kwargs, *, more=()):
+    def cut(model, args, kwargs, *, more=(), known=()):
         assert len(more) == BATCHES  # the other batches, and a smaller one
         made.append(hashed.HandMade(model))
         return made[-1]
