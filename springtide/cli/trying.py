@@ -172,7 +172,7 @@ def reproduce(
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=10, help="dlrover-rm: jobs of a cluster's day; goldminer: of 8 hours.", show_default="500; 117"
+            min=10, help="dlrover-rm: jobs of a cluster's day; goldminer: of 8 hours.", show_default="500; 121"
         ),
     ] = None,
     ids: Annotated[

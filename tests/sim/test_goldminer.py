@@ -77,7 +77,7 @@ def test_ratios_keep_what_the_text_says_whichever_are_chosen():
     for choice in models.CHOICES:
         known = models.models(choice)
         assert known["Bert"].ratio <= 8 < min(one.ratio for one in known.values() if one.name != "Bert")
-        assert max(one.ratio for one in known.values()) == 64 and known["ResNet18"].ratio == 27
+        assert max(one.ratio for one in known.values()) == 64 and 19 < known["ResNet18"].ratio <= 27
         assert all((one.ratio > 12) is one.intensive is models.MODELS[name].intensive for name, one in known.items())
 
 

@@ -87,8 +87,9 @@ class Feeding:
 
     def _settle(self, one: Running, now: float) -> None:
         """A trainer whose job is tuned gives back what it does not need; one that is fed has it settled by `_lend`."""
-        if not self._new(one, now) and not self._tuned(one).end.data_workers:
-            _hold(one, min(one.held[0][2], max(self._tuned(one).end.trainer_cpu, self._preset.keep)))
+        tuned = self._tuned(one)
+        if not self._new(one, now) and not tuned.end.data_workers:
+            _hold(one, min(one.held[0][2], max(tuned.end.trainer_cpu - tuned.spare, self._preset.keep)))
 
     def _trainers(self, one: Running, now: float) -> Trainers:
         """What its trainers need; while it is tuned they keep what they began with."""

@@ -43,6 +43,8 @@ class Walk:
     """From the first interval to the one after which nothing changed."""
 
     stands: tuple[Stand, ...]
+    spare: float = 0.0
+    """Cores of its trainer that others may have, of a job that ends without data workers."""
 
     @property
     def end(self) -> Stand:
@@ -56,6 +58,7 @@ def walk(model: Model, share: float = 8.0) -> Walk:
     tuning = tune.begin(FeedRules())
     stand = Stand(data_workers=0, data_worker_cpu=0.0, trainer_cpu=share, speed=model.alone(share))
     stands: list[Stand] = []
+    target = FeedTarget(data_workers=0, data_worker_cpu=None, trainer_cpu=None, why="")
     for interval in range(INTERVALS):
         tuning, target = tune.decide(tuning, _seen(model, stand, 30.0 * (interval + 1), share))
         stands.append(replace(stand, why=target.why))
@@ -63,7 +66,7 @@ def walk(model: Model, share: float = 8.0) -> Walk:
         if len(stands) > QUIET and len({one.sizes for one in (*stands[-QUIET:], stand)}) == 1:
             break
     last = max((place for place in range(1, len(stands)) if stands[place].sizes != stands[place - 1].sizes), default=0)
-    return Walk(stands=tuple(stands[: last + 1]))
+    return Walk(stands=tuple(stands[: last + 1]), spare=0.0 if target.data_workers else target.spare_cpu)
 
 
 def _carried_out(model: Model, stand: Stand, target: FeedTarget) -> Stand:
@@ -85,11 +88,12 @@ def _seen(model: Model, stand: Stand, at: float, share: float) -> FeedSeen:
     could = stand.data_workers * stand.data_worker_cpu / model.feeding
     capable = min(model.capable, _takes(model, stand.trainer_cpu)) if fed else 1.0
     waits = max(0.0, 1.0 - could / capable) if fed else 0.0
+    uses = stand.speed * (model.trainer - 0.5 if fed else model.ratio)
     own = 0.0 if fed else 1.0 - stand.speed  # overlapped in one process: what it loses to preprocessing
     return FeedSeen(
         at=at, trainers=1, data_workers=stand.data_workers, data_worker_cpu=stand.data_worker_cpu,
         data_worker_cpu_used=stand.data_worker_cpu * min(1.0, capable / could) if could else 0.0,
-        trainer_cpu=stand.trainer_cpu, trainer_cpu_used=min(stand.trainer_cpu, stand.speed * (model.trainer - 0.5)),
+        trainer_cpu=stand.trainer_cpu, trainer_cpu_used=min(stand.trainer_cpu, uses),
         steps_per_s=stand.speed, made_per_s=stand.speed if fed else 0.0, capable_per_s=capable,
         fill=0.0 if not fed else 0.95 if could > 1.05 * capable else 0.5 if could >= capable else 0.05,
         wait_share=waits, own_share=own, free_cpu=FREE - stand.data_workers * stand.data_worker_cpu, share_cpu=share,
