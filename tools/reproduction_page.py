@@ -104,7 +104,9 @@ in the paper: while jobs come they want 2.5 times the cores that there are (boun
 slow jobs keep their GPUs, for which others queue. MaxTP lets hardly a job wait, so nearly all that came have their
 GPUs: that is 57% and not 76% because the jobs of this trace are fewer, or sooner over; a policy that finishes them
 later would have more. MaxTP's gain has no bound of its own beside it: its rule does not look at how much of a job is
-left.
+left. On windows of Microsoft's trace itself (82,247 jobs as CSV, those of 10 minutes to a day, 8 seeds by `--trace`,
+2026-11-17), where jobs come in bursts, No DW (tuned) takes 465 min, and gains are 0.9 (HW), 1.1 (Fixed), 1.0 (Fair),
+1.6 (MaxTP) and 1.6 (SRTF).
 """
 KALE = """# Kale, reproduced
 
