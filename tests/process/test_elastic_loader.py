@@ -28,13 +28,15 @@ SAMPLES, BATCH = 600, 10
 class Ids(data.Dataset):
     """Samples that are their numbers, with random numbers beside them; some misbehave at data workers."""
 
-    def __init__(self, stuck=None, poison=(), deadly=()):
-        self.stuck, self.poison, self.deadly = stuck, poison, deadly
+    def __init__(self, stuck=None, poison=(), deadly=(), marked=False):
+        self.stuck, self.poison, self.deadly, self.marked, self.mark = stuck, poison, deadly, marked, None
 
     def __len__(self):
         return SAMPLES
 
     def __getitem__(self, index):
+        if self.marked and nursery.NUMBER is not None and not data.get_worker_info().id == self.mark == nursery.NUMBER:
+            raise AssertionError(f"{nursery.NUMBER} was not begun as a worker of a DataLoader: {self.mark}")
         if self.stuck is not None and nursery.NUMBER == 0:
             while not self.stuck.exists():
                 time.sleep(0.01)
@@ -43,6 +45,11 @@ class Ids(data.Dataset):
         if index in self.deadly and nursery.NUMBER is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         return index, torch.rand(2), torch.zeros(2000)
+
+
+def mark(number):
+    """A worker_init_fn as scripts have them that open something in each worker."""
+    data.get_worker_info().dataset.mark = number
 
 
 def told(batches):
@@ -68,7 +75,9 @@ def with_events(loader, events):
 
 def test_resizing_and_killing_lose_nothing_and_repeat_nothing(seed):
     draw = random.Random(seed)
-    with ElasticLoader(Ids(), batch_size=BATCH, shuffle=True, seed=seed, num_workers=1) as loader:
+    with ElasticLoader(
+        Ids(marked=True), batch_size=BATCH, shuffle=True, seed=seed, num_workers=1, worker_init_fn=mark
+    ) as loader:
 
         def resize(workers):
             loader.resize(workers)
