@@ -148,8 +148,8 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
         fresh = StageNotes(workers=count, cpu=notes.cpu, sized=notes.sized, linear=(), rate=notes.rate)
         stages.append(fresh)
     why = f"{seen.trainers} trainers, {tuning.trainers} before: data workers in proportion"
-    notes = replace(tuning.trainer, lent_from=())
-    tuning = replace(tuning, stages=tuple(stages), trainers=seen.trainers, trainer=notes, late_for=0)
+    cores = replace(tuning.trainer, lent_from=())
+    tuning = replace(tuning, stages=tuple(stages), trainers=seen.trainers, trainer=cores, late_for=0)
     return tuning, _target(tuning, why)
 
 
