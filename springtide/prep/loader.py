@@ -74,14 +74,9 @@ class ElasticLoader:
         world: int | None = None,
     ) -> None:
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.shuffle = bool(shuffle)
-        self.sampler = sampler
-        self.batch_sampler = batch_sampler
-        self.collate_fn = collate_fn
-        self.pin_memory = pin_memory
-        self.drop_last = drop_last
-        self.timeout = timeout
+        self.batch_size, self.shuffle, self.drop_last = batch_size, bool(shuffle), drop_last
+        self.sampler, self.batch_sampler = sampler, batch_sampler
+        self.collate_fn, self.pin_memory, self.timeout = collate_fn, pin_memory, timeout
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.generator, self.prefetch_factor, self.persistent_workers = generator, prefetch_factor, persistent_workers
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
