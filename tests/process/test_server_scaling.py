@@ -143,7 +143,7 @@ def test_servers_grow_and_shrink_again_and_again_while_workers_come_and_go(tmp_p
             settled(job, servers)
             job.scale(int(chance.integers(1, 4)))
 
-    run(tmp_path, seed, hurt, batches=12000, pause_s=0.003)
+    run(tmp_path, seed, hurt, batches=24000, pause_s=0.003)
 
 
 @pytest.mark.soak
