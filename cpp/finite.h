@@ -7,13 +7,21 @@
 namespace springtide {
 
 // True when every float is finite: the exponent is all ones for no other. On integers, which the compiler may
-// take several at a time; a sum of floats it may not.
+// take several at a time, and in several runs, so that none waits for the one before.
 inline bool all_finite(const float* values, uint64_t count) {
-  uint32_t bad = 0;
-  for (uint64_t i = 0; i < count; ++i) {
-    bad |= static_cast<uint32_t>((std::bit_cast<uint32_t>(values[i]) & 0x7f800000u) == 0x7f800000u);
+  constexpr uint64_t kRuns = 16;
+  constexpr uint32_t kExponent = 0x7f800000u;
+  const auto odd = [](float value) {
+    return (std::bit_cast<uint32_t>(value) & kExponent) == kExponent ? ~0u : 0u;
+  };
+  uint32_t bad[kRuns] = {};
+  const uint64_t whole = count / kRuns * kRuns;
+  for (uint64_t i = 0; i < whole; i += kRuns) {
+    for (uint64_t run = 0; run < kRuns; ++run) bad[run] |= odd(values[i + run]);
   }
-  return bad == 0;
+  for (uint64_t i = whole; i < count; ++i) bad[0] |= odd(values[i]);
+  for (uint64_t run = 1; run < kRuns; ++run) bad[0] |= bad[run];
+  return bad[0] == 0;
 }
 
 }  // namespace springtide

@@ -8,14 +8,14 @@ import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from springtide import errors
 from springtide.domain.shape import Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTiming:
-    """One step of one worker, in seconds of its own clock."""
+class StepTiming(NamedTuple):
+    """One step of one worker, in seconds of its own clock. Made at every step: a tuple costs a third of a dataclass."""
 
     samples: int
     """Samples of the batches that this step trained."""
@@ -74,7 +74,7 @@ class TimingSum:
 
 
 SUM_FIELDS = tuple(field.name for field in fields(TimingSum))
-STEP_FIELDS = tuple(field.name for field in fields(StepTiming))
+STEP_FIELDS = StepTiming._fields
 
 
 _of_sum = operator.attrgetter(*SUM_FIELDS)
@@ -89,7 +89,8 @@ def total(sums: Iterable[TimingSum]) -> TimingSum:
 def summed(timings: Iterable[StepTiming]) -> TimingSum:
     """Add the steps up."""
     steps = list(timings)
-    return TimingSum(steps=len(steps), **{name: sum(getattr(step, name) for step in steps) for name in STEP_FIELDS})
+    columns = zip(*steps, strict=True)
+    return TimingSum(steps=len(steps), **dict(zip(STEP_FIELDS, map(sum, columns), strict=False)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ class LocalDense:
     ) -> None:
         self._named = [(f"parameter {name!r}", param) for name, param in named]
         self._reducer, self._own = reducer, list(own)
+        self._tables: Sequence[nn.Parameter] = ()
+        self._served: Set[int] = frozenset()
 
     def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
         """Sum gradients over the group; returns whether the step is to be skipped. Not-a-number is refused here.
@@ -46,8 +48,9 @@ class LocalDense:
 
     def update(self, stepped: Sequence[JobOptimizer], tables: "Sequence[nn.Parameter]") -> None:
         """Step the user's optimizers; gradients of tables are kept from them."""
-        served = {id(weight) for weight in tables}
-        working = [optimizer for optimizer in stepped if has_work(optimizer.own, served)]
+        if tables is not self._tables:  # always the same: looked at once
+            self._tables, self._served = tables, {id(weight) for weight in tables}
+        working = [optimizer for optimizer in stepped if has_work(optimizer.own, self._served)]
         if not working:
             return
         kept = [(weight, weight.grad) for weight in tables]

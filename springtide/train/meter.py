@@ -115,14 +115,7 @@ class Meter:
             else exposed(last, spent, own_s=forward + backward + own + self._lookup_s)
         )
         timing = profile.StepTiming(
-            samples=samples,
-            total_s=end - self._last_end,
-            data_s=self._data_s,
-            pull_wait_s=pull_wait,
-            forward_s=forward,
-            backward_s=backward,
-            push_wait_s=push_wait,
-            **terms._asdict(),
+            samples, end - self._last_end, self._data_s, pull_wait, forward, backward, push_wait, *terms
         )
         self.steps.append(timing)
         self._fresh.append(timing)
