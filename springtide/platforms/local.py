@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -18,9 +17,9 @@ from typing import BinaryIO
 from springtide import config
 from springtide.domain.cluster import Life, RoleExit, RoleKind
 from springtide.domain.resources import Limits, Usage
-from springtide.platforms import cgroups, watchdog
 from springtide.platforms.base import Launch
 from springtide.platforms.warm import Fork, WarmStarts
+from springtide.platforms.watched import Watched
 from springtide.telemetry import events, logs, usage
 from springtide.telemetry.group_files import Group
 
@@ -29,7 +28,6 @@ log = logging.getLogger(__name__)
 NICEST = 19
 """Of a process of low priority: beside any other on its processor it has hardly a seventieth of the time."""
 WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)  # a master is started once, as a rule
-DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on its way out: some milliseconds
 
 
 @dataclass(slots=True)
@@ -55,20 +53,12 @@ class LocalPlatform:
         self._files = files
         self._warm = warm
         self._running: dict[Life, Running] = {}
-        self._groups = cgroups.Groups(say)
-        self._watchdog = subprocess.Popen(
-            [sys.executable, "-I", "-S", watchdog.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            process_group=0,
-        )
-        assert self._watchdog.stdout is not None
-        self._watchdog.stdout.readline()  # it leads its group from before this, and ignores signals from here on
+        self._watched = Watched(say)
 
     def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
         """Start a role in the watchdog's process group, its output going to its log."""
         path = self._files.log_of(launch.life.role)
-        group = self._make_group(launch)
+        group = self._watched.make_group(str(launch.life), launch.limits)
         try:
             with open(path, "ab") as log:
                 began = log.tell()
@@ -76,7 +66,7 @@ class LocalPlatform:
         except OSError as error:
             raise events.as_disk_error(error, path) from error
         if group is not None:
-            self._groups.admit(group, process.pid, launch.limits)
+            self._watched.groups.admit(group, process.pid, launch.limits)
         pidfd = os.dup(process.pidfd) if isinstance(process, Fork) else os.pidfd_open(process.pid)
         self._running[launch.life] = Running(process, pidfd, launch.limits, group, on_exit, began)
         asyncio.get_running_loop().add_reader(pidfd, self._ended, launch.life)
@@ -114,19 +104,12 @@ class LocalPlatform:
 
     def close(self) -> None:
         """End whatever is left of the group, children of roles included, and wait for the roles."""
-        self._groups.close()  # usually all of it: the rest when its processes are dead
-        watch = self._watchdog
-        assert watch.stdin is not None and watch.stdout is not None
-        watch.stdin.close()
-        watch.wait()  # by its own SIGKILL, which the whole group got too
-        watch.stdout.close()
+        self._watched.groups.close()  # usually all of it: the rest when its processes are dead
+        self._watched.kill()
         for life in list(self._running):
             self._running[life].process.wait()
             self._ended(life)
-        deadline = time.monotonic() + DYING_S
-        while self._groups.folders() and time.monotonic() < deadline:
-            self._groups.close()
-            time.sleep(0.01)
+        self._watched.remove_groups()
 
     def leave(self) -> None:
         """As `close`: the watchdog would see to it anyway."""
@@ -140,7 +123,7 @@ class LocalPlatform:
             stdout=log,
             stderr=log,
             env=environment_of(launch),
-            process_group=self._watchdog.pid,
+            process_group=self._watched.number,
         )
         if launch.limits.low:
             os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)  # it has one thread yet, and all others follow it
@@ -158,20 +141,10 @@ class LocalPlatform:
             launch.arguments,
             environment,
             log.fileno(),
-            process_group=self._watchdog.pid,
+            process_group=self._watched.number,
             folders=[str(folder) for folder in group.folders()] if group is not None else [],
             priority=NICEST if launch.limits.low else 0,
         )
-
-    def _make_group(self, launch: Launch) -> Group | None:
-        known = set(self._groups.folders())
-        group = self._groups.make(str(launch.life), launch.limits)
-        assert self._watchdog.stdin is not None
-        for folder in self._groups.folders():
-            if folder not in known:
-                self._watchdog.stdin.write(f"{folder}\n".encode())
-        self._watchdog.stdin.flush()
-        return group
 
     def _ended(self, life: Life) -> None:
         running = self._running.pop(life)
@@ -181,7 +154,7 @@ class LocalPlatform:
         oom = False
         if running.group is not None:
             oom = returned != 0 and running.group.oom_kills() > 0
-            self._groups.remove(running.group)
+            self._watched.groups.remove(running.group)
         ended, error = exit_of(life, running.process.pid, returned, oom=oom), ""
         if ended.code and life.role.kind is not RoleKind.WORKER:
             error = logs.last_error(self._files.log_of(life.role), running.log_began)

@@ -1,7 +1,7 @@
 """Containers as processes of this machine: started by `enter`, held to their limits, ended, and gone with the test.
 
 In: a `Wish`. Out: a `Container` whose `ended` says how it ended. All are in the process group of a watchdog that kills
-them when the test's process ends, however it ends (`platforms.watchdog`).
+them when the test's process ends, however it ends (`platforms.watched`).
 """
 
 import asyncio
@@ -20,14 +20,13 @@ from dataclasses import dataclass, field
 
 import springtide
 from springtide.domain.resources import Limits
-from springtide.platforms import cgroups, watchdog
+from springtide.platforms.watched import Watched
 from springtide.telemetry.group_files import Group, kill_members
 from springtide.testing.kubernetes import enter
 
 log = logging.getLogger(__name__)
 
 PACKAGE = pathlib.Path(springtide.__file__).parent.parent
-DYING_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +116,17 @@ class Machine:
     def __init__(self, folder: pathlib.Path) -> None:
         self._roots = folder / "roots"
         self._roots.mkdir(parents=True, exist_ok=True)
-        self._groups = cgroups.Groups(log.warning)
+        self._watched = Watched(log.warning)
         self._containers: dict[int, Container] = {}
         self._number = 0
         self._pipes: set[int] = set()
-        self._watchdog = subprocess.Popen(
-            [sys.executable, "-I", "-S", watchdog.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            process_group=0,
-        )
-        assert self._watchdog.stdout is not None
-        self._watchdog.stdout.readline()
 
     def start(self, wish: Wish) -> Container:
         """Start a container; its output goes to its log."""
         self._number += 1
         root = self._roots / str(self._number)
         root.mkdir()
-        group = self._make_group(f"{wish.name}-{self._number}", wish.limits)
+        group = self._watched.make_group(f"{wish.name}-{self._number}", wish.limits)
         process, begun = self._spawn(words_of(wish, root, group), wish.log)
         loop = asyncio.get_running_loop()
         container = Container(process, group, wish.log, time.time(), begun, loop.create_future(), wish, wish.limits)
@@ -179,7 +170,7 @@ class Machine:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    process_group=self._watchdog.pid,
+                    process_group=self._watched.number,
                     pass_fds=[theirs],
                 )
         finally:
@@ -200,31 +191,14 @@ class Machine:
         """End whatever runs."""
         for container in list(self._containers.values()):
             container.signal(signal.SIGKILL)
-        watch = self._watchdog
-        assert watch.stdin is not None and watch.stdout is not None
-        watch.stdin.close()
-        watch.wait()
-        watch.stdout.close()
+        self._watched.kill()
         loop = asyncio.get_running_loop()
         for pipe in self._pipes:
             loop.remove_reader(pipe)
             os.close(pipe)
-        deadline = time.monotonic() + DYING_S
         for container in list(self._containers.values()):
             container.process.wait()
-        while self._groups.folders() and time.monotonic() < deadline:
-            self._groups.close()
-            time.sleep(0.01)
-
-    def _make_group(self, name: str, limits: Limits) -> Group | None:
-        known = set(self._groups.folders())
-        group = self._groups.make(name, limits)
-        assert self._watchdog.stdin is not None
-        for folder in self._groups.folders():
-            if folder not in known:
-                self._watchdog.stdin.write(f"{folder}\n".encode())
-        self._watchdog.stdin.flush()
-        return group
+        self._watched.remove_groups()
 
     def _ended(self, container: Container, pidfd: int, root: pathlib.Path) -> None:
         asyncio.get_running_loop().remove_reader(pidfd)
@@ -235,7 +209,7 @@ class Machine:
         oom = False
         if container.group is not None:
             oom = code != 0 and container.group.oom_kills() > 0
-            self._groups.remove(container.group)
+            self._watched.groups.remove(container.group)
         root.rmdir()
         if not container.ended.done():
             container.ended.set_result(End(code, oom, time.time()))

@@ -7,7 +7,7 @@ jobs can tell: requests, selectors, required node affinity, taints, priorities; 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from springtide.testing.kubernetes import quantities
+from springtide.testing.kubernetes import quantities, selectors
 from springtide.testing.kubernetes.statuses import Json
 
 OWN_TAINT = "springtide.dev/local-kubelet"
@@ -111,24 +111,7 @@ def _affine(pod: Json, labels: Mapping[str, str]) -> bool:
     terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
     if not terms:
         return True
-    return any(all(_meets(rule, labels) for rule in term.get("matchExpressions") or []) for term in terms)
-
-
-def _meets(rule: Json, labels: Mapping[str, str]) -> bool:
-    key, values = rule["key"], rule.get("values") or []
-    match rule["operator"]:
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return labels.get(key) not in values
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-        case "Gt":
-            return key in labels and int(labels[key]) > int(values[0])
-        case _:
-            return key in labels and int(labels[key]) < int(values[0])
+    return any(all(selectors.meets(rule, labels) for rule in term.get("matchExpressions") or []) for term in terms)
 
 
 def make_room(pod: Json, nodes: Sequence[Json], on: Mapping[str, Sequence[Json]]) -> list[Json]:

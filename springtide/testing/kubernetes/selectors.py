@@ -51,13 +51,14 @@ def by_structure(selector: Mapping[str, Any] | None) -> Callable[[Mapping[str, s
 
     def fits(labels: Mapping[str, str]) -> bool:
         return all(labels.get(key) == value for key, value in wanted.items()) and all(
-            _expression(rule, labels) for rule in rules
+            meets(rule, labels) for rule in rules
         )
 
     return fits
 
 
-def _expression(rule: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def meets(rule: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether labels meet one of `matchExpressions`; nodes are chosen by Gt and Lt too."""
     key, values = rule["key"], rule.get("values") or []
     match rule["operator"]:
         case "In":
@@ -66,6 +67,10 @@ def _expression(rule: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
             return labels.get(key) not in values
         case "Exists":
             return key in labels
+        case "Gt":
+            return key in labels and int(labels[key]) > int(values[0])
+        case "Lt":
+            return key in labels and int(labels[key]) < int(values[0])
         case _:
             return key not in labels
 
