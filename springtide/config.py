@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from springtide import errors
+from springtide.domain.cluster import RoleKind, parse_role
 
 PREFIX = "SPRINGTIDE_"
 
@@ -182,6 +183,14 @@ def check(settings: Settings) -> Settings:
         if getattr(settings, name) and ":" not in getattr(settings, name):
             raise errors.BadInput(f"{name}={getattr(settings, name)!r}: wanted host:port, such as 10.0.0.5:7700")
     return settings
+
+
+def own_rank(settings: Settings, kind: RoleKind) -> int:
+    """The rank in this process's name, which must be that of such a role."""
+    role = parse_role(settings.member)
+    if role is None or role.kind is not kind:
+        raise errors.BadInput(f"{PREFIX}MEMBER={settings.member!r}: wanted {kind}-RANK, such as {kind}-0")
+    return role.rank
 
 
 def job_secret(settings: Settings) -> bytes:

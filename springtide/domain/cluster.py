@@ -34,6 +34,14 @@ class Role:
         return f"{self.kind}-{self.rank}" if self.kind in RANKED else str(self.kind)
 
 
+def parse_role(name: str) -> Role | None:
+    """The role that prints as `name`, such as `worker-1` or `master`; None: none does."""
+    kind, _, rank = name.rpartition("-")
+    if kind in RANKED and rank.isdecimal():
+        return Role(RoleKind(kind), int(rank))
+    return Role(RoleKind(name)) if name in (RoleKind.AGENT, RoleKind.MASTER) else None
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Life:
     """One process of a role. A role may have two for a moment: one that hangs and is being killed, and the next."""

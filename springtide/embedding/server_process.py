@@ -18,6 +18,7 @@ from springtide import config, errors
 from springtide.checkpoint import disks
 from springtide.checkpoint.places import Place
 from springtide.checkpoint.scattered import Scattered
+from springtide.domain.cluster import RoleKind
 from springtide.embedding import copying, mirroring, next_life, saving, slot_loads
 from springtide.embedding.handover import Handing
 from springtide.embedding.serve import ServerRole
@@ -50,7 +51,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
     secret = config.job_secret(settings)
     link = channel.for_member(settings, secret)
     try:
-        rank = rank_of(settings.member)
+        rank = config.own_rank(settings, RoleKind.SERVER)
         hello = messages.JoinServer(rank, os.getpid(), settings.incarnation, birth=channel.BIRTH)
         welcome = link.ask(hello)
         assert isinstance(welcome, messages.ServerWelcome)
@@ -157,14 +158,6 @@ def beat(role: ServerRole, holding: messages.Holding | None, usage: OwnUsage) ->
     counts = slot_loads.pack(role.slot_counts()) if holding is not None else b""
     report = messages.Report(counters=role.counters())
     return messages.Heartbeat(report, slots=counts, holding=holding, usage=usage.read())
-
-
-def rank_of(member: str) -> int:
-    """The rank in a server's name."""
-    kind, _, rank = member.rpartition("-")
-    if kind != "server" or not rank.isdigit():
-        raise errors.BadInput(f"{config.PREFIX}MEMBER={member!r}: wanted server-RANK, such as server-0")
-    return int(rank)
 
 
 if __name__ == "__main__":

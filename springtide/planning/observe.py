@@ -22,8 +22,6 @@ LEAST_SPREAD = 0.03
 """Of log seconds: windows that differ by less than a few of these are alike, however alike all others are."""
 FEWEST_WINDOWS = 4
 """Of one shape, below which none of them can be told to be the odd one."""
-MOST_ODD = 0.2
-"""Of steps: where more are far from the median, that is how the job is, and none is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import msgspec
 import torch
 
 from springtide import config, errors
+from springtide.domain.cluster import RoleKind
 from springtide.domain.feeding import stage_of
 from springtide.prep import package, parcels
 from springtide.prep.serving import Serving
@@ -67,7 +68,7 @@ def main() -> int:
 def serve(settings: config.Settings, leaving: Leaving) -> None:
     """Serve until the job is over, it is not wanted any more, or the master is lost."""
     secret = config.job_secret(settings)
-    rank = rank_of(settings.member)
+    rank = config.own_rank(settings, RoleKind.DATA_WORKER)
     link = channel.for_member(settings, secret)
     try:
         hello = messages.JoinDataWorker(rank, os.getpid(), settings.incarnation, channel.BIRTH)
@@ -178,14 +179,6 @@ def hear(pulse: messages.Pulse, leaving: Leaving, roster: Roster) -> None:
     if pulse.feeders is not None:
         roster.take(pulse.feeders)
     leaving.heed(pulse)
-
-
-def rank_of(member: str) -> int:
-    """The rank in a data worker's name."""
-    kind, _, rank = member.rpartition("-")
-    if kind != "data-worker" or not rank.isdigit():
-        raise errors.BadInput(f"{config.PREFIX}MEMBER={member!r}: wanted data-worker-RANK, such as data-worker-0")
-    return int(rank)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,6 @@ class World:
     )
     user_workers_spread: float = known(0.7, "sigma", "assumed: log-normal")
     starved_share: float = known(0.06, "of jobs", "000 §6.3: jobs with too little server CPU")
-    starved_usage: float = known(0.85, "of server CPU", "001 §6.4: their servers use more than 80%")
     rerun_after_s: float = known(
         900.0, "s", "assumed: a user sees the failure and submits again, twice at most; a re-run is a new job (001 §6)"
     )

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Mapping
 
 from springtide import config
-from springtide.domain.cluster import Role, RoleKind, RoleUsage
+from springtide.domain.cluster import Role, RoleKind, RoleUsage, parse_role
 from springtide.domain.resources import Limits
 from springtide.telemetry import hierarchy, usage
 from springtide.telemetry.group_files import Group, GroupV1, GroupV2
@@ -23,7 +23,7 @@ class OwnUsage:
 
     def __init__(self, settings: config.Settings, *, proc: pathlib.Path = PROC, pid: int | None = None) -> None:
         self._proc, self._pid = proc, os.getpid() if pid is None else pid
-        self._role, self._incarnation = role_of(settings.member), settings.incarnation
+        self._role, self._incarnation = parse_role(settings.member) or Role(RoleKind.WORKER), settings.incarnation
         self._group = own_group(proc, self._pid) if settings.report_usage else None
         self._on = settings.report_usage
 
@@ -74,9 +74,3 @@ def parents(proc: pathlib.Path) -> dict[int, int]:
             except (OSError, IndexError, ValueError):  # it has just ended
                 continue
     return found
-
-
-def role_of(member: str) -> Role:
-    """The role that a member's name says."""
-    kind, _, rank = member.rpartition("-")
-    return Role(RoleKind(kind), int(rank)) if rank.isdigit() else Role(RoleKind(member or "worker"))

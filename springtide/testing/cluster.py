@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from springtide import errors
-from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.cluster import parse_role
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.resources import Limits
 from springtide.platforms.agent import Agent
@@ -130,14 +130,13 @@ class LocalCluster:
 
     def throttle(self, role: str, cpu: float) -> bool:
         """Hold a role to so many cores from now on; whether it could be (the job must have begun with some limit)."""
-        kind, _, rank = role.rpartition("-")
-        name = Role(RoleKind(kind), int(rank))
+        wanted = parse_role(role)
 
         async def hold() -> bool:
             platform = self._platform
             lives = platform.running() if platform is not None else []
             return platform is not None and any(
-                platform.hold(each, Limits(cpu=cpu)) for each in lives if each.role == name
+                platform.hold(each, Limits(cpu=cpu)) for each in lives if each.role == wanted
             )
 
         return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()

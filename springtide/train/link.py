@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from springtide import config, errors
-from springtide.domain.cluster import Placement
+from springtide.domain.cluster import Placement, RoleKind
 from springtide.domain.feeding import LeftOut
 from springtide.domain.job import Blame
 from springtide.domain.samples import DatasetCard
@@ -37,7 +37,8 @@ def current(settings: config.Settings | None = None) -> "Link":
     if _current is None:
         settings = settings or config.load()
         alone = not settings.master
-        _current = AloneLink(settings) if alone else MasterLink(settings, rank=rank_of(settings.member))
+        rank = 0 if alone else config.own_rank(settings, RoleKind.WORKER)
+        _current = AloneLink(settings) if alone else MasterLink(settings, rank=rank)
     return _current
 
 
@@ -45,14 +46,6 @@ def opened() -> "Link | None":
     """This process's link, if it has one and has joined the job."""
     joined = not isinstance(_current, MasterLink) or _current.joined
     return _current if joined else None
-
-
-def rank_of(member: str) -> int:
-    """The rank in a worker's name."""
-    kind, _, rank = member.rpartition("-")
-    if kind != "worker" or not rank.isdigit():
-        raise errors.BadInput(f"{config.PREFIX}MEMBER={member!r}: wanted worker-RANK, such as worker-0")
-    return int(rank)
 
 
 def whereabouts_now(welcome: Welcome, servers: Servers) -> Welcome:

@@ -57,17 +57,22 @@ def check(folder, status, rows):
     assert not (wrong := stream_counting.differences(folder, rows)), wrong
 
 
+def train_while_broker_and_worker_are_killed(folder, broker, url):
+    """A job on records of the topic at `url`, which it has hardly begun with then."""
+    rows = fill(url, 3000, partitions=3)
+    with job_of(folder, url, pause_s=0.02) as job:
+        job.until(lambda status: status.samples > 300)
+        broker.kill()
+        assert job.kill("worker-1")
+        broker.start()
+        check(folder, job.wait(), rows)
+
+
 @pytest.mark.timeout(240)
 def test_each_record_is_trained_once_though_broker_and_worker_are_killed(tmp_path):
     with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3) as broker:
         url = broker.url("counts", queued_min_messages="1", fetch_message_max_bytes="2000")  # so that much is to come
-        rows = fill(url, 3000, partitions=3)
-        with job_of(tmp_path, url, pause_s=0.02) as job:
-            job.until(lambda status: status.samples > 300)
-            broker.kill()
-            assert job.kill("worker-1")
-            broker.start()
-            check(tmp_path, job.wait(), rows)
+        train_while_broker_and_worker_are_killed(tmp_path, broker, url)
 
 
 @pytest.mark.soak

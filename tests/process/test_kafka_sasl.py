@@ -11,7 +11,7 @@ import pytest
 from springtide import errors
 from springtide.testing import kafka_broker
 from springtide.testing.kafka_sasl import KafkaSasl
-from tests.process.test_kafka_jobs import check, fill, job_of
+from tests.process.test_kafka_jobs import train_while_broker_and_worker_are_killed
 
 pytestmark = [
     pytest.mark.extra("confluent_kafka"),
@@ -38,13 +38,7 @@ def test_each_record_is_trained_once_by_who_has_the_password_though_broker_and_w
     small = {"queued.min.messages": "1", "fetch.message.max.bytes": "2000"}  # so that much is to come
     file.write_text("".join(f"{name}={value}\n" for name, value in {**broker.options, **small}.items()))
     url = f"kafka://{broker.address}/counts?config={file}"
-    rows = fill(url, 3000, partitions=3)
-    with job_of(tmp_path, url, pause_s=0.02) as job:
-        job.until(lambda status: status.samples > 300)
-        broker.kill()
-        assert job.kill("worker-1")
-        broker.start()
-        check(tmp_path, job.wait(), rows)
+    train_while_broker_and_worker_are_killed(tmp_path, broker, url)
 
 
 @pytest.mark.timeout(120)

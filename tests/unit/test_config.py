@@ -1,6 +1,7 @@
 import pytest
 
 from springtide import config, errors
+from springtide.domain.cluster import RoleKind
 
 
 def test_code_wins_over_the_environment_and_the_environment_over_defaults():
@@ -43,3 +44,10 @@ def test_processes_that_are_started_keep_what_the_user_has_set(monkeypatch):
     assert found["MIMALLOC_PURGE_DELAY"] == config.ALLOCATOR["MIMALLOC_PURGE_DELAY"]
     monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "10")
     assert config.child_environment({}, {})["MIMALLOC_PURGE_DELAY"] == "10"
+
+
+def test_a_process_knows_its_rank_by_its_name_and_refuses_that_of_another_role():
+    assert config.own_rank(config.Settings(member="data-worker-12"), RoleKind.DATA_WORKER) == 12
+    for name in ("worker-1", "data-worker", "data-worker-x", ""):
+        with pytest.raises(errors.BadInput, match=f"SPRINGTIDE_MEMBER='{name}': wanted data-worker-RANK"):
+            config.own_rank(config.Settings(member=name), RoleKind.DATA_WORKER)

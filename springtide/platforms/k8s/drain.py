@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 from springtide import config, errors
-from springtide.domain.cluster import Role, RoleKind
+from springtide.domain.cluster import Role, parse_role
 from springtide.rpc import connection, messages
 
 CONNECT_S = 2.0  # a master that is away cannot be told; its next one hears of the end
@@ -44,11 +44,10 @@ async def drain(settings: config.Settings, why: str = WHY) -> bool:
 
 def role_of(member: str) -> Role:
     """`worker-3`, `data-worker-0`."""
-    kind, _, rank = member.rpartition("-")
-    try:
-        return Role(RoleKind(kind), int(rank))
-    except ValueError:
-        raise errors.BadInput(f"member {member!r}: wanted a role and its rank, such as server-0") from None
+    role = parse_role(member)
+    if role is None:
+        raise errors.BadInput(f"member {member!r}: wanted a role and its rank, such as server-0")
+    return role
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.capacity import USUAL_SERVER, USUAL_WORKER, Capacity
-from springtide.domain.cluster import RANKED, Life, Role, RoleKind
+from springtide.domain.cluster import RANKED, Life, RoleKind, parse_role
 from springtide.domain.resources import Limits
 from springtide.platforms.run_plan import RunPlan
 
@@ -61,11 +61,11 @@ def life_of(job: str, name: str) -> Life | None:
     start = f"{steward_of(job)}/"
     if not name.startswith(start):
         return None
-    role, _, incarnation = name[len(start) :].rpartition(".")
-    kind, _, rank = role.rpartition("-")
-    if not (incarnation.isdigit() and rank.isdigit() and kind in RANKED):
+    called, _, incarnation = name[len(start) :].rpartition(".")
+    role = parse_role(called)
+    if role is None or role.kind not in RANKED or not incarnation.isdecimal():
         return None
-    return Life(Role(RoleKind(kind), int(rank)), int(incarnation))
+    return Life(role, int(incarnation))
 
 
 def needs(kind: RoleKind, limits: Limits, resources: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:

@@ -4,8 +4,19 @@ import pytest
 
 from springtide import errors
 from springtide.domain import resources
-from springtide.domain.cluster import Placement, Role, RoleExit, RoleKind
+from springtide.domain.cluster import RANKED, Placement, Role, RoleExit, RoleKind, parse_role
 from springtide.domain.job import JobSpec, Phase
+
+
+@pytest.mark.parametrize("kind", RoleKind)
+def test_a_role_is_read_back_from_its_name(kind):
+    role = Role(kind, 12 if kind in RANKED else 0)
+    assert parse_role(str(role)) == role
+
+
+@pytest.mark.parametrize("name", ["", "worker", "worker-", "worker-x", "worker-²", "master-0", "nobody-1", "-1"])
+def test_a_name_that_no_role_has_is_none(name):
+    assert parse_role(name) is None
 
 
 def test_roles_print_as_their_logs_are_called():

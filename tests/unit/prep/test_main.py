@@ -12,13 +12,6 @@ from springtide.rpc import messages
 from springtide.rpc.feeding import Feeder, Feeders, Package, feeds
 
 
-def test_a_name_gives_the_rank_and_another_role_is_refused():
-    assert main.rank_of("data-worker-12") == 12
-    for name in ("worker-1", "data-worker", "data-worker-x", ""):
-        with pytest.raises(errors.BadInput, match="wanted data-worker-RANK"):
-            main.rank_of(name)
-
-
 def test_the_lowest_rank_runs_the_last_stage_and_every_stage_has_someone_as_soon_as_can_be():
     assert [stage_of(rank, 1) for rank in range(3)] == [0, 0, 0]
     assert [stage_of(rank, 3) for rank in range(6)] == [2, 1, 0, 2, 1, 0]

@@ -36,12 +36,6 @@ def test_alone_there_is_no_one_to_wait_for():
     alone.finish()
 
 
-def test_a_member_name_that_is_no_workers_is_refused():
-    assert link.rank_of("worker-12") == 12
-    with pytest.raises(errors.BadInput, match="SPRINGTIDE_MEMBER='server-1': wanted worker-RANK"):
-        link.rank_of("server-1")
-
-
 def test_the_secret_is_read_from_its_file(tmp_path):
     (tmp_path / "secret").write_text("00ff\n")
     assert config.job_secret(config.Settings(secret_file=str(tmp_path / "secret"))) == b"\x00\xff"
