@@ -31,16 +31,15 @@ One goal is missed, beyond what any policy can do in this world, and no paramete
 of it: a slow worker saves 36.0% of a restart's run, 36.4% had it never been slow (000 Fig. 13; 37% wanted). The text
 says how long a restart takes for Fig. 12 only, 8 minutes; 9.0 minutes lost would make 37% possible, 8.8 are lost here.
 
-What is compared is what the texts compare, which earlier pages did not always do. 001 Fig. 8 has DLRover, which sizes
-jobs itself, beside jobs tuned by hand; ours in the very shape tuned by hand, which the text does not have, is there
-without a goal (W&D's slow worker: 23.1 of at most 23.3%). 001's 56 steps/s of xDeepFM are those of 232 cores, two
-workers of low priority among them: within the quota of 200 its 47.8 are the goal. Eqn 1 by itself errs by 12.5% on
-shapes that were not measured; fitted to those very shapes, without noise, by 8.8%: it knows nothing of cores that are
-all busy. The text has no such figure, and no plan is made by it: what plans are made by errs by 3.2%.
+What is compared is what the texts compare. 001 Fig. 8 has DLRover, which sizes jobs itself, beside jobs tuned by hand;
+ours in the very shape tuned by hand, which the text does not have, is there without a goal (W&D's slow worker: 23.1 of
+at most 23.3%). 001's 56 steps/s of xDeepFM are those of 232 cores, two workers of low priority among them: within the
+quota of 200 its 47.8 are the goal. Eqn 1 by itself errs by 12.5% on shapes that were not measured; fitted to those very
+shapes, without noise, by 8.8%: it knows nothing of cores that are all busy. The text has no such figure, and no plan is
+made by it: what plans are made by errs by 3.2%.
 
-ES and Optimus begin with one worker and step every three minutes, in which pods start; before, starts came on top, and
-Optimus had workers or servers in a step, not both. So they are at 12 minutes where the text has them (000 Fig. 10:
-100-150 steps/s; earlier pages had 91 and 37), and ours gains less on them than these pages said.
+ES and Optimus begin with one worker and step every three minutes, in which pods start; Optimus has workers and
+servers in one step. So they are at 12 minutes where the text has them (000 Fig. 10: 100-150 steps/s).
 """
 HERALD = """# Herald, reproduced
 
@@ -81,9 +80,9 @@ know no data workers. No DW (tuned C/G): jobs run for 202 min at their ideal spe
 there are 121 of them, so that it queues for about 338 (334 in these 20 seeds, 302 in 40; with 113 to 125 jobs 231 to
 398). No DW (HW C/G): of the cores that
 the text allows each model to want the lowest are taken, as jobs then run for 2.4 times as long with 8 cores a GPU, as
-its 491 min say (before 2026-11-17 it was 2.7 times); Fig. 14's 43.8% of GPUs with fixed data workers say the same. And
+its 491 min say; Fig. 14's 43.8% of GPUs with fixed data workers say the same. And
 the paper's 8 hours of Microsoft's trace are drawn from that trace's distribution of GPUs and durations, evenly over 8
-hours, of jobs of 10 minutes to a day, scaled to the mean: with jobs of up to 8 hours, as before, it would queue for
+hours, of jobs of 10 minutes to a day, scaled to the mean: with jobs of up to 8 hours it would queue for
 half an hour, with those of 2 days not at all, and the paper's queues for 4. (The
 cut at a day has to be scaled 1.9 times to that mean; draws that are not scaled fit No DW's share of GPUs worse, 0.20 to
 0.24 of the paper's 0.355.) Fig. 1's cores a GPU are rows below, with their
