@@ -199,11 +199,9 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
     """How plans are made: fields of `PlanningConfig`, of its prices and steps by a dot."""
     from springtide.domain.planning import PlanningConfig
     from springtide.launch import settings
-    from springtide.planning.dataworkers import metrics
 
     own = PlanningConfig(policy=policy, extra_workers=0)  # beyond a quota only where somebody wants that
     (found,) = settings.changed(pairs, (own, settings.planning_fields(policy=False)))
-    metrics.load(found.data_workers)  # a mistake is said now
     return found
 
 

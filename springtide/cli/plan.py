@@ -20,6 +20,7 @@ from springtide.cli import jobs
 from springtide.cli.picture import WIDTH, wrap
 from springtide.domain.plan import Decision
 from springtide.domain.shape import Shape
+from springtide.launch import settings
 from springtide.planning import outlook, policies
 from springtide.planning.equations import TERMS
 from springtide.planning.fit import Fitted
@@ -47,6 +48,7 @@ def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) 
         return submit.rehearse(reading.read(path), Where(folder=folder), named=False, as_json=as_json)
     shown = views.read(path)
     config = shown.config if policy is None else replace(shown.config, policy=policy)
+    settings.check_names(config)
     decision = policies.load(config.policy)(shown.view, config)
     seen = outlook.outlooks(shown.view, config, decision)
     screen = console.Console(width=WIDTH, highlight=False, emoji=False)

@@ -61,7 +61,7 @@ class PlanRules:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, float) and not 0 < value < math.inf:
-                raise errors.BadInput(f"planning: {each.name} {value:g}; wanted seconds, more than 0")
+                raise errors.BadInput(f"planning: {each.name} {value:g}; wanted a number above 0")
         if self.warm_up_steps < 0:
             raise errors.BadInput(f"planning: warm_up_steps {self.warm_up_steps}; wanted 0 or more")
         if self.bounds is None:

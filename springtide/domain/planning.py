@@ -107,3 +107,5 @@ class PlanningConfig:
             raise errors.BadInput(f"planning: similar {self.similar}; wanted 1 or more past jobs, or none to find out")
         if self.smoothing is not None and not 0 < self.smoothing < 1:
             raise errors.BadInput(f"planning: smoothing {self.smoothing:g}; wanted a weight between 0 and 1")
+        if not 0 <= self.seed < 1 << 32:
+            raise errors.BadInput(f"planning: seed {self.seed}; wanted a whole number from 0 to {(1 << 32) - 1}")

@@ -1,12 +1,12 @@
 """NAME=VALUE as fields of frozen nouns: `--planning` of a run, a spec and a brain, by the same rules.
 
-In: what was given, and the nouns that may be changed. Out: the same nouns with other values, their types checked. A
-field of a noun within another is named by a dot, seconds may be named without `_s`. Next: `launch.sizing`,
-`launch.following`, `cli.brain`.
+In: what was given, and the nouns that may be changed. Out: the same nouns with other values, their types checked, and
+the policies, priorities and metrics that they name looked up. A field of a noun within another is named by a dot,
+seconds may be named without `_s`. Next: `launch.sizing`, `launch.following`, `cli.brain`.
 """
 
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from springtide.domain.planning import PlanningConfig
 Noun = tuple[Any, Iterable[str]]
 """A frozen noun, and those of its fields that may be set."""
 POLICY = "policy"
+NAMED = (POLICY, "priority", "data_workers")
+"""Fields of `PlanningConfig` that name a function."""
 
 
 def planning_fields(*, policy: bool) -> tuple[str, ...]:
@@ -45,12 +47,26 @@ def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", exam
         except msgspec.ValidationError as error:
             raise errors.BadInput(f"{option} {text}: {error}; wanted NAME=VALUE, such as {example}") from error
         new[which][field] = replace(inner, **{part: fits}) if part else fits
-    policy = next((some[POLICY] for some in new if POLICY in some), None)
-    if policy is not None:
-        from springtide.planning import policies  # brings much along, and is rarely needed here
+    made = [replace(noun, **some) for (noun, _), some in zip(nouns, new, strict=True)]
+    for one in made:
+        if isinstance(one, PlanningConfig):
+            check_names(one)
+    return made
 
-        policies.found(policy)
-    return [replace(noun, **some) for (noun, _), some in zip(nouns, new, strict=True)]
+
+def check_names(config: PlanningConfig) -> None:
+    """What settings name is looked up now: a decision hours later would only do nothing for want of it."""
+    usual = PlanningConfig()
+    named = [name for name in NAMED if getattr(config, name) != getattr(usual, name)]
+    if not named:
+        return
+    from springtide.planning import policies, priorities  # bring much along, and are rarely needed here
+    from springtide.planning.dataworkers import metrics
+
+    look_up: tuple[Callable[[str], Any], ...] = (policies.found, priorities.priority, metrics.load)
+    for name, known in zip(NAMED, look_up, strict=True):
+        if name in named:
+            known(getattr(config, name))
 
 
 def _places(which: int, noun: Any, names: Iterable[str]) -> Iterable[tuple[str, tuple[int, str, str]]]:

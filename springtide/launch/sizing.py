@@ -12,7 +12,7 @@ import math
 import pathlib
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from springtide import config, errors
@@ -33,6 +33,7 @@ from springtide.planning import acceptance
 
 SAMPLE_S = BETWEEN_S = 20.0  # roles of one machine start within seconds, where those of a cluster take a minute
 ASK_S = 10.0  # for a first shape; a job that is told none begins small
+TIMES = ("every_s", "patience_s", "settle_s", "window_s", "warm_up_steps")
 BOUNDS = ("worker_step", "server_step", "cpu_step")
 UNKNOWN = ModelFacts(dense_bytes=1.0, bandwidth=1.0, dim=1.0, batch=1)
 Say = Callable[[str], None]
@@ -53,11 +54,14 @@ class Start:
 def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = "", say: Say) -> Start:
     """Sizes, and rules if the job is to plan for itself. `history`: of past jobs, unless the job names one."""
     room.check(capacity, job.workers, job.servers, job.quota)
+    limits = room.bounds(capacity, job.workers, job.servers, job.quota)
     if not planned(job):
+        if job.planning:  # a mistake is one here too
+            changed(PlanRules(bounds=limits, resize=capacity.holds), job.planning)
+            say(f"nobody plans for this job: {', '.join(job.planning)} of its planning changes nothing")
         return fixed(job, capacity)
     if capacity.trouble:
         say(f"cores cannot be held here ({capacity.trouble}): only numbers of workers and servers are planned")
-    limits = room.bounds(capacity, job.workers, job.servers, job.quota)
     rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history, key=key)
     assert rules.bounds is not None
     begin = {"workers": job.workers.start, "servers": job.servers.start}
@@ -134,11 +138,10 @@ def user() -> str:
 
 
 def changed(rules: PlanRules, given: Mapping[str, str]) -> PlanRules:
-    """The rules with some others: fields of `PlanningConfig`, plain ones of `PlanRules`, and steps of the bounds."""
-    plain = [each.name for each in fields(rules) if type(getattr(rules, each.name)) in (int, float, str)]
+    """The rules with some others: fields of `PlanningConfig`, times of `PlanRules`, and steps of the bounds."""
     config, others, bounds = settings.changed(
         [f"{name}={value}" for name, value in given.items()],
-        (rules.config, settings.planning_fields(policy=True)), (rules, plain), (rules.bounds, BOUNDS),
+        (rules.config, settings.planning_fields(policy=True)), (rules, TIMES), (rules.bounds, BOUNDS),
     )  # fmt: skip
     known: PlanRules = replace(others, config=config, bounds=bounds)
     return known

@@ -57,6 +57,9 @@ def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, capsys):
     assert "jobs[0].stage" in (said := capsys.readouterr().err)
     assert f"{path}:22" in said
     assert "wanted one of waiting, sampling" in said
+    path.write_text(EXAMPLE.read_text().replace("{policy: springtide", "{priority: remainign, policy: springtide"))
+    assert main(["plan", str(path)]) == 2
+    assert "no priority named 'remainign'. Did you mean 'remaining'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,36 @@ def test_settings_go_where_they_belong():
 
 @pytest.mark.parametrize(
     ("name", "value", "why"),
-    [("sampel_s", "5", "sample_s"), ("sample_s", "often", "NAME=VALUE"), ("policy", "sprintide", "springtide")],
+    [
+        ("sampel_s", "5", "Did you mean 'sample_s'"),
+        ("sample_s", "often", "NAME=VALUE"),
+        ("sample_s", "nan", "wanted a number, 0 or more"),
+        ("window_s", "-1", "wanted a number above 0"),
+        ("rho", "inf", "wanted a number"),
+        ("seed", "-1", "wanted a whole number from 0"),
+        ("policy", "sprintide", "Did you mean 'springtide'"),
+        ("priority", "remainin", "Did you mean 'remaining'"),
+        ("priority", "3", "no priority named '3'"),  # its own weight is a field of the spec
+        ("data_workers", "maxpt", "Did you mean 'maxtp'"),
+        ("key", "ab", "no planning setting named 'key'"),
+        ("why", "so", "no planning setting named 'why'"),
+    ],
 )
-def test_settings_that_make_no_sense_are_refused(name, value, why):
+@pytest.mark.parametrize("plan", [True, False])
+def test_settings_that_make_no_sense_are_refused_whether_anyone_plans_or_not(name, value, why, plan):
     with pytest.raises(errors.BadInput, match=why):
-        start(planning={name: value})
+        start(planning={name: value}, plan=plan)
+
+
+def test_whose_gain_counts_for_how_much_can_be_set_beside_the_weight_of_the_job():
+    rules = start(planning={"priority": "given"}, priority=2.5).planning
+    assert (rules.config.priority, rules.priority) == ("given", 2.5)
+
+
+def test_settings_of_planning_that_change_nothing_are_told_of():
+    said = []
+    assert not start(plan=False, planning={"rho": "1"}, say=said.append).planning.on
+    assert said == ["nobody plans for this job: rho of its planning changes nothing"]
 
 
 def test_more_cores_than_there_are_are_refused():
