@@ -59,11 +59,11 @@ class Call:
 def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
     """The ids as int64 on the CPU; the same tensor when it is so already."""
     _check_tensor(ids, "ids", who)
-    if ids.dtype == torch.int64 and ids.device.type == "cpu":
+    if ids.dtype == torch.int64 and ids.is_cpu:
         return ids
     if ids.dtype not in INTEGERS:
         raise errors.BadInput(f"{who}: ids are {ids.dtype}; wanted int64 or int32. Cast them with .long()")
-    if ids.device.type != "cpu":
+    if not ids.is_cpu:
         raise errors.BadInput(f"{who}: ids are on {ids.device}; served tables take ids on the CPU: call .cpu()")
     return ids.long()
 

@@ -46,6 +46,7 @@ class Plan:
                 )
             )
         self.groups = [group_of[id(feature.table.weight)] for feature in features]
+        self.tables = [feature.table.spec.id for feature in features]
         self.native = _native.StepPlan(specs)
 
 

@@ -184,23 +184,24 @@ class Lookups:
                 return self._pool(handle.gathered, [(ready.first, call)])
             self.misses += 1
         call = module.call(*inputs) if weights is None else module.call(*inputs, weights)
-        self._unannounced([call])
+        plan = self._unannounced([call])
         if handle is not None and not self.fixed:
             self._note(module, count, handle.batch, inputs, call)
-        gathered = Gathered(self.client, self._plan([call]), [call], after_step=self.after_step)
+        gathered = Gathered(self.client, plan, [call], after_step=self.after_step)
         return self._pool(gathered, [(0, call)])
 
     def run_together(self, calls: Sequence[Call]) -> list[tuple[torch.Tensor, ...]]:
         """Outputs of several calls whose rows are pulled in one request now."""
-        self._unannounced(calls)
-        gathered = Gathered(self.client, self._plan(calls), calls, after_step=self.after_step)
+        gathered = Gathered(self.client, self._unannounced(calls), calls, after_step=self.after_step)
         firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
         outs = self._pool(gathered, list(zip(firsts, calls, strict=True)))
         ends = [sum(len(call.shapes) for call in calls[:i]) for i in range(len(calls) + 1)]
         return [outs[begin:end] for begin, end in itertools.pairwise(ends)]
 
-    def _unannounced(self, calls: Sequence[Call]) -> None:
-        self.client.before_read([feature.table.spec.id for call in calls for feature in call.features])
+    def _unannounced(self, calls: Sequence[Call]) -> Plan:
+        plan = self._plan(calls)
+        self.client.before_read(plan.tables)
+        return plan
 
     def _grouped(self, handle: Handle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
         """The outputs of one prefetched call; the first to ask pools all of them. Each is handed out once."""
