@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from springtide import errors
 from springtide.checkpoint.manifest import number_in
+from springtide.checkpoint.segments import leave_room
 
 PART_BYTES = 4 << 20
 NAME = re.compile(r"server-\d+\.\d+(\+\d+)?-\d{6,}\.seg")
@@ -93,6 +94,7 @@ class Copies:
             with open(unfinished, "r+b" if part.offset else "wb") as file:
                 file.seek(part.offset)
                 file.write(part.content)
+                leave_room(file.fileno())
             checksum = zlib.crc32(part.content, checksum)
             if not part.last:
                 self._coming[name] = (at + len(part.content), checksum)

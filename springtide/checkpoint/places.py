@@ -93,19 +93,22 @@ class Folder:
 
     def write(self, name: str, content: bytes) -> None:
         """Under another name first."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path / f"{name}.part"
-        unfinished.write_bytes(content)
-        unfinished.rename(self.path / name)
+        with self.create(name) as file:
+            file.write(content)
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """A file that is written from front to back; it gets its name when all of it is there."""
+        """A file that is written from front to back; it gets its name when all of it is there, and goes if it fails."""
         self.path.mkdir(parents=True, exist_ok=True)
         unfinished = self.path / f"{name}.part"
-        with open(unfinished, "wb") as file:
-            yield file
-        unfinished.rename(self.path / name)
+        try:
+            with open(unfinished, "wb") as file:
+                yield file
+            unfinished.rename(self.path / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            raise
 
     def remove(self, name: str) -> None:
         """Unlink."""
@@ -180,16 +183,13 @@ class Remote:
         if not self._renames:
             self._files.pipe_file(self._path(name), content)  # object stores show an object whole or not at all
             return
-        with self._files.open(self._unfinished(name), "wb") as file:
+        with self.create(name) as file:
             file.write(content)
-            self._settle(file)
-        self._finish(name)
 
     def put(self, source: pathlib.Path, name: str, length: int | None = None) -> int:
         """The first `length` bytes of a local file, all without one, as `write` does it; CRC-32 of what was sent."""
-        self._files.makedirs(self._root, exist_ok=True)
         checksum = 0
-        with open(source, "rb") as file, self._files.open(self._unfinished(name), "wb") as target:
+        with open(source, "rb") as file, self.create(name) as target:
             left = os.fstat(file.fileno()).st_size if length is None else length
             while left:
                 chunk = file.read(min(CHUNK, left))
@@ -199,19 +199,25 @@ class Remote:
                 target.write(chunk)
                 left -= len(chunk)
                 self.moved()
-            self._settle(target)
-        self._finish(name)
         self.moved()
         return checksum
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """A file that is written from front to back; where names can change it gets its own when all of it is there."""
+        """A file that is written from front to back; where names can change it gets its own when all of it is there.
+
+        If it fails half-way it goes: half a file must not fill what is left of a disk.
+        """
         self._files.makedirs(self._root, exist_ok=True)
-        with self._files.open(self._unfinished(name), "wb") as file:
-            yield cast(BinaryIO, file)
-            self._settle(file)
-        self._finish(name)
+        try:
+            with self._files.open(self._unfinished(name), "wb") as file:
+                yield cast(BinaryIO, file)
+                self._settle(file)
+            self._finish(name)
+        except BaseException:
+            with contextlib.suppress(Exception):  # a store that has just failed may fail again
+                self._files.rm_file(self._unfinished(name))
+            raise
 
     def remove(self, name: str) -> None:
         """Delete."""

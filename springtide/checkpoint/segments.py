@@ -4,6 +4,7 @@ In: a function that writes an image at a place of an open file (the native store
 for the master's manifest. Nothing waits for the disk: pages outlive the process, and a torn file is known by its sums.
 """
 
+import errno
 import os
 import pathlib
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from springtide.domain.checkpoints import Piece, Written
 
 WriteImage = Callable[[int, int], tuple[int, int, bool]]
 """Writes an image into the open file of the first argument at the place of the second: (bytes, checksum, full)."""
+
+
+LEFT_FREE, OF_DISK = 64 << 20, 0.01  # bytes, and the part of a small disk, that checkpoints leave to others
 
 
 class SegmentWriter:
@@ -36,6 +40,7 @@ class SegmentWriter:
         piece = Piece(slot, self.size, length, checksum, 0 if full else since)
         self._pieces[slot] = piece
         self.size += length
+        leave_room(self._file)
         return piece
 
     def take_back(self, slot: int) -> None:
@@ -64,3 +69,14 @@ class SegmentWriter:
     def __exit__(self, *_: object) -> None:
         """Removed unless it was closed."""
         self.discard()
+
+
+def leave_room(file: int) -> None:
+    """Raise what a full disk raises before it is full: the job's journal may be on it, and a job that cannot write its
+    journal is over, while one that lacks a checkpoint trains on.
+    """
+    disk = os.fstatvfs(file)
+    left = min(LEFT_FREE, OF_DISK * disk.f_blocks * disk.f_frsize)
+    if disk.f_bavail * disk.f_frsize < left:
+        why = f"{os.strerror(errno.ENOSPC)} but {left / 2**20:.2g} MB, which are for the job's journal"
+        raise OSError(errno.ENOSPC, why)

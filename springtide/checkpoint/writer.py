@@ -15,12 +15,13 @@ def publish(place: Place, manifest: Manifest) -> None:
     place.write(manifest.name, encode(manifest))
 
 
-def drop_unneeded(place: Place, kept: Collection[Manifest]) -> list[str]:
+def drop_unneeded(place: Place, kept: Collection[Manifest], *, given_up: int = 0) -> list[str]:
     """Remove older manifests, then files that none of the kept ones names; what was removed.
 
-    Files of checkpoints after the newest of `kept` are being written, and stay.
+    Files of checkpoints after the newest of `kept` are being written, and stay, but for those up to one that was given
+    up: nobody will complete it, and a disk that was too full for it must not be filled by its parts.
     """
-    newest = max((manifest.number for manifest in kept), default=0)
+    newest = max([given_up, *(manifest.number for manifest in kept)])
     files = [file for manifest in kept for file in manifest.files]
     needed = {file.name for file in files} | {file.mirror for file in files} | {manifest.name for manifest in kept}
     names = [name for name in place.names() if name not in needed]

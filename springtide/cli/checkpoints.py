@@ -91,6 +91,11 @@ def listed(story: Sequence[Event]) -> list[dict[str, Any]]:
             one["uploaded"] = event["url"] if event["outcome"] == "complete" else ""
             if event["outcome"] != "complete":
                 one["why"] = f"not copied to {event['url']}: {event['why']}"
+        elif event["event"] == "ready":
+            for said in event.get("unusable", ()):  # by a server that was to bring its slots back from it
+                for one in found.values():
+                    if said.startswith(f"checkpoint {one['number']} in "):
+                        one |= {"outcome": "damaged", "why": said}
     return [found[number] for number in sorted(found)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from springtide.cli.picture import show, wrap
+from springtide.cli.picture import saving_of, show, wrap
 from springtide.domain.job import Blame, Phase
 from springtide.rpc.messages import JobStatus
 
@@ -46,8 +46,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     lines += [f"given up: {poisoned}" for poisoned in status.poisoned]
     lines += left_out(status)
     if status.checkpoint_trouble:
-        last = f"checkpoint {status.checkpoint}" if status.checkpoint else "no checkpoint"
-        lines += wrap(f"saved   {last}; {status.checkpoint_trouble}")
+        lines += wrap(f"saved   {saving_of(status)}")
     elif status.phase is Phase.STOPPED and status.checkpoint:
         lines.append(f"saved   checkpoint {status.checkpoint}, which --resume goes on from")
     lines += [f"{what:<7} {place}" for what, place in places.items()]

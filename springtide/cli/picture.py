@@ -106,6 +106,8 @@ def picture(status: JobStatus) -> Group:
         notes.add_row("plan", f"{status.stage}: {status.target or status.shape or 'not all of it is there'}")
     if status.decision:
         notes.add_row("decided", decision_of(status))
+    if status.checkpoint_trouble:
+        notes.add_row("saved", saving_of(status))
     if status.left_out:
         notes.add_row("without", f"{status.samples_left_out:,} samples; the first: {status.left_out[0]}")
     if status.poisoned:
@@ -145,6 +147,12 @@ def missing(status: JobStatus, kind: RoleKind) -> str:
 def decision_of(status: JobStatus) -> str:
     """The last decision and why; empty when there was none."""
     return f"{status.decision}: {status.decision_why}" if status.decision_why else status.decision
+
+
+def saving_of(status: JobStatus) -> str:
+    """What is wrong with checkpoints, and what there is all the same."""
+    last = f"checkpoint {status.checkpoint}" if status.checkpoint else "no checkpoint"
+    return f"{last}; {status.checkpoint_trouble}" if status.checkpoint_trouble else last
 
 
 def metric_cells(status: JobStatus) -> list[tuple[str, str]]:

@@ -94,7 +94,7 @@ def sentence(event: Event) -> str:
         case "ready" if event.get("checkpoint"):
             back = f"{event['role']} is back with its slots of checkpoint {event['checkpoint']} in {event['where']}"
             again = f"{event['samples_again']} samples are trained again"
-            return "; ".join(filter(None, (back, event.get("mirror", ""), again)))
+            return "; ".join(filter(None, (*event.get("unusable", ()), back, event.get("mirror", ""), again)))
         case "ended" | "joined" | "ready" | "placed" | "finished" | "exited" | "lost":
             return ""
         case kind if event.get("why"):

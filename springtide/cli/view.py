@@ -4,6 +4,7 @@ In: a `JobStatus` ten times a second, and the output of worker 0, read from its 
 status looks like is in `cli.picture`.
 """
 
+import re
 import sys
 import time
 from types import TracebackType
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from springtide.cli.picture import decision_of, line_of, picture, wrap
+from springtide.cli.picture import decision_of, line_of, picture, saving_of, wrap
 from springtide.domain.cluster import Role, RoleKind
 from springtide.domain.resources import show_memory
 from springtide.platforms.agent import RunPlan
@@ -99,7 +100,7 @@ class PlainView:
     def __init__(self, console: Console, heading: list[str], follow: Follow) -> None:
         self._heading, self._follow = heading, follow
         self._next_at = 0.0
-        self._last = self._shown = self._decision = ""
+        self._last = self._shown = self._decision = self._trouble = ""
 
     def __enter__(self) -> Self:
         for line in self._heading:
@@ -118,6 +119,7 @@ class PlainView:
         if decision_of(status) != self._decision:
             self._decision = decision_of(status)
             self.say(f"{status.elapsed_s:6.1f} s  {self._decision}")
+        self._tell_saving(status)
         news = line_of(msgspec.structs.replace(status, elapsed_s=0.0))
         if time.monotonic() >= self._next_at and news != self._shown:
             self._next_at = time.monotonic() + LINE_EVERY_S
@@ -127,6 +129,14 @@ class PlainView:
     def say(self, line: str) -> None:
         """One line, or several of 80 columns."""
         print("\n".join(wrap(line)), file=sys.stderr, flush=True)
+
+    def _tell_saving(self, status: JobStatus) -> None:
+        """Once, when checkpoints begin to fail and when they do no more: each try has another number."""
+        trouble = re.sub(r"\d+", "", status.checkpoint_trouble)
+        if trouble != self._trouble and not status.phase.over:  # the outcome has it then
+            again = "" if trouble else "is complete, checkpoints are well again"
+            self.say(f"{status.elapsed_s:6.1f} s  saved: {saving_of(status)} {again}".rstrip())
+            self._trouble = trouble
 
     def _relay(self) -> None:
         for line in self._follow.lines():  # the script's own lines stay as they are

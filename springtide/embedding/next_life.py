@@ -32,6 +32,8 @@ class Source(NamedTuple):
     """What was read from a mirror, and why, each in a sentence."""
     step: int = 0
     """Of a bsp group: the step after which it was made."""
+    unusable: tuple[str, ...] = ()
+    """Newer ones that could not be used, and why, each in a sentence."""
 
 
 def bring_back(store: _native.Store, wanted: messages.Restore, scattered: Place | None = None) -> Source:
@@ -62,7 +64,8 @@ def bring_back(store: _native.Store, wanted: messages.Restore, scattered: Place 
         raise errors.JobFailed("no checkpoint has its slots: " + "; ".join(troubles or ["there is none"]) + hint)
     for slot in wanted.slots:
         store.clear_slot(slot)
-    return _import(store, max(found, key=lambda source: source.number), wanted, places)
+    newest = max(found, key=lambda source: source.number)
+    return _import(store, newest, wanted, places)._replace(unusable=tuple(troubles))
 
 
 def _import(

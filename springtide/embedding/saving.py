@@ -100,8 +100,8 @@ class Saver:
         if not order.part:
             self._settle(order.base)
             self._forget(order.forget)
-            if self._node and order.base:
-                self._sweep(order.needed, order.base)
+            if self._node:  # those before this one are complete, and needed or not, or were given up
+                self._sweep(order.needed, order.number - 1)
         pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         try:
             with SegmentWriter(self._folder, self._life, order.number, order.part, home=self._home) as file:

@@ -141,7 +141,9 @@ def serve_job(
         role.place(welcome.placement)
     address = role.start()
     log.info("listening at %s", address)
-    placed = link.ask(messages.ServerReady(address, source.number, source.where, spared=source.spared))
+    placed = link.ask(
+        messages.ServerReady(address, source.number, source.where, spared=source.spared, unusable=source.unusable)
+    )
     assert isinstance(placed, messages.Placed)
     if welcome.placement is None:
         role.place(placed.placement)

@@ -74,15 +74,20 @@ class Healing:
         new, again = state.node(role).address != said.address, 0
         if note is not None and new and state.in_step and state.safety.saved not in (None, said.restored):
             self._went_back(said.restored)
-            return self._happen(events.GroupLost(f"{role} could only bring checkpoint {said.restored} back"))
+            only = f"{role} could only bring checkpoint {said.restored} back"
+            return self._happen(events.GroupLost("; ".join((only, *said.unusable))))
         if note is not None and new and (state.spec.recovery == "exact" or state.in_step):
             with self._kept(entries.Restore(note)):
                 again = book.restore(note)
         if note is not None and new and said.source != state.spec.checkpoints.resume:
             self._went_back(said.restored)
-        told = {"checkpoint": said.restored, "where": said.source, "samples_again": again} if said.restored else {}
+        told: dict[str, object] = {}
+        if said.restored:
+            told = {"checkpoint": said.restored, "where": said.source, "samples_again": again}
         if said.spared:
             told["mirror"] = "; ".join(said.spared)
+        if said.unusable:
+            told["unusable"] = list(said.unusable)
         self._tell("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
         self._happen(events.Ready(role, said.address, incarnation))
 

@@ -226,10 +226,20 @@ class Rounds:
             log.error("a checkpoint could not be published", exc_info=error)
             self._give_up(f"{type(error).__name__}: {error}", "failed")
 
+    async def _drop(self, number: int) -> None:
+        """Nobody will complete this one: what servers have written of it leaves the disk."""
+        try:
+            await asyncio.to_thread(self.saving.drop, number)
+        except OSError as error:
+            log.warning("what is left of checkpoint %d cannot be removed: %s", number, error)
+
     def _give_up(self, why: str, outcome: str) -> None:
         number = self.saving.abandon(why, self._clock())
         log.warning("checkpoint %d %s: %s", number, outcome, why)
         self._doors.tell("checkpoint", number=number, outcome=outcome, why=why)
+        task = asyncio.get_running_loop().create_task(self._drop(number))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         self._doors.changed.turn()
         if outcome != "failed":
             return

@@ -270,6 +270,10 @@ class Saving:
         keep = [*self.kept, manifest][-self.rules.keep :]
         writer.drop_unneeded(self._place, [*keep, *([self.pinned] if self.pinned else [])])
 
+    def drop(self, number: int) -> None:
+        """Remove what was written of one that was given up, and of those before. Waits for the disk, as `publish`."""
+        writer.drop_unneeded(self._place, [*self.kept, *([self.pinned] if self.pinned else [])], given_up=number)
+
     def complete(self, manifest: Manifest) -> BookNote | None:
         """It is published; the note with which it began."""
         self.kept = [*self.kept, manifest][-self.rules.keep :]

@@ -101,6 +101,8 @@ class ServerReady(Message, frozen=True):
     """Its slots could not be brought back: why. Then it has no address, and leaves."""
     spared: tuple[str, ...] = ()
     """What it has read from a mirror, and why, each in a sentence."""
+    unusable: tuple[str, ...] = ()
+    """Checkpoints that it was to bring back and could not, and why, each in a sentence."""
 
 
 class JoinWorker(Message, frozen=True):

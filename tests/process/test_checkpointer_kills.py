@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -69,3 +70,23 @@ def the_saver() -> psutil.Process:
     """The only one of this process."""
     (saver,) = [child for child in psutil.Process().children() if "state_saver" in " ".join(child.cmdline())]
     return saver
+
+
+def test_a_disk_that_fills_during_a_save_fails_that_save_and_the_next_with_room_is_whole(
+    tmp_path: pathlib.Path,
+) -> None:
+    url, memory = tmp_path / "saves", tmp_path / "memory"
+    with Checkpointer(url, memory=memory) as checkpointer:
+        checkpointer.save(1, {"x": torch.ones(10)}).wait()
+        soft, hard = resource.prlimit(the_saver().pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        full = checkpointer.save(2, {"x": torch.full((100_000,), 2.0)})
+        assert full.wait() is Outcome.FAILED and "could not write to" in full.error
+        assert sorted(path.name for path in url.iterdir()) == ["00000001-step1.json", "00000001-step1.state"]
+        found = checkpointer.load()
+        assert found and (found.step, found.source) == (2, "memory"), "it is lost only with the host"
+
+        resource.prlimit(the_saver().pid, resource.RLIMIT_FSIZE, (soft, hard))
+        assert checkpointer.save(3, {"x": torch.full((120_000,), 3.0)}).wait() is Outcome.PERSISTED
+        assert [manifest.step for manifest in checkpointer.saved()] == [3, 1]
+    found = Checkpointer(url, memory=tmp_path / "none").load()
+    assert found and found.step == 3 and torch.equal(found.state["x"], torch.full((120_000,), 3.0))

@@ -7,6 +7,8 @@ import time
 import numpy as np
 import pytest
 
+from springtide import _native
+from springtide.checkpoint import reader
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
@@ -88,14 +90,22 @@ def test_a_stopped_server_is_left_for_its_next_life_and_its_waking_changes_nothi
 @pytest.mark.timeout(240)
 def test_partial_recovery_trains_nothing_again_and_healthy_slots_keep_all(tmp_path):
     def hurt(job):
+        job.until(lambda status: time.time() - status.checkpoint_at > 0.8)  # so that there is something to lose
         job.kill("server-1")
         job.until(lambda _: lives(job, "server-1") > 1)
         return job
 
-    status, job, wrong = run(tmp_path, 13, batches=400, hurt=hurt, recovery="partial")
+    rules = CheckpointRules(every_s=1.5)
+    status, job, wrong = run(tmp_path, 13, batches=400, hurt=hurt, recovery="partial", checkpoints=rules)
     (back,) = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
     assert back["samples_again"] == 0 and status.samples == 400 * BATCH - 5
-    assert all(extra < 0 for extra in wrong.values()), f"nothing may be repeated: {wrong}"
+    assert wrong and all(extra < 0 for extra in wrong.values()), f"behind, and nothing repeated: {wrong}"
+    tables = reader.latest(str(job.files.checkpoints), ()).manifest.tables
+    ids, store = {spec.name: spec.id for spec in tables}, _native.Store(slots=128, seed=0)
+    for name, key in (told.split() for told in wrong if not told.startswith("dense")):
+        table = next(number for full, number in ids.items() if full.startswith(name))
+        (slot,) = store.slot_of(table, np.array([int(key)]))
+        assert slot >= 64, f"{name} {key} was on server-0, which was never lost"
 
 
 @pytest.mark.soak

@@ -5,6 +5,7 @@ import resource
 import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -54,13 +55,38 @@ def test_a_tensor_that_grew_between_saves_is_exact(place: dict[str, pathlib.Path
                 assert found and torch.equal(found.state["table"], torch.arange(rows * 8).reshape(rows, 8))
 
 
-def test_loaded_tensors_never_change_under_a_later_save(checkpointer: Checkpointer) -> None:
-    checkpointer.save(1, {"x": torch.ones(5000)})
-    found = checkpointer.load()
-    for step in (2, 3, 4):
-        checkpointer.save(step, {"x": torch.full((5000,), float(step))})
+def test_loaded_tensors_never_change_under_a_later_save(place: dict[str, pathlib.Path]) -> None:
+    """Nor does a later save change under what is done to them: both images were filled since, and storage too."""
+    with Checkpointer(**place) as checkpointer:
+        checkpointer.save(1, {"x": torch.ones(5000), "n": np.ones(9)}).wait()
+        loaded = [checkpointer.load(), Checkpointer(place["url"], memory=place["memory"] / "none").load()]
+        for step in (2, 3, 4):
+            checkpointer.save(step, {"x": torch.full((5000,), float(step)), "n": np.full(9, step)})
+        checkpointer.wait()
 
-    assert found and found.source == "memory" and torch.equal(found.state["x"], torch.ones(5000))
+        assert [found.source for found in loaded if found] == ["memory", "storage"]
+        for found in loaded:
+            assert found and torch.equal(found.state["x"], torch.ones(5000)) and found.state["n"].tolist() == [1.0] * 9
+            found.state["x"].zero_()
+            found.state["n"][:] = 0
+        newest = checkpointer.load()
+        assert newest and torch.equal(newest.state["x"], torch.full((5000,), 4.0)) and newest.state["n"][0] == 4
+
+
+def test_two_saves_in_a_row_both_persist_or_the_first_is_told_before_the_second_returns(
+    place: dict[str, pathlib.Path],
+) -> None:
+    """What the second does to the first is known when it returns, however slow storage is."""
+    for when_busy in ("wait", "supersede"):
+        with Checkpointer(place["url"] / when_busy, memory=place["memory"] / when_busy, when_busy=when_busy) as saver:
+            for step in range(0, 8, 2):
+                one, two = (saver.save(number, {"x": torch.full((50_000,), number)}) for number in (step, step + 1))
+                at_once = one.outcome
+                assert [one.wait(), two.wait()] in (
+                    [Outcome.PERSISTED, Outcome.PERSISTED], [at_once, Outcome.PERSISTED]
+                )  # fmt: skip
+                found = Checkpointer(place["url"] / when_busy, memory=place["memory"] / "none").load(step + 1)
+                assert found and torch.equal(found.state["x"], torch.full((50_000,), step + 1))
 
 
 def test_a_save_is_the_state_of_its_moment(checkpointer: Checkpointer) -> None:

@@ -1,6 +1,8 @@
 """What no kept manifest needs is dropped; what is being written stays."""
 
 import errno
+import resource
+import types
 
 import pytest
 
@@ -73,3 +75,43 @@ def test_a_place_in_memory_takes_and_gives_files():
     place.remove("a")
     place.remove("a")
     assert place.names() == []
+
+
+def test_of_one_that_was_given_up_nothing_stays_but_what_others_need(tmp_path):
+    store = stores.store()
+    stores.train(store, range(100))
+    first = stores.publish(tmp_path, 5, stores.save(store, tmp_path, 5))
+    before = names(tmp_path)
+    for name in ("server-0.0-000006.seg", "server-1.0-000006.part", "manifest-000006.ckpt", "server-0.0-000007.part"):
+        (tmp_path / name).write_text("")
+    gone = writer.drop_unneeded(Folder(tmp_path), [first], given_up=6)
+    assert gone[0] == "manifest-000006.ckpt", "a manifest never names files that are gone"
+    assert names(tmp_path) == [*before, "server-0.0-000007.part"]
+
+
+@pytest.mark.parametrize("place", [Folder, lambda path: Remote(f"file://{path}")], ids=["folder", "url"])
+def test_what_a_disk_could_not_take_leaves_nothing_there(tmp_path, place):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    there, source = place(tmp_path / "there"), tmp_path / "source"
+    source.write_bytes(bytes(100_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            there.write("manifest-000001.ckpt", bytes(100_000))
+        if isinstance(there, Remote):
+            with pytest.raises(OSError, match="File too large"):
+                there.put(source, "server-0.0-000001.seg")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path / "there") == []
+
+
+def test_checkpoints_leave_the_last_of_a_disk_to_the_journal(tmp_path, monkeypatch):
+    store, disk = stores.store(), types.SimpleNamespace(f_blocks=1 << 20, f_frsize=4096, f_bavail=10_500)
+    monkeypatch.setattr(segments.os, "fstatvfs", lambda file: disk)
+    with segments.SegmentWriter(tmp_path, "server-0.0", 1) as file:
+        file.append(0, stores.image_of(store, 0))
+        disk.f_bavail = 10_400  # of a million: less than a hundredth
+        with pytest.raises(OSError, match="No space left on device but 41 MB, which are for the job's journal") as full:
+            file.append(1, stores.image_of(store, 1))
+    assert full.value.errno == errno.ENOSPC and names(tmp_path) == []

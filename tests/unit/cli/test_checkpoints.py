@@ -64,3 +64,10 @@ def test_a_folder_without_checkpoints_may_be_named_like_a_job(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train").mkdir()
     assert not checkpoints.is_place("train") and checkpoints.is_place("./train")
+
+
+def test_one_that_a_server_could_not_bring_back_is_shown_as_damaged():
+    why = "checkpoint 1 in ckpt cannot be used: the image of slot 3 is damaged"
+    ready = {"at": 4.0, "event": "ready", "role": "server-0", "checkpoint": 0, "unusable": [why]}
+    found = checkpoints.listed([COMPLETE, COMPLETE | {"number": 11}, ready])
+    assert [(one["number"], one["outcome"], one["why"]) for one in found] == [(1, "damaged", why), (11, "complete", "")]

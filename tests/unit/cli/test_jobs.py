@@ -105,7 +105,16 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
         ("poisoned", {"shards": ["samples 20 to 30 of shard 3"]}),
         ("master_replaced", {"why": "master (pid 7) was killed by SIGKILL", "term": 2, "seconds": 0.61}),
         ("lost", {"role": "server-0", "incarnation": 0, "why": "killed"}),
-        ("ready", {"role": "server-0", "checkpoint": 3, "where": "ckpt", "samples_again": 64}),
+        (
+            "ready",
+            {
+                "role": "server-0",
+                "checkpoint": 3,
+                "where": "ckpt",
+                "samples_again": 64,
+                "unusable": ["checkpoint 4 in ckpt cannot be used: a.seg is missing"],
+            },
+        ),
         ("exited", {"role": "worker-0", "how": "worker-0 (pid 8) exited with status 0"}),
     ]
     past(folder, "train", began_at=100.0, told=told, status=FAILED)
@@ -121,6 +130,7 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
         "worker-0 could not read shard 3 from 20 on: OSError: gone",
         "given up: samples 20 to 30 of shard 3",
         "master (pid 7) was killed by SIGKILL; a new master (term 2) listened 0.6 s later",
+        "checkpoint 4 in ckpt cannot be used: a.seg is missing; "
         "server-0 is back with its slots of checkpoint 3 in ckpt; 64 samples are trained again",
     ]
 

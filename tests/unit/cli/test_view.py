@@ -102,6 +102,22 @@ def test_a_decision_and_its_reason_are_said_once_in_80_columns(tmp_path, capsys)
     assert " ".join(lines).count("relaunch worker-1") == 1 and "doubled from 1G to 2G" in lines[1]
 
 
+def test_checkpoints_that_fail_are_told_when_that_begins_and_when_it_is_over(tmp_path, capsys):
+    shown = view.PlainView(Console(), [], view.Follow(make_run(tmp_path, "train")))
+    troubles = [f"checkpoint {number} was not completed: no space left" for number in (4, 5, 6)]
+    for number, trouble in enumerate(["", *troubles, "", ""]):
+        saved = 3 if trouble else 3 + number
+        shown.update(msgspec.structs.replace(STATUS, checkpoint=saved, checkpoint_trouble=trouble))
+    told = [line for line in capsys.readouterr().err.splitlines() if "saved" in line]
+    assert told == [
+        "  12.3 s  saved: checkpoint 3; checkpoint 4 was not completed: no space left",
+        "  12.3 s  saved: checkpoint 7 is complete, checkpoints are well again",
+    ]
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    console.print(picture.picture(msgspec.structs.replace(STATUS, checkpoint_trouble=troubles[0])))
+    assert "no checkpoint; checkpoint 4 was not completed" in console.file.getvalue()
+
+
 def test_the_live_picture_has_the_last_decision_and_why():
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
     console.print(picture.picture(DECIDED))

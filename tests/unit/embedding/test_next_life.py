@@ -55,9 +55,11 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_nothing_of_it_stays
     folder, held = saved
     spoil(folder / "server-0.2-000002.seg")
     store = empty()
-    assert next_life.bring_back(store, messages.Restore(str(folder), 2, SLOTS)) == Source(str(folder), 1)
-    assert part(store) == held[1]
-    assert "checkpoint 2" in caplog.text and "damaged" in caplog.text
+    source = next_life.bring_back(store, messages.Restore(str(folder), 2, SLOTS))
+    assert (source.where, source.number) == (str(folder), 1) and part(store) == held[1]
+    (said,) = source.unusable
+    assert said.startswith(f"checkpoint 2 in {folder} cannot be used: the image of slot") and "damaged" in said
+    assert said in caplog.text
 
 
 def test_without_the_folder_storage_is_read(saved, tmp_path):
@@ -65,8 +67,9 @@ def test_without_the_folder_storage_is_read(saved, tmp_path):
     shutil.move(folder, tmp_path / "storage")
     store = empty()
     wanted = messages.Restore(str(folder), 2, SLOTS, fallback=f"file://{tmp_path / 'storage'}")
-    assert next_life.bring_back(store, wanted) == Source(wanted.fallback, 2)
-    assert part(store) == held[2]
+    source = next_life.bring_back(store, wanted)
+    assert (source.where, source.number) == (wanted.fallback, 2) and part(store) == held[2]
+    assert [said.split(":")[0] for said in source.unusable] == [f"checkpoint 2 in {folder} cannot be used"]
 
 
 def test_where_nothing_is_whole_everything_that_was_tried_is_told(saved):

@@ -116,7 +116,8 @@ def test_without_a_mirror_it_goes_back_to_storage_or_says_what_is_lacking(hosts,
     stores.publish(tmp_path / "url", 7, stores.save(whole, tmp_path / "url", 7, life="server-9.0"))
     hosts.addresses = {}
     source, found = hosts.bring_back(1, host=tmp_path / "another", fallback=f"file://{tmp_path}/url")
-    assert source == Source(f"file://{tmp_path}/url", 7) and found == part(whole)
+    assert (source.where, source.number) == (f"file://{tmp_path}/url", 7) and found == part(whole)
+    assert "checkpoint 1 in the job's folder cannot be used" in source.unusable[0]
     with pytest.raises(errors.JobFailed, match=r"server-1.0-000001.seg is missing.* a mirror, or a checkpoint URL"):
         hosts.bring_back(1, host=tmp_path / "another")
 

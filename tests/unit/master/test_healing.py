@@ -21,6 +21,7 @@ from springtide.master.record import Record
 from springtide.master.saving import Saving
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
+from springtide.telemetry import events as stories
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
 
@@ -135,8 +136,11 @@ def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_w
     async def test(job):
         job.save(2)
         await job.kill()
-        assert (await job.come_back(number=1)).restore.number == 2
+        said = ("checkpoint 2 in there cannot be used: the image of slot 3 is damaged",)
+        assert (await job.come_back(number=1, unusable=said)).restore.number == 2
         assert job.desk.record.book.samples_done == 0
+        (told,) = [event for event in stories.read(tmp_path / "events.jsonl") if event.get("unusable")]
+        assert (told["event"], told["checkpoint"], tuple(told["unusable"])) == ("ready", 1, said)
         assert job.desk.state.safety.saved == 1, "the next loss would be told of the damaged one again"
 
     with_job(test, tmp_path)
