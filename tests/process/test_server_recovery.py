@@ -125,18 +125,27 @@ def test_servers_workers_and_masters_that_die_lose_and_repeat_nothing(tmp_path, 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(300, 306))
 def test_a_damaged_newest_checkpoint_costs_time_and_nothing_else(tmp_path, seed):
-    """The one before it is used, by the servers and by the ledger."""
+    """The one before it is used, by the servers and by the ledger, and that is told. Torn, or with other bytes."""
 
     def hurt(job):
-        job.until(lambda status: status.checkpoint >= 3)
-        newest = max((job.files.root / "checkpoints").glob("manifest-*.ckpt"))
-        newest.write_bytes(newest.read_bytes()[: -(1 + seed % 7)])
+        before = job.until(lambda status: status.checkpoint >= 3).checkpoint
+        job.until(lambda status: status.checkpoint > before)  # so that another one is not complete at once
+        if seed % 2:
+            newest = max(job.files.checkpoints.glob("manifest-*.ckpt"))
+            newest.write_bytes(newest.read_bytes()[: -(1 + seed % 7)])
+        else:
+            newest = max(job.files.checkpoints.glob("server-1.0-*.seg"))
+            content = bytearray(newest.read_bytes())
+            content[seed % 7 :: 64] = bytes(len(content[seed % 7 :: 64]))
+            newest.write_bytes(content)
         job.kill("server-1")
         job.until(lambda _: lives(job, "server-1") > 1)
-        return job
+        return job, int(newest.stem.rpartition("-")[2])
 
-    _, _, wrong = run(tmp_path, seed, batches=1200, hurt=hurt, checkpoints=CheckpointRules(every_s=1.5))
+    _, (job, number), wrong = run(tmp_path, seed, batches=1200, hurt=hurt, checkpoints=CheckpointRules(every_s=1.5))
     assert not wrong, wrong
+    (back,) = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
+    assert back["checkpoint"] < number and f"checkpoint {number} in " in back["unusable"][0], back
 
 
 @pytest.mark.soak
