@@ -9,38 +9,37 @@ import pathlib
 from typing import Any
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "benchmarks.md"
 HEADING = "## Figures\n"
+INTRODUCTION = """The last run of each, on the machine that it names. Nothing else ran there, unless it
+says *not idle*: take those with care.
+"""
+TABLE = (
+    "| goal | value | wanted | met | command and raw result | machine | date |",
+    "|---|---|---|---|---|---|---|",
+)
 
 
 def rows(run: dict[str, Any]) -> list[str]:
-    """One line a goal, and the raw file."""
-    name = run["bench"]
+    """One line a goal: what came out, the raw file, and where and when it was measured."""
+    name, box = run["bench"], run["machine"]
     sign = {"higher": "≥", "lower": "≤"}
+    machine = f"{box['cpu'].replace('(R)', '')}, {box['cores']} cores" + ("" if box["idle"] else ", *not idle*")
     return [
         f"| `{goal['id']}` | {'-' if goal['value'] is None else format(goal['value'], '.3g')} "
-        f"| {sign[goal['better']]} {goal['target']:g} | {'yes' if goal['met'] else 'no'} "
-        f"| [`springtide bench {name}`](benchmarks/{name}.json) | {run['date']} |"
+        f"| {sign[goal['better']]} {goal['target']:g} | {'yes' if goal['met'] else '**no**'} "
+        f"| [`springtide bench {name}`](benchmarks/{name}.json) | {machine} | {run['date']} |"
         for goal in run["goals"]
     ]
 
 
-def figures() -> str:
-    """The section below the heading."""
+def page() -> str:
+    """The page: what stands above its figures, and these."""
+    above, _, _ = PAGE.read_text().partition(HEADING)
     runs = [json.loads(path.read_text()) for path in sorted((DOCS / "benchmarks").glob("*.json"))]
-    if not runs:
-        return "None has been measured on an idle machine yet.\n"
-    machines = sorted({f"{run['machine']['cpu']}, {run['machine']['cores']} cores" for run in runs})
-    busy = [run["bench"] for run in runs if not run["machine"]["idle"]]
-    lines = [f"Measured on: {'; '.join(machines)}.", ""]
-    if busy:
-        lines += [f"The machine was not idle while these ran, take them with care: {', '.join(busy)}.", ""]
-    lines += ["| goal | value | wanted | met | command and raw result | date |", "|---|---|---|---|---|---|"]
-    for run in runs:
-        lines += rows(run)
-    return "\n".join(lines) + "\n"
+    lines = [row for run in runs for row in rows(run)]
+    return f"{above}{HEADING}\n{INTRODUCTION}\n" + "\n".join([*TABLE, *lines]) + "\n"
 
 
 if __name__ == "__main__":
-    page = DOCS / "benchmarks.md"
-    head, _, _ = page.read_text().partition(HEADING)
-    page.write_text(f"{head}{HEADING}\n{figures()}")
+    PAGE.write_text(page())

@@ -4,7 +4,8 @@ In: a name (`springtide bench store --json`). Each name has a module with `bench
 only when asked for. Next: harness.py (rounds), machine.py (is the box idle), report.py (tables and the JSON line).
 """
 
-import importlib
+import ast
+import importlib.util
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,6 +54,14 @@ BENCHES = {
     "shuffle-burst": "springtide.bench.shuffle_burst",
     "shuffle-800": "springtide.bench.shuffle_800",
 }
+
+
+def purpose(name: str) -> str:
+    """What a benchmark measures, in a sentence: the first of its module, which is read and not imported."""
+    spec = importlib.util.find_spec(BENCHES[name])
+    assert spec is not None and spec.origin is not None
+    said = ast.get_docstring(ast.parse(pathlib.Path(spec.origin).read_text())) or ""
+    return said.partition("\n\n")[0].replace("\n", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""The same as `bench.auc`, for xDeepFM. Next: `sim.trained` fills a row of DLRover's section 6.2 with it."""
+"""The same as `bench auc`, for xDeepFM.
+
+Next: `sim.trained` fills a row of DLRover's section 6.2 with what comes out.
+"""
 
 from springtide.bench import Options, auc, report
 

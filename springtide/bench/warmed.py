@@ -13,7 +13,6 @@ from springtide.domain.resources import Limits
 from springtide.platforms import roles
 from springtide.platforms.run_plan import RunPlan
 from springtide.platforms.warm import WarmStarts
-from springtide.testing.cluster import LocalCluster
 
 WITHIN_S = 60.0
 
@@ -29,14 +28,3 @@ def warmed_up() -> Iterator[WarmStarts]:
         while not warm.suits(environment) and time.monotonic() < deadline:
             time.sleep(0.05)
         yield warm
-
-
-@contextlib.contextmanager
-def all_jobs() -> Iterator[None]:
-    """For every job that begins meanwhile."""
-    with warmed_up() as warm:
-        LocalCluster.warm = warm
-        try:
-            yield
-        finally:
-            LocalCluster.warm = None

@@ -1,6 +1,7 @@
 """`springtide bench NAME`: hands over to `springtide.bench`; without a name it lists what there is."""
 
 import pathlib
+import textwrap
 from collections.abc import Sequence
 
 import typer
@@ -20,7 +21,7 @@ def bench(
 ) -> int:
     """Run one benchmark."""
     if name is None:
-        typer.echo("Benchmarks:\n" + "\n".join(f"  springtide bench {each}" for each in benches.BENCHES))
+        typer.echo("\n".join(listed()))
         return 0
     if name not in benches.BENCHES:
         raise errors.UnknownName("benchmark", name, benches.BENCHES)
@@ -28,6 +29,15 @@ def bench(
     file = pathlib.Path(ids) if ids else None
     benches.run(name, json=as_json, quick=quick, out=folder, delays=dict(map(delay, delays)), ids=file)
     return 0
+
+
+def listed() -> list[str]:
+    """Every benchmark and what it measures, within 80 columns."""
+    lines = ["springtide bench NAME, of these:"]
+    for name in benches.BENCHES:
+        wrapped = textwrap.wrap(benches.purpose(name), width=60)
+        lines += [f"  {label:<17} {words}" for label, words in zip([name, *[""] * len(wrapped)], wrapped, strict=False)]
+    return [*lines, "Goals and the last figures: docs/benchmarks.md"]
 
 
 def delay(text: str) -> tuple[str, float]:

@@ -11,6 +11,7 @@ import pytest
 
 import springtide
 from springtide import errors
+from springtide.bench import BENCHES
 from tests.architecture import sources
 
 HEAVY = {
@@ -106,14 +107,19 @@ def test_the_version_is_written_once():
     assert project["version"] == springtide.__version__
 
 
-@pytest.mark.parametrize("page", ["settings", "spec"])
-def test_pages_that_are_made_from_docstrings_say_what_these_say(page):
+def test_every_benchmark_is_told_of_on_the_page():
+    page = (sources.ROOT / "docs" / "benchmarks.md").read_text()
+    assert not (silent := [name for name in BENCHES if f"`{name}`" not in page.partition("## Figures")[0]]), silent
+
+
+@pytest.mark.parametrize(("page", "tool"), [("settings", "settings"), ("spec", "spec"), ("benchmarks", "bench")])
+def test_pages_that_a_tool_writes_say_what_it_would_write(page, tool):
     done = subprocess.run(
-        [sys.executable, "-c", f"import {page}_page; print({page}_page.page(), end='')"],
+        [sys.executable, "-c", f"import {tool}_page; print({tool}_page.page(), end='')"],
         cwd=sources.ROOT / "tools",
         capture_output=True,
         text=True,
         check=True,
     )
     written = (sources.ROOT / "docs" / f"{page}.md").read_text()
-    assert written == done.stdout, f"run tools/{page}_page.py"
+    assert written == done.stdout, f"run tools/{tool}_page.py"
