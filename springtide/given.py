@@ -28,6 +28,18 @@ class Place:
         return errors.BadInput(f"{where}: {name or 'the file'}: {message}")
 
 
+def read(path: pathlib.Path, *, what: str, hint: str) -> str:
+    """The file's text. `what` it is, and a `hint` at one to begin with, go into messages."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        raise errors.MissingFile(f"no {what} {path}; {hint}") from None
+    except OSError as error:
+        raise errors.BadInput(f"{path}: cannot be read: {error.strerror}; wanted {what}, YAML or JSON") from None
+    except UnicodeDecodeError as error:
+        raise errors.BadInput(f"{path}: not UTF-8 at byte {error.start}; wanted {what}, YAML or JSON") from None
+
+
 def parse(path: pathlib.Path, text: str, *, what: str) -> Any:
     """The file's content; by its name it is JSON, or else YAML. `what` it is goes into messages, such as "a trace"."""
     if path.suffix == ".json":

@@ -8,6 +8,7 @@ import typer
 
 from springtide import bench as benches
 from springtide import errors
+from springtide.cli import options
 
 
 def bench(
@@ -25,7 +26,7 @@ def bench(
         return 0
     if name not in benches.BENCHES:
         raise errors.UnknownName("benchmark", name, benches.BENCHES)
-    folder = pathlib.Path(out) if out else None
+    folder = options.made_folder("--out", out) if out else None
     file = pathlib.Path(ids) if ids else None
     benches.run(name, json=as_json, quick=quick, out=folder, delays=dict(map(delay, delays)), ids=file)
     return 0

@@ -1,9 +1,12 @@
 """Options that many commands have. Next: `cli.app` and `cli.trying` declare the commands."""
 
+import pathlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from springtide import errors
 
 if TYPE_CHECKING:
     from springtide.launch.finding import Where
@@ -13,6 +16,16 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last 
 RUNS = ".springtide/runs"
 Job = Annotated[str | None, typer.Argument(help="Which job; the newest if not given.", metavar="JOB")]
 Runs = Annotated[str, typer.Option("--logs", help="Where runs keep their logs.", metavar="DIR")]
+
+
+def made_folder(option: str, text: str) -> pathlib.Path:
+    """The folder that an option names, made if it is not there: said before anything is computed for it."""
+    folder = pathlib.Path(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.BadInput(f"{option} {text}: no folder can be made there ({error.strerror})") from None
+    return folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from springtide import errors
+from springtide.cli import options
 from springtide.sim import plots, rows
 from springtide.sim.rows import Row
 
@@ -49,15 +50,16 @@ def reproduce(name: str, wish: Wish, *, out: str | None, as_json: bool) -> int:
         given = f"--metric {wish.metrics[0]}" if wish.metrics else f"--trace {wish.trace}"
         others = "goldminer" if wish.metrics else " and ".join(TRACED)
         raise errors.BadInput(f"{given}: {name} has no use for it; it is an option of `springtide reproduce {others}`")
-    if out is not None:
+    folder = None if out is None else options.made_folder("--out", out)
+    if folder is not None:
         plots.pyplot()
     chosen = range(1 if wish.quick else wish.seeds or PAPERS[name].seeds)
     found, said, write = PAPERS[name].rows(chosen, wish)
     remark = " (quick: shows that it runs, proves nothing)" if wish.quick else ""
     of = ", ".join(f"{value} {word}" for word, value in said.items())
     rows.show(found, title=f"{name}: {len(chosen)} seeds, {of}{remark}")
-    if out is not None:
-        for path in write(pathlib.Path(out)):
+    if folder is not None:
+        for path in write(folder):
             print(path, file=sys.stderr)
     if as_json:
         whole = {

@@ -40,6 +40,8 @@ def rules(
         raise errors.BadInput(
             "checkpoints.mirror (--mirror) with one server: no other could keep a copy; ask for 2 servers or more"
         )
+    if keeping.folder and pathlib.Path(keeping.folder).is_file():
+        raise errors.BadInput(f"checkpoints.folder (--checkpoint-dir) {keeping.folder} is a file; wanted a folder")
     if url and "://" not in url:
         url = f"file://{absolute(url)}"
     return CheckpointRules(

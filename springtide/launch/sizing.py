@@ -60,6 +60,10 @@ def start(job: ElasticJob, capacity: Capacity, *, history: str = "", key: str = 
             changed(PlanRules(bounds=limits, resize=capacity.holds), job.planning)
             say(f"nobody plans for this job: {', '.join(job.planning)} of its planning changes nothing")
         return fixed(job, capacity)
+    if job.history:
+        from springtide.brain import store
+
+        store.parse(job.history)  # a mistake is said now
     if capacity.trouble:
         say(f"cores cannot be held here ({capacity.trouble}): only numbers of workers and servers are planned")
     rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history, key=key)

@@ -44,9 +44,7 @@ class Trace:
 
 def read(path: pathlib.Path) -> Trace:
     """A trace file."""
-    if not path.exists():
-        raise errors.MissingFile(f"no trace file {path}; `springtide simulate --example` prints one to begin with")
-    text = path.read_text()
+    text = given.read(path, what="trace file", hint="`springtide simulate --example` prints one to begin with")
     place = Place(path, text)
     data = given.parse(path, text, what="a trace")
     if not isinstance(data, dict):

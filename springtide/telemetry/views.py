@@ -84,12 +84,7 @@ def _plain(value: Any) -> Any:
 
 def read(path: pathlib.Path) -> Shown:
     """What the file shows."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        raise errors.MissingFile(f"no file {path}; examples/plan_job.yaml is one to begin with") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise errors.BadInput(f"{path}: cannot be read: {error}; wanted YAML or JSON") from None
+    text = given.read(path, what="file", hint="examples/plan_job.yaml is one to begin with")
     place = Place(path, text)
     found = _made(place, (), given.parse(path, text, what="a job"), _File)
     now = found.now if found.now is not None else max((_last(job) for job in found.jobs), default=0.0)

@@ -59,7 +59,7 @@ def tell(error: BaseException, script: str) -> int:
 def first_line(error: BaseException, script: str) -> str:
     """The error and where in the user's own code it came from: `ValueError: no such column (train.py:12)`."""
     if isinstance(error, SyntaxError):
-        where = f"{os.path.basename(error.filename or script)}:{error.lineno}"
+        where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")
         return f"{type(error).__name__}: {error.msg} ({where})"
     said = str(error).strip().splitlines()
     text = type(error).__name__ + (f": {said[0]}" if said else "")

@@ -203,3 +203,5 @@ def read_text(path: pathlib.Path, what: str) -> str:
         return path.read_text()
     except OSError as error:
         raise errors.MissingFile(f"cannot read the {what} at {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise errors.BadInput(f"{path} is no {what}: not UTF-8 at byte {error.start}") from None

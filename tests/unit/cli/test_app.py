@@ -48,6 +48,25 @@ def test_a_users_mistake_is_shown_without_a_traceback_and_with_one_on_request(tm
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["simulate", "noise"], "noise: not UTF-8 at byte 0; wanted trace file, YAML or JSON"),
+        (["simulate", "."], ".: cannot be read: Is a directory; wanted trace file, YAML or JSON"),
+        (["plan", "noise"], "noise: not UTF-8 at byte 0; wanted file, YAML or JSON"),
+        (["k8s", "status", "--kubeconfig", "noise"], "noise is no kubeconfig: not UTF-8 at byte 0"),
+        (["reproduce", "kale", "--out", "noise"], "--out noise: no folder can be made there (File exists)"),
+        (["bench", "plan", "--out", "noise"], "--out noise: no folder can be made there (File exists)"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
+def test_a_file_that_is_something_else_is_told_and_not_traced_back(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noise").write_bytes(b"\xff\xfe\x00")
+    assert app.main(words) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
     assert app.main(["bench", "stor"]) == 2
     assert "Did you mean 'store'?" in capsys.readouterr().err
@@ -75,6 +94,8 @@ def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
         (["--export-to", "x", "--export-every", "soon"], "export_every soon: wanted a time above 0"),
         (["--export-to", "x", "--checkpoint-every", "0"], "(--export-to) needs checkpoints"),
         (["--planning", "rho"], "--planning rho: wanted NAME=VALUE"),
+        (["--history", "foo://bar"], "no database named 'foo'. Known: postgresql, sqlite."),
+        (["--checkpoint-dir", "train.py"], "(--checkpoint-dir) train.py is a file; wanted a folder"),
         (["--quota", "4096"], "quota.cpu 4096 (--quota): this machine has "),
     ],
 )

@@ -34,6 +34,8 @@ def test_an_error_of_many_lines_or_none_is_one_line(tmp_path):
 def test_a_syntax_error_names_its_own_line(tmp_path):
     error, script = caught(tmp_path, "import ast\nast.parse('x = (', filename='other.py')\n")
     assert runner.first_line(error, script) == "SyntaxError: '(' was never closed (other.py:1)"
+    error, script = caught(tmp_path, "raise SyntaxError('no line of it')\n")
+    assert runner.first_line(error, script) == "SyntaxError: no line of it (train.py)"
 
 
 def test_our_own_files_are_not_the_users():
