@@ -2,8 +2,8 @@
 
 In: pairs of workers and measured throughput, at a fixed ratio of workers to servers. Out: a `Curve`. Next: `least.py`
 finds the fewest workers for a traffic. All curves here are of the form samples / (coefficients x features of w), with
-no coefficient below zero: in step (Kale's Eqn 6), at one's own pace (Eqn 9), and the two models they are compared with.
-With servers as a number of their own: shapes.py.
+no coefficient below zero: in step (Kale's Eqn 6), at one's own pace (Eqn 9; "crowded" is Eqn 9 for workers that get in
+each other's way), and the two models they are compared with. With servers as a number of their own: shapes.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 
-Kind = Literal["sync", "async", "ernest", "optimus", "optimus-async"]
+Kind = Literal["sync", "async", "crowded", "ernest", "optimus", "optimus-async"]
 Feature = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
@@ -39,19 +39,25 @@ def _all(workers: NDArray[np.float64]) -> NDArray[np.float64]:
 FEATURES: Mapping[Kind, tuple[Feature, ...]] = {
     "sync": (_one, _each, _each_squared, _all),
     "async": (_each, _each_squared, _one),
+    "crowded": (_each, _each_squared, _one, _all),
     "ernest": (_one, _each, np.log, _all),
     "optimus": (_one, _each, _all),
     "optimus-async": (_each, _one),
 }
 """What each coefficient is of, in seconds a batch of all workers (sync, ernest, optimus) or a sample (the others)."""
-LEARNED: Mapping[Kind, tuple[int, ...]] = {"sync": (1, 0, 3, 2), "async": (0, 2, 1)}
-"""Which of these a live job finds out first: what one worker does alone, what no number of workers makes faster, then
-what grows with them or falls faster than they grow."""
+LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {
+    "sync": ("sync", (1, 0, 3, 2)),
+    "async": ("crowded", (0, 2, 1, 3)),
+}
+"""What a live job fits for each way of training, and which of its coefficients it finds out first: what one worker does
+alone, what no number of workers makes faster, then what grows with them or falls faster than they grow. By Eqn 9 more
+workers always train more, which no real job does for ever."""
 DOUBT = 0.2
 """How much a live job doubts that more workers do not train in proportion, by how many numbers of workers it has seen:
 a tenth for two, as measurements are off by some 5% and a share of half of the time is nothing unusual. Without doubt
 400/s by 4 and 440 by 5 would mean 550 by 10. With a tenth for six of them, the first and the last in step were foretold
-8% off without any noise."""
+8% off without any noise. Counted is a coefficient's largest share of a time, from one worker on: that of 1 / w² is
+twice as large for one worker as for two."""
 
 
 class Seen(NamedTuple):
@@ -88,7 +94,7 @@ def fit(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
     """The curve with the least relative error of the time a step takes, of all coefficients that its kind has."""
     if kind not in FEATURES:
         raise errors.UnknownName("model of throughput", kind, FEATURES)
-    return _fit(kind, seen, range(len(FEATURES[kind])), batch, 0.0)
+    return _fit(kind, seen, range(len(FEATURES[kind])), batch)
 
 
 def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0, weights: Sequence[float] | None = None) -> Curve:
@@ -104,7 +110,8 @@ def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0, weights: Sequ
     typical = [Seen(workers, median(rates)) for workers, rates in sorted(by_number.items())]
     if weights is not None and len(typical) < len(seen):
         raise errors.BadInput("weights of several measurements of one number of workers: wanted one of each")
-    return _fit(kind, typical, LEARNED[kind][: len(typical)], batch, DOUBT / max(1, len(typical)), weights)
+    form, order = LEARNED[kind]
+    return _fit(form, typical, order[: len(typical)], batch, DOUBT / max(1, len(typical)), weights)
 
 
 def mape(curve: Curve, seen: Sequence[Seen]) -> float:
@@ -113,7 +120,7 @@ def mape(curve: Curve, seen: Sequence[Seen]) -> float:
 
 
 def _fit(
-    kind: Kind, seen: Sequence[Seen], used: Sequence[int], batch: float, doubt: float,
+    kind: Kind, seen: Sequence[Seen], used: Sequence[int], batch: float, doubt: float = 0.0,
     weights: Sequence[float] | None = None,
 ) -> Curve:  # fmt: skip
     workers = np.asarray([one.workers for one in seen], dtype=float)
@@ -121,7 +128,10 @@ def _fit(
     if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
         raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
     columns = np.stack([FEATURES[kind][each](workers) for each in used], axis=-1)
-    found = relative(columns, rates / batch, doubt, weights)
+    fewest = int(workers.argmin())
+    alone = np.stack([FEATURES[kind][each](np.ones(1)) for each in used], axis=-1) * rates[fewest] / workers[fewest]
+    doubts = doubt * np.maximum((columns * rates[:, None]).max(axis=0), alone[0]) / batch
+    found = relative(columns, rates / batch, doubts, weights)
     coefficients = [0.0] * len(FEATURES[kind])
     for each, by in zip(used, found, strict=True):
         coefficients[each] = by
@@ -136,23 +146,22 @@ def solver() -> Any:
 
 
 def relative(
-    columns: NDArray[np.float64], rates: NDArray[np.float64], doubt: float = 0.0,
+    columns: NDArray[np.float64], rates: NDArray[np.float64], doubts: NDArray[np.float64] | None = None,
     weights: Sequence[float] | None = None,
 ) -> tuple[float, ...]:  # fmt: skip
     """Coefficients, none below zero, of the times 1 / rate, with the least squares of relative errors.
 
-    Columns are brought to one size first: those of 1 / w² and of w differ by a million. `doubt` of all but the first:
-    their largest share of a time counts as an error, as much as that.
+    Columns are brought to one size first: those of 1 / w² and of w differ by a million. `doubts`: what all coefficients
+    but the first are taken times, and count as an error then.
     """
     share = columns * rates[:, None]  # of the time that was seen
     wanted = np.ones(len(rates))
-    largest = share.max(axis=0)
     if weights is not None:
         trust = np.sqrt(np.asarray(weights, dtype=float))
         share, wanted = share * trust[:, None], wanted * trust
     size = np.maximum(np.linalg.norm(share, axis=0), 1e-300)
-    if doubt and columns.shape[1] > 1:
-        share = np.concatenate([share, np.diag(doubt * largest)[1:]])
+    if doubts is not None and columns.shape[1] > 1:
+        share = np.concatenate([share, np.diag(doubts)[1:]])
         wanted = np.concatenate([wanted, np.zeros(columns.shape[1] - 1)])
     found, _ = solver()(share / size, wanted)
     return tuple(map(float, found / size))

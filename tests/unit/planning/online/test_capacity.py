@@ -84,6 +84,22 @@ def test_what_is_not_in_proportion_has_to_show_clearly():
     assert clear(10) == pytest.approx(520, rel=0.02) and clear(20) < 750
 
 
+def test_workers_that_get_in_each_others_way_are_learned_which_kales_curve_has_no_word_for():
+    """Throughput that rises, stands and falls: between 8 and 16 workers, of which no more than 8 were seen."""
+    truth = {w: 100 * w / (1 + 0.03 * (w - 1) + 0.01 * w * (w - 1)) for w in range(1, 17)}
+    seen = [Seen(w, truth[w]) for w in (1, 2, 3, 4, 6, 8)]
+    curve, kale = learn("async", seen), fit("async", seen)
+    assert curve.peak(32) == 10 == max(truth, key=truth.__getitem__)
+    assert curve(12) == pytest.approx(truth[12], rel=0.02) and curve(16) == pytest.approx(truth[16], rel=0.03)
+    assert kale(12) > 1.15 * truth[12] and kale.peak(32) == 32
+
+
+def test_one_number_that_was_measured_too_low_says_less_of_fewer_workers_than_of_itself():
+    """1 / w² would be twice as much for one worker, whom nobody has seen, as for the two that were held up."""
+    seen = [Seen(2, 194.0), Seen(3, 300.0), Seen(4, 400.0), Seen(5, 500.0)]
+    assert abs(learn("async", seen)(1) - 100) < 0.75 * abs(fit("async", seen)(1) - 100)
+
+
 @given(st.sampled_from(["sync", "async"]), st.lists(st.floats(0.01, 10), min_size=4, max_size=4))
 def test_what_is_learned_from_enough_numbers_is_close_to_the_truth(kind, coefficients):
     truth = Curve(kind=kind, coefficients=tuple(coefficients[: 4 if kind == "sync" else 3]))
