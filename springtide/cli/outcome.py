@@ -53,6 +53,11 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     return "\n".join(lines)
 
 
+def called(status: JobStatus, run: str) -> JobStatus:
+    """The same, by the name that other commands know it by: the second run of one name has another."""
+    return msgspec.structs.replace(status, name=run)
+
+
 def numbers(status: JobStatus) -> str:
     """Samples, of how many shards, and the rate over the whole training of this run."""
     rate = (status.samples - status.samples_before) / status.trained_s if status.trained_s else 0.0
@@ -76,8 +81,8 @@ def measures(status: JobStatus) -> list[str]:
     """Loss and metrics, on lines of at most 80 columns."""
     parts = [] if status.loss is None else [f"loss {status.loss:.4f}"]
     parts += [f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())]
-    if status.staleness:
-        parts.append(f"staleness {status.staleness_p50} (at most {status.staleness})")
+    if status.staleness is not None and (status.staleness or status.workers_wanted > 1):
+        parts.append(f"staleness {status.staleness_p50} pushes at the median, {status.staleness} at most")
     return wrap(", ".join(parts)) if parts else []
 
 

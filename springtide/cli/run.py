@@ -78,7 +78,7 @@ def run(options: RunOptions) -> int:
     status, files = execute(options)
     code = outcome.exit_code(status)
     places = local_reach.places_of(files)
-    print(outcome.text(status, places, debug=options.debug))
+    print(outcome.text(outcome.called(status, files.root.name), places, debug=options.debug))
     if options.as_json:
         print(msgspec.json.encode(outcome.as_object(status, places)).decode())
     return code
@@ -107,7 +107,7 @@ async def _run(begun: here.Begun, witness: Witness | None) -> messages.JobStatus
     shown = view.open_view(begun.plan, begun.files)
 
     def seen(status: messages.JobStatus) -> None:
-        shown.update(status)
+        shown.update(outcome.called(status, begun.files.root.name))
         if witness:
             witness(status, begun.files, shown.say)
 

@@ -55,7 +55,7 @@ def row(reach: Reach, job: JobStatus) -> str:
 def text(reach: Reach, job: JobStatus) -> str:
     """One job, in full."""
     if job.phase.over:
-        lines = wrap(outcome.text(job, reach.places))
+        lines = wrap(outcome.text(outcome.called(job, reach.name), reach.places))
     else:
         lines = wrap(f"job {reach.name} is {job.phase} since {job.elapsed_s:.0f} s: {outcome.numbers(job)}")
         lines += outcome.measures(job)
@@ -73,8 +73,6 @@ def text(reach: Reach, job: JobStatus) -> str:
         lines += wrap(f"fed     {fed}")
     if job.online is not None:
         lines += [line for one in online.shown(job.online) for line in wrap(one)]
-    if job.staleness is not None:
-        lines += wrap(f"stale   {job.staleness_p50} pushes at the median, {job.staleness} at most")
     if job.cache is not None:
         lines += wrap(f"cache   {job.cache}")
     if (job.checkpoint or job.checkpoint_trouble) and job.phase is not Phase.STOPPED:  # else its outcome says it

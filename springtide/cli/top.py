@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from springtide import errors
-from springtide.cli import status
+from springtide.cli import outcome, status
 from springtide.cli.picture import line_of, picture
 from springtide.launch import finding
 from springtide.launch.finding import Where
@@ -47,7 +47,7 @@ def watch(reach: Reach, console: Console) -> None:
         return
     with Live(console=console, refresh_per_second=4) as live:
         while (status := look(reach)) is not None:
-            live.update(picture(status))
+            live.update(picture(outcome.called(status, reach.name)))
             time.sleep(EVERY_S)
 
 

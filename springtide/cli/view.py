@@ -48,7 +48,7 @@ def open_view(plan: RunPlan, files: RunFiles) -> View:
     console = Console(stderr=True, highlight=False)  # honours NO_COLOR and TERM
     spec = plan.spec
     heading = (
-        f"job {spec.name}: {count(spec.servers, 'server')}, {count(spec.workers, 'worker')}, "
+        f"job {files.root.name}: {count(spec.servers, 'server')}, {count(spec.workers, 'worker')}, "
         f"{spec.sync}, {count(plan.threads_per_worker, 'thread')} a worker"
     )
     bounds = spec.planning.bounds

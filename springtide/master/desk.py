@@ -122,6 +122,8 @@ class Desk:
     def take_over(self) -> None:
         """A new master goes on with the record of the one before: everyone has time to call in again."""
         self.tell("master", term=self.term)
+        if self.record.book.passes:
+            self._tally.note(self.record.book.samples_done, at=self.record.last_at)
         self._happen(events.Recovered(self.term))
         self.record.book.renew(self._clock())
         self.rounds.take_over()

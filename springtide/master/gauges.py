@@ -33,6 +33,10 @@ def families(status: JobStatus) -> list[Family]:
         *one("springtide_slots_moving", "Slots on their way to another server.", status.slots_moving),
         *roles(status),
     ]
+    if status.staleness is not None:
+        pushes = (({"quantile": "0.5"}, float(status.staleness_p50 or 0)), ({"quantile": "1"}, float(status.staleness)))
+        says = "Pushes that a server applied between the reading of rows and the push computed from them."
+        found.append(Family(name="springtide_push_staleness", help=says, values=pushes))
     if status.metrics:
         values = tuple(({"metric": name}, value) for name, value in sorted(status.metrics.items()))
         found.append(Family(name="springtide_metric", help="As the script reports it.", values=values))

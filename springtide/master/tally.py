@@ -4,12 +4,14 @@ In: `Report`s that ride on heartbeats; the clock is an argument. Out: the number
 """
 
 from collections import deque
+from collections.abc import Mapping
 
 from springtide.domain.caching import CacheUse, together
 from springtide.domain.cluster import Role, RoleKind
 from springtide.rpc.messages import Report
 
 WINDOW_S = 5.0  # long enough to be steady with reports every second, short enough to show a change
+FRESH_S = 15.0  # heartbeats are a second apart, five in a job of a thousand workers: who is silent for longer has gone
 
 
 class Tally:
@@ -23,6 +25,7 @@ class Tally:
         """What was told last of a cache: that there is one, that there is none; None: nothing."""
         self._lives: dict[Role, int] = {}
         self._gone = 0
+        self._heard_at: dict[Role, float] = {}
         self._loss: dict[Role, tuple[float, float]] = {}
         self._history: deque[tuple[float, int]] = deque()
 
@@ -33,7 +36,7 @@ class Tally:
             self._lives[role] = incarnation
             self._gone += before.samples
             before = Report()
-        self.reports[role] = report
+        self.reports[role], self._heard_at[role] = report, at
         if report.loss is not None:
             self._loss[role] = (report.loss, max(1, report.samples - before.samples))
         if role.kind is RoleKind.WORKER and report.samples > before.samples:
@@ -52,17 +55,22 @@ class Tally:
 
     @property
     def loss(self) -> float | None:
-        """Mean of the workers' newest losses, weighted by the samples they stand for."""
-        return weighted_mean(list(self._loss.values()))
+        """Mean of the newest losses of workers that train, weighted by the samples they stand for."""
+        return self._mean(self._loss)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Means of the user's metrics over workers, weighted by samples."""
-        found: dict[str, list[tuple[float, float]]] = {}
-        for report in self.reports.values():
+        """Means of the user's metrics over those who report them still, weighted by samples."""
+        found: dict[str, dict[Role, tuple[float, float]]] = {}
+        for role, report in self.reports.items():
             for name, value in report.metrics.items():
-                found.setdefault(name, []).append((value, max(1, report.samples)))
-        return {name: mean for name, pairs in found.items() if (mean := weighted_mean(pairs)) is not None}
+                found.setdefault(name, {})[role] = (value, max(1, report.samples))
+        return {name: mean for name, told in found.items() if (mean := self._mean(told)) is not None}
+
+    def _mean(self, told: Mapping[Role, tuple[float, float]]) -> float | None:
+        """Of (value, weight) by member, without members that were silent long before the last of these spoke."""
+        newest = max((self._heard_at[role] for role in told), default=0.0)
+        return weighted_mean([pair for role, pair in told.items() if self._heard_at[role] >= newest - FRESH_S])
 
     def staleness(self, which: str) -> int | None:
         """`p50` or `max` of the servers' pushes, on the server where it is largest; None before the first."""

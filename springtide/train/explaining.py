@@ -23,7 +23,7 @@ from springtide.prep import arguments
 from springtide.prep.script_report import ScriptReport
 from springtide.prep.shipping import First
 from springtide.telemetry import logs
-from springtide.train import runner
+from springtide.train import raised
 from springtide.train.session import Job
 from springtide.train.splitting import Made, Splitting
 
@@ -119,8 +119,8 @@ def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> N
     except BaseException as error:
         if explaining.told:
             raise
-        trace = "".join(traceback.format_exception(type(error), error, runner.users_part(error.__traceback__)))
-        explaining.leave(ScriptReport(error=runner.first_line(error, script), blame="script", trace=trace))
+        trace = "".join(traceback.format_exception(type(error), error, raised.users_part(error.__traceback__)))
+        explaining.leave(ScriptReport(error=raised.first_line(error, script), blame="script", trace=trace))
     if not explaining.told:
         explaining.leave(explaining.explain())
 

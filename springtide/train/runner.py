@@ -9,12 +9,11 @@ import os
 import runpy
 import sys
 import traceback
-from types import TracebackType
 
 from springtide import config, errors
 from springtide.domain.job import Blame
 from springtide.telemetry import logs
-from springtide.train import link
+from springtide.train import link, raised
 
 log = logging.getLogger(__name__)
 
@@ -45,49 +44,15 @@ def main(arguments: list[str]) -> int:
 
 def tell(error: BaseException, script: str) -> int:
     """Report an exception to the master, and leave the whole of it in the log."""
-    trace = "".join(traceback.format_exception(type(error), error, users_part(error.__traceback__)))
+    trace = "".join(traceback.format_exception(type(error), error, raised.users_part(error.__traceback__)))
     print(f"{logs.SCRIPT_RAISED}\n{trace}", file=sys.stderr, flush=True)
     not_theirs = isinstance(error, errors.JobFailed | errors.TemporaryError)
     blame = Blame.INFRASTRUCTURE if not_theirs else Blame.USER
     try:
-        link.current().fail(first_line(error, script), trace, blame)
+        link.current().fail(raised.first_line(error, script), trace, blame)
     except errors.SpringtideError as lost:
         log.error("could not tell the master: %s", lost)
     return 1
-
-
-def first_line(error: BaseException, script: str) -> str:
-    """The error and where in the user's own code it came from: `ValueError: no such column (train.py:12)`."""
-    if isinstance(error, SyntaxError):
-        where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")
-        return f"{type(error).__name__}: {error.msg} ({where})"
-    said = str(error).strip().splitlines()
-    text = type(error).__name__ + (f": {said[0]}" if said else "")
-    return f"{text} ({place(error.__traceback__, script)})"
-
-
-def place(trace: TracebackType | None, script: str) -> str:
-    """File and line of the innermost frame that lies in the script's folder, else of the script itself."""
-    folder = os.path.dirname(script) + os.sep
-    found = os.path.basename(script)
-    for frame, line in traceback.walk_tb(trace):
-        path = os.path.abspath(frame.f_code.co_filename)
-        if path == script or (path.startswith(folder) and "site-packages" not in path and not is_ours(path)):
-            found = f"{os.path.relpath(path, os.path.dirname(script))}:{line}"
-    return found
-
-
-def is_ours(path: str) -> bool:
-    """Whether a file belongs to this package rather than to the user."""
-    return path.startswith(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
-
-
-def users_part(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of this runner and of runpy at its top."""
-    ours = {__file__, runpy.__file__, "<frozen runpy>"}
-    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in ours:
-        trace = trace.tb_next
-    return trace
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 from types import TracebackType
 
 from springtide import errors
-from springtide.train import runner
+from springtide.train import raised
 
 
 def show_briefly() -> None:
@@ -30,7 +30,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if script is None or not is_plain(error):
         sys.__excepthook__(kind, error, trace)
         return
-    print(f"error: {error} ({runner.place(trace, os.path.abspath(script))})", file=sys.stderr)
+    print(f"error: {error} ({raised.place(trace, os.path.abspath(script))})", file=sys.stderr)
     print("SPRINGTIDE_DEBUG=1 shows the traceback", file=sys.stderr)
 
 

@@ -47,13 +47,17 @@ def docstring(path: pathlib.Path) -> str:
     return ast.get_docstring(tree(path)) or ""
 
 
-def imports(path: pathlib.Path) -> set[str]:
-    """Full names of the modules that a file imports, wherever in the file, but not under TYPE_CHECKING."""
-    return set(_imports_of(tree(path)))
+def imports(path: pathlib.Path, *, begins: bool = False) -> set[str]:
+    """Full names of the modules that a file imports, wherever in the file, but not under TYPE_CHECKING; or only those
+    that it `begins` with.
+    """
+    return set(_imports_of(tree(path), begins=begins))
 
 
-def _imports_of(node: ast.AST) -> Iterator[str]:
+def _imports_of(node: ast.AST, *, begins: bool = False) -> Iterator[str]:
     for child in ast.iter_child_nodes(node):
+        if begins and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
         if isinstance(child, ast.If) and ast.unparse(child.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
             continue
         if isinstance(child, ast.Import):
@@ -62,7 +66,7 @@ def _imports_of(node: ast.AST) -> Iterator[str]:
             yield child.module
             yield from (f"{child.module}.{alias.name}" for alias in child.names)
         else:
-            yield from _imports_of(child)
+            yield from _imports_of(child, begins=begins)
 
 
 def short(path: pathlib.Path) -> str:

@@ -12,6 +12,7 @@ import pytest
 import springtide
 from springtide import errors
 from springtide.bench import BENCHES
+from springtide.platforms import roles, warm
 from tests.architecture import sources
 
 HEAVY = {
@@ -47,6 +48,20 @@ def test_importing_springtide_brings_neither_torch_nor_anything_heavy():
 def test_a_role_starts_without_what_only_some_jobs_need(role):
     """Each costs every start, and every restart of a master, a tenth of a second to two."""
     assert not modules_after(f"import springtide.{role}") & (HEAVY - {"numpy", "typer", "springtide._native"})
+
+
+def test_a_warm_interpreter_has_imported_nothing_that_is_run_as_main():
+    """Python warns of it in the log of every worker that is forked, which a user sees among the script's own lines."""
+    seen: set[str] = set()
+    ahead = [name for name in warm.IMPORTS if name.startswith("springtide.")]
+    while ahead:
+        name = ahead.pop()
+        path = sources.ROOT / f"{name.replace('.', '/')}.py"
+        if name not in seen and path.is_file():
+            seen.add(name)
+            ahead += sources.imports(path, begins=True)
+    assert len(seen) > 100
+    assert not seen & set(roles.MODULES.values())
 
 
 def test_public_names_are_sorted_and_each_has_its_home():

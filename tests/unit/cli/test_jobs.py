@@ -59,6 +59,15 @@ def test_the_newest_job_is_meant_unless_one_is_named(folder, capsys):
     assert (found["job"], found["running"], found["exit_code"], found["shards_total"]) == ("train", False, 1, 55)
 
 
+def test_the_second_run_of_a_name_is_called_as_other_commands_call_it(folder, capsys):
+    past(folder, "train", began_at=100.0, status=FAILED)
+    again = msgspec.structs.replace(FINISHED, name="train", staleness=18, staleness_p50=5)
+    past(folder, "train", began_at=200.0, status=again)
+    first, second, *rest = output(capsys, "status")
+    assert first.startswith("job train-2 finished") and second == "staleness 5 pushes at the median, 18 at most"
+    assert "stale" not in " ".join(rest)
+
+
 def test_all_jobs_are_listed_newest_first(folder, capsys):
     past(folder, "train", began_at=100.0, status=FAILED)
     past(folder, "good", began_at=200.0, status=FINISHED)

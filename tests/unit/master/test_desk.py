@@ -82,6 +82,26 @@ def test_shards_go_out_once_and_the_idle_worker_waits_for_the_last(tmp_path):
     with_desk(test, tmp_path, workers=2)
 
 
+def test_what_was_trained_while_no_master_was_there_makes_no_leap_of_the_rate(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master)
+        card = dataclasses.replace(CARD, samples=10_000, shard_batches=100)
+        (grant,) = (await master.handle(peers["worker-0"], messages.LeaseRequest(card))).grants
+        clock.now = 10.0
+        await master.handle(peers["worker-0"], messages.Heartbeat(None, (Progress(grant.shard, 0, 100, grant.end),)))
+        clock.now = 13.5
+        with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as story:
+            successor = desk.Desk(master.record, story, clock, term=2)
+            successor.take_over()
+            await successor.handle(peers["worker-0"], messages.JoinWorker(0, 2, 0))
+            for clock.now, trained in ((13.6, 400), (14.0, 500)):
+                words = (Progress(grant.shard, 0, trained, grant.end),)
+                await successor.handle(peers["worker-0"], messages.Heartbeat(messages.Report(samples=trained), words))
+            assert successor.status().samples_per_s == 100
+
+    with_desk(test, tmp_path)
+
+
 def test_a_wait_that_lasts_is_answered_so_that_the_worker_can_report(tmp_path, monkeypatch):
     monkeypatch.setattr(leasing, "HOLD_S", 0.01)
 

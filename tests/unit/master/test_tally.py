@@ -3,7 +3,7 @@
 import pytest
 
 from springtide.domain.cluster import Role, RoleKind
-from springtide.master.tally import Tally
+from springtide.master.tally import FRESH_S, Tally
 from springtide.rpc.messages import Report
 
 FIRST, SECOND = Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)
@@ -42,3 +42,14 @@ def test_means_are_weighted_by_samples():
     tally.take(SECOND, Report(samples=100, loss=2.0, metrics={"auc": 0.6}), at=1)
     assert tally.loss == pytest.approx(1.25)
     assert tally.metrics == {"auc": pytest.approx(0.75)}
+
+
+def test_means_are_of_those_who_train_still_and_what_one_alone_has_told_stays():
+    tally = Tally()
+    tally.take(FIRST, Report(samples=10_000, loss=9.0, metrics={"auc": 0.1, "test_auc": 0.7}), at=1)  # its last word
+    for second in range(1, 1 + int(FRESH_S)):
+        tally.take(SECOND, Report(samples=100 * second, loss=0.5, metrics={"auc": 0.8}), at=second)
+    assert tally.loss > 5, "one that is silent for some seconds may train still"
+    tally.take(SECOND, Report(samples=9_000, loss=0.5, metrics={"auc": 0.8}), at=2 + FRESH_S)
+    assert tally.loss == 0.5
+    assert tally.metrics == {"auc": 0.8, "test_auc": 0.7}

@@ -26,7 +26,7 @@ WORKER = MemberView(
 )  # fmt: skip
 STATUS = JobStatus(
     name="clicks", phase=Phase.RUNNING, why="", elapsed_s=5.0, samples=90, workers_alive=2, workers_wanted=3,
-    metrics={"auc": 0.71}, members=(WORKER,), online=ONLINE,
+    metrics={"auc": 0.71}, staleness=18, staleness_p50=5, members=(WORKER,), online=ONLINE,
 )  # fmt: skip
 LINE = re.compile(r'[a-z_]+\{([a-z_]+="[^"\n]*",?)+\} -?[0-9.e+-]+')
 
@@ -41,6 +41,8 @@ def test_a_status_is_told_in_figures_that_prometheus_can_read():
         'springtide_stream_slo_violation_ratio{job_name="clicks",run="clicks-2"} 0.026',
         'springtide_stream_not_trained_total{job_name="clicks",run="clicks-2",why="late"} 4',
         'springtide_metric{job_name="clicks",run="clicks-2",metric="auc"} 0.71',
+        'springtide_push_staleness{job_name="clicks",run="clicks-2",quantile="0.5"} 5',
+        'springtide_push_staleness{job_name="clicks",run="clicks-2",quantile="1"} 18',
         'springtide_phase{job_name="clicks",run="clicks-2",phase="running"} 1',
     ):
         assert line in told.splitlines()

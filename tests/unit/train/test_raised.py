@@ -2,7 +2,7 @@
 
 import pathlib
 
-from springtide.train import runner
+from springtide.train import raised
 
 
 def caught(folder, text, modules=()):
@@ -20,24 +20,24 @@ def caught(folder, text, modules=()):
 
 def test_the_line_is_the_innermost_one_of_the_users_own(tmp_path):
     error, script = caught(tmp_path, "import json\ndef load():\n    return json.loads('{')\nload()\n")
-    assert runner.first_line(error, script).endswith("(train.py:3)")
-    assert runner.first_line(error, script).startswith("JSONDecodeError: Expecting property name")
+    assert raised.first_line(error, script).endswith("(train.py:3)")
+    assert raised.first_line(error, script).startswith("JSONDecodeError: Expecting property name")
 
 
 def test_an_error_of_many_lines_or_none_is_one_line(tmp_path):
     error, script = caught(tmp_path, "raise RuntimeError('first\\nsecond')\n")
-    assert runner.first_line(error, script) == "RuntimeError: first (train.py:1)"
+    assert raised.first_line(error, script) == "RuntimeError: first (train.py:1)"
     error, script = caught(tmp_path, "x = 1\nassert x == 2\n")
-    assert runner.first_line(error, script) == "AssertionError (train.py:2)"
+    assert raised.first_line(error, script) == "AssertionError (train.py:2)"
 
 
 def test_a_syntax_error_names_its_own_line(tmp_path):
     error, script = caught(tmp_path, "import ast\nast.parse('x = (', filename='other.py')\n")
-    assert runner.first_line(error, script) == "SyntaxError: '(' was never closed (other.py:1)"
+    assert raised.first_line(error, script) == "SyntaxError: '(' was never closed (other.py:1)"
     error, script = caught(tmp_path, "raise SyntaxError('no line of it')\n")
-    assert runner.first_line(error, script) == "SyntaxError: no line of it (train.py)"
+    assert raised.first_line(error, script) == "SyntaxError: no line of it (train.py)"
 
 
 def test_our_own_files_are_not_the_users():
-    assert runner.is_ours(runner.__file__)
-    assert not runner.is_ours(str(pathlib.Path("/home/user/train.py")))
+    assert raised.is_ours(raised.__file__)
+    assert not raised.is_ours(str(pathlib.Path("/home/user/train.py")))
