@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from springtide.checkpoint.manifest import segment_name
 from springtide.domain.checkpoints import Piece, Written
+from springtide.domain.resources import show_memory
 
 WriteImage = Callable[[int, int], tuple[int, int, bool]]
 """Writes an image into the open file of the first argument at the place of the second: (bytes, checksum, full)."""
@@ -78,5 +79,5 @@ def leave_room(file: int) -> None:
     disk = os.fstatvfs(file)
     left = min(LEFT_FREE, OF_DISK * disk.f_blocks * disk.f_frsize)
     if disk.f_bavail * disk.f_frsize < left:
-        why = f"{os.strerror(errno.ENOSPC)} but {left / 2**20:.2g} MB, which are for the job's journal"
+        why = f"{os.strerror(errno.ENOSPC)} but {show_memory(int(left))}, which are for the job's journal"
         raise OSError(errno.ENOSPC, why)

@@ -64,17 +64,17 @@ def decisions(job):
     return [f"{event['what']}: {event['why']}" for event in job.story if event["event"] == "decision"]
 
 
-def grown(tmp_path, *, guards):
+def grown(tmp_path, *, guards, **more):
     """A job whose tables grow past the memory of one server."""
-    spec = JobSpec(
-        name="grows", server_memory=220 << 20, guards=guards, checkpoints=CheckpointRules(every_s=5.0), slots=256
-    )
+    rules = CheckpointRules(every_s=5.0)
+    spec = JobSpec(name="grows", server_memory=220 << 20, guards=guards, checkpoints=rules, slots=256, **more)
     script = tmp_path / running.script(tmp_path, SCRIPT)
     return LocalCluster(script, [tmp_path, 40_000, 8, 128, 0.05], spec=spec, folder=tmp_path)
 
 
-def test_servers_are_added_before_memory_runs_out(tmp_path, limited):
-    with grown(tmp_path, guards=GuardRules()) as job:
+@pytest.mark.parametrize("sync", ["async", pytest.param("bsp", marks=pytest.mark.soak)])
+def test_servers_are_added_before_memory_runs_out(tmp_path, limited, sync):
+    with grown(tmp_path, guards=GuardRules(), sync=sync) as job:
         ended = job.wait()
 
     assert ended.phase is Phase.FINISHED, ended.why

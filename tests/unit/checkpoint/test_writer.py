@@ -112,6 +112,6 @@ def test_checkpoints_leave_the_last_of_a_disk_to_the_journal(tmp_path, monkeypat
     with segments.SegmentWriter(tmp_path, "server-0.0", 1) as file:
         file.append(0, stores.image_of(store, 0))
         disk.f_bavail = 10_400  # of a million: less than a hundredth
-        with pytest.raises(OSError, match="No space left on device but 41 MB, which are for the job's journal") as full:
+        with pytest.raises(OSError, match="No space left on device but 41M, which are for the job's journal") as full:
             file.append(1, stores.image_of(store, 1))
     assert full.value.errno == errno.ENOSPC and names(tmp_path) == []

@@ -105,3 +105,18 @@ def test_a_quarter_of_a_quota_takes_four_periods_to_be_sure_of(watch):
     measured(0.4, 1.04, 0.4)
     (event,) = watch.happened
     assert isinstance(event, events.ServerReplaced) and event.rank == 1
+
+
+def test_memory_of_a_bsp_group_is_looked_after_and_the_paces_of_its_servers_are_not(watch, monkeypatch):
+    watch.job.desk.record.state.in_step = True
+    for second in range(30):
+        watch.second(USUAL, USUAL if second < 10 else SLOW)
+    assert not watch.happened
+    monkeypatch.setattr(watch.job.desk._rollout, "bytes_on", lambda rank: 80e6)
+    grown = Report(counters={"rows": 1e6, "table_bytes": 90e6})
+    watch.tally.reports = {Role(RoleKind.SERVER, rank): grown for rank in (0, 1)}
+    roles = [Role(RoleKind.SERVER, rank) for rank in (0, 1)]
+    usage = {role: RoleUsage(role=role, memory=150_000_000, memory_limit=200_000_000) for role in roles}
+    watch.guards.look(watch.tally, usage, 40.0)
+    (event,) = watch.happened
+    assert isinstance(event, events.ServersScaled) and event.servers > 2 and "memory would run out" in event.why
