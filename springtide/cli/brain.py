@@ -253,15 +253,15 @@ def status_lines(found: Any) -> list[str]:
     from springtide.cli.status import short_time
     from springtide.domain.resources import show_memory
 
-    def amount(capacity: Any) -> str:
-        memory = "any memory" if capacity.memory == float("inf") else show_memory(int(capacity.memory))
-        return f"{capacity.cpu:,.4g} cores, {memory}"
-
+    room = found.capacity
+    limit = "" if room.memory == float("inf") else f" of {show_memory(int(room.memory))}"
     lines = wrap(
         f"brain at {found.address} (pid {found.pid}), up {short_time(found.up_s)}: {len(found.jobs)} live jobs, "
         f"{found.past:,} past ones in {found.database}"
     )
-    lines += wrap(f"holds   {amount(found.held)} of {amount(found.capacity)}")
+    lines += wrap(
+        f"holds   {found.held.cpu:,.4g} of {room.cpu:,.4g} cores, memory {show_memory(int(found.held.memory))}{limit}"
+    )
     lines += wrap(
         f"works   {len(found.executor_pids)} of {found.executors} executors up, {found.executors_lost} lost; "
         f"{found.consults:,} consults, {found.decisions:,} decisions, the last in {found.decision_s:.2f} s"

@@ -5,6 +5,7 @@ In: policies (`planning.policies`). Next: a master carries a `Plan` out; `spring
 
 import math
 from dataclasses import dataclass
+from typing import NoReturn
 
 from springtide import errors
 from springtide.domain.shape import Shape
@@ -52,7 +53,7 @@ class Decision:
     def __post_init__(self) -> None:
         if not self.why:
             raise errors.BadInput("a decision says why")
-        named = [plan.job for plan in self.plans]
+        named = [plan.job if isinstance(plan, Plan) else _no_plan(plan) for plan in self.plans]
         twice = {job for job in named if named.count(job) > 1} if len(set(named)) < len(named) else set()
         if twice:
             raise errors.BadInput(f"decision: two plans for {', '.join(sorted(twice))}; wanted one a job")
@@ -60,6 +61,10 @@ class Decision:
     def plan_for(self, job: str) -> Plan | None:
         """The plan of one job, if it has one."""
         return next((plan for plan in self.plans if plan.job == job), None)
+
+
+def _no_plan(what: object) -> NoReturn:
+    raise errors.BadInput(f"decision: {what!r} among its plans; wanted a Plan for each job that changes")
 
 
 def nothing(why: str, *notes: str) -> Decision:

@@ -3,6 +3,7 @@
 import json
 import logging
 
+import msgspec
 import pytest
 
 from springtide import errors
@@ -92,10 +93,12 @@ def test_a_status_says_what_was_decided_and_why_in_80_columns():
     text = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= 80
     for said in (
-        "1 live jobs, 1,234 past ones", "40 cores, 8G of 64 cores, any memory", "2 of 2 executors", "oom: dlrover",
+        "1 live jobs, 1,234 past ones", "40 of 64 cores, memory 8G works", "2 of 2 executors", "oom: dlrover",
         "2 past jobs that make no sense", "the disk is full", "slow (hot server), asked springtide", "becomes 6",
     ):  # fmt: skip
         assert said in text
+    bounded = msgspec.structs.replace(status, capacity=Capacity(cpu=64.0, memory=2**38))
+    assert "holds   40 of 64 cores, memory 8G of 256G" in brain.status_lines(bounded)
 
 
 def test_a_history_is_read_without_a_brain(tmp_path, capsys):

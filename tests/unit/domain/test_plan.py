@@ -85,6 +85,13 @@ def test_settings_that_make_no_sense_are_refused(wrong):
         PlanningConfig(**wrong)
 
 
+def test_what_the_papers_name_a_number_for_is_that_unless_it_is_set():
+    usual = PlanningConfig()
+    assert (usual.total_cpu, usual.node_cpu, usual.server_cpu, usual.busy_server) == (200, 32, 16, 0.9)
+    assert (usual.sample_steps, usual.sample_s, usual.between_changes_s, usual.rho) == (100, 60, 60, 2.5)
+    assert (usual.steps.workers, usual.steps.servers, usual.steps.every_s, usual.steps.threshold) == (4, 2, 180, 0.3)
+
+
 def test_steps_are_at_least_one():
     with pytest.raises(errors.BadInput, match="steps of 0 workers"):
         Steps(workers=0)

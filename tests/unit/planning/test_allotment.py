@@ -1,6 +1,7 @@
 """Options within capacity: greedy, exact, and what lies between them."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,6 +61,17 @@ def test_the_greedy_reaches_nearly_all_of_the_optimum_and_the_choice_all_of_it()
     assert quality.instances == 20
     assert quality.greedy_mean >= 0.99
     assert quality.chosen_mean >= 0.999 and quality.chosen_worst >= 0.99
+
+
+def test_an_exact_answer_that_does_not_come_in_time_leaves_the_greedy_one_and_what_it_may_have_missed(monkeypatch):
+    options, limits = trials.instance(np.random.default_rng(0))
+    known = exact.allot(options, limits, exact.Effort(seconds=10.0))
+    assert known.by == "exact" and known.gap > 0
+    late = exact.allot(options, limits, exact.Effort(seconds=10.0, most_options=0))  # too many to be tried
+    monkeypatch.setattr("scipy.optimize.milp", lambda *_, **__: SimpleNamespace(status=1, x=None))  # its time is over
+    for found in (late, exact.allot(options, limits, exact.Effort(seconds=10.0))):
+        assert found.by == "greedy" and found.value == known.greedy_value
+        assert found.bound >= known.value and found.gap >= known.gap
 
 
 def test_where_there_is_enough_for_all_each_has_its_best():
