@@ -22,7 +22,7 @@ WRONG = 1.2  # times what was said for now: when more than that comes, and sampl
 WAITS = 0.5  # of the promised lag: from here on it is looked whether the outlook was wrong
 KNOWN_S = 3600.0  # after which it is seen whether the high end of an outlook has come: it is judged by its last 40 min
 SURPRISE_H = 10.0  # hours of the workers that are needed on average: what it costs at most to have planned for less
-PLAIN = 0.4  # times the mean that a high end lies above it, to be seen that soon; a nearer one is told from it later
+PLAIN = 0.4  # times the mean that a high end lies above it, for that cost: one further off is told from it sooner
 STEEPER = 1.5  # the power by which lag is dearer on broad days: with 1 those of taxis have too much of it
 WORTH = (0.7, 2.5)  # lag is not taken to be worth less, or more, than so many times its price
 FULL = 0.999  # of the capacity of all workers: traffic beyond it cannot be kept up with
@@ -113,7 +113,7 @@ def _best(
     worth = [lag_worth(here.mean(), here.max(), one) for here, one in zip(needed, above, strict=True)]
     prices = horizon.Prices(
         slo_s=rules.slo_lag_s, lag=rules.lag_price * usual * worth, late=rules.late_price * usual,
-        change=rules.change_price * hour, again=SURPRISE_H * hour * np.maximum(PLAIN / above, 1.0),
+        change=rules.change_price * hour, again=SURPRISE_H * hour * PLAIN / above,
         known=round(KNOWN_S / step_s),
     )  # fmt: skip
     jobs = horizon.Jobs(

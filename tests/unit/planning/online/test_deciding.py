@@ -94,6 +94,16 @@ def test_a_peak_that_nobody_can_foretell_says_little_about_what_lag_is_worth():
     assert lag_worth(18, 28, 0.4) == lag_worth(18, 28, 0.05) > lag_worth(18, 28, 0.5) > lag_worth(18, 28, 0.6)
 
 
+def test_the_further_off_the_high_end_lies_the_sooner_it_is_seen_and_the_less_is_kept_for_it():
+    """Twice to four times what is expected: nobody keeps workers for that all day, they come when it does."""
+    near, *far = (
+        sum(decide(view(workers=3, arrivals=120.0, outlook=outlook(*[120.0] * 48, spread=spread)), cheap).plan)
+        for cheap in [replace(RULES, lag_price=1.5)]
+        for spread in (1.2, 2.0, 2.5, 3.0, 4.0)
+    )
+    assert far == [near] * 4
+
+
 def test_on_a_broad_day_workers_are_added_to_catch_up_that_a_steep_one_does_without():
     """The same in the next hours and the same need on average; one has its peak tonight, the other has none."""
     waits = {"workers": 3, "backlog": 90_000.0, "lag_s": 360.0, "arrivals": 250.0}
