@@ -33,7 +33,7 @@ from springtide.telemetry.logs import RunFiles
 TUNING_KEY = "data workers: tuning"
 """Under which the record keeps how far tuning is: a master that takes over does not begin anew."""
 _NUMBERS = re.compile(r"\d[\d,.:]*")
-PACKAGE_S = 150.0
+PACKAGE_S = 270.0
 """What data workers are to run is found out beside the loops, with little of their cores: so long nobody is late."""
 UNIT, MANY_CORES = 1.0, 8  # cores of one step of size; half of that where there are few
 

@@ -1,58 +1,59 @@
-"""A split that is looked for by another process, while the loop trains on: a fork of this one, and how it answers.
+"""A split that is looked for by another process, while the loop trains on.
 
-In: a model between two steps, and batches that it was called with. Out: what prep/split.py has found, bound to the live
-model: parameters, modules and tables go by their paths. The child has the program as it was, runs it at will, and what
-it does to it is gone with it; it cannot differentiate (torch's engine does not live on in a fork) and it may differ in
-threads, so `split.confirm` compares everything once more, here. What only dynamo can capture must be captured here,
-by that rung alone. Whatever goes wrong, there is the way without: `take`
-gives None, and the loop stands still for it. Called by: train/splitting.py.
-
-What is unpickled was written by our own child into memory that no other process has.
+In: a model between two steps, and batches that it was called with. Out: what prep/split.py has found there, bound to
+the live model. Two ways, tried in this order: a fork of this process, which has the program as it is, unless there is a
+GPU's context, which no fork can use; and a process of its own that the model is sent to (prep/sending.py), where forks
+fail too. What either does to the model is gone with it. It cannot differentiate (torch's engine does not live on in a
+fork) and may differ in threads, so `split.confirm` compares everything once more, here. What only dynamo can capture
+must be captured here, by that rung alone. Where nothing goes, `take` gives None, says why, and the loop stands still.
+Called by: train/splitting.py. The other side: prep/searching.py.
 """
 
 import contextlib
-import faulthandler
-import gc
-import io
 import logging
 import os
-import pickle
 import signal
-import sys
 import time
-import traceback
-import types
 import warnings
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, NamedTuple
 
-import cloudpickle
 import torch
 from torch import nn
 
-from springtide import orphans
-from springtide.prep import dynamo_rung, split
-from springtide.prep.explain import Refusal
-from springtide.prep.parts import Split, Unsplit
+from springtide.prep import found, searching, sending
+from springtide.prep.searching import FAILED, Arguments, Question
 
 log = logging.getLogger(__name__)
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
-PATIENCE_S = 120.0  # a child that takes longer hangs: some lock was held by a thread that it does not have
-NICENESS = 5  # it shares the loop's cores and gets about a quarter of one that both want
-FAILED = 1  # how a child ends that has found nothing, or not what holds here
+class Way(NamedTuple):
+    """One way to have it looked for."""
 
-
-def possible() -> bool:
-    """Whether a fork of this process could run the program: not one that has a GPU's context."""
-    return hasattr(os, "memfd_create") and not torch.cuda.is_initialized()
+    name: str
+    start: Callable[[Question, int], int]
+    """Given what to split and where to answer; the process."""
 
 
-class Climbed(NamedTuple):
-    """What was found cannot be written down (dynamo's first graph): no more than what the rungs below it have said."""
+def fork(question: Question, answer: int) -> int:
+    """A fork of this process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of forks beside threads: this one takes none of their locks
+        parent = os.getpid()
+        pid = os.fork()
+    if pid == 0:
+        searching.live(lambda: question, answer, parent)
+    return pid
 
-    refusals: tuple[Refusal, ...]
+
+FORK, SEND = Way("a fork", fork), Way("a process of its own", sending.start)
+
+
+def ways() -> list[Way]:
+    """Those that could do in this process as it is now, the quickest first."""
+    if not hasattr(os, "memfd_create"):
+        return []
+    return [SEND] if torch.cuda.is_initialized() else [FORK, SEND]
 
 
 class Beside:
@@ -61,138 +62,109 @@ class Beside:
     def __init__(self, model: nn.Module, given: Arguments, more: Sequence[Arguments]) -> None:
         self.why = ""
         """Why nothing could be taken."""
-        self._model = model
-        self._answer = os.memfd_create("springtide-split", os.MFD_CLOEXEC)
-        self._began = time.monotonic()
-        self._status: int | None = None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python warns of forks beside threads: this one takes none of their locks
-            parent = os.getpid()
-            self._pid = os.fork()
-        if self._pid == 0:
-            _look(model, given, more, self._answer, parent)
+        self._question = Question(model, given, tuple(more))
+        self._ways = ways()
+        self._gone: _Gone | None = None
+        self._try_next()
 
     @property
     def done(self) -> bool:
         """Whether there is nothing left to wait for."""
+        while self._gone is not None and (status := self._gone.ended()) is not None:
+            if status == 0:
+                return True
+            self._in_vain(self._gone.way, self._gone.said())
+            self._gone.forget()
+            self._try_next()
+        return self._gone is None
+
+    def take(self) -> found.Found | None:
+        """What was found; None: nothing that could be used."""
+        assert self.done
+        if self._gone is None:
+            return None
+        try:
+            return self._gone.read(self._question.model)
+        except Exception as error:  # what it holds may be anything of the user's
+            log.info("what was found of a split cannot be read back", exc_info=True)
+            self._in_vain(self._gone.way, f"{type(error).__name__}: {error}")
+            return None
+        finally:
+            self._gone.forget()
+
+    def close(self) -> None:
+        """Give it up."""
+        if self._gone is not None:
+            self._gone.kill()
+            self._gone.forget()
+            self._gone = None
+
+    def _try_next(self) -> None:
+        """Go the next way that can be gone."""
+        self._gone = None
+        while self._ways and self._gone is None:
+            way = self._ways.pop(0)
+            try:
+                self._gone = _Gone(way, self._question)
+            except Exception as error:  # a model may hold anything, and that may raise anything
+                self._in_vain(way, f"{type(error).__name__}: {error}")
+
+    def _in_vain(self, way: Way, why: str) -> None:
+        log.info("a split could not be looked for by %s: %s", way.name, why)
+        self.why += f"{'; ' if self.why else ''}{way.name}: {why[:300]}"
+
+
+class _Gone:
+    """A way that is gone: its process, and where that answers."""
+
+    def __init__(self, way: Way, question: Question) -> None:
+        self.way = way
+        self._answer = os.memfd_create("springtide-split", os.MFD_CLOEXEC)
+        self._began = time.monotonic()
+        self._status: int | None = None
+        try:
+            self._pid = way.start(question, self._answer)
+        except BaseException:
+            self.forget()
+            raise
+
+    def ended(self) -> int | None:
+        """How it ended; None: it has not."""
         if self._status is None:
             try:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
             except ChildProcessError:
                 self._status = FAILED  # somebody else has waited for it
-                return True
+                return self._status
             if pid:
                 self._status = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() - self._began > PATIENCE_S:
-                self.close()  # it hangs
-        return self._status is not None
+            elif time.monotonic() - self._began > searching.PATIENCE_S:
+                self.kill()  # it hangs
+        return self._status
 
-    def take(self) -> Split | Unsplit | Climbed | None:
-        """What was found; None: nothing that could be used."""
-        assert self.done
-        try:
-            with os.fdopen(os.dup(self._answer), "rb") as file:
-                file.seek(0)
-                if self._status:
-                    told = file.read().decode(errors="replace").strip()
-                    log.info("a split could not be looked for beside the loop: %s", told or self._status)
-                    said = [line for line in told.splitlines() if line]
-                    self.why = said[0 if self._status < 0 else -1][:300] if said else f"it ended with {self._status}"
-                    return None
-                found: Split | Unsplit | Climbed = _Unpickler(file, self._model).load()
-                return found
-        except Exception as error:  # what it holds may be anything of the user's
-            log.info("what was found of a split cannot be read back", exc_info=True)
-            self.why = f"{type(error).__name__}: {error}"[:300]
-            return None
-        finally:
-            os.close(self._answer)
+    def said(self) -> str:
+        """Its last words: of a traceback the error, of a crash what it was."""
+        with self._opened() as file:
+            said = [line for line in file.read().decode(errors="replace").splitlines() if line]
+        return said[0 if (self._status or 0) < 0 else -1] if said else f"it ended with {self._status}"
 
-    def close(self) -> None:
-        """Give it up."""
+    def read(self, model: nn.Module) -> found.Found:
+        """What it has found."""
+        with self._opened() as file:
+            return found.read(file, model)
+
+    def kill(self) -> None:
+        """Do not wait any longer."""
         if self._status is None:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self._pid, signal.SIGKILL)
                 os.waitpid(self._pid, 0)
             self._status = FAILED
 
+    def forget(self) -> None:
+        """Its answer is not needed any more."""
+        os.close(self._answer)
 
-def _look(model: nn.Module, given: Arguments, more: Sequence[Arguments], answer: int, parent: int) -> None:
-    """The child's whole life."""
-    code, told = FAILED, b""
-    try:
-        orphans.die_with(parent)
-        gc.disable()  # nothing of the parent's is to be finalized here
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        signal.alarm(int(2 * PATIENCE_S))
-        os.nice(NICENESS)
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        faulthandler.enable(answer, all_threads=False)
-        torch.set_num_threads(1)  # the others' threads are not here
-        found = split.split(model, *given, more=more, gradients=False)
-        if isinstance(found, Unsplit) and found.explanation.why.startswith(split.FORWARD_FAILED):
-            told = found.explanation.why.encode()  # it may be the fork that it cannot bear
-        else:
-            written = io.BytesIO()
-            begun = found.explanation.rung == dynamo_rung.NAME
-            _Pickler(written, model).dump(Climbed(found.explanation.refusals) if begun else found)
-            code, told = 0, written.getvalue()
-    except BaseException:
-        told = traceback.format_exc().encode()
-    try:
-        with os.fdopen(answer, "wb") as file:
-            file.write(told)
-    finally:
-        os._exit(code)
-
-
-def _parts(model: nn.Module) -> dict[int, tuple[str, str]]:
-    """Modules and tensors of a model by their identity: a module's path, and what a tensor is called there."""
-    found: dict[int, tuple[str, str]] = {}
-    for path, part in model.named_modules():
-        found[id(part)] = (path, "")
-        for name, one in (*part._parameters.items(), *part._buffers.items(), *vars(part).items()):
-            if isinstance(one, torch.Tensor):
-                found[id(one)] = (path, name)
-    return found
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """What is part of the model, and what the script has given a name, are the parent's own."""
-
-    def __init__(self, file: io.BytesIO, model: nn.Module) -> None:
-        super().__init__(file)
-        self._known = _parts(model)
-
-    def persistent_id(self, item: Any) -> tuple[str, str] | None:
-        """A path instead of a module or tensor."""
-        return self._known.get(id(item)) if isinstance(item, nn.Module | torch.Tensor) else None
-
-    def reducer_override(self, item: Any) -> Any:
-        """Classes and functions of the script itself go by name; cloudpickle would copy them."""
-        scripts = isinstance(item, type | types.FunctionType) and item.__module__ == "__main__"
-        if scripts and _named(item.__qualname__) is item:
-            return _named, (item.__qualname__,)
-        return super().reducer_override(item)
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, model: nn.Module) -> None:
-        super().__init__(file)
-        self._model = model
-
-    def persistent_load(self, place: tuple[str, str]) -> Any:
-        path, name = place
-        owner = self._model.get_submodule(path)
-        return getattr(owner, name) if name else owner
-
-
-def _named(name: str) -> Any:
-    """What goes by this name in the script; None: nothing."""
-    found: Any = sys.modules["__main__"]
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+    def _opened(self) -> BinaryIO:
+        os.lseek(self._answer, 0, os.SEEK_SET)
+        return os.fdopen(os.dup(self._answer), "rb")

@@ -24,6 +24,8 @@ from springtide.domain.feeding import BatchName, SplitMode
 from springtide.prep import arguments, beside, codec, leaves, shipping, split
 from springtide.prep.chance import seeded
 from springtide.prep.explain import Explanation
+from springtide.prep.found import Climbed, Found
+from springtide.prep.searching import Arguments
 from springtide.prep.stage import Pipeline, Stage
 from springtide.train import absent
 from springtide.train.leading import Leading
@@ -160,13 +162,14 @@ class Splitting:
             return True
         if self._beside is None:
             watched.end("" if watched.ready else TOO_FEW)
-            if watched.why or watched.call is None or not beside.possible():
+            if watched.why or watched.call is None:
                 return True
             first, *more = self._given(watched.call, watched.samples)
             self._beside = beside.Beside(self._model, first, more)
             self._beside_since = time.perf_counter()
-            self._still_s = self._beside_since - began
-        return self._beside.done
+        done = self._beside.done
+        self._still_s += time.perf_counter() - began
+        return done
 
     def make(self) -> Made:
         """What data workers are to run, tried on real batches; between two batches.
@@ -232,7 +235,7 @@ class Splitting:
         self._paths = whole_leaves(call)
         given = self._given(call, samples)
         found = self._found_beside(given)
-        if found is None or isinstance(found, beside.Climbed):
+        if found is None or isinstance(found, Climbed):
             known = () if found is None else found.refusals
             found = split.split(self._model, *given[0], more=given[1:], known=known)
         if isinstance(found, split.Unsplit):
@@ -248,19 +251,20 @@ class Splitting:
         digest = hashlib.sha256(f"{found.digest} {call!r}".encode()).hexdigest()[:16]
         return Made(pipeline=pipeline, digest=digest, types=types, explanation=found.explanation)
 
-    def _given(self, call: arguments.Call, samples: Sequence[Sample]) -> list[beside.Arguments]:
+    def _given(self, call: arguments.Call, samples: Sequence[Sample]) -> list[Arguments]:
         """What the model was called with, and a smaller batch of the same kind."""
         return [*((one.args, call.in_order(one.kwargs)) for one in samples), *self._half(call, samples[0])]
 
-    def _found_beside(self, given: Sequence[beside.Arguments]) -> split.Split | split.Unsplit | beside.Climbed | None:
+    def _found_beside(self, given: Sequence[Arguments]) -> Found | None:
         """What another process has found, if it holds for the model as it is now."""
         if self._beside is None:
             return None
         if not self._beside.done:
             self._beside.close()
         found = self._beside.take()
-        self._in_vain = self._beside.why
-        if isinstance(found, beside.Climbed):
+        if found is None:
+            self._in_vain = self._beside.why
+        if isinstance(found, Climbed):
             self._in_vain = "only dynamo captures it, in the process that trains"
         if not isinstance(found, split.Split):
             return found
@@ -270,7 +274,7 @@ class Splitting:
             self._in_vain = f"it does not hold here: {error}"
             return None
 
-    def _half(self, call: arguments.Call, sample: Sample) -> list[beside.Arguments]:
+    def _half(self, call: arguments.Call, sample: Sample) -> list[Arguments]:
         """The arguments of a smaller batch: an epoch's last one is often none of the full size."""
         count = len(sample.indices) // 2
         if count < 2:

@@ -44,6 +44,30 @@ def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp
     assert int((tmp_path / "split-calls").read_text()) > 20
 
 
+UNFORKABLE = HASHING.replace(
+    "class ", "import os\n\nFORKED = []\nos.register_at_fork(after_in_child=lambda: FORKED.append(True))\n\n\nclass ", 1
+).replace("def forward(self, large):", "def forward(self, large):\n        assert not FORKED, 'a fork cannot run this'")
+"""As a program with a GPU's context is."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_where_a_fork_cannot_run_the_program_a_process_of_its_own_finds_the_split_while_the_loop_trains_on(tmp_path):
+    ids = counting.draw(np.random.default_rng(6), 2 * BATCHES * BATCH - 5)
+    script = counting.write(tmp_path, ids, UNFORKABLE)
+    rules = JobSpec(name="sent", workers=1, servers=1, heartbeat_s=0.1, feeding=FeedRules(workers=1), seed=6)
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=rules, folder=tmp_path) as job:
+        job.until(lambda status: status.feed is not None and status.feed.made >= 20)
+        (tmp_path / "hurry").touch()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert not counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
+    (told,) = [str(each["why"]) for each in job.story if "hand reading" in str(each.get("what"))]
+    found = re.search(r"found out in ([\d.]+) s beside the loop; the loop stood still for ([\d.]+) s", told)
+    assert found and float(found[2]) < 0.25 * float(found[1]), told
+    assert int((tmp_path / "split-calls").read_text()) > 20
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp_path):

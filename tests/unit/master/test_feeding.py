@@ -207,7 +207,7 @@ def test_no_data_worker_is_late_while_trainers_find_out_what_it_is_to_run(tmp_pa
             await master.handle(peers["worker-0"], messages.Share(PACKAGE_KEY, msgspec.msgpack.encode(Package("it"))))
         await train(master, clock, peers, 70, read_share=0.6)
         assert await wanted(master, peers) == ([] if packaged else ["data-worker-0"])
-        await train(master, clock, peers, 150, read_share=0.6)
+        await train(master, clock, peers, 270, read_share=0.6)
         assert await wanted(master, peers) == [], "it has had its time"
 
     with_desk(test, tmp_path, feeding=AUTO, silence_s=1e9)

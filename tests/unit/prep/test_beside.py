@@ -1,15 +1,18 @@
-"""A split that a fork has looked for is the one that would be found here, and what goes wrong there is done here."""
+"""A split that another process has looked for is the one that would be found here; what fails there is done here."""
 
+import io
 import os
 import select
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from springtide.prep import beside, split
+import springtide
+from springtide.prep import beside, capture, dynamo_rung, found, searching, split
 from springtide.prep.explain import Explanation, Refusal
 from springtide.prep.statefulness import Refused
 from tests import waiting
@@ -28,9 +31,18 @@ def calls(*rows):
 
 def looked_for(model, given):
     """What becomes of it, once it is there."""
-    searching = beside.Beside(model, given[0], given[1:])
-    waiting.until(lambda: searching.done, within_s=PATIENCE_S)
-    return searching.take()
+    search = beside.Beside(model, given[0], given[1:])
+    waiting.until(lambda: search.done, within_s=2 * PATIENCE_S)
+    return search.take()
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """No other ways than these."""
+    return lambda *ways: monkeypatch.setattr(beside, "ways", lambda: list(ways))
+
+
+BOTH = [beside.FORK, pytest.param(beside.SEND, marks=pytest.mark.soak)]  # the second imports torch, for seconds
 
 
 def trained(model):
@@ -42,18 +54,20 @@ def trained(model):
     optimizer.zero_grad()
 
 
-def test_what_a_fork_has_found_is_what_would_be_found_here_and_runs_on_the_live_model():
+@pytest.mark.parametrize("way", BOTH, ids=lambda way: way.name)
+def test_what_another_process_has_found_is_what_would_be_found_here_and_runs_on_the_live_model(only, way):
+    only(way)
     model, given = hashed.make(), calls(8, 8, 4)
     trained(model)
     chance, before = torch.get_rng_state(), {name: one.clone() for name, one in model.state_dict().items()}
-    found = looked_for(model, given)
+    there = looked_for(model, given)
     assert torch.equal(torch.get_rng_state(), chance)
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
     here = split.split(model, *given[0], more=given[1:])
-    assert isinstance(found, split.Split) and isinstance(here, split.Split)
-    assert (found.digest, found.needs) == (here.digest, here.needs)
+    assert isinstance(there, split.Split) and isinstance(here, split.Split)
+    assert (there.digest, there.needs) == (here.digest, here.needs)
     trained(model)  # the loop has gone on meanwhile
-    held = split.confirm(model, found, *given[0], more=given[1:])
+    held = split.confirm(model, there, *given[0], more=given[1:])
     assert held.explanation.verified == 2
     leaves = list(given[1][0])
     assert torch.equal(held.rest(held.crossing(leaves), leaves), model(*leaves))
@@ -61,10 +75,10 @@ def test_what_a_fork_has_found_is_what_would_be_found_here_and_runs_on_the_live_
 
 def test_a_split_that_no_longer_holds_is_not_confirmed():
     model, given = hashed.make(), calls(8, 8)
-    found = split.split(model, *given[0], more=given[1:])
+    made = split.split(model, *given[0], more=given[1:])
     model.salt = 8  # the moved part has the old one
     with pytest.raises(Refused, match="not equal bit by bit"):
-        split.confirm(model, found, *given[0], more=given[1:])
+        split.confirm(model, made, *given[0], more=given[1:])
 
 
 class OnlyHere(nn.Module):
@@ -80,29 +94,96 @@ class OnlyHere(nn.Module):
                 raise RuntimeError("a connection that a fork does not have")
             if self.how == "hangs":
                 signal.pause()
-            os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
         return self.top(dense)
 
 
 @pytest.mark.parametrize("how", ["raises", "dies", "hangs"])
-def test_what_cannot_be_found_out_beside_is_left_to_the_loop(monkeypatch, how):
-    monkeypatch.setattr(beside, "PATIENCE_S", 0.5 if how == "hangs" else PATIENCE_S)
+def test_what_cannot_be_found_out_beside_is_left_to_the_loop(monkeypatch, only, how):
+    monkeypatch.setattr(searching, "PATIENCE_S", 0.5 if how == "hangs" else PATIENCE_S)
+    only(beside.FORK)
     assert looked_for(OnlyHere(how), calls(4)) is None
 
 
-def test_of_what_only_dynamo_captures_a_fork_tells_what_need_not_be_tried_again(monkeypatch):
+class Marked(nn.Module):
+    """Does by a marked function what no tracer follows."""
+
+    def __init__(self):
+        super().__init__()
+        self.top = nn.Linear(3, 1)
+
+    @springtide.stateless
+    def ids(self, raw):
+        return torch.tensor([[float(str(one)[:1]) for one in row] for row in raw.tolist()])
+
+    def forward(self, raw, dense):
+        return self.top(self.ids(raw))
+
+
+def check_marked(model, made, given):
+    """A function that is known by its identity is the live one, so its calls are answered."""
+    assert isinstance(made, split.Split), made
+    (call,) = made.rest.calls
+    assert call.function is Marked.ids.__wrapped__
+    assert 0 not in split.confirm(model, made, *given[0], more=given[1:]).needs
+
+
+def test_functions_that_are_marked_are_the_live_ones_again_when_what_was_found_is_read_back():
+    model, given = Marked(), calls(8, 4)
+    known = [Refusal(rung=rung, why="") for rung in (capture.LOOSE, capture.STRICT, dynamo_rung.NAME)]
+    made = split.split(model, *given[0], more=given[1:], known=known)
+    check_marked(model, found.read(io.BytesIO(found.write(made, model)), model), given)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("way", [beside.FORK, beside.SEND], ids=lambda way: way.name)
+def test_functions_that_are_marked_are_the_live_ones_again_whoever_has_looked(only, way):
+    only(way)
+    model, given = Marked(), calls(8, 4)
+    check_marked(model, looked_for(model, given), given)
+
+
+def test_where_a_fork_fails_another_way_is_gone(only):
+    def start(question, answer):
+        question.model.how = "runs"
+        return beside.fork(question, answer)
+
+    only(beside.FORK, beside.Way("another", start))
+    assert isinstance(looked_for(OnlyHere("raises"), calls(8, 4)), split.Unsplit), "it has nothing that could move"
+
+
+def test_a_model_that_can_neither_be_forked_nor_sent_is_left_to_the_loop_with_both_reasons(only):
+    model = OnlyHere("raises")
+    model.lock = threading.Lock()
+    search = beside.Beside(model, calls(4)[0], [])
+    waiting.until(lambda: search.done, within_s=PATIENCE_S)
+    assert search.take() is None
+    fork, send = search.why.split("; ")
+    assert fork.startswith("a fork: ") and "a connection that a fork does not have" in fork
+    assert send.startswith("a process of its own: ") and "lock" in send
+
+
+def test_a_process_with_a_gpus_context_is_not_forked(monkeypatch):
+    assert beside.ways() == [beside.FORK, beside.SEND]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert beside.ways() == [beside.SEND]
+
+
+def test_of_what_only_dynamo_captures_a_fork_tells_what_need_not_be_tried_again(monkeypatch, only):
+    only(beside.FORK)
     refusals = (Refusal(rung="torch.export", why="a branch", line="model.py:3"),)
     told = Explanation(rung="dynamo's first graph", refusals=refusals)
     monkeypatch.setattr(split, "split", lambda *given, **more: SimpleNamespace(explanation=told))
-    assert looked_for(hashed.make(), calls(4)) == beside.Climbed(refusals)
+    assert looked_for(hashed.make(), calls(4)) == found.Climbed(refusals)
 
 
 def test_a_search_does_not_outlive_a_loop_that_is_killed():
     told, tell = os.pipe()
     loop = os.fork()
     if loop == 0:
-        searching = beside.Beside(OnlyHere("hangs"), calls(4)[0], [])
-        os.write(tell, str(searching._pid).encode())
+        search = beside.Beside(OnlyHere("hangs"), calls(4)[0], [])
+        os.write(tell, str(search._gone._pid).encode())
         signal.pause()
     searcher = int(os.read(told, 32))
     watched = os.pidfd_open(searcher)
