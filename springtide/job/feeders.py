@@ -88,8 +88,19 @@ def take(state: "JobState", event: Concern, at: float) -> list[actions.Action]:
     """Take in what concerns data workers."""
     before = roster(state), state.feeding.wanted
     done = _take(state, event, at)
+    _relieve(state, at)
     state.feeding.epoch += (roster(state), state.feeding.wanted) != before
     return done
+
+
+def replace(state: "JobState", node: Node, why: str, at: float) -> list[actions.Action]:
+    """Its host takes it away soon, or there is a better one: another joins, and once that feeds this one leaves."""
+    stages = max(1, len(state.feeding.stages))
+    ((role,), cpu) = _unused(state, stage_of(node.role.rank, stages), stages, 1), node.cpu
+    node.replaced = True
+    _add(state, role, at)
+    state.node(role).cpu = cpu
+    return [state.decide(f"{role} in place of {node.role}, which feeds until then", why)]
 
 
 def roster(state: "JobState") -> tuple[Feeder, ...]:
@@ -107,7 +118,7 @@ def of(state: "JobState") -> list[Node]:
 
 def check(state: "JobState") -> None:
     """What must hold while a job goes on."""
-    active = sum(node.active for node in of(state))
+    active = sum(node.active and not node.replaced for node in of(state))
     assert active <= state.feeding.wanted, f"{active} data workers where {state.feeding.wanted} are wanted"
     if state.phase in (Phase.STARTING, Phase.RUNNING):
         assert active == state.feeding.wanted, f"{active} data workers, {state.feeding.wanted} are wanted"
@@ -174,21 +185,38 @@ def _resize(
 ) -> tuple[list[Role], list[Role]]:
     """Ranks of one stage: the highest leave, the lowest free ones come. Who comes, and who leaves."""
     own = [node for node in of(state) if stage_of(node.role.rank, stages) == stage]
-    active = [node for node in own if node.active]
+    active = [node for node in own if node.active and not node.replaced]
+    coming = _unused(state, stage, stages, max(0, target.workers - len(active)))
     leaving = active[target.workers :]
     for node in leaving:
         _let_go(node, why, at)
-    known = {node.role.rank for node in own}
-    free = [node.role for node in own if node.state is NodeState.GONE and node not in leaving]
-    ranks = (rank for rank in range(stages - 1 - stage, MOST * stages * 2, stages) if rank not in known)
-    wanted = max(0, target.workers - len(active))
-    coming = [*free, *(Role(RoleKind.DATA_WORKER, rank) for rank in itertools.islice(ranks, wanted))][:wanted]
     for role in coming:
         _add(state, role, at)
     for node in of(state):
         if node.state is not NodeState.GONE and stage_of(node.role.rank, stages) == stage:
             node.cpu = target.cpu
     return coming, [node.role for node in leaving]
+
+
+def _unused(state: "JobState", stage: int, stages: int, count: int) -> list[Role]:
+    """So many ranks of a stage that nobody has, the lowest first."""
+    own = [node for node in of(state) if stage_of(node.role.rank, stages) == stage]
+    known = {node.role.rank for node in own}
+    free = [node.role for node in own if node.state is NodeState.GONE]
+    ranks = (rank for rank in range(stages - 1 - stage, MOST * stages * 2, stages) if rank not in known)
+    return [*free, *(Role(RoleKind.DATA_WORKER, rank) for rank in itertools.islice(ranks, count))][:count]
+
+
+def _relieve(state: "JobState", at: float) -> None:
+    """Where as many feed as are wanted, those leave that others have come for."""
+    targets = state.feeding.stages or (StageTarget(state.feeding.wanted, state.feeding.cpu),)
+    for stage, target in enumerate(targets):
+        own = [node for node in of(state) if stage_of(node.role.rank, len(targets)) == stage]
+        there = [node for node in own if node.state is NodeState.JOINED]
+        if sum(bool(node.address) and not node.replaced for node in there) >= target.workers:
+            for node in there:
+                if node.replaced:
+                    _let_go(node, "another feeds in its place", at)
 
 
 def _add(state: "JobState", role: Role, at: float) -> None:
@@ -204,6 +232,7 @@ def _add(state: "JobState", role: Role, at: float) -> None:
 
 def _let_go(node: Node, why: str, at: float) -> None:
     """It is not wanted any more: one that feeds gets no new indices, and leaves when all it made is fetched."""
+    node.replaced = False
     if node.state is NodeState.JOINED:
         node.move(NodeState.DRAINING, at=at, why=why)
     else:
@@ -221,9 +250,14 @@ def _gone(state: "JobState", ended: RoleExit, at: float) -> list[actions.Action]
 
 
 def _unplaced(state: "JobState", node: Node, ended: RoleExit, at: float) -> list[actions.Action]:
-    """There is no room for it: fewer feed."""
+    """There is no room for it: fewer feed, or the one stays that it was to replace."""
     _let_go(node, str(ended), at)
     own = state.feeding
+    stages = max(1, len(own.stages))
+    for old in of(state):
+        if old.replaced and stage_of(old.role.rank, stages) == stage_of(node.role.rank, stages):
+            old.replaced = False
+            return [state.decide(f"{old.role} goes on: there is no place for {node.role}", str(ended))]
     own.wanted -= 1
     if own.stages:
         short = stage_of(node.role.rank, len(own.stages))
@@ -249,7 +283,8 @@ def _overdue(
 def _lost(
     state: "JobState", node: Node, verdict: recovery.Relaunch | recovery.GiveUp, how: str, at: float
 ) -> list[actions.Action]:
-    if node.state is NodeState.DRAINING or state.phase is Phase.DRAINING:
+    if node.state is NodeState.DRAINING or state.phase is Phase.DRAINING or node.replaced:
+        node.replaced = False
         node.move(NodeState.GONE, at=at, why=how)
         return []
     if isinstance(verdict, recovery.GiveUp):

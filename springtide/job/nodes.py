@@ -90,7 +90,7 @@ class Node:
     coming: bool = False
     """A server that was added while the job trains, and is not ready yet."""
     replaced: bool = False
-    """A server that is to leave as soon as the one that was added for it is ready."""
+    """A server or data worker that is to leave as soon as the one that was added for it is ready."""
     shunned: bool = False
     """And that is so slow that others should have its slots already."""
     removed: bool = False

@@ -2,14 +2,15 @@
 
 In: `job.state` with an `events.Leaving`, said again until the role may go, or with a server that has drained. Out:
 another worker at once, while this one finishes the batch in hand; another server, while this one's slots go to its
-peers. What is not done in time is lost as it is at any kill, and recovered so.
+peers; another data worker, while this one feeds on. What is not done in time is lost as it is at any kill, and
+recovered so. Whoever moves a data worker to a better machine says the same of it.
 """
 
 from typing import TYPE_CHECKING
 
 from springtide.domain.cluster import RoleKind
 from springtide.domain.job import Phase
-from springtide.job import actions, events, rollout, scaling
+from springtide.job import actions, events, feeders, rollout, scaling
 from springtide.job.nodes import Node, NodeState
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def take(state: "JobState", event: events.Leaving | events.Emptied, at: float) -
         return _server(state, node, event, at)
     if node.role.kind is RoleKind.WORKER and not state.in_step:
         return _worker(state, node, event.why, at)
-    return []  # a bsp group is formed anew when one is lost; a data worker holds nothing
+    if node.role.kind is RoleKind.DATA_WORKER and not node.replaced:
+        return feeders.replace(state, node, event.why, at)
+    return []  # a bsp group is formed anew when one is lost
 
 
 def _worker(state: "JobState", node: Node, why: str, at: float) -> list[actions.Action]:
@@ -65,7 +68,7 @@ def matters(state: "JobState", event: events.Leaving) -> bool:
     node = state.nodes.get(str(event.role))
     if node is None or node.state is not NodeState.JOINED or node.incarnation != event.incarnation:
         return False
-    return not node.replaced or event.empty or not node.shunned
+    return not node.replaced or (node.role.kind is RoleKind.SERVER and (event.empty or not node.shunned))
 
 
 def free(state: "JobState", event: events.Leaving) -> bool:
@@ -75,4 +78,6 @@ def free(state: "JobState", event: events.Leaving) -> bool:
         return True
     if node.role.kind is RoleKind.SERVER:
         return state.phase is Phase.STARTING
+    if node.role.kind is RoleKind.DATA_WORKER:  # it ends by itself once another feeds and all it made is fetched
+        return not (node.replaced or node.state is NodeState.DRAINING)
     return node.state is not NodeState.DRAINING and state.phase is not Phase.DRAINING

@@ -96,7 +96,7 @@ class FeedWatch:
         return {life: self._told[life] for node in nodes if (life := _life(node)) in self._told}
 
     def _cores(self, state: JobState, since: float, cores: float, stages: Stages, *, hold: bool) -> Cores:
-        present = [node for node in state.nodes.values() if node.state is not NodeState.GONE]
+        present = [node for node in state.nodes.values() if node.state is not NodeState.GONE and not _relieved(node)]
         feeding = _feeding(state, stages.number - 1, stages.number)
         workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         held = sum(node.cpu for node in present if node.cpu is not None)
@@ -125,7 +125,13 @@ def _free(cores: float, held: float, loose: float) -> float:
 
 def of_data_workers(state: JobState) -> float:
     """Cores that data workers have, all together."""
-    return sum(node.cpu or 0.0 for node in feeders.of(state) if node.state is not NodeState.GONE)
+    present = [node for node in feeders.of(state) if node.state is not NodeState.GONE and not _relieved(node)]
+    return sum(node.cpu or 0.0 for node in present)
+
+
+def _relieved(node: Node) -> bool:
+    """Whether it feeds only until the one that comes in its place does: what both take for that moment is no news."""
+    return node.replaced and node.role.kind is RoleKind.DATA_WORKER
 
 
 def _feeding(state: JobState, stage: int, stages: int) -> list[Node]:

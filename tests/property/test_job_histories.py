@@ -176,7 +176,9 @@ def draw_event(world, pick, rare):
             life = max(0, feeder.incarnation - (pick(range(6)) == 0))
             if feeder.role.kind is not RoleKind.DATA_WORKER or pick([0, 0, 1]):
                 return events.Joined(feeder.role, life)
-            how = pick(["killed", "oom", "evicted", "crashed", "left", "ready", "ready"])
+            if pick(range(4)) == 0:
+                return events.Leaving(feeder.role, life, "there is room beside its trainers")
+            how = pick(["killed", "oom", "evicted", "crashed", "left", "unplaced", "ready", "ready"])
             where = events.Ready(feeder.role, f"host:{feeder.role}.{life}", life)
             return where if how == "ready" else ended(feeder.role, how, life)
         case "lost" | "unplaced":
