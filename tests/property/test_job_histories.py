@@ -132,6 +132,18 @@ def ended(role, how, incarnation):
     return events.Gone(RoleExit(role=role, pid=1, incarnation=incarnation, **kinds[how]))
 
 
+def of_feeder(pick, feeder):
+    """What may happen to a data worker."""
+    life = max(0, feeder.incarnation - (pick(range(6)) == 0))
+    if feeder.role.kind is not RoleKind.DATA_WORKER or pick([0, 0, 1]):
+        return events.Joined(feeder.role, life)
+    if pick(range(4)) == 0:
+        return events.Leaving(feeder.role, life, "there is room beside its trainers")
+    how = pick(["killed", "oom", "evicted", "crashed", "left", "unplaced", "ready", "ready"])
+    where = events.Ready(feeder.role, f"host:{feeder.role}.{life}", life)
+    return where if how == "ready" else ended(feeder.role, how, life)
+
+
 def draw_event(world, pick, rare):
     """One thing that may happen now. `pick` chooses from a list; mostly of the living, now and then of the dead."""
     nodes = list(world.state.nodes.values())
@@ -172,15 +184,7 @@ def draw_event(world, pick, rare):
         case "unfed":
             return events.DataWorkersRefused("it cannot be handed over")
         case "feeder":
-            feeder = pick([each for each in nodes if each.role.kind is RoleKind.DATA_WORKER] or [node])
-            life = max(0, feeder.incarnation - (pick(range(6)) == 0))
-            if feeder.role.kind is not RoleKind.DATA_WORKER or pick([0, 0, 1]):
-                return events.Joined(feeder.role, life)
-            if pick(range(4)) == 0:
-                return events.Leaving(feeder.role, life, "there is room beside its trainers")
-            how = pick(["killed", "oom", "evicted", "crashed", "left", "unplaced", "ready", "ready"])
-            where = events.Ready(feeder.role, f"host:{feeder.role}.{life}", life)
-            return where if how == "ready" else ended(feeder.role, how, life)
+            return of_feeder(pick, pick([each for each in nodes if each.role.kind is RoleKind.DATA_WORKER] or [node]))
         case "lost" | "unplaced":
             return ended(role, "killed", life) if kind == "lost" else ended(node.role, kind, life)
         case "server lost":
