@@ -8,6 +8,8 @@ The script that is run, `widedeep_demo.py`, is there to be read and copied.
 
 import os
 import pathlib
+import shutil
+import sys
 import tempfile
 
 import msgspec
@@ -73,6 +75,7 @@ def text(status: JobStatus, files: RunFiles, script: str, saboteur: Saboteur | N
         f"events  {files.events}",
         "",
         "What to try next:",
+        *([] if shutil.which("springtide") else [f"  . {activate()}    # puts springtide on the PATH"]),
         f"  springtide explain {files.root.name}    # what happened meanwhile, and why",
         f"  cp {script} train.py",
         "  springtide run train.py --servers 3 --workers 2 -- --samples 1000000",
@@ -80,6 +83,11 @@ def text(status: JobStatus, files: RunFiles, script: str, saboteur: Saboteur | N
         "Three lines of the script are ours, marked <-; the rest is plain PyTorch.",
     ]
     return "\n".join(lines)
+
+
+def activate() -> str:
+    """The script that puts this environment's commands on the PATH of a shell."""
+    return os.path.relpath(pathlib.Path(sys.prefix) / "bin" / "activate")
 
 
 def rate(status: JobStatus) -> float:

@@ -86,7 +86,7 @@ class Saboteur:
             lines.append(
                 f"added   {self._added}: {slots} slots were with it {until - asked:.1f} s later, all trained on"
             )
-            lines.append(f"gaps    without a step of anyone: {move:.2f} s at most as slots moved, {whole:.1f} s in all")
+            lines.append(f"gaps    longest without a step of anyone: {move:.2f} s as slots moved, {whole:.1f} s in all")
         if (dead := end_of(story, self.worker, self.pids.get(self.worker))) is not None:
             back = after(story, dead, "joined", self.worker)
             gap = "the others did its work" if back is None else f"its next life joined {back['at'] - dead:.1f} s later"

@@ -1,0 +1,29 @@
+"""Commands as README and docs give them are commands of ours, with options that they have."""
+
+import re
+
+import pytest
+
+from tests.architecture import sources
+from tests.commands import KNOWN
+
+PAGES = [page for page in sources.tracked() if page.suffix == ".md" and page.name != "CHANGELOG.md"]
+VERBS = "|".join(sorted(KNOWN, key=len, reverse=True))
+GIVEN = re.compile(rf"(?<![\w/])springtide +((?:{VERBS})\b[^\n`|#]*)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=sources.short)
+def test_pages_give_no_option_that_the_command_lacks(page):
+    wrong = []
+    for line in GIVEN.findall(page.read_text()):
+        command = max((each for each in KNOWN if re.match(rf"{each}\b(?!-)", line)), key=len, default="")
+        options = re.findall(r"(?<!\S)--[a-z][a-z-]*", line.partition(" -- ")[0])
+        wrong += [
+            f"springtide {line}: {each}" for each in options if command and each not in KNOWN[command] | {"--help"}
+        ]
+    assert not wrong, wrong
+
+
+def test_the_commands_of_the_front_page_are_found():
+    front = GIVEN.findall((sources.ROOT / "README.md").read_text())
+    assert any(line.startswith("run train.py --servers 2") for line in front) and len(front) > 10

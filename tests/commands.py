@@ -1,0 +1,18 @@
+"""Every command of the command line by its words, such as `brain serve`, with the names of its options."""
+
+import typer
+
+from springtide.cli import app
+
+
+def within(group, *above):
+    """The commands of a group, and those of groups in it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from within(command, *above, name)
+        else:
+            options = {each for option in command.params for each in [*option.opts, *option.secondary_opts]}
+            yield " ".join([*above, name]), options
+
+
+KNOWN = dict(within(typer.main.get_command(app.app)))
