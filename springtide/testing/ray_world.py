@@ -198,6 +198,29 @@ class World:
         """Have its master do something."""
         return self._reach(name).ask(request)
 
+    def occupy(self, node_id: str, cpu: float) -> str:
+        """Let somebody else have so many cores of a node; by whose name they are given back."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        name = f"somebody-{node_id}"
+        there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        somebody = ray.remote(_Somebody).options(
+            name=name, lifetime="detached", num_cpus=cpu, scheduling_strategy=there
+        )  # fmt: skip
+        ray.get(somebody.remote().here.remote())
+        return name
+
+    def vacate(self, name: str) -> None:
+        """They are free again."""
+        import ray
+
+        ray.kill(ray.get_actor(name))
+
+    def home(self) -> str:
+        """The head's id."""
+        return str(self._cluster.head_node.node_id)
+
     def holders(self, name: str) -> dict[str, tuple[str, int]]:
         """Node and process id of each role that runs."""
         import ray
@@ -243,6 +266,14 @@ class World:
         from springtide.platforms.ray_cluster.reach import RayReach
 
         return RayReach(name)
+
+
+class _Somebody:
+    """Takes cores and does nothing with them."""
+
+    def here(self) -> bool:
+        """Whether it is."""
+        return True
 
 
 def environment() -> dict[str, str]:

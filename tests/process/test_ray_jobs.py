@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.feeding import FeedRules
 from springtide.domain.job import JobSpec
 from springtide.platforms.run_plan import RunPlan
 from springtide.rpc import messages
@@ -120,6 +121,41 @@ def test_roles_on_a_node_that_ray_announces_to_take_away_hand_over_and_nobody_is
     assert ended.phase == "finished" and ended.relaunches == 0, ended
     assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
     assert any("takes node" in event["why"] for event in world.do("story", job) if event["event"] == "decision")
+
+
+@pytest.mark.soak
+def test_a_data_worker_moves_beside_its_trainer_when_there_is_room_and_nobody_is_started_again(tmp_path, rng):
+    with RayWorld(nodes=1) as world:
+        ids, home = counting.draw(rng, 40_000), world.do("home")
+        rules = FeedRules(workers=1, cpu=0.5)
+        plan = plan_of(tmp_path, ids, name="moving", workers=1, servers=1, worker_cpu=1.0, feeding=rules)
+        somebody = world.do("occupy", home, 0.6)  # a worker of 1.0 and a server of 0.2 fit there, nothing else
+        world.do("submit", plan)
+        fed = waiting.until(lambda: fed_by(world, "moving"), within_s=90)
+        trainer = world.do("holders", "moving")["worker-0"]
+        if trainer[0] != home:
+            pytest.skip("Ray has put the trainer elsewhere")
+        assert fed["data-worker-0"][0] != home, "there was no room beside the trainer"
+        world.do("vacate", somebody)
+        moved = waiting.until(lambda: "data-worker-1" in (now := fed_by(world, "moving")) and now, within_s=120)
+        assert moved["data-worker-1"][0] == home
+        waiting.until(lambda: "data-worker-0" not in world.do("holders", "moving"), within_s=60)
+        assert world.do("holders", "moving")["worker-0"] == trainer, "nobody else was started again"
+        (tmp_path / "hurry").touch()
+        ended = world.do("wait", "moving")
+        assert ended.phase == "finished" and ended.relaunches == 0, ended
+        assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
+        told = [
+            event for event in world.do("story", "moving") if "room for it beside a trainer" in str(event.get("why"))
+        ]
+        assert "data-worker-1 in place of data-worker-0" in str(told)
+
+
+def fed_by(world, job):
+    """Where data workers are, once batches come from them."""
+    feed = world.do("status", job).feed
+    held = world.do("holders", job) if feed is not None and feed.made else {}
+    return {role: where for role, where in held.items() if role.startswith("data-worker")}
 
 
 @pytest.mark.soak

@@ -7,12 +7,13 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from springtide import errors
 from springtide.domain.cluster import Life
 from springtide.platforms.ray_cluster import order, outside
+from springtide.platforms.ray_cluster.seating import Nodes
 from springtide.rpc import addresses
 
 try:
@@ -124,6 +125,19 @@ def free() -> dict[str, dict[str, float]]:
 
         return {node: dict(has) for node, has in state.available_resources_per_node().items()}
     return {}
+
+
+def seats(job: str, homes: Collection[str]) -> Nodes:
+    """Nodes for data workers of a job whose trainers are at those; none where Ray does not say what they have."""
+    going = draining()
+    cores = {node: has.get("CPU", 0.0) for node, has in free().items() if node not in going}
+    where: dict[str, str] = {}
+    with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
+        from ray._private import state  # nothing public tells nodes of actors without a dashboard
+
+        known = state.actors(actor_state_name="ALIVE").values()
+        where = {each["Name"]: each["Address"]["NodeID"] for each in known if each["Name"]}
+    return Nodes(free=cores, homes=homes, noise=order.noise(job, where))
 
 
 def draining() -> dict[str, int]:

@@ -68,6 +68,24 @@ def life_of(job: str, name: str) -> Life | None:
     return Life(role, int(incarnation))
 
 
+def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
+    """How many other jobs use each node's network: trained there and elsewhere, or fed from there over the network.
+
+    `where`: the node of each actor, by its name.
+    """
+    trained: dict[str, set[str]] = {}
+    fed: dict[str, set[str]] = {}
+    for name, node in where.items():
+        other = name.removeprefix(steward_of("")).rpartition("/")[0]
+        life = life_of(other, name)
+        if life is not None and other != job and life.role.kind in (RoleKind.WORKER, RoleKind.DATA_WORKER):
+            found = trained if life.role.kind is RoleKind.WORKER else fed
+            found.setdefault(other, set()).add(node)
+    used = [node for nodes in trained.values() if len(nodes) > 1 for node in nodes]
+    used += [node for other, nodes in fed.items() for node in nodes - trained.get(other, set())]
+    return {node: used.count(node) for node in set(used)}
+
+
 def needs(kind: RoleKind, limits: Limits, resources: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Ray's options for a role: what its node must have left, and that servers go to different nodes if they can.
 

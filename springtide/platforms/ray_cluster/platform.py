@@ -2,8 +2,9 @@
 
 In: `Launch`es of roles from `platforms.agent`; the master is elsewhere (`platforms.two_places`). Out: exits as they
 happen, and what roles print in the run's own logs. Each role is one detached actor (`holder`) that is asked for news
-all the time, so that its end, its node's end and its log all come the same way. What Ray cannot place within
-`pending_s` is given up, and the job goes on smaller.
+all the time, so that its end, its node's end and its log all come the same way. Data workers go beside their trainers
+where there is room (`seating`), and move there later (`moving`). What Ray cannot place within `pending_s` is given up,
+and the job goes on smaller.
 """
 
 import asyncio
@@ -17,12 +18,13 @@ from typing import Any
 
 import ray
 from ray import exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from springtide.domain.cluster import Life, RoleExit
+from springtide.domain.cluster import Life, RoleExit, RoleKind
 from springtide.domain.resources import Limits, Usage
 from springtide.platforms import asking
 from springtide.platforms.base import Launch
-from springtide.platforms.ray_cluster import cluster, deaths, draining, order
+from springtide.platforms.ray_cluster import cluster, deaths, draining, moving, order, seating
 from springtide.platforms.ray_cluster.holder import Holder, News, Started
 from springtide.telemetry import logs
 
@@ -61,11 +63,15 @@ class RayPlatform:
         leaving = draining.Draining(
             cluster.draining, self._placed, lambda request: asking.ask(files, request), self._take
         )  # fmt: skip
-        self._watches = [asyncio.create_task(each) for each in (self._tell_where_master_is(), leaving.keep())]
+        moves = moving.Moving(self._seated, self._nodes, lambda request: asking.ask(files, request))
+        watches = (self._tell_where_master_is(), leaving.keep(), moves.keep())
+        self._watches = [asyncio.create_task(each) for each in watches]
 
     def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
         """Make the role's actor; its process id is known later."""
         asked = order.needs(launch.life.role.kind, launch.limits, self._order.resources)
+        if launch.life.role.kind is RoleKind.DATA_WORKER and (node := seating.choose(asked["num_cpus"], self._nodes())):
+            asked["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
         actor = ray.remote(Holder).options(
             name=order.holder_of(self._order.name, launch.life), namespace=order.NAMESPACE, lifetime="detached",
             max_restarts=0, max_task_retries=0, **asked,
@@ -119,6 +125,19 @@ class RayPlatform:
 
     def _placed(self) -> dict[Life, str]:
         return {life: held.started.node for life, held in self._held.items() if held.started is not None}
+
+    def _seated(self) -> dict[Life, tuple[str, float]]:
+        """Where each role is, and the cores that it asked for."""
+        found = {}
+        for life, node in self._placed().items():
+            if (launch := self._held[life].launch) is not None:
+                asked = order.needs(life.role.kind, launch.limits, self._order.resources)
+                found[life] = node, asked["num_cpus"]
+        return found
+
+    def _nodes(self) -> seating.Nodes:
+        homes = {node for life, node in self._placed().items() if life.role.kind is RoleKind.WORKER}
+        return cluster.seats(self._order.name, homes)
 
     def _take(self, life: Life) -> None:
         if (held := self._held.get(life)) is not None:

@@ -1,0 +1,74 @@
+"""A real job whose trainer waits for data lends its cores to data workers, by the quotas that the kernel holds them to.
+
+Needs control groups that this user may make.
+"""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from springtide.domain.feeding import FeedRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.domain.resources import Limits
+from springtide.platforms import cgroups
+from springtide.telemetry import hierarchy
+from springtide.telemetry.group_files import GroupV1, GroupV2
+from springtide.testing.cluster import LocalCluster
+from tests.process import counting
+
+pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(400)]
+
+BATCH, BATCHES = 16, 12_000
+READING_SLOWLY = counting.SCRIPT.replace(
+    "        trap = ", "        time.sleep(0.0 if (folder / 'hurry').exists() else 0.004)\n        trap = "
+)
+"""A sample takes 4 ms of waiting: what data workers make grows with their number, whatever else the machine does."""
+
+
+def quota(pid):
+    """Cores that the kernel holds a process to."""
+    found = hierarchy.find(pathlib.Path(f"/proc/{pid}"))
+    group = GroupV1(found.folders) if found.version == 1 else GroupV2(found.folders["cpu"])
+    return group.limits().cpu
+
+
+@pytest.fixture(autouse=True)
+def _held():
+    said = []
+    groups = cgroups.Groups(said.append)
+    group = groups.make("probe", Limits(cpu=1.0))
+    if group is not None:
+        groups.remove(group)
+    groups.close()
+    if said or group is None:
+        pytest.skip(f"limits cannot be tested here: {said or 'no control groups'}")
+
+
+def test_a_trainer_that_waits_lends_its_unused_cores_and_the_job_becomes_faster_by_them(tmp_path):
+    ids = counting.draw(np.random.default_rng(8), BATCHES * BATCH)
+    script = counting.write(tmp_path, ids, READING_SLOWLY)
+    rules = JobSpec(
+        name="lending", workers=1, servers=1, worker_cpu=2.0, heartbeat_s=0.1, seed=8, relaunches=1000,
+        feeding=FeedRules(cpu=0.5, cores=3.2, every_s=4.0),
+    )  # fmt: skip
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.0], spec=rules, folder=tmp_path) as job:
+        job.until(lambda status: told(job, "no cores are free, and trainers that wait"), within_s=200)
+        lent = job.until(lambda status: quota(job.pids()["worker-0"]) < 2.0)
+        kept = job.until(lambda status: told(job, "the others lent to data workers"), within_s=100)
+        pids = job.pids()
+        held = {role: quota(pid) for role, pid in pids.items() if role.startswith(("worker", "data-worker"))}
+        (tmp_path / "hurry").touch()
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    assert told(job, "the others lent to data workers")[0].endswith("kept"), told(job, "lent")
+    assert held["worker-0"] < 2.0 and sum(cpu == 0.5 for cpu in held.values()) >= 3, held
+    assert sum(held.values()) <= 3.2 + 1e-6, held
+    assert lent.data_workers_alive < kept.data_workers_alive, "those that came by it"
+    assert status.relaunches == 0
+    assert not counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
+
+
+def told(job, words):
+    """What tuning has said of it so far."""
+    return [str(event["why"]) for event in job.story if words in str(event.get("why"))]
