@@ -382,6 +382,7 @@ class Desk:
             if told is not None:
                 self.tell(told.kind, **told.fields)
             if isinstance(action, actions.Fence):
+                self._tally.leave(action.role)
                 self._gate.leave(Holder(action.role.rank, action.incarnation))
                 self._forming.leave(Holder(action.role.rank, action.incarnation))
         if done:

@@ -11,7 +11,6 @@ from springtide.domain.cluster import Role, RoleKind
 from springtide.rpc.messages import Report
 
 WINDOW_S = 5.0  # long enough to be steady with reports every second, short enough to show a change
-FRESH_S = 15.0  # heartbeats are a second apart, five in a job of a thousand workers: who is silent for longer has gone
 
 
 class Tally:
@@ -26,6 +25,7 @@ class Tally:
         self._lives: dict[Role, int] = {}
         self._gone = 0
         self._heard_at: dict[Role, float] = {}
+        self._left: set[Role] = set()
         self._loss: dict[Role, tuple[float, float]] = {}
         self._history: deque[tuple[float, int]] = deque()
 
@@ -37,10 +37,15 @@ class Tally:
             self._gone += before.samples
             before = Report()
         self.reports[role], self._heard_at[role] = report, at
+        self._left.discard(role)
         if report.loss is not None:
             self._loss[role] = (report.loss, max(1, report.samples - before.samples))
         if role.kind is RoleKind.WORKER and report.samples > before.samples:
             self.grew_at = at
+
+    def leave(self, role: Role) -> None:
+        """This life of it is over: what it has trained stays, what it said last is not how the job is."""
+        self._left.add(role)
 
     def note(self, samples: int, *, at: float) -> None:
         """So many samples are trained by now: what the rate is made of."""
@@ -68,9 +73,11 @@ class Tally:
         return {name: mean for name, told in found.items() if (mean := self._mean(told)) is not None}
 
     def _mean(self, told: Mapping[Role, tuple[float, float]]) -> float | None:
-        """Of (value, weight) by member, without members that were silent long before the last of these spoke."""
+        """Of (value, weight) by member: of those who are there, or once all have left, of those who left last."""
         newest = max((self._heard_at[role] for role in told), default=0.0)
-        return weighted_mean([pair for role, pair in told.items() if self._heard_at[role] >= newest - FRESH_S])
+        there = [pair for role, pair in told.items() if role not in self._left]
+        last = [pair for role, pair in told.items() if self._heard_at[role] >= newest - WINDOW_S]
+        return weighted_mean(there or last)
 
     def staleness(self, which: str) -> int | None:
         """`p50` or `max` of the servers' pushes, on the server where it is largest; None before the first."""

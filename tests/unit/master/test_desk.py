@@ -102,6 +102,18 @@ def test_what_was_trained_while_no_master_was_there_makes_no_leap_of_the_rate(tm
     with_desk(test, tmp_path)
 
 
+def test_the_loss_of_a_worker_that_was_lost_is_not_the_jobs(tmp_path):
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        for name, loss in (("worker-0", 9.0), ("worker-1", 0.5)):
+            await master.handle(peers[name], messages.Heartbeat(messages.Report(samples=100, loss=loss)))
+        killed = RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL")
+        await master.handle(peers["agent"], messages.Exited(killed))
+        assert master.status().loss == 0.5
+
+    with_desk(test, tmp_path, workers=2)
+
+
 def test_a_wait_that_lasts_is_answered_so_that_the_worker_can_report(tmp_path, monkeypatch):
     monkeypatch.setattr(leasing, "HOLD_S", 0.01)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from springtide.domain.cluster import Role, RoleKind
-from springtide.master.tally import FRESH_S, Tally
+from springtide.master.tally import Tally
 from springtide.rpc.messages import Report
 
 FIRST, SECOND = Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)
@@ -46,10 +46,19 @@ def test_means_are_weighted_by_samples():
 
 def test_means_are_of_those_who_train_still_and_what_one_alone_has_told_stays():
     tally = Tally()
-    tally.take(FIRST, Report(samples=10_000, loss=9.0, metrics={"auc": 0.1, "test_auc": 0.7}), at=1)  # its last word
-    for second in range(1, 1 + int(FRESH_S)):
-        tally.take(SECOND, Report(samples=100 * second, loss=0.5, metrics={"auc": 0.8}), at=second)
-    assert tally.loss > 5, "one that is silent for some seconds may train still"
-    tally.take(SECOND, Report(samples=9_000, loss=0.5, metrics={"auc": 0.8}), at=2 + FRESH_S)
+    tally.take(FIRST, Report(samples=10_000, loss=9.0, metrics={"auc": 0.1, "test_auc": 0.7}), at=1)
+    tally.take(SECOND, Report(samples=100, loss=0.5, metrics={"auc": 0.8}), at=2)
+    assert tally.loss > 5
+    tally.leave(FIRST)
     assert tally.loss == 0.5
     assert tally.metrics == {"auc": 0.8, "test_auc": 0.7}
+    tally.take(FIRST, Report(samples=100, loss=0.7), at=7, incarnation=1)
+    assert tally.loss == pytest.approx(0.6)
+
+
+def test_when_all_have_left_means_are_of_those_who_left_last():
+    tally = Tally()
+    for role, loss, at in ((FIRST, 9.0, 1), (SECOND, 0.5, 10), (Role(RoleKind.WORKER, 2), 0.7, 11)):
+        tally.take(role, Report(samples=100, loss=loss), at=at)
+        tally.leave(role)
+    assert tally.loss == pytest.approx(0.6)
