@@ -16,6 +16,7 @@ from springtide.launch.finding import Where
 
 Event = dict[str, Any]
 INDENT = " " * 11
+AT_ONCE_S = 1.0  # a loss and the decision about it are events of one moment
 
 
 def events(name: str | None, where: Where, *, as_json: bool) -> int:
@@ -46,11 +47,20 @@ def explain(name: str | None, where: Where, *, as_json: bool) -> int:
 def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
     """What a reader should know, in order; members that come and go as planned are counted, not named."""
     told = []
-    for event in story:
+    for place, event in enumerate(story):
         said = sentence(event)
-        if said:
+        if said and not told_again(event, story[place + 1 : place + 4]):
             told.append({"seconds": round(event["at"] - began_at, 3), "what": said})
     return told
+
+
+def told_again(event: Event, following: Sequence[Event]) -> bool:
+    """Whether a loss is the reason of what was done about it at once, which names it too."""
+    reason = {"exited": event.get("how"), "fenced": event.get("why")}.get(event["event"])
+    return bool(reason) and any(
+        later["event"] in ("fenced", "decision") and reason in later["why"] and later["at"] - event["at"] < AT_ONCE_S
+        for later in following
+    )
 
 
 def sentence(event: Event) -> str:

@@ -5,12 +5,14 @@ what is left of the batch. Next: train/feeding.py tells of them; batches.py trai
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from springtide.data.source import Fetch, Indices, on_one_line
+from springtide import errors
+from springtide.data.source import Fetch, Indices, Source, on_one_line
 from springtide.domain.feeding import samples_named
 
 log = logging.getLogger(__name__)
@@ -70,3 +72,25 @@ def borrow(fetch: Fetch, indices: Indices) -> Rest | None:
         except Exception as raised:  # whatever a user's data set may raise
             log.debug("sample %d cannot be borrowed: %s", index, on_one_line(raised))
     return None
+
+
+def telling(source: Source) -> Source:
+    """An iterable source that says, when its data set raises, why nothing can be left out of that."""
+
+    def runs(run: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:
+        def told() -> Iterator[Any]:
+            place = 0
+            try:
+                for batch in run():
+                    yield batch
+                    place += 1
+            except Exception as raised:  # whatever a user's data set may raise
+                raise errors.UnreadableSample(
+                    f"{on_one_line(raised)}: of an IterableDataset nothing can be left out (--poison skip), since "
+                    f"nobody can read on behind what it raises, here in mini-batch {place} of an iteration; pass over"
+                    " the sample in its __iter__, or use a data set with indices"
+                ) from raised
+
+        return told
+
+    return replace(source, stream=runs(source.stream), items=runs(source.items))

@@ -25,6 +25,7 @@ from springtide.train import (
     link,
     orders,
     parts,
+    poison,
     registry,
     reports,
     streams,
@@ -146,7 +147,7 @@ class Job:
         """
         mode = self._mode(sync, accumulate)
         how: Any = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "num_workers": num_workers}
-        opened = sources.open_source(dataset, collate_fn=collate_fn, **how)
+        opened = self._opened(sources.open_source(dataset, collate_fn=collate_fn, **how))
         given: Any = optimizer
         one = isinstance(given, torch.optim.Optimizer)
         own: list[Any] = [given] if one else list(given)
@@ -231,6 +232,11 @@ class Job:
                 'Use sync="async", run the job without TLS, or allow it: st.join(plain_groups=True)'
             )
         return mode
+
+    def _opened(self, source: sources.Source) -> sources.Source:
+        """The data set as this job reads it."""
+        skips = self._welcome.feeding.poison == "skip"
+        return poison.telling(source) if skips and source.samples is None and source.online is None else source
 
     def _card(
         self, opened: sources.Source, mode: wiring.Mode, scaling: str | None, epochs: int, seed: int, accumulate: int

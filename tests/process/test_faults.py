@@ -5,7 +5,7 @@ import pytest
 
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.faults import FaultPlan, Faults
+from springtide.testing.faults import KINDS, FaultPlan, Faults
 from tests.process import counting
 
 pytestmark = pytest.mark.process
@@ -38,11 +38,21 @@ def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, early=False, sc
 
 
 @pytest.mark.timeout(240)
-def test_random_faults_lose_and_repeat_nothing(tmp_path):
-    plan = FaultPlan(seed=1, silence_s=SILENCE_S, pause_s=(0.5, 2.0))
-    _, done, wrong = run(tmp_path, 1, batches=1500, hurt=lambda job: Faults(plan, job).run(at_most=6))
+def test_one_fault_of_every_kind_loses_and_repeats_nothing(tmp_path):
+    def hurt(job):
+        done = []
+        for kind in KINDS:
+            job.until(lambda _: job.pids().keys() >= {"master", "worker-0", "worker-1", "worker-2"})
+            plan = FaultPlan(seed=4, silence_s=SILENCE_S, pause_s=(0.1, 0.5), kinds={kind: 1})
+            done += Faults(plan, job).run(at_most=1)
+        return done
+
+    _, done, wrong = run(tmp_path, 1, batches=1500, pause_s=0.1, hurt=hurt)
     print(done)
     assert not wrong, (done, wrong)
+    workers, master, both, stopped, scaled = done
+    assert workers.count("worker-") > 1 and master == "killed master" and both.startswith("killed master, worker-")
+    assert stopped.startswith("stopped worker-") and scaled == "scaled to 4"
 
 
 @pytest.mark.timeout(240)

@@ -1,6 +1,7 @@
 """Looking at a running job and steering it, from other commands."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -19,9 +20,16 @@ def command(folder, *arguments):
         return other.finish()
 
 
+def shown(folder):
+    """The status of the newest job."""
+    code, out = command(folder, "status", "--json")
+    assert code == 0, out
+    return json.loads(out[-1])
+
+
 def usage_of(folder):
     """What each member uses, once that is known of all."""
-    members = json.loads(command(folder, "status", "--json")[1][-1])["members"]
+    members = shown(folder)["members"]
     return [member["usage"] for member in members] if all("usage" in member for member in members) else None
 
 
@@ -32,9 +40,9 @@ def test_a_running_job_is_found_shown_and_stopped_from_outside(tmp_path):
         waiting.until(lambda: {"worker-0", "worker-1"} <= job.roles().keys(), "both workers have joined")
         code, out = command(tmp_path, "status", "--json")
         assert code == 0 and out[0].startswith("job train is running since ")
-        shown = json.loads(out[-1])
-        assert shown["running"] and "exit_code" not in shown
-        assert {member["role"]["kind"] for member in shown["members"]} == {"server", "worker"}
+        seen = json.loads(out[-1])
+        assert seen["running"] and "exit_code" not in seen
+        assert {member["role"]["kind"] for member in seen["members"]} == {"server", "worker"}
         usage = waiting.until(lambda: usage_of(tmp_path), "the agent has looked at every member")
         assert all(each["memory"] > 1 << 20 for each in usage) and any(each["cpu_s"] > 0 for each in usage)
         code, out = command(tmp_path, "stop", "train", "--wait")
@@ -66,13 +74,16 @@ def test_workers_are_added_and_removed_while_the_job_trains_by_tls(tmp_path):
         assert (certificates / "master" / "tls.key").stat().st_mode & 0o077 == 0
         assert command(tmp_path, "scale", "--workers", "3")[0] == 0
         for rank in (1, 2):
-            running.wait_for_event(job, "joined", role=f"worker-{rank}")
+            came = running.wait_for_event(job, "joined", role=f"worker-{rank}")
+        os.kill(came["pid"], signal.SIGSTOP)  # in the middle of its beginning: nobody waits for it
+        before = shown(tmp_path)["samples"]
+        waiting.until(lambda: shown(tmp_path)["samples"] > before, "the others train on")
+        os.kill(came["pid"], signal.SIGCONT)
         assert command(tmp_path, "scale", "train", "--workers", "1", "--json")[0] == 0
         for rank in (1, 2):
             assert "status 0" in running.wait_for_event(job, "exited", role=f"worker-{rank}")["how"]
-        code, out = command(tmp_path, "status", "--json")
-        shown = json.loads(out[-1])
-        assert (shown["phase"], shown["workers_alive"], shown["workers_wanted"]) == ("running", 1, 1)
+        seen = shown(tmp_path)
+        assert (seen["phase"], seen["workers_alive"], seen["workers_wanted"]) == ("running", 1, 1)
         told = " ".join(command(tmp_path, "explain")[1])
         assert "worker-1" in told and "worker-2" in told
         job.send(signal.SIGINT)

@@ -134,7 +134,6 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
     assert story == [
         "the job is running: all servers are ready",
         "worker-1 (pid 9) was killed by SIGKILL",
-        "incarnation 0 of worker-1 counts no more: it was killed",
         "relaunch worker-1: it was killed; 2 relaunches are left",
         "worker-0 could not read shard 3 from 20 on: OSError: gone",
         "given up: samples 20 to 30 of shard 3",

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.utils import data
 
-from springtide import config
+from springtide import config, errors
 from springtide.data import source
 from springtide.data.book import Book
 from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import messages
-from springtide.train import batches, link, streams
+from springtide.train import batches, link, poison, streams
 from springtide.train.hands import Hands
 
 CARD = DatasetCard(samples=0, batch_size=2)
@@ -87,6 +87,21 @@ def test_a_reader_goes_on_where_it_is_and_begins_again_for_what_lies_behind():
     ]  # fmt: skip
     assert reader.length == 5
     assert numbers.iterations == 4
+
+
+def test_why_nothing_can_be_left_out_of_an_iterable_is_told_with_its_error():
+    class Torn(Numbers):
+        def __iter__(self):
+            yield from itertools.islice(super().__iter__(), 5)
+            raise ValueError("line 5 is torn")
+
+    reader = streams.Reader(poison.telling(source.open_source(Torn(10), batch_size=2)))
+    assert reader.read(1)[1].tolist() == [2, 3]
+    with pytest.raises(
+        errors.UnreadableSample, match=r"^ValueError: line 5 is torn \(test_streams.py:\d+\): of an I"
+    ) as told:
+        reader.read(2)
+    assert "mini-batch 2" in str(told.value) and isinstance(told.value.__cause__, ValueError)
 
 
 def test_alone_an_iterable_is_read_once():
