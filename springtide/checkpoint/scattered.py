@@ -31,7 +31,9 @@ class Scattered:
         self._where, self._own, self._ask = where, Folder(own), ask
         self._secret, self._certificates = secret, certificates
         self._links: dict[str, channel.Channel | None] = {}
-        """By server; None: it cannot be reached."""
+        """By server; None: it cannot be reached, or gives no files away."""
+        self._silent: set[str] = set()
+        """Servers that give none away: all see their folders, or they are gone."""
 
     @property
     def where(self) -> str:
@@ -107,7 +109,11 @@ class Scattered:
                         address, self._secret, connect_timeout_s=CONNECT_S, certificates=self._certificates,
                         role="server",
                     )  # fmt: skip
+            else:
+                self._silent.add(server)
         link = self._links[server]
+        if link is None and server in self._silent:
+            raise OSError(f"it is missing here, and {server} gives no files away")
         if link is None:
             raise OSError(f"the files of {server} are on its own disk, and it cannot be reached")
         return link

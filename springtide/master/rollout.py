@@ -299,7 +299,11 @@ class Rollout:
         worst = max(placement.balance(owners, servers, load).values())
         why = (
             f"slots should lie on {names}; "
-            + (f"{', '.join(f'server-{rank}' for rank in leaving)} leaves, " if leaving else "")
+            + (
+                f"{', '.join(f'server-{rank}' for rank in leaving)} {'leaves' if len(leaving) == 1 else 'leave'}, "
+                if leaving
+                else ""
+            )
             + f"and a server was {worst:.0%} from its share of bytes or requests"
         )
         self._happen(events.Judged(f"move {len(self._goal)} of {len(owners)} slots", why))
