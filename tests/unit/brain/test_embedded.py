@@ -87,12 +87,15 @@ def test_a_job_that_cannot_be_remembered_is_said(tmp_path):
         asyncio.run(end())
 
 
-def test_without_a_url_nothing_is_kept():
+def test_without_a_url_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     async def end():
         async with embedded("") as brain:
             await brain.conclude(PastJob(name="job"))
 
     asyncio.run(end())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_policy_that_nobody_knows_is_an_error_of_ours():
