@@ -5,16 +5,14 @@ given to another; a task that three executors have died of is answered with noth
 """
 
 import asyncio
-import contextlib
 import logging
-import sys
 from collections import deque
 from dataclasses import dataclass
 
 import msgspec
 
-from springtide import config, errors
-from springtide.brain import executor
+from springtide import errors
+from springtide.brain import child, executor
 from springtide.brain.executor import Done, Task
 from springtide.domain.plan import Decision, nothing
 from springtide.rpc import frames
@@ -135,24 +133,12 @@ class Pool:
         """Until there is one: tasks wait for it."""
         while number not in self._processes:
             try:
-                self._processes[number] = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "springtide.brain.executor"),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    env=config.child_environment({}, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}),
-                    start_new_session=True,  # Ctrl-C is the brain's business
-                )
+                self._processes[number] = await child.start("springtide.brain.executor")
             except OSError as error:
                 log.warning("no executor can be started now (%s); it is tried again", error)
                 await asyncio.sleep(AGAIN_S)
 
     async def _end(self, number: int) -> None:
         process = self._processes.pop(number, None)
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        try:
-            await process.wait()
-        finally:  # also when this is called off: pipes are closed now, not when they are collected
-            getattr(process, "_transport").close()  # noqa: B009 - there is no public way
+        if process is not None:
+            await child.end(process)

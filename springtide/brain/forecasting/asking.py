@@ -6,14 +6,12 @@ asked again, an hour later. Next: `planning.online.least`.
 """
 
 import asyncio
-import contextlib
 import logging
-import sys
 from dataclasses import dataclass
 
 import msgspec
 
-from springtide import config
+from springtide.brain import child
 from springtide.brain.forecasting import models
 from springtide.brain.forecasting.answering import MAX_BYTES, Answer, question
 from springtide.planning.online.forecasters import BUILT_IN
@@ -113,14 +111,7 @@ class Forecasting:
             log.info("%s", said.chosen_why)
 
     async def _answer(self, history: History, steps: int, chosen: str) -> Answer:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "springtide.brain.forecasting.answering"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=config.child_environment({}, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}),
-            start_new_session=True,  # Ctrl-C is the master's business
-        )
-        self._process = process
+        process = self._process = await child.start("springtide.brain.forecasting.answering")
         assert process.stdin is not None and process.stdout is not None
         try:
             async with asyncio.timeout(self._limit_s):
@@ -131,10 +122,7 @@ class Forecasting:
                 except EOFError:
                     raise EOFError(f"its process ended with {await process.wait()} before it answered") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
             try:
-                await process.wait()
-            finally:  # also when this is called off: pipes are closed now, not when they are collected
-                getattr(process, "_transport").close()  # noqa: B009 - there is no public way
+                await child.end(process)
+            finally:
                 self._process = None
