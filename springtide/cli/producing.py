@@ -36,12 +36,12 @@ DAY_S = 86400.0
 def produce(url: str, which: "Records", flow: "Flow", into: "Into", *, as_json: bool) -> int:
     """Append until done or until Ctrl-C, and tell what was appended."""
     maker, pace = maker_of(which), pace_of(flow)
-    stream = open_or_make(url, into)
     mixed = Mixed(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
     order = Order(
         records=which.records, seconds=flow.seconds, pace=pace, skew=into.skew, enveloped=not which.raw,
         mixed=mixed, first=which.first,
     )  # fmt: skip
+    stream = open_or_make(url, into)  # last: what is refused leaves no log behind
     try:
         with _Interrupted() as interrupted:
             done = producing.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
@@ -59,6 +59,8 @@ def maker_of(which: "Records") -> Maker:
     """What makes the records."""
     if (which.file is None) == (which.generator is None):
         raise errors.BadInput("give --from FILE or --generator NAME: one of them says where records come from")
+    if which.generator is not None and which.record_bytes is not None:
+        raise errors.BadInput("--record-bytes and --generator: it cuts up a file; give it with --from FILE")
     if which.file is not None and which.record_bytes is not None:
         return makers.Pieces(Path(which.file), which.record_bytes)
     if which.file is not None:
@@ -75,6 +77,9 @@ def maker_of(which: "Records") -> Maker:
 def pace_of(flow: "Flow") -> traffic.Pace:
     """When records are due."""
     if flow.trace is None:
+        given = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
+        if useless := [name for name, is_given in given.items() if is_given]:
+            raise errors.BadInput(f"{', '.join(useless)} without --trace: give the trace, or --rate for a steady flow")
         if flow.rate is not None and not flow.rate > 0:
             raise errors.BadInput(f"--rate {flow.rate}: give more than 0 records a second")
         return traffic.Steady(float("inf") if flow.rate is None else flow.rate)

@@ -56,6 +56,9 @@ class Order:
     first: int = 0
     """Number of the first record made."""
 
+    def __post_init__(self) -> None:
+        spread.check(self.skew)
+
 
 @dataclass(slots=True)
 class Produced:

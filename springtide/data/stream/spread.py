@@ -9,10 +9,15 @@ from springtide import errors
 from springtide.data.stream.records import Floats, Ints
 
 
+def check(skew: float) -> None:
+    """BadInput when no partition can have so many times what others have."""
+    if not 0 < skew < float("inf"):
+        raise errors.BadInput(f"skew {skew:g}: wanted how many times as much the first partition gets, more than 0")
+
+
 def shares(partitions: int, skew: float = 1.0) -> Floats:
     """Shares of partitions: the first has `skew` times as much as each of the others."""
-    if partitions < 1 or not 0 < skew < float("inf"):
-        raise errors.BadInput(f"skew {skew} over {partitions} partitions: both must be more than 0")
+    check(skew)
     weights = np.ones(partitions)
     weights[0] = skew
     return np.asarray(weights / weights.sum(), np.float64)

@@ -69,8 +69,9 @@ class Along:
 
     def __init__(self, trace: Trace, *, speedup: float = 1.0, peak: float | None = None) -> None:
         highest = float(trace.rate.max())
-        if not speedup > 0 or (peak is not None and not peak > 0):
-            raise errors.BadInput(f"speedup {speedup} and peak {peak} must be more than 0")
+        for name, value in (("speedup", speedup), ("peak", 1.0 if peak is None else peak)):
+            if not 0 < value < float("inf"):
+                raise errors.BadInput(f"{name} {value:g}: wanted a number, more than 0")
         if highest <= 0:
             raise errors.BadInput("this trace has no traffic at all: nothing would be sent")
         self._at = trace.at_s / speedup

@@ -57,6 +57,13 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
         (("--generator", "counter", "--rate", "nan"), "more than 0"),
         (("--generator", "counter", "--trace", f"{tmp_path}/binary"), "no CSV file"),
         (("--generator", "counter", "--trace", f"{tmp_path}/traffic", "--speedup", "nan"), "more than 0"),
+        (("--generator", "counter", "--trace", f"{tmp_path}/traffic", "--speedup", "inf"), "speedup inf: wanted"),
+        (("--generator", "counter", "--trace", f"{tmp_path}/traffic", "--peak", "-1"), "peak -1: wanted"),
+        (("--generator", "counter", "--speedup", "2", "--day", "0"), "--speedup, --day without --trace"),
+        (("--generator", "counter", "--record-bytes", "8"), "give it with --from FILE"),
+        (("--generator", "counter", "--skew", "0"), "skew 0: wanted"),
+        (("--generator", "counter", "--skew", "nan"), "skew nan: wanted"),
+        (("--generator", "counter", "--late", "0.7", "--corrupt", "0.7"), "together at most 1"),
         (("--from", f"{tmp_path}/none", "--record-bytes", "4"), "there is no file"),
     ):
         _, wrong = said(capsys, "produce", url, *arguments, code=2)
