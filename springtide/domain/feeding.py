@@ -214,8 +214,6 @@ class FeedShare:
     """The same if its trainers never waited for data."""
     cpu: float
     """Cores of its data workers now, all together."""
-    size: float
-    """Cores of one at most."""
     least: float
     """Cores that it should have before others get more: to begin with, or what its user has fixed."""
 

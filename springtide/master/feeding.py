@@ -184,10 +184,9 @@ class Feeding:
         """For those who share out cores among jobs; None: there are to be no data workers."""
         if not target.data_workers:
             return None
-        size = target.most_cpu or target.data_worker_cpu or self._unit
         return FeedShare(
             trainers=seen.trainers, speed=seen.steps_per_s, capable=seen.capable_per_s,
-            cpu=of_data_workers(self._state), size=size, least=seen.trainers * self._unit,
+            cpu=of_data_workers(self._state), least=seen.trainers * self._unit,
         )  # fmt: skip
 
     def _awaits_package(self, now: float) -> bool:

@@ -33,8 +33,6 @@ class Fed:
     """Cores of its data workers now: c."""
     gain: float | None = None
     """Steps a second that a core brought the last time something changed; None: nobody knows yet."""
-    size: float = 1.0
-    """Cores of one data worker at most, as tuning found it: the step in which cores are given."""
     steps_left: float = math.inf
     least: float = 1.0
     """Cores that it gets before anyone gets more: a job that stands still tells nothing."""
@@ -42,11 +40,11 @@ class Fed:
     def __post_init__(self) -> None:
         least = min(self.speed, self.capable, self.cpu, self.least, self.steps_left, self.gain or 0.0)
         whole = self.speed + self.capable + self.cpu + self.least + self.steps_left + (self.gain or 0.0)
-        if not (least >= 0 and whole >= 0 and self.size > 0 and self.gpus >= 1):  # no number is in none of them
+        if not (least >= 0 and whole >= 0 and self.gpus >= 1):  # no number is in none of them
             raise errors.BadInput(
                 f"job {self.name}: speed {self.speed:g}, capable {self.capable:g}, cpu {self.cpu:g}, "
-                f"least {self.least:g}, steps_left {self.steps_left:g}, gain {self.gain}, size {self.size:g}, "
-                f"gpus {self.gpus}; wanted 0 or more, a size above 0 and a GPU or trainer"
+                f"least {self.least:g}, steps_left {self.steps_left:g}, gain {self.gain}, gpus {self.gpus}; "
+                "wanted 0 or more, and a GPU or trainer"
             )
 
     @property
@@ -84,7 +82,7 @@ class Step:
 
 
 Metric = Callable[[Step], float]
-"""The job with the smallest value gets the next data worker."""
+"""The job with the smallest value gets the next cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +90,8 @@ class Rules:
     """How cores are handed out."""
 
     grain: float = 1.0
-    """Cores come in multiples of it."""
+    """Cores come in multiples of it, one at a time: in whole data workers of several cores a job that a single core
+    would help much waits behind those that it would help little. What is no whole one is a smaller data worker."""
     keep: float = 0.05
     """What a job has already counts for so much more than what it would get: nobody moves for a trifle."""
     seed: int = 0
@@ -133,7 +132,7 @@ def corrected(before: Fed, *, speed: float, capable: float, cpu: float, steps_le
 
 
 def allot(jobs: Sequence[Fed], cpu: float, metric: Metric, rules: Rules | None = None) -> Allotment:
-    """Share out the cores: the least for each job first, in their order, then a data worker at a time by the metric."""
+    """Share out the cores: the least for each job first, in their order, then a grain at a time by the metric."""
     rules = rules or Rules()
     given = _least(jobs, cpu, rules)
     free = cpu - sum(given.values())
@@ -144,13 +143,9 @@ def allot(jobs: Sequence[Fed], cpu: float, metric: Metric, rules: Rules | None =
         _offer(heap, job, given[job.name], metric, rules, notes)
     while heap and free >= rules.grain - ROUNDING:
         _, _, name = heapq.heappop(heap)
-        job = by_name[name]
-        more = min(_step(job, given[name], rules), _whole(free, rules.grain))
-        if more <= ROUNDING:
-            continue
-        given[name] += more
-        free -= more
-        _offer(heap, job, given[name], metric, rules, notes)
+        given[name] += rules.grain
+        free -= rules.grain
+        _offer(heap, by_name[name], given[name], metric, rules, notes)
     return Allotment(cores=given, why={job.name: _why(job, given[job.name]) for job in jobs}, notes=tuple(notes))
 
 
@@ -169,31 +164,22 @@ def _whole(cpu: float, grain: float) -> float:
     return max(math.floor(cpu / grain + ROUNDING) * grain, 0.0)
 
 
-def _step(job: Fed, cpu: float, rules: Rules) -> float:
-    """Cores of its next data worker; 0: it has no room. No more than what it still wants."""
-    speed = job.at(cpu)
-    if speed >= job.capable * (1 - ROUNDING):
-        return 0.0
+def _has_use(job: Fed, cpu: float) -> bool:
+    """Whether more than so many cores would bring it anything, as far as is known."""
     slope = job.speed / job.cpu if cpu < job.cpu - ROUNDING else job.slope
-    if slope <= 0:
-        return 0.0
-    wanted = min(job.size, (job.capable - speed) / slope)
-    if cpu < job.cpu - ROUNDING:
-        wanted = min(wanted, job.cpu - cpu)
-    return max(math.ceil(wanted / rules.grain - ROUNDING), 1) * rules.grain
+    return slope > 0 and job.at(cpu) < job.capable * (1 - ROUNDING)
 
 
 def _offer(
     heap: list[tuple[float, int, str]], job: Fed, cpu: float, metric: Metric, rules: Rules, notes: dict[str, None]
 ) -> None:
     """Put the job's next step where its metric says."""
-    more = _step(job, cpu, rules)
-    if more <= 0:
+    if not _has_use(job, cpu):
         return
-    speed = job.at(cpu)
-    step = Step(job=job, cpu=cpu, more=more, speed=speed, faster=job.at(cpu + more) - speed)
+    speed, after = job.at(cpu), cpu + rules.grain
+    step = Step(job=job, cpu=cpu, more=rules.grain, speed=speed, faster=job.at(after) - speed)
     score = _score(metric, step, notes)
-    if cpu + more <= job.cpu + ROUNDING:
+    if after <= job.cpu + ROUNDING:
         score -= rules.keep * abs(score) if math.isfinite(score) else 0.0
     heapq.heappush(heap, (score, zlib.crc32(f"{rules.seed}:{job.name}".encode()), job.name))
 

@@ -1,6 +1,6 @@
 """Pure. What cores for data workers are given for, by name: GoldMiner's three, and those of others.
 
-In: a `cluster.Step`. Out: a number; the job with the smallest gets the next data worker. t is steps a second, c cores
+In: a `cluster.Step`. Out: a number; the job with the smallest gets the next cores. t is steps a second, c cores
 of data workers, g GPUs, n steps left (paper section 3.4.2). Next: `planning.dataworkers.cluster.allot` asks them.
 
 A package offers its own in its pyproject.toml, as policies are (docs/design/policies.md); or `module:function`.

@@ -31,19 +31,19 @@ def shared(
 def fed(job: JobView, before: Fed | None) -> Fed | None:
     """One job as the cluster's level sees it; None: it tunes none, or says what makes no sense."""
     told = job.fed
-    if told is None or not _sound(told.trainers, told.speed, told.capable, told.cpu, told.size, told.least):
+    if told is None or not _sound(told.trainers, told.speed, told.capable, told.cpu, told.least):
         return None
     left = max(0.0, job.remaining / job.facts.batch)
     if before is None:
         return Fed(
-            name=job.name, gpus=told.trainers, speed=told.speed, capable=told.capable, cpu=told.cpu, size=told.size,
+            name=job.name, gpus=told.trainers, speed=told.speed, capable=told.capable, cpu=told.cpu,
             least=told.least, steps_left=left, gain=told.speed / told.cpu if told.cpu > 0 else None,
         )  # fmt: skip
     now = cluster.corrected(before, speed=told.speed, capable=told.capable, cpu=told.cpu, steps_left=left)
-    return replace(now, gpus=told.trainers, size=told.size, least=told.least)
+    return replace(now, gpus=told.trainers, least=told.least)
 
 
-def _sound(trainers: int, speed: float, capable: float, cpu: float, size: float, least: float) -> bool:
+def _sound(trainers: int, speed: float, capable: float, cpu: float, least: float) -> bool:
     """A master may be of another version, and say anything."""
     numbers = (speed, capable, cpu, least)
-    return trainers >= 1 and size > 0 and math.isfinite(sum(numbers) + size) and min(numbers) >= 0
+    return trainers >= 1 and math.isfinite(sum(numbers)) and min(numbers) >= 0

@@ -113,7 +113,7 @@ class Feeding:
         name, gpus, end = one.job.name, one.job.gpus, self._tuned(one).end
         before = self._known.get(name)
         if before is None:
-            before = Fed(name=name, gpus=gpus, speed=0.0, capable=end.speed, cpu=0.0, size=end.data_worker_cpu)
+            before = Fed(name=name, gpus=gpus, speed=0.0, capable=end.speed, cpu=0.0)
         least = (self._share if self._new(one, now) else 1.0) * gpus
         if before.least != least:
             before = replace(before, least=least)

@@ -56,7 +56,7 @@ def test_who_asks_again_with_nothing_new_is_answered_at_once_and_the_same():
 
 def test_data_workers_of_all_jobs_share_what_workers_and_servers_leave():
     brain = council()
-    fed = FeedShare(trainers=1, speed=1.0, capable=100.0, cpu=1.0, size=1.0, least=1.0)
+    fed = FeedShare(trainers=1, speed=1.0, capable=100.0, cpu=1.0, least=1.0)
     held = views.running().shape.cpu
     for name, share in (("one", fed), ("two", replace(fed, speed=2.0)), ("none", None)):
         assert brain.consult(replace(views.running(), name=name, fed=share), epoch=0, at=0.0) is None

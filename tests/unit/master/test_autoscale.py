@@ -368,7 +368,7 @@ def test_a_job_without_rules_is_left_alone(tmp_path):
 
 
 def test_the_brain_hears_of_data_workers_and_what_it_gives_them_holds_until_it_is_silent(tmp_path):
-    fed = FeedShare(trainers=1, speed=2.0, capable=10.0, cpu=1.0, size=1.0, least=1.0)
+    fed = FeedShare(trainers=1, speed=2.0, capable=10.0, cpu=1.0, least=1.0)
     given = [2.5]
 
     def answer(view, epoch):

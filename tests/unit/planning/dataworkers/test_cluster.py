@@ -13,7 +13,7 @@ from springtide.planning.dataworkers.cluster import Fed, Rules
 
 def job(name="a", **changes):
     """One GPU that could train 1 step a second, fed by 4 cores that make 0.1 each."""
-    known = {"gpus": 1, "speed": 0.4, "capable": 1.0, "cpu": 4.0, "gain": 0.1, "size": 2.0, "steps_left": 1000.0}
+    known = {"gpus": 1, "speed": 0.4, "capable": 1.0, "cpu": 4.0, "gain": 0.1, "steps_left": 1000.0}
     return Fed(name=name, **{**known, **changes})
 
 
@@ -29,7 +29,7 @@ def feds(draw):
                 name=f"job-{place}", gpus=draw(st.integers(1, 8)), capable=capable, cpu=float(cpu),
                 speed=draw(st.integers(0, 1000)) / 1000 * capable,
                 gain=draw(st.none() | st.integers(0, 1000).map(lambda part: part / 1000)),
-                size=float(draw(st.integers(1, 8))), steps_left=draw(st.floats(0, 1e6)),
+                steps_left=draw(st.floats(0, 1e6)),
                 least=float(draw(st.integers(0, 3))),
             )
         )  # fmt: skip
@@ -59,6 +59,13 @@ def test_cores_are_left_over_only_when_nobody_has_room(jobs, cpu, name):
             and each.speed > 0
             for each in jobs
         )
+
+
+def test_fair_lifts_all_jobs_alike_however_few_cores_one_of_them_needs():
+    modest, hungry = job("modest", capable=0.8), job("hungry", capable=8.0)  # 8 and 80 cores at their ideal
+    given = cluster.allot([modest, hungry], 44.0, metrics.fair)
+    shares = [one.at(given.cores[one.name]) / one.capable for one in (modest, hungry)]
+    assert shares[0] == pytest.approx(shares[1], abs=0.13), "a core is an eighth of what one of them wants"
 
 
 def test_maxtp_feeds_the_job_whose_cores_bring_most_on_most_gpus():
@@ -143,7 +150,7 @@ def test_metrics_are_found_by_name_or_as_module_and_function():
         metrics.load("sjf")
 
 
-@pytest.mark.parametrize("changes", [{"speed": -1.0}, {"size": 0.0}, {"gpus": 0}, {"cpu": math.nan}])
+@pytest.mark.parametrize("changes", [{"speed": -1.0}, {"gpus": 0}, {"cpu": math.nan}])
 def test_a_job_that_cannot_be_is_refused_by_name(changes):
     with pytest.raises(errors.BadInput, match="job a"):
         job(**changes)

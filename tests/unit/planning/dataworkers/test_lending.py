@@ -23,7 +23,7 @@ def jobs(draw):
         name, gpus = f"job-{number}", draw(st.sampled_from([1, 2, 4, 8]))
         speed = min(1.0, cpu * rate / gpus)
         found.append(
-            Fed(name=name, gpus=gpus, speed=speed, capable=1.0, cpu=float(cpu), size=8.0, least=float(gpus),
+            Fed(name=name, gpus=gpus, speed=speed, capable=1.0, cpu=float(cpu), least=float(gpus),
                 steps_left=draw(st.floats(1.0, 500.0)))
         )  # fmt: skip
         trainers[name] = Trainers(gpus, float(draw(st.integers(1, 8))), draw(st.booleans()))
@@ -51,8 +51,8 @@ def test_where_nobody_lends_it_is_shared_out_as_ever(made, more, metric):
 
 
 def test_a_starved_job_lends_to_one_that_makes_more_of_it_and_has_it_back():
-    slow = Fed(name="slow", gpus=1, speed=0.1, capable=1.0, cpu=6.0, size=8.0, steps_left=900.0)
-    quick = Fed(name="quick", gpus=1, speed=0.5, capable=1.0, cpu=2.0, size=8.0, steps_left=10.0)
+    slow = Fed(name="slow", gpus=1, speed=0.1, capable=1.0, cpu=6.0, steps_left=900.0)
+    quick = Fed(name="quick", gpus=1, speed=0.5, capable=1.0, cpu=2.0, steps_left=10.0)
     trainers = {"slow": Trainers(1, 4.0), "quick": Trainers(1, 2.0)}
     given, kept = lending.share([slow, quick], trainers, 9.0, metrics.srtf)
     assert kept == {"slow": 1.0, "quick": 2.0} and given.cores == {"slow": 2.0, "quick": 4.0}

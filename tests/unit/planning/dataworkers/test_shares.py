@@ -12,7 +12,7 @@ from tests.unit.planning import views
 
 
 def share(**more):
-    return FeedShare(**({"trainers": 1, "speed": 2.0, "capable": 10.0, "cpu": 1.0, "size": 1.0, "least": 1.0} | more))
+    return FeedShare(**({"trainers": 1, "speed": 2.0, "capable": 10.0, "cpu": 1.0, "least": 1.0} | more))
 
 
 def job(name, fed=None):
@@ -52,15 +52,13 @@ NUMBERS = st.one_of(st.floats(0.0, 100.0), st.sampled_from([math.nan, math.inf, 
 
 
 @given(
-    told=st.lists(st.tuples(st.integers(-1, 4), NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=6),
+    told=st.lists(st.tuples(st.integers(-1, 4), NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=6),
     cpu=st.floats(-10.0, 200.0),
     metric=st.sampled_from(["maxtp", "srtf", "fair"]),
 )
 def test_no_more_is_given_than_there_is_whatever_masters_say(told, cpu, metric):
     jobs = [
-        job(
-            f"job-{at}", FeedShare(trainers=one[0], speed=one[1], capable=one[2], cpu=one[3], size=one[4], least=one[5])
-        )
+        job(f"job-{at}", FeedShare(trainers=one[0], speed=one[1], capable=one[2], cpu=one[3], least=one[4]))
         for at, one in enumerate(told)
     ]
     allotted, known = shared(jobs, cpu, metric)
