@@ -89,6 +89,16 @@ def test_nothing_is_unpickled():
     assert found == allowed, f"pickle elsewhere in the package: {found}"
 
 
+def test_memory_that_data_workers_and_servers_share_has_no_name_that_a_crash_could_leave():
+    given = {"multiprocessing.shared_memory", "posix_ipc", "sysv_ipc"}
+    found = [path for path in sources.python("springtide") if touches(sources.imports(path), given)]
+    rooms = ("springtide/prep", "springtide/embedding", "springtide/train")
+    sharing = [path for path in sources.python("springtide") if sources.short(path).startswith(rooms)]
+    found += [path for path in sharing if '"/dev/shm' in path.read_text()]
+    found += [path for path in sources.native() if any(mark in path.read_text() for mark in ("shm_open", "shmget"))]
+    assert not found, f"shared memory with a name: {[sources.short(path) for path in found]}"
+
+
 def test_the_native_core_sees_python_only_in_its_bindings():
     for path in sources.native():
         if path.parent.name != "bindings":
