@@ -47,7 +47,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     lines += left_out(status)
     if status.checkpoint_trouble:
         lines += wrap(f"saved   {saving_of(status)}")
-    elif status.phase is Phase.STOPPED and status.checkpoint:
+    elif status.phase is not Phase.FINISHED and status.checkpoint:
         lines.append(f"saved   checkpoint {status.checkpoint}, which --resume goes on from")
     lines += [f"{what:<7} {place}" for what, place in places.items()]
     return "\n".join(lines)

@@ -75,7 +75,8 @@ def text(reach: Reach, job: JobStatus) -> str:
         lines += [line for one in online.shown(job.online) for line in wrap(one)]
     if job.cache is not None:
         lines += wrap(f"cache   {job.cache}")
-    if (job.checkpoint or job.checkpoint_trouble) and job.phase is not Phase.STOPPED:  # else its outcome says it
+    said = job.phase.over and (job.checkpoint_trouble or job.phase is not Phase.FINISHED)  # by its outcome
+    if (job.checkpoint or job.checkpoint_trouble) and not said:
         lines += wrap(f"saved   {saved(job)}")
     if job.stage and job.online is None:
         lines += wrap(f"plan    {plan_of(job)}")

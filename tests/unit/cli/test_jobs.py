@@ -68,6 +68,15 @@ def test_the_second_run_of_a_name_is_called_as_other_commands_call_it(folder, ca
     assert "stale" not in " ".join(rest)
 
 
+@pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.STOPPED, Phase.FAILED])
+@pytest.mark.parametrize("trouble", ["", "checkpoint 8 was not completed: no room"])
+def test_what_is_saved_of_a_job_that_is_over_is_told_once(folder, capsys, phase, trouble):
+    ended = msgspec.structs.replace(FINISHED, phase=phase, checkpoint=7, checkpoint_trouble=trouble)
+    past(folder, "good", began_at=100.0, status=ended)
+    (saved,) = [line for line in output(capsys, "status") if line.startswith("saved ")]
+    assert "checkpoint 7" in saved
+
+
 def test_all_jobs_are_listed_newest_first(folder, capsys):
     past(folder, "train", began_at=100.0, status=FAILED)
     past(folder, "good", began_at=200.0, status=FINISHED)

@@ -216,6 +216,8 @@ def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
     assert "saved" not in outcome.text(msgspec.structs.replace(done, checkpoint_trouble=""), {})
     stopped = msgspec.structs.replace(done, phase=Phase.STOPPED, checkpoint=7, checkpoint_trouble="")
     assert "saved   checkpoint 7, which --resume goes on from" in outcome.text(stopped, {}).splitlines()
+    failed = msgspec.structs.replace(stopped, phase=Phase.FAILED, why="no room left")
+    assert "saved   checkpoint 7, which --resume goes on from" in outcome.text(failed, {}).splitlines()
 
 
 def test_the_speed_of_a_run_that_goes_on_from_another_is_its_own():
