@@ -144,13 +144,20 @@ def job_of(options: RunOptions) -> ElasticJob:
             every_s=options.checkpoint_every_s, folder=options.checkpoint_dir, url=options.checkpoint_url,
             upload_every_s=options.upload_every_s, mirror=options.mirror,
         ),
-        resume=options.resume,
+        resume=resumed_from(options.resume, options.logs),
         following=Following(
             on=online.on(asked), slo_lag=asked.slo_lag, metrics_port=asked.metrics_port,
             settings=pairs("--online-setting", asked.online_setting or (), "every=30"),
             export_to=exports.export_to, export_every=exports.export_every,
         ),
     )  # fmt: skip
+
+
+def resumed_from(named: str, runs: str) -> str:
+    """What --resume names: a folder or a URL as it is, or the name of a run here, as in `status`."""
+    run = pathlib.Path(runs, named)
+    plain = pathlib.Path(named).name == named and not pathlib.Path(named).exists()
+    return str(run) if named and plain and run.is_dir() else named
 
 
 def pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:

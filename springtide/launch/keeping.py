@@ -70,7 +70,7 @@ def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
         say(trouble)
     if found.manifest is None:
         raise errors.MissingFile(
-            f"resume {where}: no checkpoint there that could be used; give a run's folder or URL"
+            f"resume {where}: no checkpoint there that could be used; give a run's name, its folder or a URL"
         )  # fmt: skip
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.manifest.begun_at))
     said = f"job {found.manifest.job}, {made}, {found.manifest.samples:,} samples trained"

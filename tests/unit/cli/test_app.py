@@ -1,6 +1,7 @@
 """The command line: help with examples, exit codes, errors without tracebacks."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -125,3 +126,21 @@ def test_options_of_a_run_are_a_job_like_any_other():
 def test_scaling_nothing_is_a_mistake(capsys, tmp_path):
     assert app.main(["scale", "--logs", str(tmp_path)]) == 2
     assert "--data-workers N" in capsys.readouterr().err
+
+
+def test_resume_takes_a_runs_name_as_other_commands_do_and_what_is_there_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".springtide" / "runs" / "train").mkdir(parents=True)
+
+    def resumed(named):
+        return run.job_of(run.RunOptions(script="train.py", resume=named)).resume
+
+    assert resumed("train") == str(pathlib.Path(".springtide/runs/train"))
+    assert [resumed(one) for one in ("", "other", "a/train", "s3://bucket/train")] == [
+        "",
+        "other",
+        "a/train",
+        "s3://bucket/train",
+    ]
+    (tmp_path / "train").mkdir()
+    assert resumed("train") == "train"
