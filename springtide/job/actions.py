@@ -41,8 +41,11 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupBack:
-    """The bsp group goes back to its last checkpoint: what was handed out since is to be handed out again."""
+class GoBack:
+    """All go back to the last checkpoint: what was handed out since is to be handed out again."""
+
+    anew: bool
+    """There is none: all is to be handed out again, and tables get their first values again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +81,4 @@ class Conclude:
     blame: Blame
 
 
-Action = PlaceSlots | Lost | Returned | Fence | GroupBack | Left | Decided | Drain | Conclude
+Action = PlaceSlots | Lost | Returned | Fence | GoBack | Left | Decided | Drain | Conclude

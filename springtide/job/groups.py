@@ -74,12 +74,14 @@ def note_formed(breaks: Breaks, state: "JobState", members: tuple[Holder, ...], 
 
 
 def go_back(state: "JobState", why: str, *, at: float) -> list[actions.Action]:
-    """Every living worker and server begins its next life, from the last checkpoint; frames of the generation so far
-    are refused."""
+    """Every living worker and server begins its next life, from the last checkpoint if there is one; frames of the
+    generation so far are refused."""
     lost = [state.nodes[str(role)] for role in who_is_lost(state.nodes, state.group)]
     state.safety.breaks.went_back([node.since for node in lost if node.state is NodeState.EXPECTED], at=at)
     state.group, state.generation = {}, state.generation + 1
-    done: list[actions.Action] = [actions.GroupBack()]
+    anew = not state.safety.known
+    state.safety.begun_anew += anew
+    done: list[actions.Action] = [actions.GoBack(anew)]
     for node in state.nodes.values():
         if node.state is not NodeState.JOINED or node.role.kind is RoleKind.DATA_WORKER:
             continue
@@ -87,7 +89,11 @@ def go_back(state: "JobState", why: str, *, at: float) -> list[actions.Action]:
         done.append(over(node.role, node.incarnation, why))
         again = Relaunch(why=why, failures=node.failures, oom_kills=node.oom_kills, memory=node.memory)
         state.begin_again(node, again, 0.0, at)
-    return done
+    if anew:
+        what = "train all again from the first sample on: no checkpoint is complete yet"
+    else:
+        what = f"take the bsp group back to {state.safety.newest}: all begin anew from it"
+    return [*done, state.decide(what, why)]
 
 
 def words(group: Mapping[int, int]) -> str:

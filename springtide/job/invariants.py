@@ -36,7 +36,7 @@ def check(state: "JobState") -> None:
     for node in state.nodes.values():
         assert node.failures <= state.spec.relaunches, f"{node.role} was relaunched too often"
         restored = node.role.kind is RoleKind.SERVER and node.incarnation and state.phase is not Phase.STARTING
-        known = state.safety.known or state.safety.lost.get(node.role.rank) == 0
+        known = state.safety.known or state.safety.begun_anew or state.safety.lost.get(node.role.rank) == 0
         assert not restored or known, "a server lives again, but what it held is nowhere"
     ranks = [node.role.rank for node in workers]
     assert ranks == list(range(len(ranks))), "ranks have a gap"

@@ -1,13 +1,14 @@
 """Pure. What to do about a server that was lost: start it again and restore its slots, or say why that cannot be.
 
 In: `job.state` with what `job.recovery` says of the process. Out: `Relaunch` or `GiveUp`. The rules are those of all
-roles, but the slots of a server must come from somewhere: without a complete checkpoint nothing can be done.
+roles, but the slots of a server must come from somewhere: before the first checkpoint is complete all begins anew, and
+in a job that keeps none nothing can be done.
 Next: the server's new life is told which checkpoint to read (`master.healing`); when it is ready the book goes back.
 """
 
 from dataclasses import dataclass, field
 
-from springtide.domain.job import Blame
+from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.job.breaks import Breaks
 from springtide.job.nodes import Node
 from springtide.job.recovery import GiveUp, Relaunch
@@ -25,6 +26,8 @@ class Safety:
     """Whether the servers have been given their slots: before that a server holds nothing."""
     lost: dict[int, int] = field(default_factory=dict)
     """How often each server was lost."""
+    begun_anew: int = 0
+    """How often all began anew, for want of a checkpoint."""
     breaks: Breaks = field(default_factory=Breaks)
     """What falling back has cost a bsp group so far."""
 
@@ -40,15 +43,17 @@ class Safety:
         return own if self.saved is not None else f"checkpoint {self.origin}, which the job went on from"
 
 
-def after_loss(verdict: Relaunch | GiveUp, safety: Safety, *, trained: bool) -> Relaunch | GiveUp:
-    """The verdict on a lost server. `trained`: a worker may have written to it already."""
-    why = verdict.error if isinstance(verdict, GiveUp) else verdict.why
-    if not trained or isinstance(verdict, GiveUp):
+def may_begin_anew(spec: JobSpec, phase: Phase) -> bool:
+    """Whether the loss of all that was trained is better answered by training it again than by a failure."""
+    return spec.checkpoints.on and phase is not Phase.DRAINING
+
+
+def after_loss(verdict: Relaunch | GiveUp, safety: Safety, *, trained: bool, saves: bool) -> Relaunch | GiveUp:
+    """The verdict on a lost server. `trained`: a worker may have written to it; `saves`: there will be a checkpoint."""
+    if not trained or isinstance(verdict, GiveUp) or safety.known or saves:
         return verdict
-    if not safety.known:
-        error = f"{why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
-        return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
-    return verdict
+    error = f"{verdict.why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
+    return GiveUp(error=error, blame=Blame.INFRASTRUCTURE)
 
 
 def relaunch_text(node: Node, safety: Safety, after_s: float, *, trained: bool) -> str:

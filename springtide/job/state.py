@@ -130,7 +130,7 @@ class JobState:
             case events.Formed(members, why):
                 return groups.formed(self, members, why, at)
             case events.GroupLost(why):
-                return self._group_back(why or groups.ALL_LOST, at)
+                return self._go_back(why or groups.ALL_LOST, at)
             case events.StopAsked(why):
                 return self._stop_asked(why, at)
             case events.Broken(error):
@@ -309,7 +309,8 @@ class JobState:
         trained = self.phase is not Phase.STARTING and not node.coming
         if node.coming and isinstance(verdict, recovery.GiveUp):
             return [self.decide(*rollout.give_up(self, node, verdict.error, at))]
-        verdict = servers.after_loss(verdict, self.safety, trained=trained)
+        saves = servers.may_begin_anew(self.spec, self.phase)
+        verdict = servers.after_loss(verdict, self.safety, trained=trained, saves=saves)
         if isinstance(verdict, recovery.GiveUp):
             node.move(NodeState.GONE, at=at, why=verdict.error)
             trace = next((each.trace for each in self.nodes.values() if each.trace), "")
@@ -318,21 +319,19 @@ class JobState:
         self.suspicion = None  # this explains it
         self.safety.lost[node.role.rank] = self.safety.lost.get(node.role.rank, 0) + trained
         self.begin_again(node, verdict, verdict.after_s, at)
-        if self.group and trained:
-            return [lost, *self._group_back(verdict.why, at)]
+        if trained and (self.group or not self.safety.known):
+            return [lost, *self._go_back(verdict.why, at)]
         what = servers.relaunch_text(node, self.safety, verdict.after_s, trained=trained)
         more = rollout.double(self, at) if verdict.starved and trained else None
         return [lost, self.decide(what, verdict.why), *([self.decide(*more)] if more else [])]
 
-    def _group_back(self, why: str, at: float) -> list[actions.Action]:
-        """The bsp group goes on from its last checkpoint, if there is one and it is to go on at all."""
-        if not self.safety.known:
+    def _go_back(self, why: str, at: float) -> list[actions.Action]:
+        """All go on from the last checkpoint, or begin anew before the first, if the job is to go on at all."""
+        if not self.safety.known and not servers.may_begin_anew(self.spec, self.phase):
             return self._fail(f"{why}; it had no complete checkpoint yet", Blame.INFRASTRUCTURE)
         if self.phase is Phase.DRAINING:
             return self._end(Phase.STOPPED, f"{self.why}; {why}: {self.safety.newest} is what is left")
-        done = groups.go_back(self, why, at=at)
-        what = f"take the bsp group back to {self.safety.newest}: all begin anew from it"
-        return [*done, self.decide(what, why)]
+        return groups.go_back(self, why, at=at)
 
     def begin_again(self, node: Node, verdict: recovery.Relaunch, after_s: float, at: float) -> None:
         """A role's next life is wanted."""

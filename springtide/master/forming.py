@@ -120,7 +120,7 @@ class Forming:
         breaks = dataclasses.replace(state.safety.breaks)
         groups.note_formed(breaks, state, formed.members, at=at)  # as it will be once this group is formed
         address = self._arrived[formed.leader].address
-        restored = not formed.known and bool(self._record.book.passes)
+        restored = not formed.known and state.safety.known and bool(self._record.book.passes)
         save = self._last_save() if formed.over else 0
         ranks = tuple(holder.rank for holder in formed.members)
         for holder in list(self._arrived):

@@ -8,7 +8,7 @@ import msgspec
 
 from springtide import errors
 from springtide.data.book import Book
-from springtide.data.notes import BookState
+from springtide.data.notes import BookNote, BookState
 from springtide.domain.cluster import Placement, RoleKind
 from springtide.domain.feeding import BatchName, LeftOut
 from springtide.domain.job import JobSpec
@@ -123,8 +123,10 @@ class Record:
                 case actions.Fence(role, incarnation) if role.kind is RoleKind.WORKER:
                     self.book.fence(role.rank, incarnation)
                     self._release(Holder(role.rank, incarnation))
-                case actions.GroupBack():
+                case actions.GoBack(anew):
                     self.begun = False
+                    if anew:
+                        self._begin_anew()
                 case actions.Drain():
                     self.book.close()
                 case actions.Conclude():
@@ -290,6 +292,11 @@ class Record:
             known = [*self.addresses, *[""] * (rank + 1 - len(self.addresses))]
             known[rank] = address
             self.addresses = tuple(known)
+
+    def _begin_anew(self) -> None:
+        """Nothing is trained, and nothing that is done once was done."""
+        self.book.restore(BookNote())
+        self.once, self.objects, self.leased_at = {}, {}, None
 
     def _release(self, holder: Holder) -> None:
         """What a lost worker had begun to do once, another must do."""

@@ -32,8 +32,8 @@ def told(action: actions.Action) -> Told | None:
         case actions.Decided(what, why, known):
             log.info("%s: %s", what, why)
             return None if known else Told("decision", {"what": what, "why": why})
-        case actions.GroupBack():
-            log.info("the bsp group goes back")
+        case actions.GoBack(anew):
+            log.info("all begin anew" if anew else "all go back to the last checkpoint")
         case actions.Drain(why):
             log.info("draining: %s", why)
         case actions.Conclude(phase, why, blame):

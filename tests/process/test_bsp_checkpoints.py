@@ -13,7 +13,7 @@ from springtide.domain.job import JobSpec, Phase
 from springtide.export import making
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo.clickdata import ClickLog
-from tests.process import group_counting
+from tests.process import disks, group_counting
 
 pytestmark = pytest.mark.process
 
@@ -141,6 +141,31 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     for rank in range(workers):
         assert same_then_again(resumed[rank], quiet[rank][manifest.step :])
     same(expected, found)
+
+
+@disks.needs_root
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_server_lost_before_any_checkpoint_is_complete_makes_the_model_of_a_quiet_run_to_the_bit(tmp_path):
+    _, quiet, expected = train(tmp_path / "quiet", workers=2)
+
+    def lose_a_server(job):
+        job.until(lambda now: now.samples > 400 and now.checkpoint_trouble)
+        before = formed(job)
+        assert job.kill("server-1")
+        until_back(job, before)
+        (small / "others").unlink()
+
+    with disks.disk(tmp_path / "disk", "8m") as small:
+        disks.fill(small / "others")
+        rules = CheckpointRules(every_s=0.3, folder=str(small))
+        status, found, model = train(
+            tmp_path / "second", pause_s=0.03, meanwhile=lose_a_server, workers=2, checkpoints=rules
+        )
+    assert status.phase is Phase.FINISHED and status.samples == 6000 and status.checkpoint, status
+    assert all(losses[-len(whole) :] == whole for losses, whole in zip(found, quiet, strict=True)), "all steps again"
+    assert all(len(losses) > len(whole) for losses, whole in zip(found, quiet, strict=True))
+    same(expected, model)
 
 
 def count(folder, seed, **how):

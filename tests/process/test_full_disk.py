@@ -1,56 +1,33 @@
 """A real disk that is full for a while: checkpoints fail and are told, training goes on, and the next one restores."""
 
-import contextlib
-import os
-import shutil
-import subprocess
-
 import numpy as np
 import pytest
 
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting
+from tests.process import counting, disks
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.soak,
-    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting a disk needs root"),
+    disks.needs_root,
 ]
 BATCH = 32
-
-
-@contextlib.contextmanager
-def disk(path, size):
-    """A file system of that size."""
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", path], check=True)
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", path], check=True)
-
-
-def fill(path):
-    """Take all that is left."""
-    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(1 << 12))
 
 
 @pytest.mark.timeout(300)
 def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(tmp_path):
     ids = counting.draw(np.random.default_rng(41), 1200 * BATCH - 5)
     script = counting.write(tmp_path, ids)
-    with disk(tmp_path / "disk", "8m") as small:
+    with disks.disk(tmp_path / "disk", "8m") as small:
         spec = JobSpec(
             name="full", workers=2, servers=2, slots=128, heartbeat_s=0.2, relaunches=100, backoff_s=0.0,
             checkpoints=CheckpointRules(every_s=0.5, folder=str(small)),
         )  # fmt: skip
         with LocalCluster(script, [tmp_path, 1, BATCH, 0.02], spec=spec, folder=tmp_path / "runs") as job:
             job.until(lambda status: status.checkpoint and status.samples)
-            fill(small / "others")
+            disks.fill(small / "others")
             before = job.until(lambda status: "No space left" in status.checkpoint_trouble)
             told = job.until(lambda status: status.samples > before.samples + 20 * BATCH)
             assert told.checkpoint == before.checkpoint and told.phase is Phase.RUNNING
@@ -61,4 +38,27 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(tmp_
     assert status.phase is Phase.FINISHED and status.samples == len(ids), status
     (back,) = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
     assert back["checkpoint"] > told.checkpoint, "from one that was made after there was room again"
+    assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
+
+
+@pytest.mark.timeout(300)
+def test_a_server_lost_before_any_checkpoint_is_complete_costs_time_and_nothing_else(tmp_path):
+    ids = counting.draw(np.random.default_rng(43), 600 * BATCH)
+    script = counting.write(tmp_path, ids)
+    with disks.disk(tmp_path / "disk", "8m") as small:
+        disks.fill(small / "others")
+        spec = JobSpec(
+            name="early", workers=2, servers=2, slots=128, heartbeat_s=0.2, relaunches=100, backoff_s=0.0,
+            checkpoints=CheckpointRules(every_s=0.5, folder=str(small)),
+        )  # fmt: skip
+        with LocalCluster(script, [tmp_path, 1, BATCH, 0.01], spec=spec, folder=tmp_path / "runs") as job:
+            before = job.until(lambda status: status.samples > 40 * BATCH and status.checkpoint_trouble)
+            job.kill("server-1")
+            job.until(lambda status: 0 < status.samples < before.samples)
+            (small / "others").unlink()
+            job.until(lambda status: status.checkpoint)
+            job.kill("server-0")
+            status = job.wait()
+    assert status.phase is Phase.FINISHED and status.samples == len(ids), status
+    assert any("no checkpoint is complete yet" in event.get("what", "") for event in job.story)
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong

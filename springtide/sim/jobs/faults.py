@@ -89,20 +89,14 @@ class Faults:
         found = [process for kind in kinds for process in self._job.machines.living(kind)]
         return self._chance.choice(found) if found else None
 
-    def _can_lose_a_server(self) -> bool:
-        """Before the first checkpoint the loss of a server is the end of a job, and should be."""
-        desk = self._job.masters.desk
-        return desk is not None and desk.state.safety.saved is not None
-
     async def _kill_worker(self) -> bool:
         return self._kill(self._some(RoleKind.WORKER))
 
     async def _kill_server(self) -> bool:
-        return self._can_lose_a_server() and self._kill(self._some(RoleKind.SERVER))
+        return self._kill(self._some(RoleKind.SERVER))
 
     async def _evict(self) -> bool:
-        kinds = (RoleKind.WORKER, RoleKind.SERVER) if self._can_lose_a_server() else (RoleKind.WORKER,)
-        return self._kill(self._some(*kinds), evicted=True)
+        return self._kill(self._some(RoleKind.WORKER, RoleKind.SERVER), evicted=True)
 
     def _kill(self, process: Process | None, *, evicted: bool = False, oom: bool = False) -> bool:
         if process is None:
@@ -122,7 +116,7 @@ class Faults:
         return True
 
     async def _cut_off(self) -> bool:
-        kinds = (RoleKind.WORKER, RoleKind.SERVER) if self._can_lose_a_server() else (RoleKind.WORKER,)
+        kinds = (RoleKind.WORKER, RoleKind.SERVER)
         process = self._some(*kinds)
         if process is None:
             return False
@@ -137,7 +131,7 @@ class Faults:
         return self._slow(self._some(RoleKind.SERVER))
 
     async def _full_memory(self) -> bool:
-        return self._can_lose_a_server() and self._kill(self._some(RoleKind.SERVER), oom=True)
+        return self._kill(self._some(RoleKind.SERVER), oom=True)
 
     def _slow(self, process: Process | None) -> bool:
         if process is None:

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from springtide import errors
+from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import Blame, JobSpec, Phase
 from springtide.domain.leases import Holder
@@ -94,6 +95,29 @@ def test_where_the_slots_cannot_be_restored_the_job_says_why(sync):
     why = failure(started(saved=None, sync=sync).handle(killed(SERVERS[1]), at=2))
     assert why.startswith("server-1 (pid 7) was killed by SIGKILL: the rows it held are lost, and ")
     assert "it had no complete checkpoint yet" in why
+
+
+@pytest.mark.parametrize("sync", ["async", "bsp"])
+def test_before_the_first_checkpoint_is_complete_a_lost_server_makes_all_begin_anew(sync):
+    state = started(saved=None, sync=sync, checkpoints=CheckpointRules(every_s=60))
+    done = state.handle(killed(SERVERS[1]), at=2)
+    assert done[0] == actions.Lost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
+    assert actions.GoBack(anew=True) in done
+    assert done[-1].what == "train all again from the first sample on: no checkpoint is complete yet"
+    assert all(wanted(state, role).incarnation == 1 for role in (*SERVERS, WORKER))
+    state.check()
+    for server in SERVERS:
+        state.handle(events.Joined(server, 1), at=3)
+        state.handle(events.Ready(server, f"host:{server.rank}", 1), at=3)
+    state.handle(events.Joined(WORKER, 1), at=3)
+    state.check()
+    assert state.phase is Phase.RUNNING and not state.healing
+
+
+def test_a_job_that_is_about_to_stop_does_not_begin_anew():
+    state = started(saved=None, checkpoints=CheckpointRules(every_s=60))
+    state.handle(events.StopAsked("Ctrl-C"), at=2)
+    assert "it had no complete checkpoint yet" in failure(state.handle(killed(SERVERS[1]), at=2))
 
 
 def test_before_anyone_has_trained_a_server_is_simply_started_again():

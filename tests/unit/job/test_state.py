@@ -240,7 +240,7 @@ def test_a_bsp_group_that_lost_its_model_or_a_server_begins_anew_from_its_checkp
     state.handle(events.Formed((Holder(0), Holder(1)), "all are here"), at=2)
     state.handle(events.Saved(4), at=3)
     done = state.handle(lost, at=4)
-    assert actions.GroupBack() in done
+    assert actions.GoBack(anew=False) in done
     assert {action.role for action in done if isinstance(action, actions.Lost | actions.Fence)} == {
         *SERVERS,
         *WORKERS[:2],
