@@ -5,7 +5,7 @@ import pytest
 
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.faults import KINDS, FaultPlan, Faults
+from springtide.testing.faults import FaultPlan, Faults
 from tests.process import counting
 
 pytestmark = pytest.mark.process
@@ -39,20 +39,22 @@ def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, early=False, sc
 
 @pytest.mark.timeout(240)
 def test_one_fault_of_every_kind_loses_and_repeats_nothing(tmp_path):
+    killed = [["worker-0", "worker-2"], ["master"], ["master", "worker-1"]]
+
     def hurt(job):
-        done = []
-        for kind in KINDS:
+        for roles in killed:
             job.until(lambda _: job.pids().keys() >= {"master", "worker-0", "worker-1", "worker-2"})
+            assert all(job.kill(role) for role in roles), roles
+        done = []
+        for kind in ("stop worker", "scale"):
             plan = FaultPlan(seed=4, silence_s=SILENCE_S, pause_s=(0.1, 0.5), kinds={kind: 1})
             done += Faults(plan, job).run(at_most=1)
         return done
 
     _, done, wrong = run(tmp_path, 1, batches=1500, pause_s=0.1, hurt=hurt)
-    print(done)
     assert not wrong, (done, wrong)
-    workers, master, both, stopped, scaled = done
-    assert workers.count("worker-") > 1 and master == "killed master" and both.startswith("killed master, worker-")
-    assert stopped.startswith("stopped worker-") and scaled == "scaled to 4"
+    stopped, scaled = done
+    assert stopped.startswith("stopped worker-") and scaled.startswith("scaled to ")
 
 
 @pytest.mark.timeout(240)

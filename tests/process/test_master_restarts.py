@@ -3,6 +3,9 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -39,6 +42,9 @@ def test_a_killed_master_is_replaced_under_a_higher_term_and_the_job_finishes(tm
     with running.springtide("run", "train.py", "--workers", "2", "--json", folder=tmp_path) as job:
         job.wait_for("training")
         waiting.until(lambda: len(job.roles()) == 3, "all have joined")
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import springtide.master.main"], check=True)
+        bare_s = time.monotonic() - began
         before, first = job.roles(), where(tmp_path)
         running.kill(first["pid"])
         with running.springtide("status", "--json", folder=tmp_path) as other:  # waits for the next master
@@ -55,8 +61,7 @@ def test_a_killed_master_is_replaced_under_a_higher_term_and_the_job_finishes(tm
     story = running.events(tmp_path)
     [replaced] = [event for event in story if event["event"] == "master_replaced"]
     print(f"the next master listened after {replaced['seconds']} s")
-    others = os.getloadavg()[0] / os.cpu_count()  # processes that want each processor
-    assert replaced["seconds"] < 5 * max(1.0, others)
+    assert replaced["seconds"] < max(5.0, 6 * bare_s), "more than a start of the process alone explains"
     assert {event["role"]: event["pid"] for event in story if event["event"] == "joined"} == before, (
         "someone else joined"
     )
