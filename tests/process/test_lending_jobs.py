@@ -11,11 +11,10 @@ import pytest
 from springtide.domain.feeding import FeedRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.resources import Limits
-from springtide.platforms import cgroups
 from springtide.telemetry import hierarchy
 from springtide.telemetry.group_files import GroupV1, GroupV2
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting
+from tests.process import counting, held
 
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(400)]
 
@@ -35,14 +34,7 @@ def quota(pid):
 
 @pytest.fixture(autouse=True)
 def _held():
-    said = []
-    groups = cgroups.Groups(said.append)
-    group = groups.make("probe", Limits(cpu=1.0))
-    if group is not None:
-        groups.remove(group)
-    groups.close()
-    if said or group is None:
-        pytest.skip(f"limits cannot be tested here: {said or 'no control groups'}")
+    held.skip_unless(Limits(cpu=1.0))
 
 
 def test_a_trainer_that_waits_lends_its_unused_cores_and_the_job_becomes_faster_by_them(tmp_path):

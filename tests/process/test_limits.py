@@ -21,7 +21,7 @@ from springtide.platforms.base import Launch
 from springtide.telemetry import hierarchy, logs
 from springtide.telemetry.group_files import GroupV2
 from tests import waiting
-from tests.process import running
+from tests.process import held, running
 
 pytestmark = pytest.mark.process
 
@@ -33,14 +33,7 @@ FILL = "x = b'x' * (400 << 20)"
 @pytest.fixture
 def limited():
     """Skips where the kernel, or who we are, does not allow it."""
-    said = []
-    groups = cgroups.Groups(said.append)
-    group = groups.make("probe", Limits(cpu=1.0, memory=64 << 20))
-    if group is not None:
-        groups.remove(group)
-    groups.close()
-    if said or group is None:
-        pytest.skip(f"limits cannot be tested here: {said or 'no control groups'}")
+    held.skip_unless(Limits(cpu=1.0, memory=64 << 20))
 
 
 def statement(text):

@@ -1,0 +1,18 @@
+"""Whether the kernel holds processes to limits here: it may not, or not for whoever we are."""
+
+import pytest
+
+from springtide.domain.resources import Limits
+from springtide.platforms import cgroups
+
+
+def skip_unless(limits: Limits) -> None:
+    """Skips the test where a group with these limits cannot be made."""
+    said: list[str] = []
+    groups = cgroups.Groups(said.append)
+    group = groups.make("probe", limits)
+    if group is not None:
+        groups.remove(group)
+    groups.close()
+    if said or group is None:
+        pytest.skip(f"limits cannot be tested here: {said or 'no control groups'}")
