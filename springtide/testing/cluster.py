@@ -35,6 +35,8 @@ from springtide.telemetry import events, logs
 
 LOOK_S = 0.02
 CALL_S = 10.0  # a call that meets a dying master is made again, for so long
+DEATH_LOOK_S = 0.001
+DEATH_S = 10.0  # a killed process that the kernel holds in a call is not waited for longer
 
 
 class LocalCluster:
@@ -119,8 +121,14 @@ class LocalCluster:
         return True
 
     def kill(self, role: str) -> bool:
-        """`kill -9`."""
-        return self.signal(role, signal.SIGKILL)
+        """`kill -9`, and wait until it is dead: until then it would still be counted among the living."""
+        pid = self.pids().get(role)
+        if pid is None or not self.signal(role, signal.SIGKILL):
+            return False
+        deadline = time.monotonic() + DEATH_S
+        while is_ours(pid) and time.monotonic() < deadline:
+            time.sleep(DEATH_LOOK_S)
+        return True
 
     def wake(self, pid: int) -> None:
         """SIGCONT, if that process of the job is still there."""
