@@ -73,7 +73,9 @@ class Backend {
   // server are served in the order they were made, so a pull after a push sees it.
   virtual std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) = 0;
   virtual std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) = 0;
-  virtual void assign(std::span<const Part> parts) = 0;  // sets weights, zeroes optimizer state
+  // Sets weights, zeroes optimizer state. Rows to `keep` stay what they are: first values, which nobody who
+  // is late with them may write over what was trained since.
+  virtual void assign(std::span<const Part> parts, bool keep) = 0;
   // All rows of a table, server by server: keys and float32 weights.
   virtual void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) = 0;
   // Memory that this backend moves rows to and from with the fewest copies; aligned to a cache line.

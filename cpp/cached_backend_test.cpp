@@ -226,7 +226,7 @@ TEST(what_no_plan_speaks_of_is_read_from_servers_only_while_they_have_everything
   const Routed row = routed(*alone.inner->placement(), alone.specs, {{0, 5}});
   std::vector<float> zeros(4);
   const Part part{&row, zeros.data()};
-  CHECK_THROWS(BadInput, alone.cache->assign(std::span(&part, 1)));
+  CHECK_THROWS(BadInput, alone.cache->assign(std::span(&part, 1), false));
   alone.cache->move_plan(2, 3);  // a step without gradients comes first
   alone.cache->flush_next();
   alone.push({}, 2);
@@ -237,7 +237,7 @@ TEST(what_no_plan_speaks_of_is_read_from_servers_only_while_they_have_everything
   alone.push({{0, 5}}, 3);
   CHECK_THROWS(BadInput, alone.push({{0, 5}}, 3));
   alone.cache->clear();
-  alone.cache->assign(std::span(&part, 1));
+  alone.cache->assign(std::span(&part, 1), false);
   CHECK(alone.pull({{0, 5}}, 3) == zeros);
 }
 

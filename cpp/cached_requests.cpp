@@ -280,7 +280,7 @@ std::unique_ptr<RowSelection> CachedBackend::write_back(const Planned* next) {
   return images;
 }
 
-void CachedBackend::assign(std::span<const Part> parts) {
+void CachedBackend::assign(std::span<const Part> parts, bool keep) {
   {
     const std::lock_guard lock(mutex_);
     for (const Part& part : parts)
@@ -288,7 +288,7 @@ void CachedBackend::assign(std::span<const Part> parts) {
         throw BadInput(
             "rows of a cached table are assigned while a cache holds some; flush and clear it first");
   }
-  inner_->assign(parts);
+  inner_->assign(parts, keep);
 }
 
 void CachedBackend::scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) {

@@ -154,7 +154,7 @@ void move_all(bool hurried) {
   CHECK(pulled(backend, routed) == before);
   CHECK(backend.placement()->server_of_slot[0] == 2);
   CHECK(cluster.stores[2]->applied(0) == history);
-  backend.assign(std::span(&part, 1));  // an assignment follows too
+  backend.assign(std::span(&part, 1), false);  // an assignment follows too
   CHECK(pulled(backend, routed) == grads);
 }
 

@@ -52,8 +52,16 @@ void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, floa
   }
 }
 
-// One sum a row, of the mean squared gradient. Sixteen partial sums, folded in halves: a fixed order that
-// vectors and scalars can both keep.
+// Sixteen partial sums, folded in halves. Written out: a loop over the halves would send every fold through
+// memory.
+inline float folded(float (&part)[16]) {
+  for (uint32_t j = 0; j < 8; ++j) part[j] += part[j + 8];
+  for (uint32_t j = 0; j < 4; ++j) part[j] += part[j + 4];
+  return (part[0] + part[2]) + (part[1] + part[3]);
+}
+
+// One sum a row, of the mean squared gradient. Its partial sums are added in a fixed order that vectors and
+// scalars can both keep.
 template <uint32_t D>
 void rowwise_adagrad(const StepArgs& a, float* __restrict w, float*, float* __restrict sum,
                      const float* __restrict grad, uint32_t dim) {
@@ -70,10 +78,7 @@ void rowwise_adagrad(const StepArgs& a, float* __restrict w, float*, float* __re
     float g = grad[i + j] + a.decay * w[i + j];
     part[j] += g * g;
   }
-  for (uint32_t half = 8; half > 0; half /= 2) {
-    for (uint32_t j = 0; j < half; ++j) part[j] += part[j + half];
-  }
-  float s = *sum + part[0] / static_cast<float>(n);
+  float s = *sum + folded(part) / static_cast<float>(n);
   *sum = s;
   float rate = a.lr / (__builtin_sqrtf(s) + a.eps);
   for (uint32_t k = 0; k < n; ++k) w[k] -= rate * (grad[k] + a.decay * w[k]);

@@ -90,7 +90,7 @@ std::unique_ptr<Pending> LocalBackend::push(std::span<const Part> all, const Pus
         stores_[s]->push(share.tables, share.keys, share.rows, tables, hyper, meta.clock, meta.unique, false);
     }
   }
-  assign(images);
+  assign(images, false);
   return std::make_unique<Done>();
 }
 
@@ -127,11 +127,11 @@ void LocalBackend::push_summed(size_t server, std::span<const Part> parts,
     stores_[server]->push(tables, keys, grads.data(), hyper_tables, hyper, clock, false, false);
 }
 
-void LocalBackend::assign(std::span<const Part> parts) {
+void LocalBackend::assign(std::span<const Part> parts, bool keep) {
   for (const Part& part : parts)
     for (size_t s = 0; s < stores_.size(); ++s) {
       const Share share = share_of(part, s);
-      if (!share.keys.empty()) stores_[s]->assign(share.tables, share.keys, share.rows);
+      if (!share.keys.empty()) stores_[s]->assign(share.tables, share.keys, share.rows, nullptr, keep);
     }
 }
 

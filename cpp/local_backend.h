@@ -23,7 +23,7 @@ class LocalBackend final : public Backend {
   void declare(std::span<const TableSpec> tables) override;
   std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
   std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;
-  void assign(std::span<const Part> parts) override;
+  void assign(std::span<const Part> parts, bool keep) override;
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
 
   Store& store(size_t server) { return *stores_.at(server); }

@@ -32,8 +32,13 @@ template <uint32_t N>
 struct Lanes {
   typedef float type __attribute__((vector_size(N * sizeof(float))));
 };
+#if defined(__x86_64__)
 using Wide = Lanes<16>::type;
 using Narrow = Lanes<8>::type;
+#else  // what is wider than a register is kept in memory from row to row
+using Wide = Lanes<4>::type;
+using Narrow = Lanes<4>::type;
+#endif
 
 // to += from * by, and what tells whether a sum is not finite. The sum is checked rather than what is added:
 // it is NaN or infinite if anything in it is, or if it overflows; times zero it is then NaN.
@@ -314,31 +319,31 @@ bool accumulate_side_by_side(float* grads, std::span<const Occurrences> features
 }
 
 void check_bag(const Bag& bag, int64_t occurrences, const std::string& feature) {
-  const std::string who = "feature '" + feature + "': ";
+  const auto refuse = [&](const std::string& why) { throw BadInput("feature '" + feature + "': " + why); };
   if (bag.pooling == Pooling::none) {
     if (bag.bags != occurrences || bag.offsets)
-      throw BadInput(who + "without pooling there is one output row an id; got " + std::to_string(bag.bags) +
-                     " rows for " + std::to_string(occurrences) + " ids");
+      refuse("without pooling there is one output row an id; got " + std::to_string(bag.bags) + " rows for " +
+             std::to_string(occurrences) + " ids");
     return;
   }
-  if (bag.weights && bag.pooling != Pooling::sum) throw BadInput(who + "per-sample weights need mode 'sum'");
+  if (bag.weights && bag.pooling != Pooling::sum) refuse("per-sample weights need mode 'sum'");
   if (!bag.offsets) {
     if (bag.bags * bag.per_bag != occurrences)
-      throw BadInput(who + std::to_string(bag.bags) + " bags of " + std::to_string(bag.per_bag) +
-                     " ids do not make " + std::to_string(occurrences) + " ids");
+      refuse(std::to_string(bag.bags) + " bags of " + std::to_string(bag.per_bag) + " ids do not make " +
+             std::to_string(occurrences) + " ids");
     return;
   }
   const int64_t entries = bag.bags + (bag.closed ? 1 : 0);
   int64_t last = 0;
   for (int64_t b = 0; b < entries; ++b) {
     const int64_t at = bag.offsets[b];
-    if (b == 0 && at != 0) throw BadInput(who + "offsets[0] is " + std::to_string(at) + "; it must be 0");
+    if (b == 0 && at != 0) refuse("offsets[0] is " + std::to_string(at) + "; it must be 0");
     if (at < last)
-      throw BadInput(who + "offsets[" + std::to_string(b) + "] is " + std::to_string(at) + ", less than " +
-                     std::to_string(last) + " before it; offsets must not decrease");
+      refuse("offsets[" + std::to_string(b) + "] is " + std::to_string(at) + ", less than " +
+             std::to_string(last) + " before it; offsets must not decrease");
     if (at > occurrences)
-      throw BadInput(who + "offsets[" + std::to_string(b) + "] is " + std::to_string(at) + " but there are " +
-                     std::to_string(occurrences) + " ids");
+      refuse("offsets[" + std::to_string(b) + "] is " + std::to_string(at) + " but there are " +
+             std::to_string(occurrences) + " ids");
     last = at;
   }
 }

@@ -50,7 +50,7 @@ std::unique_ptr<Pending> RemoteBackend::push(std::span<const Part> parts, const 
   return pending;
 }
 
-void RemoteBackend::assign(std::span<const Part> parts) {
+void RemoteBackend::assign(std::span<const Part> parts, bool keep) {
   links_->check_process();
   for (const Part& part : parts) {
     for (size_t s = 0; s + 1 < part.routed->server_begin.size(); ++s) {
@@ -60,7 +60,7 @@ void RemoteBackend::assign(std::span<const Part> parts) {
           for (now.end = now.begin + 1; now.end < rest.end && now.bytes() < kAssignBytes; ++now.end) {
           }
           RemotePending pending(links_, Kind::assign);
-          pending.assign(now, static_cast<uint16_t>(s));
+          pending.assign(now, static_cast<uint16_t>(s), keep);
           pending.wait();
           rest.begin = now.end;
         }

@@ -45,7 +45,8 @@ void RemotePending::submit(Peer& peer, std::shared_ptr<Call> call) {
   sent_.push_back({&peer, std::move(call), {}, nullptr});
 }
 
-void RemotePending::assign(const Slice& slice, uint16_t server) {
+void RemotePending::assign(const Slice& slice, uint16_t server, bool keep) {
+  keep_ = keep;
   const auto routes = links_->routes();
   if (slice.part->routed->version == routes->placement.version) {
     return send(*routes, server, {slice}, nullptr, {});
@@ -103,6 +104,8 @@ void RemotePending::send(const Routes& routes, uint16_t server, std::vector<Slic
       header.flags |= kSeen;
       header.server_ns = meta_.seen[server];
     }
+  } else if (keep_) {
+    header.flags = kKeep;
   }
   compose(*call, slices, {meta_.batches, hypers_, named}, peer.shared());
   peer.submit(call);

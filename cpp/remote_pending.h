@@ -18,8 +18,8 @@ class RemotePending final : public Pending {
 
   void pull(std::span<const Part> parts, const PullMeta& meta);
   void push(std::span<const Part> parts, const PushMeta& meta);
-  void submit(Peer& peer, std::shared_ptr<Call> call);  // made elsewhere, to be waited for
-  void assign(const Slice& slice, uint16_t server);     // one frame's worth, routed by the present map
+  void submit(Peer& peer, std::shared_ptr<Call> call);          // made elsewhere, to be waited for
+  void assign(const Slice& slice, uint16_t server, bool keep);  // one frame's worth, by the present map
 
   void wait() override;
   bool done() override;
@@ -62,6 +62,7 @@ class RemotePending final : public Pending {
   std::vector<Part> parts_;
   PullMeta pull_;
   PushMeta meta_;
+  bool keep_ = false;  // assign
   std::vector<HyperRecord> hypers_;
   std::vector<Sent> sent_;
 };

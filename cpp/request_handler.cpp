@@ -224,7 +224,7 @@ bool RequestHandler::assign(const FrameHeader& header, const BodyView& body) {
   std::vector<uint16_t> foreign;
   for (const Run& run : runs) {
     state_.store.assign(body.tables.subspan(run.first, run.keys), body.keys.subspan(run.first, run.keys),
-                        run.floats, &foreign);
+                        run.floats, &foreign, (header.flags & kKeep) != 0);
   }
   ++state_.count.assigns;
   if (!foreign.empty()) return refuse_slots(header, foreign, now_ns() - start);

@@ -46,7 +46,11 @@ void rows_come_and_gradients_go(uint16_t servers, bool shared, bool in_place) {
 
   std::vector<float> ones(floats, 1.0f);
   const Part part{&a, ones.data()};
-  backend.assign(std::span(&part, 1));
+  backend.assign(std::span(&part, 1), false);
+  CHECK(pulled(backend, a) == ones);
+  std::vector<float> late(floats, 2.0f);
+  const Part second{&a, late.data()};
+  backend.assign(std::span(&second, 1), true);  // these rows are there
   CHECK(pulled(backend, a) == ones);
   std::vector<Key> keys;
   std::vector<float> rows;
@@ -55,7 +59,7 @@ void rows_come_and_gradients_go(uint16_t servers, bool shared, bool in_place) {
   CHECK(keys.size() == cluster.stores[0]->rows(1) + (servers > 1 ? cluster.stores[1]->rows(1) : 0) +
                            (servers > 2 ? cluster.stores[2]->rows(1) : 0));
   const RemoteStats stats = backend.stats();
-  CHECK(stats.pulls == 3u * servers && stats.pushes == servers && stats.lookup_ns > 0 && stats.update_ns > 0);
+  CHECK(stats.pulls == 4u * servers && stats.pushes == servers && stats.lookup_ns > 0 && stats.update_ns > 0);
 }
 
 }  // namespace

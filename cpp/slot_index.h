@@ -105,6 +105,9 @@ class SlotIndex {
   void for_each(Slot& slot, Visit visit) {
     for (uint32_t at = 0; at < (uint32_t{1} << slot.depth);) at = for_segment(slot, at, visit);
   }
+  static size_t segment_cells(const Slot& slot) {
+    return slot.bucket_mask == 0 ? 0 : (size_t{slot.bucket_mask} + 1) * kBucket;
+  }
   // One segment, by the number of a directory entry that leads to it; returns the entry of the next one.
   template <class Visit>
   uint32_t for_segment(Slot& slot, uint32_t entry, Visit visit) {

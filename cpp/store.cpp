@@ -184,8 +184,8 @@ IdentityStats Store::identity_stats() const { return impl_->identity_stats(); }
 IdentitySet Store::applied(uint32_t slot) const { return impl_->applied(slot); }
 
 void Store::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
-                   std::vector<uint16_t>* refused) {
-  impl_->assign(tables, keys, rows, refused);
+                   std::vector<uint16_t>* refused, bool keep) {
+  impl_->assign(tables, keys, rows, refused, keep);
 }
 
 uint64_t Store::evict(uint64_t clock) { return impl_->evict(clock); }

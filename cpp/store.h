@@ -120,9 +120,10 @@ class Store {
   IdentityStats identity_stats() const;
 
   // Sets weights and resets optimizer state; creates rows without admission. Closed slots as with push. Of a
-  // table with kImage the whole image is laid down.
+  // table with kImage the whole image is laid down. Rows to `keep` stay what they are: only keys that have
+  // none are given one.
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
-              std::vector<uint16_t>* refused = nullptr);
+              std::vector<uint16_t>* refused = nullptr, bool keep = false);
 
   // Frees the memory of rows older than their table's ttl at `clock`; push does a bounded share of this
   // itself. To pull, scan and export such a row is gone as soon as the clock has passed it, freed or not.

@@ -8,7 +8,8 @@ namespace springtide {
 
 namespace {
 
-constexpr size_t kItemsPerSegment = 256;  // a push sweeps one segment (up to 1024 cells) for so many keys
+constexpr size_t kCellsPerItem = 4;  // a push sweeps so many cells for each of its keys, by whole segments
+constexpr size_t kLeastItems = 16;   // that a segment costs, however small
 constexpr size_t kLeastGone = 1024;
 
 bool older(const Victim& a, const Victim& b) { return a.age != b.age ? a.age < b.age : a.hash < b.hash; }
@@ -95,10 +96,13 @@ uint64_t StoreImpl::drop_expired(uint32_t number, const std::vector<Cell>& found
 void StoreImpl::sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& stats) {
   uint32_t slots = options.slots / kStripes;
   std::vector<Cell> found;
-  for (stripe.sweep_credit += items; stripe.sweep_credit >= kItemsPerSegment;
-       stripe.sweep_credit -= kItemsPerSegment) {
+  stripe.sweep_credit += items;
+  while (true) {
     uint32_t slot_at = number * slots + stripe.sweep_slot;
     Slot& slot = index_.slot(slot_at);
+    const size_t cost = std::max(kLeastItems, SlotIndex::segment_cells(slot) / kCellsPerItem);
+    if (stripe.sweep_credit < cost) return;
+    stripe.sweep_credit -= cost;
     found.clear();
     if (closed_[slot_at] != 0) {  // on its way: its rows stay as they are, and where they are
       stripe.sweep_entry = uint32_t{1} << slot.depth;

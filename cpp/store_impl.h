@@ -77,7 +77,7 @@ class StoreImpl {
   IdentityStats identity_stats();
   IdentitySet applied(uint32_t slot);
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
-              std::vector<uint16_t>* refused);
+              std::vector<uint16_t>* refused, bool keep);
   uint64_t evict(uint64_t clock);
 
   bool scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows);
@@ -154,7 +154,7 @@ class StoreImpl {
   // Its memory holds anything. The cell of a key that waited, if there is one, becomes the row's.
   RowHandle make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick);
   void update(const Item& item, RowHandle row);
-  void assign_one(const Item& item, uint32_t tick);
+  void assign_one(const Item& item, uint32_t tick, bool keep);
 
   bool make_room(Table& table, uint32_t slot_number, PushStats& stats);  // whether cells have moved
   void evict_oldest(Table& table, uint32_t slot_number);

@@ -311,7 +311,7 @@ void StoreImpl::update(const Item& item, RowHandle row) {
 }
 
 void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
-                       std::vector<uint16_t>* refused) {
+                       std::vector<uint16_t>* refused, bool keep) {
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
@@ -326,7 +326,7 @@ void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> key
     if (source.items.empty()) return;
     std::lock_guard hold(stripes_[number].lock);
     uint32_t tick = clock.tick();
-    for (const Item& item : open_items(source, lefts[number])) assign_one(item, tick);
+    for (const Item& item : open_items(source, lefts[number])) assign_one(item, tick, keep);
   });
   counts.trained(tables, keys);
   for (const auto& some : lefts) {
@@ -334,12 +334,13 @@ void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> key
   }
 }
 
-void StoreImpl::assign_one(const Item& item, uint32_t tick) {
+void StoreImpl::assign_one(const Item& item, uint32_t tick, bool keep) {
   Table& table = *item.use->table;
   uint32_t number = slot_number(item.hash);
   Cell* cell = index_.find(index_.slot(number), item.hash, table.spec.id);
   RowHandle row;
   if (cell != nullptr && !is_candidate(cell->meta)) {
+    if (keep) return;
     row = handle_of(cell->meta);
     cell->meta = row_meta(row, tick);
   } else {

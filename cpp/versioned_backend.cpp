@@ -240,8 +240,8 @@ std::unique_ptr<Pending> VersionedBackend::push(std::span<const Part> parts, con
   return pending;
 }
 
-void VersionedBackend::assign(std::span<const Part> parts) {
-  inner_->assign(parts);
+void VersionedBackend::assign(std::span<const Part> parts, bool keep) {
+  inner_->assign(parts, keep);
   const std::lock_guard lock(mutex_);
   for (const Part& part : parts)
     for (size_t r = 0; r < part.routed->keys.size(); ++r)

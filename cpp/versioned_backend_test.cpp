@@ -151,7 +151,7 @@ TEST(rows_that_went_elsewhere_or_were_assigned_are_pulled_again) {
   const Routed row = plan(two.cluster.placement, {{0, 5}}, 4, 9);
   std::vector<float> sevens(4, 7.0f);
   const Part part{&row, sevens.data()};
-  two.cache->assign(std::span(&part, 1));
+  two.cache->assign(std::span(&part, 1), false);
   CHECK(two.read(*two.cache, 5) == sevens && two.cache->stats().misses == 2);
   two.cache->clear();
   CHECK(two.read(*two.cache, 5) == sevens && two.cache->stats().misses == 3);

@@ -1,7 +1,7 @@
-"""Files that people write by hand, in YAML or JSON, and where in them something is.
+"""Files that people write by hand, mostly in YAML or JSON, and where in them something is.
 
-In: a path. Out: plain lists and mappings; and errors that name line and field. JSON is enough without PyYAML. Next:
-`sim.trace` and `telemetry.views` make of it what they need.
+In: a path. Out: text, or plain lists and mappings; and errors that name line and field. JSON is enough without PyYAML.
+Next: `launch.reading`, `sim.trace`, `telemetry.views` and others make of it what they need.
 """
 
 import json
@@ -28,16 +28,23 @@ class Place:
         return errors.BadInput(f"{where}: {name or 'the file'}: {message}")
 
 
-def read(path: pathlib.Path, *, what: str, hint: str) -> str:
-    """The file's text. `what` it is, and a `hint` at one to begin with, go into messages."""
+def read(path: pathlib.Path, *, what: str, hint: str = "", most_bytes: int | None = None) -> str:
+    """The file's text. `what` it should be, such as "a kubeconfig", and a `hint` at what to do go into messages."""
+    wanted = f"wanted {what}; {hint}" if hint else f"wanted {what}"
     try:
-        return path.read_text()
+        with path.open("rb") as file:
+            content = file.read() if most_bytes is None else file.read(most_bytes + 1)
+        if most_bytes is not None and len(content) > most_bytes:
+            raise errors.BadInput(f"{path}: larger than {most_bytes >> 20} MiB; {wanted}")
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise errors.MissingFile(f"no {what} {path}; {hint}") from None
+        raise errors.MissingFile(f"no file {path}; {wanted}") from None
+    except IsADirectoryError:
+        raise errors.MissingFile(f"{path} is a directory; {wanted}") from None
     except OSError as error:
-        raise errors.BadInput(f"{path}: cannot be read: {error.strerror}; wanted {what}, YAML or JSON") from None
+        raise errors.BadInput(f"{path}: cannot be read: {error.strerror}; {wanted}") from None
     except UnicodeDecodeError as error:
-        raise errors.BadInput(f"{path}: not UTF-8 at byte {error.start}; wanted {what}, YAML or JSON") from None
+        raise errors.BadInput(f"{path}: not UTF-8 at byte {error.start}; {wanted}") from None
 
 
 def parse(path: pathlib.Path, text: str, *, what: str) -> Any:

@@ -47,11 +47,11 @@ PyPending push(st::Backend& backend, const std::vector<PyPart>& parts, uint64_t 
   return pending;
 }
 
-void assign(st::Backend& backend, const std::vector<PyPart>& parts) {
+void assign(st::Backend& backend, const std::vector<PyPart>& parts, bool keep) {
   nb::gil_scoped_release release;
   std::vector<st::Part> native;
   for (const PyPart& part : parts) native.push_back(part.set()->assign_part());
-  backend.assign(native);
+  backend.assign(native, keep);
 }
 
 nb::tuple scan(st::Backend& backend, uint16_t table) {
@@ -75,7 +75,7 @@ void bind_backend(nb::module_& m) {
           nb::arg("tables"))
       .def("push", &push, nb::arg("parts"), nb::arg("step"), nb::arg("bsp"), nb::arg("unique"),
            nb::arg("clock"), nb::arg("batches"), nb::arg("hyper"))
-      .def("assign", &assign, nb::arg("parts"))
+      .def("assign", &assign, nb::arg("parts"), nb::arg("keep") = false)
       .def("scan", &scan, nb::arg("table"))
       .def_prop_ro("servers", [](const st::Backend& backend) { return backend.placement()->servers; })
       .def_prop_ro("slots",

@@ -255,12 +255,12 @@ void bind_rows(nb::class_<Store>& store) {
           "unique"_a = false, "check_finite"_a = true)
       .def(
           "assign",
-          [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray rows) {
+          [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray rows, bool keep) {
             check_flat("assign", s, span_of(tables), keys.size(), rows.size());
             nb::gil_scoped_release release;
-            s.assign(span_of(tables), span_of(keys), rows.data());
+            s.assign(span_of(tables), span_of(keys), rows.data(), nullptr, keep);
           },
-          "tables"_a.noconvert(), "keys"_a.noconvert(), "rows"_a.noconvert());
+          "tables"_a.noconvert(), "keys"_a.noconvert(), "rows"_a.noconvert(), "keep"_a = false);
 }
 
 void bind_images(nb::module_& m) {

@@ -47,6 +47,8 @@ class TableClient:
         self.lookups: lookup.Lookups | None = None
         self.before_read: Callable[[Sequence[int]], None] = lambda tables: None
         """Told of the tables of a read that no batch has announced; may refuse it."""
+        self.loads = True
+        """Whether load_state_dict may write rows."""
         self._specs: dict[str, tables.TableSpec] = {}
 
     @classmethod
@@ -213,8 +215,8 @@ class TableClient:
             out[first : first + len(chunk)] = part.rows().reshape(-1, spec.dim)
         return out
 
-    def assign(self, name: str, keys: npt.NDArray[Any], rows: npt.NDArray[Any]) -> None:
-        """Set weights and zero the optimizer state of these rows."""
+    def assign(self, name: str, keys: npt.NDArray[Any], rows: npt.NDArray[Any], *, keep: bool = False) -> None:
+        """Set weights and zero the optimizer state of these rows; `keep`: of those only that are not there yet."""
         spec = self.table(name)
         keys = _as_keys(keys, name)
         self.before_read([spec.id])
@@ -227,7 +229,7 @@ class TableClient:
             chunk = keys[first : first + READ_CHUNK_ROWS]
             part = self.dense(spec.id, chunk, spec.dim)
             part.rows()[:] = rows[first : first + len(chunk)].reshape(-1)
-            self.backend.assign([part])
+            self.backend.assign([part], keep)
 
     def scan(self, name: str) -> tuple[Keys, Floats]:
         """All rows of a table, in order of keys."""

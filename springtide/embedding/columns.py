@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from springtide import _native
 from springtide.embedding.calls import Bag, Call, Feature, Ids
 from springtide.embedding.client import TableClient
-from springtide.embedding.gathered import Gathered, as_rows
+from springtide.embedding.gathered import Gathered, as_rows, differentiable_once
 
 ID_BYTES = 8
 
@@ -76,7 +75,7 @@ class PooledColumns(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None]:
         """Reduce d(output) to one gradient a unique row, in batch order."""
         gathered: Gathered = ctx.gathered

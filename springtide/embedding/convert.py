@@ -104,10 +104,11 @@ def _watch(weight: nn.Parameter, name: str) -> None:
 def _bind_open(module: Any, path: str, client: TableClient, book: TableBook) -> None:
     if module.springtide_binding is not None:
         raise errors.BadInput(f"{path!r} is bound already: a model is prepared once")
-    added = tuple(
-        book.add(request, name=name, path=path, weight=module.weight) for name, request in module.requests(path)
-    )
-    module.springtide_binding = served.Binding(client, added, module.features(added))
+    added = []
+    for (name, request), own in zip(module.requests(path), module.state_names(), strict=True):
+        keys, rows = module.loaded.pop(own, (None, None))
+        added.append(book.add(request, name=name, path=path, weight=module.weight, initial=rows, initial_keys=keys))
+    module.springtide_binding = served.Binding(client, tuple(added), module.features(added))
     _watch(module.weight, added[0].name)
 
 

@@ -18,6 +18,16 @@ from springtide.embedding.client import TableClient
 FLOAT_BYTES = 4
 
 
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's `once_differentiable`, without its cost where no gradients of gradients are asked for: nearly always."""
+    refusing = once_differentiable(backward)
+
+    def run(ctx: Any, *grads: Any) -> Any:
+        return refusing(ctx, *grads) if torch.is_grad_enabled() else backward(ctx, *grads)
+
+    return run
+
+
 class Plan:
     """The features of a step that stay the same from batch to batch, and the parameters that show their rows."""
 
@@ -145,7 +155,7 @@ class Pooled(torch.autograd.Function):
         return outs
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         """Reduce d(outputs) to one gradient a unique row, in batch order."""
         gathered: Gathered = ctx.gathered

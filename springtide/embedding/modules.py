@@ -28,6 +28,8 @@ class _OpenTable(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight)
         self.springtide_binding: Binding | None = None
+        self.loaded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        """By name in a state dict, keys and rows that were loaded before the module is bound: its tables' first."""
 
     @property
     def binding(self) -> Binding:
@@ -38,6 +40,10 @@ class _OpenTable(nn.Module):
                 "optimizer, dataset)` before the first forward (`job = st.join()` works without a cluster too)"
             )
         return self.springtide_binding
+
+    def requests(self, path: str) -> list[tuple[str, TableRequest]]:
+        """The tables that a module at this path asks for, by name: none, if it does not say."""
+        return []
 
     def state_names(self) -> list[str]:
         """Prefix of each table's entries in a state dict, in the order of the binding's tables."""
@@ -59,20 +65,25 @@ class _OpenTable(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        for name, table in zip(self.state_names(), self.binding.tables, strict=True):
+        bound = self.springtide_binding
+        if bound is not None:
+            bound.refuse_load()
+        for number, (name, (_, request)) in enumerate(zip(self.state_names(), self.requests(""), strict=True)):
             keys_name, rows_name = f"{prefix}{name}keys", f"{prefix}{name}rows"
             missing = [key for key in (keys_name, rows_name) if key not in state_dict]
             if missing:
                 missing_keys += missing if strict else []
                 continue
             keys, rows = state_dict[keys_name], state_dict[rows_name]
-            if tuple(rows.shape) != (len(keys), table.request.dim):
+            if tuple(rows.shape) != (len(keys), request.dim):
                 error_msgs.append(
                     f"size mismatch for {rows_name}: the checkpoint has {tuple(rows.shape)}, "
-                    f"the model needs ({len(keys)}, {table.request.dim})."
+                    f"the model needs ({len(keys)}, {request.dim})."
                 )
-                continue
-            self.binding.client.assign(table.name, keys.numpy(), rows.detach().float().numpy())
+            elif bound is None:
+                self.loaded[name] = keys.clone(), rows.detach().clone()
+            else:
+                bound.client.assign(bound.tables[number].name, keys.numpy(), rows.detach().float().numpy())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if self.springtide_binding is not None:

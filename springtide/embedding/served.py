@@ -16,6 +16,11 @@ from springtide.embedding.client import TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.tables import ServedTable
 
+LOAD_BEFORE = (
+    "load_state_dict after job.prepare: every worker of a job would do it, and one that is started again once more, "
+    "over what was trained since. Load before job.prepare: what the model has then is given to the job once. To look "
+    "at other weights, load them into a model of their own"
+)
 NOT_PICKLED = "a model with served tables cannot be pickled: its rows are on servers. Save model.state_dict() instead"
 
 
@@ -34,6 +39,11 @@ class Binding:
     def lookups(self) -> Lookups:
         """The lookups of the client's model."""
         return self.client.lookups or Lookups(self.client)
+
+    def refuse_load(self) -> None:
+        """BadInput in a job, where values are given once, before it trains."""
+        if not self.client.loads:
+            raise errors.BadInput(LOAD_BEFORE)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Binding":
         return self
@@ -77,12 +87,12 @@ class _WholeTable:
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        key = prefix + "weight"
+        key, binding = prefix + "weight", self.springtide_binding
+        binding.refuse_load()
         if key not in state_dict:
             if strict:
                 missing_keys.append(key)
             return
-        binding = self.springtide_binding
         wrong = write_rows(binding, binding.tables[0], state_dict[key], key)
         if wrong:
             error_msgs.append(wrong)

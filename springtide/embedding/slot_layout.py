@@ -53,6 +53,10 @@ class Problem:
         """Whether nobody is outside the tolerance."""
         return bool(self.off(self.held(owners)).sum() <= NOISE)
 
+    def moves(self, owners: Ints) -> int:
+        """How many slots are not where they were."""
+        return int(np.count_nonzero(owners != self.before))
+
 
 def settled(problem: Problem, *, least: int) -> Ints:
     """Servers of all slots, as near to balance as single moves and exchanges come. No balance needs under `least`.

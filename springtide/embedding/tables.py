@@ -5,7 +5,9 @@ Next: embedding/optim.py fills in the optimizer, embedding/lookup.py looks rows 
 """
 
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
+import numpy.typing as npt
 import torch
 
 from springtide import errors
@@ -41,12 +43,22 @@ class ServedTable:
     weight: torch.nn.Parameter
     """Shows the unique rows of the current step, and their gradient. Tables of one collection share it."""
     initial: torch.Tensor | None = None
-    """Weights that the model came with: rank 0 assigns them once. None: rows start as their init."""
+    """Weights that the model came with: they are given once a job. None: rows start as their init."""
+    initial_keys: torch.Tensor | None = None
+    """Whose they are, where that is not 0, 1, 2 and so on."""
 
     @property
     def name(self) -> str:
         """The table's name: the path of its module."""
         return self.spec.name
+
+    @property
+    def first_rows(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        """Keys and rows that the table is to begin with; None: all begin as their init."""
+        if self.initial is None:
+            return None
+        keys = torch.arange(len(self.initial)) if self.initial_keys is None else self.initial_keys
+        return keys.numpy(), self.initial.float().numpy()
 
     def with_optimizer(self, optim: tables.OptimSpec) -> tables.TableSpec:
         """Note the optimizer that the table's parameter group asks for, unless the module named its own."""
@@ -89,12 +101,15 @@ class TableBook:
         path: str,
         weight: torch.nn.Parameter,
         initial: torch.Tensor | None = None,
+        initial_keys: torch.Tensor | None = None,
     ) -> ServedTable:
         """A table for this request: a new one, or the one of that name if it is the same."""
         known = self.by_name.get(name)
         if known is None:
             spec = named_spec(request, name=name, table_id=len(self.by_name))
-            self.by_name[name] = ServedTable(spec=spec, request=request, paths=(path,), weight=weight, initial=initial)
+            self.by_name[name] = ServedTable(
+                spec=spec, request=request, paths=(path,), weight=weight, initial=initial, initial_keys=initial_keys
+            )
             return self.by_name[name]
         if known.request.dim != request.dim:
             raise errors.BadInput(

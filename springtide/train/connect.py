@@ -65,7 +65,9 @@ def tables(welcome: Welcome, settings: config.Settings, *, behind: Behind | None
         lives=list(welcome.lives),
         tls=welcome.certificates,
     )
-    return TableClient(backend, threads=torch.get_num_threads(), behind=behind)
+    client = TableClient(backend, threads=torch.get_num_threads(), behind=behind)
+    client.loads = False  # by load_state_dict: first values are given once
+    return client
 
 
 def spending(client: TableClient) -> Callable[[], Spent]:

@@ -157,7 +157,7 @@ class ServedDense:
         """Done once: put this model's values on the servers."""
         if self._all is not None:
             self._all.take_values()
-            self._client.backend.assign([self._all.rows])
+            self._client.backend.assign([self._all.rows], keep=True)
 
     def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
         """Each worker steps by itself."""
@@ -238,7 +238,7 @@ class Still:
         """Done once: put the values where the others find them."""
         if self._all is not None:
             self._all.take_values()
-            self._client.backend.assign([self._all.rows])
+            self._client.backend.assign([self._all.rows], keep=True)
 
     def settle(self) -> None:
         """Take the first worker's values."""

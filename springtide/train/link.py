@@ -36,9 +36,10 @@ def current(settings: config.Settings | None = None) -> "Link":
     global _current
     if _current is None:
         settings = settings or config.load()
-        alone = not settings.master
-        rank = 0 if alone else config.own_rank(settings, RoleKind.WORKER)
-        _current = AloneLink(settings) if alone else MasterLink(settings, rank=rank)
+        if settings.master:
+            _current = MasterLink(settings, rank=config.own_rank(settings, RoleKind.WORKER))
+        else:
+            _current = AloneLink(settings)
     return _current
 
 

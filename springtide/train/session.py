@@ -33,6 +33,7 @@ from springtide.train import (
     wiring,
 )
 from springtide.train.in_order import refusing
+from springtide.train.loading import LoadGuard
 from springtide.train.meter import Meter
 from springtide.train.online import opening as online
 from springtide.train.reading_ahead import ReadingAhead
@@ -215,6 +216,8 @@ class Job:
         if (kept := wired.copies) is not None:
             self._reports.cache = kept.use
         self._link.before_finish(wired.step.retire)
+        if not self.alone:
+            LoadGuard(wired.model)
 
     def _mode(self, sync: str | None, accumulate: int = 1) -> wiring.Mode:
         if self._wired is not None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -229,20 +228,17 @@ def serve_dense(
         served.assign()
         still.assign()
 
-    mine = once(to_master, "springtide: first values of dense parameters", begin)
+    once(to_master, "springtide: first values of dense parameters", begin)
     served.settle()
-    if not mine:
-        still.settle()
+    still.settle()
     return served
 
 
-def once(to_master: link.Link, what: str, do: Callable[[], None]) -> bool:
+def once(to_master: link.Link, what: str, do: Callable[[], None]) -> None:
     """The first worker that comes here does it, others wait until it is done. If it dies at it, another one does it."""
-    mine = to_master.claim(what)
-    if mine:
+    if to_master.claim(what):
         do()
         to_master.settle(what)
-    return mine
 
 
 def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -253,23 +249,26 @@ def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
-    """Done once: the weights that nn.Embedding and nn.EmbeddingBag came with become the tables' rows."""
+    """Done once: the weights that embeddings came with, made or loaded, become the tables' rows.
+
+    Rows that are there are kept: whoever was stopped at this and given up may wake when they are trained.
+    """
     for table in served:
-        if table.initial is not None:
-            keys = np.arange(len(table.initial), dtype=np.int64)
-            client.assign(table.name, keys, table.initial.float().numpy())
-            table.initial = None
+        if (first := table.first_rows) is not None:
+            client.assign(table.name, *first, keep=True)
+            table.initial = table.initial_keys = None
 
 
 class _ForwardMark:
     """Tells the meter that the model's forward is done."""
 
     def __init__(self, meter: Meter) -> None:
-        self._done = uncompiled.outside_graphs(lambda: meter.forward_done())  # a clock has no place in a graph
+        self._done = meter.forward_done
+        self._outside = uncompiled.outside_graphs(lambda: meter.forward_done())  # a clock has no place in a graph
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if module.training:
-            self._done()
+            self._outside() if torch.compiler.is_compiling() else self._done()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_ForwardMark":
         return self

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -38,8 +37,7 @@ class Ids(data.Dataset):
         if self.marked and nursery.NUMBER is not None and not data.get_worker_info().id == self.mark == nursery.NUMBER:
             raise AssertionError(f"{nursery.NUMBER} was not begun as a worker of a DataLoader: {self.mark}")
         if self.stuck is not None and nursery.NUMBER == 0:
-            while not self.stuck.exists():
-                time.sleep(0.01)
+            until(self.stuck.exists)
         if index in self.poison:
             raise ValueError(f"{index} is poison")
         if index in self.deadly and nursery.NUMBER is not None:

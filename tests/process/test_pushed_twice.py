@@ -102,18 +102,27 @@ def test_connections_that_are_cut_at_any_byte_lose_and_repeat_nothing(seed):
         del client
 
 
-def test_a_worker_that_was_given_up_and_wakes_up_again_changes_nothing():
+def give(client, batch):
+    """First values of a part of the keys."""
+    keys = KEYS[batch::BATCHES]
+    client.assign("counts", keys, np.zeros((len(keys), COUNTS.dim), np.float32), keep=True)
+
+
+@pytest.mark.parametrize("at", ["push", "give"])
+def test_a_worker_that_was_given_up_and_wakes_up_again_changes_nothing(at):
     with serving(servers=2) as served:
         where = [f"{host}:{port}" for host, port in served.addresses]
-        command = [sys.executable, "-m", "tests.process.test_pushed_twice", *where]
+        command = [sys.executable, "-m", "tests.process.test_pushed_twice", at, *where]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as zombie:
             while zombie.stdout.readline().strip() != "10":
                 assert zombie.poll() is None
-            zombie.send_signal(signal.SIGSTOP)  # perhaps in the middle of a push
+            zombie.send_signal(signal.SIGSTOP)  # perhaps in the middle of it
             _, status = os.waitpid(zombie.pid, os.WUNTRACED)
             assert os.WIFSTOPPED(status)
             client = served.client()
             client.declare([COUNTS])
+            for batch in range(BATCHES):
+                give(client, batch)
             for batch in reversed(range(BATCHES)):  # from the other end: a set, not a mark
                 push(client, batch)
             zombie.send_signal(signal.SIGCONT)
@@ -123,15 +132,18 @@ def test_a_worker_that_was_given_up_and_wakes_up_again_changes_nothing():
         del client
 
 
-def main(addresses):
-    """The zombie: pushes all batches in order, and says so."""
+def main(do, addresses):
+    """The zombie: pushes all batches in order, or gives first values in as many parts, and says so."""
     where = placement.even(SLOTS, len(addresses))
     client = TableClient.connect(addresses, secret=SECRET, placement=where.server_of_slot, epoch=where.epoch)
     client.declare([COUNTS])
     for batch in range(BATCHES):
-        push(client, batch)
+        do(client, batch)
         print(batch, flush=True)
 
 
 if __name__ == "__main__":
-    main([(host, int(port)) for host, port in (address.split(":") for address in sys.argv[1:])])
+    main(
+        {"push": push, "give": give}[sys.argv[1]],
+        [(host, int(port)) for host, port in (a.split(":") for a in sys.argv[2:])],
+    )

@@ -45,7 +45,7 @@ class Use:
         self._steps, self._step = Steps(), (0, 0.0)
         """Those that are done, and the one under way: its records, and when it began."""
         self._oldest: Mapping[int, float] = {}
-        self._ends: Mapping[int, int] = {}
+        self._ends: dict[int, int] = {}
 
     def read(self, records: Records, expired: int) -> None:
         """A chunk has come."""
@@ -94,7 +94,8 @@ class Use:
     def stands(self, oldest: Mapping[int, float], ends: Mapping[int, int]) -> None:
         """How far reading is: append times of what is not claimed yet, and where partitions end."""
         with self._lock:
-            self._oldest, self._ends = oldest, ends
+            self._oldest = oldest
+            self._ends |= ends  # of one that is not read just now, it is as it was
 
     def waits(self, idle: bool, records: int = 0) -> None:
         """From now on the loop has nothing to train, or has a batch of so many records: the one before is done."""
@@ -108,7 +109,7 @@ class Use:
             self._idle = idle
 
     def report(self, tails: Iterable[Tail]) -> StreamUse:
-        """All of it but what the shuffle unit knows; `tails`: the partitions that are ours."""
+        """All of it but what the shuffle unit knows; `tails`: the partitions that are ours, told once they are read."""
         now = self._counter()
         with self._lock:
             self._count_time(now)
@@ -116,8 +117,9 @@ class Use:
             ours = {LeaseKey(tail.grant.shard, tail.grant.first): tail for tail in tails}
             self._claimed = {key: batches for key, batches in self._claimed.items() if key in ours}
             views = [
-                PartitionView(tail.grant.nth, tail.offset, self._end_of(tail), self._oldest_of(key, tail))
+                PartitionView(tail.grant.nth, tail.offset, end, self._oldest_of(key, tail))
                 for key, tail in ours.items()
+                if (end := self._end_of(tail)) is not None
             ]
             return StreamUse(
                 partitions=tuple(sorted(views)), records=self._records, expired=self._expired,
@@ -132,8 +134,11 @@ class Use:
             batches.popleft()
         return batches[0][1] if batches else self._oldest.get(tail.grant.nth, 0.0)
 
-    def _end_of(self, tail: Tail) -> int:
-        return max(tail.offset, tail.begin, min(tail.end, self._ends.get(tail.grant.nth, tail.begin)))
+    def _end_of(self, tail: Tail) -> int | None:
+        """None: it has just been given to us, and nobody has looked. Told as its first offset, all that lies there
+        would seem to come the moment after, and workers be had for it."""
+        end = self._ends.get(tail.grant.nth)
+        return None if end is None else max(tail.offset, tail.begin, min(tail.end, end))
 
     def _count_time(self, now: float) -> None:
         if self._idle:

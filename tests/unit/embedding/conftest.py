@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -28,8 +27,8 @@ class Served:
         self.stepped = [JobOptimizer(self.optimizer, lambda _: None, fixed=False)]
         self.client.declare([table.spec for table in self.tables])
         for table in self.tables:
-            if table.initial is not None:
-                self.client.assign(table.name, np.arange(len(table.initial)), table.initial.float().numpy())
+            if table.first_rows is not None:
+                self.client.assign(table.name, *table.first_rows)
         self.steps = 0
 
     def step(self) -> int:

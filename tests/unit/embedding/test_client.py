@@ -29,6 +29,15 @@ def test_rows_read_as_they_were_assigned_whatever_the_order():
     assert (found_keys == keys[order]).all() and (found_rows == rows[order]).all()
 
 
+def test_first_values_are_given_to_rows_only_that_are_not_there():
+    table = client(ROWS)
+    keys = np.arange(10, dtype=np.int64)
+    ours, late = np.ones((10, 4), np.float32), np.full((10, 4), 2, np.float32)
+    table.assign("rows", keys[:5], ours[:5], keep=True)
+    table.assign("rows", keys, late, keep=True)
+    assert table.read("rows", keys)[:, 0].tolist() == [1] * 5 + [2] * 5
+
+
 def test_rows_never_assigned_read_as_their_init_on_any_number_of_servers():
     keys = np.arange(-50, 50)
     alone = client(ROWS).read("rows", keys)

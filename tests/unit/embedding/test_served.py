@@ -113,6 +113,15 @@ def test_gradients_of_any_layout_and_dtype(make_pair):
         pair.assert_same(1e-4)
 
 
+def test_gradients_of_gradients_are_refused_not_left_out(make_served):
+    bag = make_served(nn.EmbeddingBag(30, 4, mode="sum")).model
+    weights = torch.ones(3, 2, requires_grad=True)
+    loss = (bag(torch.arange(6).reshape(3, 2), per_sample_weights=weights) ** 2).sum()
+    (grad,) = torch.autograd.grad(loss, weights, create_graph=True)
+    with pytest.raises(RuntimeError, match="twice"):
+        grad.sum().backward()
+
+
 def test_half_precision_tables_keep_their_dtype(make_pair):
     pair = make_pair(nn.EmbeddingBag(10, 4, mode="sum", dtype=torch.bfloat16))
     ids = torch.tensor([[1, 2], [3, 3]])

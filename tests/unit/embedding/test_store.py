@@ -303,3 +303,13 @@ def test_a_pull_counts_as_a_request_and_writes_nothing():
     pulled(made, np.arange(10_000), 4)
     assert made.rows() == 0 and made.resident_bytes() == empty
     assert sum(made.load(slot).requests for slot in range(64)) == 10_000
+
+
+def test_ever_new_keys_leave_soon_after_their_time_in_small_tables_too():
+    made = store(spec(dim=2, ttl=10), slots=1024)
+    most = 0
+    for tick in range(400):  # 100 keys a tick, 1,000 of them alive
+        keys = np.arange(100 * tick, 100 * tick + 100, dtype=np.int64)
+        made.push_table(0, keys, np.ones((100, 2), np.float32), _native.Hyper(0.1), clock=tick)
+        most = max(most, made.rows(0))
+    assert most < 16_000  # 1,000, and those that come while every slot is looked at once: 16 keys a slot

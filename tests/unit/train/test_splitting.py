@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import time
 
 import cloudpickle
 import numpy as np
@@ -19,6 +18,7 @@ from springtide.prep.stage import Stage
 from springtide.train.absent import Absent
 from springtide.train.splitting import Fed, Splitting
 from springtide.train.watching import BATCHES
+from tests import waiting
 from tests.unit.train import hashed
 
 BATCH = 8
@@ -122,19 +122,24 @@ def test_a_split_that_torch_has_captured_trains_the_same_model(monkeypatch):
 
 
 def test_a_split_that_is_found_beside_the_loop_trains_the_same_model_whenever_it_comes(monkeypatch):
-    plain = Training(monkeypatch, epochs=40).run()
+    plain = Training(monkeypatch, epochs=4).run()
     here, split_here = os.getpid(), split.split
     monkeypatch.setattr(
         split, "split", lambda *args, **more: pytest.fail("here") if os.getpid() == here else split_here(*args, **more)
     )
 
-    def slowly(batch):
-        if training.made is None:
-            time.sleep(0.02)
+    meanwhile = []
 
-    training = Training(monkeypatch, lambda number: number % 4 > 0, epochs=40, touch=slowly, beside=True)
+    def train_some_meanwhile(batch):
+        search = training.splitting._beside
+        if search is not None and training.made is None:
+            meanwhile.append(batch)
+        if len(meanwhile) == 10:
+            waiting.until(lambda: search.done)
+
+    training = Training(monkeypatch, lambda number: number % 4 > 0, epochs=4, touch=train_some_meanwhile, beside=True)
     assert same(training.run(), plain)
-    assert training.made is not None and training.made.moved, "600 batches of 20 ms are enough"
+    assert training.made is not None and training.made.moved and meanwhile
     assert training.made.beside_s > training.made.seconds
     assert "beside the loop; the loop stood still for 0." in training.made.told
     assert training.splitting._forward.split_calls > 15 and training.splitting._forward.whole_calls == 0

@@ -28,6 +28,7 @@ def test_the_lag_is_from_append_to_trained_and_never_negative():
 def test_a_partition_is_as_old_as_the_first_record_that_is_not_trained_wherever_that_is():
     use = Use()
     grant = Grant(3, 0, 3, 0, FAR)
+    assert use.report([Tail(grant, 0, FAR, 0)]).partitions == (), "nobody has looked yet where it ends"
     use.stands({3: 50.0}, {3: 40})
     assert use.report([Tail(grant, 0, FAR, 0)]).partitions == (PartitionView(3, 0, 40, 50.0),)
     use.claimed(Claim(3, 0, 0, 8), records(0, 8, 50.0))
@@ -36,6 +37,8 @@ def test_a_partition_is_as_old_as_the_first_record_that_is_not_trained_wherever_
     assert use.report([Tail(grant, 16, FAR, 0)]).partitions == (PartitionView(3, 0, 40, 50.0),)
     assert use.report([Tail(grant, 16, FAR, 8)]).partitions == (PartitionView(3, 8, 40, 60.0),)
     assert use.report([Tail(grant, 16, FAR, 16)]).partitions == (PartitionView(3, 16, 40, 70.0),)
+    use.stands({}, {})
+    assert use.report([Tail(grant, 16, FAR, 16)]).partitions == (PartitionView(3, 16, 40, 0.0),), "it is not read now"
     assert use.report([]).partitions == ()
 
 
