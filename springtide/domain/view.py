@@ -92,7 +92,7 @@ class JobView:
     submitted_at: float = 0.0
     started_at: float | None = None
     last_change_at: float | None = None
-    """When its shape was changed last."""
+    """When its shape was changed last; None: it has the shape that it was started with."""
     samples_done: float = 0.0
     samples_total: float | None = None
     """None: it does not end, or nobody knows when."""

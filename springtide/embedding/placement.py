@@ -16,11 +16,6 @@ from springtide.embedding import fewest_moves, slot_layout
 TOLERANCE = 0.1
 """A server within this of its share is left alone: moving slots costs, and loads are never quite still."""
 
-SEARCHED = 64
-"""Slots, at most, of which the fewest moves are searched for; jobs have as many or more."""
-WORK = 20_000
-"""Of that search, at most: steps by slots. Part of a second."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLoad:
@@ -56,7 +51,7 @@ def moves(
 
     `old` names the server of each slot; one that is not in `servers` leaves. A share is by CPU for requests and by
     memory for bytes; while nothing was measured slots count alike. These are the fewest moves there can be wherever
-    they are as few as `fewest` says, and of up to `SEARCHED` slots as far as the search goes; else a move or so more.
+    they are as few as `fewest` says, and where `fewest_moves.fewer` is sure; else hardly more.
     Where slots are too coarse for any such layout, it is as near as single moves and exchanges come.
     """
     if not servers:
@@ -73,12 +68,9 @@ def _chosen(problem: slot_layout.Problem) -> slot_layout.Ints:
     """The quick layout, unless one with fewer moves is found."""
     least = fewest_moves.at_least(problem)
     quick = slot_layout.settled(problem, least=least)
-    if len(quick) > SEARCHED:
+    if problem.balanced(quick) and problem.moves(quick) <= least:
         return quick
-    good = problem.balanced(quick)
-    most = int(np.count_nonzero(quick != problem.before)) - 1 if good else len(quick)
-    better, _ = fewest_moves.search(problem, least=least, most=most, work=WORK // len(quick))
-    return quick if better is None else better
+    return fewest_moves.fewer(problem, quick)
 
 
 def balance(owners: Sequence[int], servers: Mapping[int, Capacity], load: Sequence[SlotLoad]) -> dict[int, float]:

@@ -97,10 +97,7 @@ class Guards:
         self._take_down(nodes, tally, usage, now)
         if not nodes or not self._may_act(nodes, now):
             return
-        event = self._on_memory(nodes, tally, usage)
-        if state.in_step:  # the slowest of a group is everybody's pace: paces of its servers say little
-            return self._act(event, now) if event is not None else None
-        event = event or self._on_pace(nodes, usage)
+        event = self._on_memory(nodes, tally, usage) or self._on_pace(nodes, usage)
         if event is None and self.rules.servers and not state.spec.planning.on:  # plans take back by themselves
             event = self._easing.look(nodes, usage, state.planned.sizes[RoleKind.SERVER], now)
         if event is not None:
@@ -109,8 +106,6 @@ class Guards:
     def glance(self, usage: Mapping[Role, RoleUsage], now: float) -> None:
         """Whenever the agent has told something: only at what needs no other word, a server that is cut short."""
         nodes = self._servers()
-        if self._record.state.in_step:
-            return
         for node in nodes:
             self._measure(self._of(node), node, usage.get(node.role), now)
         if not self.rules.servers or not nodes or not self._may_act(nodes, now):

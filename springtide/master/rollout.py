@@ -6,8 +6,11 @@ balanced placement asks for no moves. The truth about ownership is in the server
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
+import os
+import threading
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -27,6 +30,13 @@ log = logging.getLogger(__name__)
 
 BYTES_A_GB = 2.0**30
 SMOOTHING = 0.5  # of a slot's requests, from one heartbeat to the next
+NICE = 5  # of the thread that looks for moves, which may take a core for a second or two
+
+
+def _step_back() -> None:
+    """This thread comes after all who train on this machine."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 class Waits(Protocol):
@@ -280,7 +290,11 @@ class Rollout:
             rank: placement.Capacity(cpu=nodes[rank].cpu or 1.0, memory=(nodes[rank].memory or BYTES_A_GB) / BYTES_A_GB)
             for rank in stay
         }
-        moves = await asyncio.to_thread(placement.moves, owners, servers, load)
+        thread = concurrent.futures.ThreadPoolExecutor(1, "springtide-moves", initializer=_step_back)
+        try:
+            moves = await asyncio.get_running_loop().run_in_executor(thread, placement.moves, owners, servers, load)
+        finally:
+            thread.shutdown(wait=False)
         if rollout.staying(self._record.state.nodes) == stay:
             self._begin(moves, servers, owners, load)
 
@@ -297,14 +311,10 @@ class Rollout:
         names = ", ".join(f"server-{rank}" for rank in sorted(servers))
         leaving = sorted(set(owners) - set(servers))
         worst = max(placement.balance(owners, servers, load).values())
+        going = f"{', '.join(f'server-{rank}' for rank in leaving)} {'leaves' if len(leaving) == 1 else 'leave'}, and "
         why = (
-            f"slots should lie on {names}; "
-            + (
-                f"{', '.join(f'server-{rank}' for rank in leaving)} {'leaves' if len(leaving) == 1 else 'leave'}, "
-                if leaving
-                else ""
-            )
-            + f"and a server was {worst:.0%} from its share of bytes or requests"
+            f"slots should lie on {names}; {going if leaving else ''}"
+            f"a server was {worst:.0%} from its share of bytes or requests"
         )
         self._happen(events.Judged(f"move {len(self._goal)} of {len(owners)} slots", why))
 

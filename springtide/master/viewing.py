@@ -53,12 +53,13 @@ def view(sources: Sources, *, now: float) -> JobView | None:
     rules = state.spec.planning
     if era is None or not book.passes:
         return None
-    found = facts(sources.record)
+    found, changed_at = facts(sources.record), state.planned.changed_at
     return JobView(
         name=sources.name, user=rules.user, priority=rules.priority, facts=found,
         bounds=bounds(state, book.largest_group),
         features=features(sources.record, found), shape=era.own, extra_workers=era.extra, requested=first_shape(state),
-        need=need(sources), started_at=0.0, last_change_at=max(era.since, state.planned.changed_at or 0.0),
+        need=need(sources), started_at=era.since if changed_at is None else 0.0,
+        last_change_at=None if changed_at is None else max(era.since, changed_at),
         samples_done=float(book.samples_done), samples_total=samples_total(book), stage=state.planned.stage,
         uses=uses(sources), launches=tuple(sources.watching.launches), findings=findings(sources, now=now),
     )  # fmt: skip

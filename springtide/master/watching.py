@@ -16,7 +16,7 @@ from springtide.domain.shape import Shape
 from springtide.domain.view import Launch
 from springtide.job.nodes import Node, NodeState
 from springtide.planning import observe
-from springtide.planning.observe import Change, Reading
+from springtide.planning.observe import Change, Reading, Spent
 from springtide.rpc.messages import Report
 
 KEPT_S = 300.0  # of one shape: what is older says little about now
@@ -26,6 +26,7 @@ KEPT_LAUNCHES = 64
 MOST_READINGS = 20_000  # of one shape: sorting them out takes a tenth of a second
 USE_S = 20.0  # cores that a role uses are those of the last seconds
 USE_EVERY_S = 1.0
+MOST_COUNTS = round(KEPT_S / USE_EVERY_S)
 LIVES = 1 << 20  # a worker's life as one number: its rank, and so many times its incarnation
 
 
@@ -58,6 +59,9 @@ class Watching:
         self._steps: dict[int, int] = {}
         """Of each worker's life, by its last reading in this shape."""
         self._used: dict[Life, deque[tuple[float, float]]] = {}
+        self._spent: deque[Spent] = deque(maxlen=MOST_COUNTS)
+        self._spenders: frozenset[Life] = frozenset()
+        """Whose core-seconds these are."""
         self._awaited: dict[Life, float] = {}
 
     def heard(self, role: Role, incarnation: int, report: Report, *, at: float) -> None:
@@ -85,7 +89,8 @@ class Watching:
     def window(self, batch: int) -> "Window":
         """All that profiles are made of, to be made elsewhere: it takes longer than an event loop should wait."""
         return Window(
-            era=self.era, readings=tuple(self._readings), before=tuple(self._before), batch=batch, rules=self._rules
+            era=self.era, readings=tuple(self._readings), before=tuple(self._before), batch=batch, rules=self._rules,
+            spent=tuple(self._spent),
         )  # fmt: skip
 
     def cpu_used(self, life: Life) -> float | None:
@@ -106,6 +111,7 @@ class Watching:
         self._readings.clear()
         self._steps.clear()
         self._used.clear()
+        self._spent.clear()
 
     def _warm(self, shape: Shape) -> bool:
         """Whether all workers are past their first steps: until then servers idle, and seem to need too little."""
@@ -118,6 +124,21 @@ class Watching:
                 seen.append((at, one.cpu_s))
             while seen[0][0] < at - USE_S:
                 seen.popleft()
+        self._sum_up(usage, at)
+
+    def _sum_up(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
+        """What all workers and all servers have used by now; from the beginning where they are others."""
+        lives = frozenset(Life(role, one.incarnation) for role, one in usage.items())
+        if lives != self._spenders:
+            self._spent.clear()
+            self._spenders = lives
+        workers, servers = (
+            sum(one.cpu_s for role, one in usage.items() if role.kind is kind)
+            for kind in (RoleKind.WORKER, RoleKind.SERVER)
+        )
+        last = self._spent[-1] if self._spent else None
+        if last is None or (at >= last.at + USE_EVERY_S and (workers, servers) != (last.workers, last.servers)):
+            self._spent.append(Spent(at=at, workers=workers, servers=servers))
 
     def _see_launches(self, nodes: list[Node], at: float) -> None:
         waiting = {Life(node.role, node.incarnation): node for node in nodes if node.state is NodeState.EXPECTED}
@@ -143,6 +164,7 @@ class Window:
     before: tuple[Profile, ...]
     batch: int
     rules: PlanRules
+    spent: tuple[Spent, ...] = ()
 
     def profiles(self) -> tuple[Profile, ...]:
         """Of all shapes, oldest first."""
@@ -156,7 +178,7 @@ class Window:
             settle_s=self.rules.settle_s, window_s=self.rules.window_s, warm_up_steps=self.rules.warm_up_steps
         )
         change = Change(at=self.era.since, shape=self.era.shape)
-        return observe.observe(self.readings, [change], batch=self.batch, rules=rules).profiles
+        return observe.observe(self.readings, [change], batch=self.batch, rules=rules, spent=self.spent).profiles
 
 
 def timing_of(report: Report) -> TimingSum:

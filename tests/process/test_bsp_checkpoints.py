@@ -79,6 +79,14 @@ def until_back(job, generation):
     job.until(lambda status: job.over or status.samples > seen)
 
 
+def kill_together(job, *lists):
+    """List by list all roles at once, each time until the group trains again."""
+    for roles in lists:
+        before = formed(job)
+        assert all([job.kill(role) for role in roles]), roles
+        until_back(job, before)
+
+
 def formed(job):
     """The number of the group that was formed last."""
     told = [str(event["what"]) for event in job.story if event["event"] == "decision"]
@@ -178,10 +186,7 @@ def count(folder, seed, **how):
 def test_a_lost_server_a_lost_server_and_worker_the_master_too_and_all_ranks_count_every_occurrence_once(tmp_path):
     def hurt(job):
         lists = (["server-0"], ["server-1", "worker-0"], ["server-0", "master"], ["worker-0", "worker-1"])
-        for roles in (*lists, ["server-0", "server-1", "worker-0", "worker-1", "master"]):
-            before = formed(job)
-            assert all([job.kill(role) for role in roles]), roles
-            until_back(job, before)
+        kill_together(job, *lists, ["server-0", "server-1", "worker-0", "worker-1", "master"])
 
     _, wrong = count(tmp_path, 3, batches=6000, hurt=hurt)
     assert not wrong, wrong

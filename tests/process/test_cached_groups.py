@@ -8,7 +8,7 @@ from springtide.domain import caching
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
 from tests.process import group_counting
-from tests.process.test_bsp_checkpoints import formed, until_back
+from tests.process.test_bsp_checkpoints import formed, kill_together, until_back
 
 pytestmark = pytest.mark.process
 
@@ -61,10 +61,9 @@ def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_
 @pytest.mark.timeout(600)
 def test_lost_servers_and_masters_of_a_caching_group_count_every_occurrence_once(tmp_path):
     def hurt(job):
-        for roles in (["server-0"], ["server-1", "worker-0"], ["master", "worker-1"], ["worker-0", "worker-1"]):
-            before = formed(job)
-            assert all([job.kill(role) for role in roles]), roles
-            until_back(job, before)
+        kill_together(
+            job, ["server-0"], ["server-1", "worker-0"], ["master", "worker-1"], ["worker-0", "worker-1"]
+        )  # fmt: skip
 
     _, wrong = count(tmp_path, 3, batches=6000, hurt=hurt)
     assert not wrong, wrong

@@ -75,7 +75,7 @@ def test_servers_end_near_their_share_and_leaving_ones_end_empty(old, servers, l
         assert off[rank] <= grain, (rank, off, grain)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.integers(0, 7), min_size=SLOTS, max_size=SLOTS), capacities, zipf)
 def test_no_further_move_would_help(old, servers, load):
     now = applied(old, placement.moves(old, servers, load))
@@ -158,11 +158,8 @@ def by_a_solver(problem):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_larger_cases_take_the_fewest_moves_or_hardly_more(seed):
-    """Servers that come, go, and are unbalanced, in turn; three or four of them, and loads with heavy tails.
-
-    In eleven of these twelve it is the fewest. In the other bytes and requests ask for opposite moves.
-    """
+def test_larger_cases_take_the_fewest_moves_there_are(seed):
+    """Servers that come, go, and are unbalanced, in turn; three or four of them, and loads with heavy tails."""
     rng = np.random.default_rng(seed)
     ranks = range(3 + seed % 2)
     load = [SlotLoad(bytes=1 + b, requests=1 + r) for b, r in rng.pareto(2.5, (SLOTS, 2))]
@@ -172,7 +169,7 @@ def test_larger_cases_take_the_fewest_moves_or_hardly_more(seed):
     best = by_a_solver(placement._problem(old, servers, load, placement.TOLERANCE))
     moves = placement.moves(old, servers, load)
     assert best is not None and not any(excess(applied(old, moves), servers, load).values())
-    assert placement.fewest(old, servers, load) <= best <= len(moves) <= best + (3 if seed == 1 else 0)
+    assert placement.fewest(old, servers, load) <= best == len(moves)
 
 
 def test_the_bound_counts_what_must_leave_and_what_must_arrive():
@@ -189,13 +186,23 @@ def test_the_bound_counts_what_must_leave_and_what_must_arrive():
     assert bound(-1, -1, -1, 0, 1, 1) == 3  # whoever leaves gives all
 
 
-def test_a_search_says_whether_it_has_tried_everything():
+def test_of_too_many_slots_the_ones_that_matter_are_laid_anew():
+    """Bytes and requests apart, 1024 slots: more choices than one program has. The true fewest are 37."""
+    rng = np.random.default_rng(0)
+    load = [SlotLoad(bytes=1 + b, requests=1 + r) for b, r in rng.pareto(2.5, (1024, 2))]
+    old = placement.even(1024, 7).server_of_slot
+    problem = placement._problem(old, {rank: Capacity() for rank in range(8)}, load, placement.TOLERANCE)
+    quick = slot_layout.settled(problem, least=fewest_moves.at_least(problem))
+    better = fewest_moves.fewer(problem, quick)
+    assert problem.balanced(quick) and problem.balanced(better)
+    assert problem.moves(better) == 37 < problem.moves(quick)
+
+
+def test_without_time_the_quick_layout_stays():
     part, share = np.repeat(np.full((16, 1), 1 / 16), 2, axis=1), np.full((2, 2), 0.5)
     problem = slot_layout.Problem(before=np.zeros(16, dtype=np.int64), part=part, share=share, tolerance=0.1)
-    found, all_tried = fewest_moves.search(problem, least=0, most=16, work=1000)
-    assert found is not None and all_tried and found.sum() == 8
-    assert fewest_moves.search(problem, least=0, most=7, work=1000) == (None, True)
-    assert fewest_moves.search(problem, least=8, most=16, work=3) == (None, False)
+    quick = np.array([0, 1] * 8)
+    assert (fewest_moves.fewer(problem, quick, seconds=0.0) == quick).all()
 
 
 @pytest.mark.parametrize("servers", [2, 3, 4, 8])
@@ -234,7 +241,7 @@ def test_a_server_with_twice_the_cpu_takes_more_requests():
     assert now.count(0) > 34
 
 
-def test_thousands_of_skewed_slots_take_well_under_a_second():
+def test_thousands_of_skewed_slots_end_near_their_share():
     rng = np.random.default_rng(7)
     load = [SlotLoad(bytes=float(b), requests=float(r)) for b, r in rng.pareto(2.0, (4096, 2))]
     old = placement.even(4096, 7).server_of_slot

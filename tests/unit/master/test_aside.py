@@ -53,8 +53,7 @@ def test_a_job_that_ends_while_it_is_asked_is_told_of_after_that():
         adviser = Blocks()
         aside = Aside(lambda: adviser)
         asked = asyncio.create_task(aside.advise(None, epoch=1, now=0.0))
-        while aside._busy is None:
-            await asyncio.sleep(0)
+        await waiting.soon(lambda: aside._busy is not None)
         told = asyncio.create_task(aside.conclude(None))
         await asyncio.sleep(0)
         assert not told.done()

@@ -151,7 +151,7 @@ def test_a_job_is_measured_and_gets_the_shape_that_was_planned(tmp_path):
         assert (status.stage, status.shape, status.target, status.settled) == ("adjusting", LARGER, None, True)
         wanted = {str(one.role): one.cpu for one in world.desk.state.wanted()}
         assert wanted == {"server-0": 0.6, "worker-0": 0.4, "worker-1": 0.4}
-        assert [one["outcome"] for one in world.told()] == ["refused", "taken", "done", "nothing"]
+        assert [one["outcome"] for one in world.told()] == ["taken", "done", "nothing"]
 
     with_world(test, tmp_path, plan_once())
 
@@ -179,6 +179,8 @@ def test_the_adviser_sees_what_was_measured_used_and_known(tmp_path):
         assert view.samples_total == 100_000 and view.facts.batch == 10
         assert view.profiles and all(one.shape == SMALL for one in view.profiles)
         assert view.profiles[-1].step_s == pytest.approx(0.05)
+        assert (view.profiles[-1].worker_cores, view.profiles[-1].server_cores) == pytest.approx((0.3, 0.3))
+        assert view.last_change_at is None, "it has the shape that it was started with"
         assert {str(use.role): round(use.cpu_used, 2) for use in view.uses} == {"worker-0": 0.3, "server-0": 0.3}
         assert {use.cpu for use in view.uses} == {0.5} and view.findings == ()
 
@@ -220,7 +222,7 @@ def test_a_job_that_was_measured_and_stays_as_it_is_has_its_size(tmp_path):
 
 
 async def never(*_):
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 def broken(view, epoch):

@@ -18,6 +18,7 @@ from springtide.master.record import Record
 from springtide.rpc import messages
 from springtide.rpc.listener import Peer
 from springtide.telemetry.events import EventLog
+from tests.waiting import soon
 
 CARD = DatasetCard(samples=20, batch_size=10, shard_batches=1)  # two shards
 HELD, DONE = Progress(0, 0, 0, 10), Progress(0, 0, 10, 10)
@@ -71,12 +72,11 @@ def test_shards_go_out_once_and_the_idle_worker_waits_for_the_last(tmp_path):
         first = await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
         second = await master.handle(peers["worker-1"], messages.LeaseRequest(CARD))
         assert (first.grants[0].shard, second.grants[0].shard) == (0, 1)
-        waiting = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (DONE,))))
-        while master.status().shards_done == 0:
-            await asyncio.sleep(0)
-        assert not waiting.done()
+        idle = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD, (DONE,))))
+        await soon(lambda: master.status().shards_done)
+        assert not idle.done()
         await master.handle(peers["worker-1"], messages.Heartbeat(None, (Progress(1, 0, 10, 10),)))
-        assert await waiting == messages.End()
+        assert await idle == messages.End()
         assert master.status().shards_done == master.status().shards_total == 2
 
     with_desk(test, tmp_path, workers=2)

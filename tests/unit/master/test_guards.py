@@ -41,7 +41,9 @@ def watch(tmp_path):
     return Watch(tmp_path)
 
 
-def test_a_server_that_is_slower_by_far_in_two_reports_is_replaced_at_once(watch):
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_server_that_is_slower_by_far_in_two_reports_is_replaced_at_once(watch, in_step):
+    watch.job.desk.record.state.in_step = in_step
     for _ in range(8):
         watch.second(USUAL, USUAL)
     watch.second(USUAL, SLOW)
@@ -65,7 +67,9 @@ def test_the_first_seconds_at_work_say_nothing(watch):
     assert not watch.happened
 
 
-def test_a_server_that_its_machine_cuts_short_is_replaced_at_once_by_what_its_agent_has_measured(watch):
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_server_that_its_machine_cuts_short_is_replaced_at_once_by_what_its_agent_has_measured(watch, in_step):
+    watch.job.desk.record.state.in_step = in_step
     nodes = {rank: watch.job.desk.record.state.node(Role(RoleKind.SERVER, rank)) for rank in (0, 1)}
     for node in nodes.values():
         node.cpu = 0.7
@@ -107,11 +111,8 @@ def test_a_quarter_of_a_quota_takes_four_periods_to_be_sure_of(watch):
     assert isinstance(event, events.ServerReplaced) and event.rank == 1
 
 
-def test_memory_of_a_bsp_group_is_looked_after_and_the_paces_of_its_servers_are_not(watch, monkeypatch):
+def test_memory_of_a_bsp_group_is_looked_after_too(watch, monkeypatch):
     watch.job.desk.record.state.in_step = True
-    for second in range(30):
-        watch.second(USUAL, USUAL if second < 10 else SLOW)
-    assert not watch.happened
     monkeypatch.setattr(watch.job.desk._rollout, "bytes_on", lambda rank: 80e6)
     grown = Report(counters={"rows": 1e6, "table_bytes": 90e6})
     watch.tally.reports = {Role(RoleKind.SERVER, rank): grown for rank in (0, 1)}

@@ -9,6 +9,7 @@ from springtide.domain.leases import Grant, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import FAR, Cut, PartitionView, Seen, StreamCard, StreamUse
 from springtide.master import assigning, desk, entries, leasing
+from springtide.master.online import Online
 from springtide.master.record import Record
 from springtide.rpc import messages
 from tests.unit.master.test_desk import Clock, everyone, with_desk
@@ -83,17 +84,23 @@ def test_a_lease_below_known_cuts_comes_with_them(tmp_path, monkeypatch):
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)
 
 
+async def one_reads_all(master, clock):
+    """Of two workers one does not read; the other one, and its four leases."""
+    peers = await everyone(master, workers=2)
+    zero, one = peers["worker-0"], peers["worker-1"]
+    mine = (await master.handle(zero, ask())).grants
+    clock.now = assigning.PATIENCE_S + 1
+    master.tick()
+    clock.now += assigning.PATIENCE_S + 1
+    master.tick()
+    mine += (await master.handle(zero, ask(words(mine)))).grants
+    assert len(mine) == 4, "the other one does not read"
+    return zero, one, mine
+
+
 def test_a_worker_that_comes_later_is_given_its_part_by_those_that_hear_of_it_with_their_heartbeat(tmp_path):
     async def test(master, clock):
-        peers = await everyone(master, workers=2)
-        zero, one = peers["worker-0"], peers["worker-1"]
-        mine = (await master.handle(zero, ask())).grants
-        clock.now = assigning.PATIENCE_S + 1
-        master.tick()
-        clock.now += assigning.PATIENCE_S + 1
-        master.tick()
-        mine += (await master.handle(zero, ask(words(mine)))).grants
-        assert len(mine) == 4, "the other one does not read"
+        zero, one, mine = await one_reads_all(master, clock)
         waiting = asyncio.create_task(master.handle(one, ask()))
         await asyncio.sleep(0)
         clock.now += 1
@@ -108,6 +115,33 @@ def test_a_worker_that_comes_later_is_given_its_part_by_those_that_hear_of_it_wi
         clock.now += 1
         master.tick()
         assert len(master.record.book.flows()[0].held[1]) == 2
+
+    with_desk(test, tmp_path, workers=2, heartbeat_s=60)
+
+
+def test_a_slow_worker_gives_its_partitions_to_others_but_one_and_gets_some_long_after_it_was_slow(
+    tmp_path, monkeypatch
+):
+    async def test(master, clock):
+        zero, one, mine = await one_reads_all(master, clock)
+        monkeypatch.setattr(Online, "slow", (0,))
+        monkeypatch.setattr(assigning, "SLOW_S", 5.0)
+        waiting = asyncio.create_task(master.handle(one, ask()))
+        await asyncio.sleep(0)
+        clock.now += 1
+        master.tick()
+        pulse = await master.handle(zero, messages.Heartbeat(None, tuple(words(mine, 20))))
+        assert len(pulse.truncate) == 3 and "3 of slow workers go to others" in master.status().decision_why
+        ended = [Progress(wish.shard, wish.first, 20, 30) for wish in pulse.truncate]
+        left = [one for one in words(mine, 20) if one.shard not in {wish.shard for wish in pulse.truncate}]
+        await master.handle(zero, messages.Heartbeat(None, (*left, *ended)))
+        await waiting
+        flow = master.record.book.flows()[0]
+        monkeypatch.setattr(Online, "slow", ())
+        for later_s, owned in ((4, 1), (2, 2)):
+            clock.now += later_s
+            master.tick()
+            assert [one.owner for one in flow.partitions.values()].count(0) == owned
 
     with_desk(test, tmp_path, workers=2, heartbeat_s=60)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -283,6 +284,25 @@ def test_a_slow_worker_gets_a_backup_and_loses_it_when_it_is_fast_again(tmp_path
     assert all(view.workers == 3 for view in world.views)
     world.go(400, traffic=1000)
     assert world.record.state.workers == 3 and world.online.status(world.now).backups == 0
+
+
+def test_a_slow_worker_of_a_job_whose_number_is_given_gets_no_backup_and_none_is_claimed(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, workers=3, job=replace(ONLINE, on=False))
+    world.go(150, traffic=1000, paces={1: 30.0})
+    state = world.online.status(world.now)
+    assert (world.record.state.workers, state.backups, state.fewest, state.most) == (3, 0, 3, 3)
+    (told,) = [fields for kind, fields in world.told if kind == "backup"]
+    assert told["workers"] == 0 and "worker-1 trains 30 samples/s" in told["why"]
+    assert "no backup, the number of workers was given (--workers, or --online off)" in told["why"]
+
+
+def test_a_backup_that_there_is_no_room_for_is_not_counted_and_said(tmp_path, monkeypatch):
+    most_are_there = replace(ONLINE, rules=replace(ONLINE.rules, fewest=3, most=3))
+    world = World(tmp_path, monkeypatch, workers=3, job=most_are_there)
+    world.go(150, traffic=1000, paces={1: 30.0})
+    state = world.online.status(world.now)
+    assert (world.record.state.workers, state.backups) == (3, 0)
+    assert "no room for 1 more for slow workers: 3 are the most" in state.why
 
 
 def test_batches_that_were_cut_short_only_say_what_a_worker_can_do_at_least(world):

@@ -6,6 +6,7 @@ import dataclasses
 from springtide.checkpoint import reader
 from springtide.rpc import messages
 from tests.unit.master import test_rounds
+from tests.waiting import soon
 
 CARD = dataclasses.replace(test_rounds.CARD, in_step=True)
 
@@ -90,8 +91,7 @@ def test_a_group_that_keeps_rows_goes_back_to_its_checkpoint_when_a_step_is_inte
         interrupted = asyncio.ensure_future(form(job, generation=1, bound=True))
         await asyncio.sleep(0)
         state = job.master.state
-        while not state.decision.what.startswith("take the bsp group back to checkpoint 1"):
-            await asyncio.sleep(0)
+        await soon(lambda: state.decision.what.startswith("take the bsp group back to checkpoint 1"))
         assert state.decision.why == "a member was lost, and rows that only its cache had were lost with it"
         assert state.generation == 2 and not state.group
         interrupted.cancel()
