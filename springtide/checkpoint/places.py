@@ -6,6 +6,7 @@ here, for checkpoints of jobs and for those of any program (checkpoint/state_sto
 """
 
 import contextlib
+import functools
 import os
 import pathlib
 import zlib
@@ -15,6 +16,12 @@ from typing import Any, BinaryIO, Protocol, cast
 from springtide import errors
 
 CHUNK = 8 << 20
+BLOCK = 1 << 20
+"""Fetched from a store at a time, at least: each question takes tens of milliseconds, and a slot is often some KB."""
+BLOCKS = 32
+"""Kept of those that were fetched last. Slots are read in order out of a file for each checkpoint that they are in."""
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
+"""They have no folders. To ask for one may ask for a bucket, which is nobody's wish and not everybody's right."""
 
 
 class Place(Protocol):
@@ -131,10 +138,12 @@ class Remote:
         given = self._files.protocol
         protocols = (given,) if isinstance(given, str) else given
         self._renames = "file" in protocols or "sftp" in protocols
+        self._has_folders = not OBJECT_STORES.intersection(protocols)
         self.local_root = str(self._root) if "file" in protocols else ""
         """The folder, where it is one of this machine."""
         self.in_this_process = "memory" in protocols
         """Whether no other process can see it."""
+        self._block = functools.lru_cache(maxsize=BLOCKS)(self._fetch)
         self.moved: Callable[[], object] = lambda: None
         """Called whenever the store has answered (`checkpoint.patience`)."""
 
@@ -146,7 +155,7 @@ class Remote:
     def make(self) -> None:
         """The folder, or a clear error."""
         try:
-            self._files.makedirs(self._root, exist_ok=True)
+            self._make_folder()
         except OSError as error:
             raise errors.BadInput(f"cannot save to {self._url!r}: {error}. Choose a folder you may write to.") from None
 
@@ -161,27 +170,43 @@ class Remote:
     def size(self, name: str) -> int | None:
         """Bytes of a file."""
         try:
-            size: int = self._files.size(self._path(name))
+            with self._asked():
+                size: int = self._files.size(self._path(name))
             self.moved()
             return size
         except FileNotFoundError:
             return None
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        """A run of a file, without what surrounds it."""
-        end = None if length is None else offset + length
-        content: bytes = self._files.cat_file(self._path(name), start=offset, end=end)
+        """A run of a file. Of a store's files small ones come with what surrounds them, which is kept for the next."""
+        if length is None or length >= BLOCK or self.local_root or self.in_this_process:
+            return self._fetch(name, offset, length)
+        first, content = offset // BLOCK * BLOCK, b""
+        for start in range(first, offset + length, BLOCK):
+            block = self._block(name, start, BLOCK)
+            content += block
+            if len(block) < BLOCK:  # the file ends here
+                break
+        return content[offset - first : offset - first + length]
+
+    def _fetch(self, name: str, offset: int, length: int | None) -> bytes:
+        with self._asked():
+            end = None if length is None else offset + length
+            content: bytes = self._files.cat_file(self._path(name), start=offset, end=end)
         return content
 
     def open(self, name: str) -> BinaryIO:
         """A file, to be read from front to back."""
-        return cast(BinaryIO, self._files.open(self._path(name), "rb"))
+        with self._asked():
+            return cast(BinaryIO, self._files.open(self._path(name), "rb"))
 
     def write(self, name: str, content: bytes) -> None:
         """In one piece; files of a file system under another name first."""
-        self._files.makedirs(self._root, exist_ok=True)
+        self._block.cache_clear()
         if not self._renames:
-            self._files.pipe_file(self._path(name), content)  # object stores show an object whole or not at all
+            with self._asked(to_write=True):
+                self._make_folder()
+                self._files.pipe_file(self._path(name), content)  # object stores show an object whole or not at all
             return
         with self.create(name) as file:
             file.write(content)
@@ -208,12 +233,14 @@ class Remote:
 
         If it fails half-way it goes: half a file must not fill what is left of a disk.
         """
-        self._files.makedirs(self._root, exist_ok=True)
+        self._block.cache_clear()
         try:
-            with self._files.open(self._unfinished(name), "wb") as file:
-                yield cast(BinaryIO, file)
-                self._settle(file)
-            self._finish(name)
+            with self._asked(to_write=True):
+                self._make_folder()
+                with self._files.open(self._unfinished(name), "wb") as file:
+                    yield cast(BinaryIO, file)
+                    self._settle(file)
+                self._finish(name)
         except BaseException:
             with contextlib.suppress(Exception):  # a store that has just failed may fail again
                 self._files.rm_file(self._unfinished(name))
@@ -221,13 +248,36 @@ class Remote:
 
     def remove(self, name: str) -> None:
         """Delete."""
-        with contextlib.suppress(FileNotFoundError):
+        self._block.cache_clear()
+        with contextlib.suppress(FileNotFoundError), self._asked():
             self._files.rm_file(self._path(name))
+
+    @contextlib.contextmanager
+    def _asked(self, *, to_write: bool = False) -> Iterator[None]:
+        """Whatever a store's library raises, as one error. What is not there stays that, unless it is to be written."""
+        try:
+            yield
+        except errors.SpringtideError:
+            raise
+        except Exception as error:
+            foreign = type(error).__module__ != "builtins"
+            missing = isinstance(error, FileNotFoundError) and not to_write
+            if self.local_root or missing or not (foreign or isinstance(error, OSError)):
+                raise
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise errors.StoreFailed(
+                f"{self._url}: {said}. Check the bucket, the credentials and the endpoint: docs/storage.md"
+            ) from error
+
+    def _make_folder(self) -> None:
+        if self._has_folders:
+            self._files.makedirs(self._root, exist_ok=True)
 
     def _listed(self, kind: str) -> list[str]:
         self._files.invalidate_cache()
         try:
-            found: list[dict[str, Any]] = self._files.ls(self._root, detail=True)
+            with self._asked():
+                found: list[dict[str, Any]] = self._files.ls(self._root, detail=True)
         except FileNotFoundError:
             return []
         return [one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == kind]

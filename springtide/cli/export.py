@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    name: str, url: str, *, since: int | None, checkpoint: int | None, every: str, format: str, folder: str,
+    name: str, url: str, *, since: str, checkpoint: int | None, every: str, format: str, folder: str,
     as_json: bool,
 ) -> int:  # fmt: skip
     """One export, or one after the other."""
@@ -31,23 +31,40 @@ def export(
     chosen = packing.format_named(format)
     where = name if checkpoints.is_place(name) else str(jobs.pick(name, folder).files.checkpoints)
     if every:
-        if since is not None or checkpoint is not None or as_json:
+        if since or checkpoint is not None or as_json:
             raise errors.BadInput(
                 "--every chooses what to export by itself: leave out --since, --checkpoint and --json"
             )
         return exporting.follow(where, url, every_s=times.seconds("--every", every), format=format)
     place = place_of(where)
     manifest = chosen_manifest(place, checkpoint)
+    built_on = base(since, url, manifest) if since else None
     with Progress(console=console.Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"checkpoint {manifest.number}", total=manifest.slots)
         card = making.make(
-            place, manifest, url, format=chosen, since=since,
+            place, manifest, url, format=chosen, since=built_on,
             progress=lambda slot: bar.update(task, completed=slot + 1),
         )  # fmt: skip
     show(card, url)
     if as_json:
         print(msgspec.json.encode(card).decode())
     return 0
+
+
+def base(since: str, url: str, manifest: Manifest) -> int:
+    """The number of the export to build on; which one that is by steps or samples is said."""
+    from springtide.export import files
+    from springtide.export import since as moments
+
+    moment = moments.parse(since)
+    if moment.unit == "export":
+        return moment.count
+    cards = [files.read_card(url, number) for number in files.numbers(url)]
+    number = moments.base(moment, cards, before=manifest.number)
+    chosen = next(card for card in cards if card.number == number)
+    at = f"step {chosen.step:,}, " if chosen.step else ""
+    console.Console(stderr=True).print(f"since {since}: on export {number} ({at}{chosen.samples:,} samples)")
+    return number
 
 
 def chosen_manifest(place: Place, checkpoint: int | None) -> Manifest:
@@ -76,4 +93,5 @@ def show(card: "files.Card", url: str) -> None:
     for one in card.tables:
         drawn.add_row(one.outline.name, f"{one.keys:,}", f"{one.removed:,}", str(one.dim), one.file)
     console.Console().print(drawn)
-    print(f"{card.samples:,} samples trained; dense tensors in dense.pt; left out: {len(card.left_out)}")
+    step = f"step {card.step:,}, " if card.step else ""
+    print(f"{step}{card.samples:,} samples trained; dense tensors in dense.pt; left out: {len(card.left_out)}")

@@ -56,6 +56,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None = None
     """A delta: only what changed since the export of that number."""
     samples: int
+    """Trained by then."""
+    step: int = 0
+    """Of a bsp group: all of it is as it was after this step."""
     made_at: float
     format: Format
     tables: tuple[TableFile, ...]
@@ -84,9 +87,17 @@ def place_for(url: str, number: int) -> Folder | Remote:
 
 def numbers(url: str) -> list[int]:
     """Exports at a URL that are whole, newest first."""
+    return sorted((number for number in _begun(url) if place_for(url, number).size(CARD)), reverse=True)
+
+
+def halves(url: str) -> list[int]:
+    """Exports at a URL that were begun and have no card: whoever made them has not come to an end."""
+    return [number for number in _begun(url) if not place_for(url, number).size(CARD)]
+
+
+def _begun(url: str) -> list[int]:
     found = [re.fullmatch(r"export-(\d{6,})", folder) for folder in Remote(url).folders()]
-    known = (int(match[1]) for match in found if match)
-    return sorted((number for number in known if place_for(url, number).size(CARD)), reverse=True)
+    return [int(match[1]) for match in found if match]
 
 
 class Summed:

@@ -42,6 +42,13 @@ class Following:
     ) -> None:  # fmt: skip
         """`copies`: where else its checkpoints lie. Of those on disks of servers only the copies can be read here."""
         self._place, self._url, self._format, self._copies = place, url, format, copies
+        self._tidy = False
+
+    def due_s(self, every_s: float, *, now: float) -> float:
+        """Seconds until the next export, if one is due every so often: the first at once; who goes on does not begin to
+        wait anew."""
+        newest = files.numbers(self._url)[:1]
+        return min(every_s, max(0.0, files.read_card(self._url, newest[0]).made_at + every_s - now)) if newest else 0.0
 
     def once(self, progress: Callable[[int], None] = lambda slot: None) -> Card | None:
         """Export the newest checkpoint; None when there is none, or it is exported already."""
@@ -59,6 +66,10 @@ class Following:
                 )
             if card.number == manifest.number:
                 return None
+        if not self._tidy:  # what one left that was killed; later ones are our own
+            for number in files.halves(self._url):
+                files.remove(self._url, number)
+            self._tidy = True
         card = self._make(found.place, manifest, builds_on(cards), progress)
         if card.since is not None:  # of two indexes only the newer is of use
             files.place_for(self._url, card.since).remove(row_index.NAME)

@@ -6,19 +6,16 @@ of them is known (`export.spool`). Next: `export.following` makes one after the 
 """
 
 import contextlib
-import pathlib
-import tempfile
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from springtide import errors
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.places import Folder, Place, Remote
 from springtide.domain.outline import TableOutline
 from springtide.domain.tables import TableSpec
-from springtide.export import delta, files, packing, row_index
+from springtide.export import delta, files, packing, row_index, scratch
 from springtide.export.files import Card, TableFile
 from springtide.export.packing import Format
 from springtide.export.slot_rows import DenseParts, SlotRows, outline_of, specs_of
@@ -55,7 +52,7 @@ def make(
     there = files.place_for(url, manifest.number)
     there.remove(files.CARD)  # an export made again is none until it is whole
     with contextlib.ExitStack() as stack:
-        spool = Spool(pathlib.Path(stack.enter_context(scratch_for(there))))
+        spool = Spool(stack.enter_context(scratch.folder_for(there)))
         tables = [TableSpool(spool, str(i), spec.dim) for i, spec in enumerate(specs)]
         dense = DenseParts(outline, manifest)
         with files.writing(there, row_index.NAME) as out:
@@ -69,23 +66,12 @@ def make(
             for i, (part, spec, table) in enumerate(zip(outline.tables, specs, tables, strict=True))
         )
     card = Card(
-        job=manifest.job, number=manifest.number, since=since, samples=manifest.samples, made_at=time.time(),
-        format=format, tables=written, dense_crc=files.write_dense(there, dense.tensors()),
+        job=manifest.job, number=manifest.number, since=since, samples=manifest.samples, step=manifest.step,
+        made_at=time.time(), format=format, tables=written, dense_crc=files.write_dense(there, dense.tensors()),
         left_out=outline.in_workers, slots=manifest.slots, index_crc=out.crc,
     )  # fmt: skip
     files.publish(there, card)
     return card
-
-
-def scratch_for(there: Folder | Remote) -> "tempfile.TemporaryDirectory[str]":
-    """A folder for rows on their way: on the disk that the export goes to, or where this machine has its own."""
-    try:
-        if isinstance(there, Folder):
-            there.path.parent.mkdir(parents=True, exist_ok=True)
-            return tempfile.TemporaryDirectory(prefix=".export-", dir=there.path.parent)
-        return tempfile.TemporaryDirectory(prefix="springtide-export-")
-    except OSError as error:
-        raise errors.BadInput(f"cannot export to {there.where}: {error.strerror}") from error
 
 
 def _sort_out(

@@ -8,11 +8,16 @@ import asyncio
 import signal
 import sys
 import threading
+import time
+from typing import TYPE_CHECKING
 
 from springtide import errors
 from springtide.checkpoint.places import place_of
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.telemetry import logs
+
+if TYPE_CHECKING:
+    from springtide.export.following import Following
 
 AGAIN_S = 5.0  # after one that failed
 LAST_S = 120.0  # for the last export, after the job has ended
@@ -31,7 +36,7 @@ def follow(
     ended = ended or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    wait_s, said = every_s, ""
+    wait_s, said = first_wait_s(following, every_s), ""
     while True:
         last = ended.wait(wait_s)
         try:
@@ -46,6 +51,14 @@ def follow(
             print(f"export {card.number} ({what}): {card.rows:,} rows, {card.samples:,} samples trained", flush=True)
         if last:
             return 1 if said else 0
+
+
+def first_wait_s(following: "Following", every_s: float) -> float:
+    """Until the next export is due by the newest that is there; the usual time when that cannot be read."""
+    try:
+        return following.due_s(every_s, now=time.time())
+    except (errors.SpringtideError, OSError):
+        return every_s
 
 
 class Exporter:

@@ -89,3 +89,26 @@ def test_of_checkpoints_on_disks_of_servers_the_copies_are_exported(tmp_path):
         Following(Folder(tmp_path / "checkpoints"), url).once()
     made = Following(Folder(tmp_path / "checkpoints"), url, copies=Folder(tmp_path / "copies")).once()
     assert made.number == 4
+
+
+def test_what_a_killed_exporter_left_goes_when_the_next_one_exports(tmp_path):
+    store, url = stores.store(), tmp_path / "exports"
+    stores.train(store, range(10))
+    outlined(tmp_path / "checkpoints", store, OUTLINE, 3)
+    (url / "export-000002").mkdir(parents=True)
+    (url / "export-000002" / "index.bin.part").write_bytes(b"half")
+    follower = Following(Folder(tmp_path / "checkpoints"), str(url))
+    assert follower.once() is not None
+    assert sorted(each.name for each in url.iterdir()) == ["export-000003"]
+
+
+def test_who_goes_on_exports_when_it_is_due_and_the_first_is_due_at_once(tmp_path):
+    store, url = stores.store(), str(tmp_path / "exports")
+    follower = Following(Folder(tmp_path / "checkpoints"), url)
+    assert follower.due_s(300, now=1e9) == 0
+    stores.train(store, range(10))
+    outlined(tmp_path / "checkpoints", store, OUTLINE, 1)
+    made = follower.once()
+    assert follower.due_s(300, now=made.made_at + 100) == pytest.approx(200)
+    assert follower.due_s(300, now=made.made_at + 1000) == 0
+    assert follower.due_s(300, now=made.made_at - 1000) == 300, "the clock was set back"
