@@ -21,6 +21,8 @@ MEASURED = 8
 WINDOWS, MOST_WINDOWS = 2, 40
 """Of each configuration; where no two jobs are alike, up to so many: 160 of a job on the average."""
 NOISE = 0.03
+USED = 0.55
+"""Of their cores, by all workers and by all servers, in every window; the mean of what each role uses."""
 NOW = 100_000.0
 LEAST = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
 KINDS = tuple(
@@ -112,7 +114,10 @@ def _profile(
         steps=steps, samples=steps * facts.batch, total_s=sum(parts), gradient_s=parts[0], update_s=parts[1],
         synchronization_s=parts[2], lookup_s=parts[3],
     )  # fmt: skip
-    return Profile(shape=shape, batch=facts.batch, timing=timing, at=at)
+    return Profile(
+        shape=shape, batch=facts.batch, timing=timing, at=at,
+        worker_cores=USED * shape.workers * shape.worker_cpu, server_cores=USED * shape.servers * shape.server_cpu,
+    )  # fmt: skip
 
 
 def _uses(shape: Shape, drawn: numpy.random.Generator) -> tuple[RoleUse, ...]:

@@ -77,7 +77,7 @@ class PlanningConfig:
     sample_s: float = 60.0
     """...or after so many seconds."""
     between_changes_s: float = 60.0
-    """Between two changes of a job, at least; its start counts as one, since first steps are slower than later ones."""
+    """Between two changes of a job, at least. The start of a sample is none: it ends as above."""
     similar: int | None = None
     """k: past jobs that a warm start looks at; None: as many as the history itself does best with."""
     smoothing: float | None = None

@@ -107,6 +107,10 @@ class Profile:
     """Over the steps of all workers."""
     at: float
     """When the window ended."""
+    worker_cores: float | None = None
+    """Cores that all workers together used in the window; None: nobody has counted."""
+    server_cores: float | None = None
+    """The same of servers."""
 
     @property
     def step_s(self) -> float:

@@ -12,6 +12,7 @@ from springtide.domain.cluster import RoleKind
 from springtide.domain.plan import Plan
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import FIELDS, Shape
+from springtide.domain.stages import Stage
 from springtide.domain.view import JobView
 from springtide.planning import evidence, validated
 
@@ -54,7 +55,8 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
         return ""  # what is beyond the quota is given up at once
     quiet = evidence.unchanged_s(job, at=now)
     urgent = job.shape is not None and _more_memory(plan.shape, job.shape)
-    if quiet < config.between_changes_s and not urgent and job.shape is not None:
+    begun = job.last_change_at is None and job.stage in (Stage.WAITING, Stage.SAMPLING)
+    if quiet < config.between_changes_s and not urgent and not begun and job.shape is not None:
         return f"the job was changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
     return _too_little_memory(plan.shape, job)
 

@@ -5,7 +5,7 @@ In: a `JobView`. Out: few numbers, or None where what was measured makes no sens
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from springtide.domain.cluster import RoleKind
 from springtide.domain.profile import Profile, TimingSum, total
@@ -14,6 +14,8 @@ from springtide.domain.view import JobView, RoleUse
 
 TIMED = 0.5
 """Of a step's time, what its terms must account for to be believed."""
+NEWEST = 48
+"""Windows that tell what a sample takes of cores, of whatever shapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class Measured:
     throughput: float
     """Samples a second of all workers."""
     steps: int
+    windows: int = 1
     timed: bool = False
     """Whether its steps were timed by term: then one shape says something about others."""
 
@@ -76,7 +79,9 @@ def now(job: JobView) -> Measured | None:
         return None
     terms = timing.gradient_s + timing.update_s + timing.synchronization_s + timing.lookup_s
     timed = math.isfinite(terms) and terms >= TIMED * timing.total_s
-    return Measured(shape=recent[0].shape, throughput=speed, steps=timing.steps, timed=timed)
+    return Measured(
+        shape=recent[0].shape, throughput=speed, steps=timing.steps, windows=len(recent), timed=timed
+    )  # fmt: skip
 
 
 def _sound(profile: Profile) -> bool:
@@ -87,6 +92,36 @@ def unchanged_s(job: JobView, *, at: float) -> float:
     """Seconds since its shape was changed last, or since it was started."""
     since = job.last_change_at if job.last_change_at is not None else job.started_at
     return math.inf if since is None else at - since
+
+
+def spent(job: JobView, kind: RoleKind) -> float | None:
+    """Core-seconds that one sample takes of workers, or of servers; None: nobody has counted.
+
+    A sample takes about the same in every shape, and one window errs: the middle of all windows of late errs less. Of
+    more cores than were given only those count: the kernel hands a quota out in parts, see `paces.of_cores`.
+    """
+    eras: list[tuple[Shape, list[float], list[float]]] = []
+    for one in job.profiles[-NEWEST:]:
+        used = one.worker_cores if kind is RoleKind.WORKER else one.server_cores
+        if used is None or not 0 < used < math.inf or (speed := throughput(one.shape, one.timing)) is None:
+            continue
+        if not eras or (one.shape is not eras[-1][0] and one.shape != eras[-1][0]):
+            eras.append((one.shape, [], []))
+        eras[-1][1].append(used)
+        eras[-1][2].append(speed)
+    total = count = 0.0
+    for shape, cores, speeds in eras:
+        workers, servers = shape.workers * shape.worker_cpu, shape.servers * shape.server_cpu
+        used = min(middle(cores), workers if kind is RoleKind.WORKER else servers)
+        total, count = total + len(cores) * used / middle(speeds), count + len(cores)
+    return total / count if count else None
+
+
+def middle(values: list[float]) -> float:
+    """The mean of those in the middle: a quarter at each end does not count, of three or more at least one."""
+    ends = max(len(values) // 4, 1) if len(values) > 2 else 0
+    some = sorted(values)[ends : len(values) - ends]
+    return sum(some) / len(some)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +141,11 @@ class Use:
 
 
 def use(job: JobView, kind: RoleKind) -> Use | None:
-    """What workers or servers use; None: nothing sensible is known."""
+    """What workers or servers use; None: nothing sensible is known.
+
+    Each role was counted for some seconds only. Where windows say what a sample takes, all of them together use that at
+    the speed that the job has now; how they differ from each other is as it was counted.
+    """
     used, given, count, share, hottest = 0.0, 0.0, 0, -1.0, None
     for one in job.uses:
         mine, cpu = one.cpu_used, one.cpu
@@ -116,4 +155,9 @@ def use(job: JobView, kind: RoleKind) -> Use | None:
                 share, hottest = mine / cpu, one
     if hottest is None or not used > 0:
         return None
+    a_sample, here = spent(job, kind), now(job)
+    if a_sample is not None and here is not None:
+        smoothed = min(a_sample * here.throughput, max(used, given))
+        hottest = replace(hottest, cpu_used=hottest.cpu_used * smoothed / used)
+        used = smoothed
     return Use(used=used, given=given, count=count, hottest=hottest)

@@ -20,6 +20,8 @@ from springtide.domain.shape import Shape
 
 LEAST_SPREAD = 0.03
 """Of log seconds: windows that differ by less than a few of these are alike, however alike all others are."""
+COUNTED = 0.5
+"""Of a window, between its first count of cores and its last: those of less are told by none."""
 FEWEST_WINDOWS = 4
 """Of one shape, below which none of them can be told to be the odd one."""
 
@@ -32,6 +34,15 @@ class Reading:
     worker: int
     timing: TimingSum
     """Since it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Core-seconds that all workers, and all servers, had used by some moment: of the same processes each time."""
+
+    at: float
+    workers: float
+    servers: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +77,10 @@ class Observed:
 
 
 def observe(
-    readings: Sequence[Reading], changes: Sequence[Change], *, batch: int, rules: Rules | None = None
-) -> Observed:
-    """Profiles of all windows that are worth something."""
+    readings: Sequence[Reading], changes: Sequence[Change], *, batch: int, rules: Rules | None = None,
+    spent: Sequence[Spent] = (),
+) -> Observed:  # fmt: skip
+    """Profiles of all windows that are worth something; `spent`: oldest first, where it was counted."""
     rules = rules or Rules()
     dropped: Counter[str] = Counter()
     since = sorted(changes, key=lambda change: change.at)
@@ -86,7 +98,7 @@ def observe(
         else:
             found.setdefault((era, int((reading.at - starts[era]) // rules.window_s)), []).append((before, reading))
     windows: dict[int, list[Profile]] = {}
-    for (era, _), spans in sorted(found.items()):
+    for (era, number), spans in sorted(found.items()):
         timing = sum((_between(*span) for span in spans), TimingSum())
         shape = since[era].shape
         if len({span[0].worker for span in spans}) < shape.workers:
@@ -95,7 +107,13 @@ def observe(
             dropped["windows of too few steps"] += 1
         else:
             at = max(span[1].at for span in spans)
-            windows.setdefault(era, []).append(Profile(shape=shape, batch=batch, timing=timing, at=at))
+            begin = starts[era] + number * rules.window_s
+            workers, servers = _cores(spent, begin, begin + rules.window_s)
+            windows.setdefault(era, []).append(
+                Profile(
+                    shape=shape, batch=batch, timing=timing, at=at, worker_cores=workers, server_cores=servers
+                )
+            )  # fmt: skip
     kept: list[Profile] = []
     for some in windows.values():
         like_others = _without_odd(some, rules.deviations)
@@ -117,6 +135,18 @@ def _useless(before: Reading, after: Reading, starts: Sequence[float], era: int,
     if after.timing.steps < before.timing.steps:
         return "spans in which a worker began anew"
     return ""
+
+
+def _cores(spent: Sequence[Spent], begin: float, end: float) -> tuple[float | None, float | None]:
+    """Cores of workers and of servers within a window, from its first count to its last; None: most of it has none."""
+    first = bisect.bisect_left(spent, begin, key=lambda one: one.at)
+    last = bisect.bisect_right(spent, end, key=lambda one: one.at) - 1
+    seconds = spent[last].at - spent[first].at if last > first else 0.0
+    if seconds < COUNTED * (end - begin):
+        return None, None
+    return (spent[last].workers - spent[first].workers) / seconds, (
+        spent[last].servers - spent[first].servers
+    ) / seconds
 
 
 def _between(before: Reading, after: Reading) -> TimingSum:

@@ -31,9 +31,16 @@ class Pace(NamedTuple):
 
 
 def pace_of(job: JobView, throughput: float) -> Pace:
-    """At the speed that the job has now, with the cores that it uses now."""
-    roles = [evidence.use(job, kind) for kind in (RoleKind.WORKER, RoleKind.SERVER)]
-    return Pace(*(math.inf if one is None else of_cores(throughput, one.used, one.given) for one in roles))
+    """By what samples took of cores in all windows; where nobody has counted, by what the job uses and does now."""
+    return Pace(*(_pace(job, kind, throughput) for kind in (RoleKind.WORKER, RoleKind.SERVER)))
+
+
+def _pace(job: JobView, kind: RoleKind, throughput: float) -> float:
+    a_sample = evidence.spent(job, kind)
+    if a_sample is not None:
+        return 1 / a_sample
+    used = evidence.use(job, kind)
+    return math.inf if used is None else of_cores(throughput, used.used, used.given)
 
 
 def of_cores(throughput: float, used: float, given: float) -> float:

@@ -63,14 +63,8 @@ def coded(jobs: Sequence[Mapping[str, Feature]], codes: Codes) -> dict[str, Code
     return found
 
 
-def by_feature(ones: Sequence[Mapping[str, Feature]], others: Sequence[Mapping[str, Feature]]) -> dict[str, Floats]:
-    """For each feature that anyone has: how alike each of the ones is to each of the others in it."""
-    codes: Codes = {}
-    return between(coded(ones, codes), coded(others, codes), (len(ones), len(others)))
-
-
 def between(ones: Mapping[str, Coded], others: Mapping[str, Coded], count: tuple[int, int]) -> dict[str, Floats]:
-    """The same of features that are arrays already, of so many jobs on either side.
+    """For each feature that anyone has: how alike each of the ones is to each of the others in it; `count` of either.
 
     Words are alike or not. Numbers are as alike as the smaller is part of the larger. Where only one side has the
     feature, or one has a word and the other a number, they are not alike.

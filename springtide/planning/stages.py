@@ -28,6 +28,8 @@ SOON = 3.0
 """Times the sampling time: a job that has no other size by then has the one it will have."""
 ROOMIER = 1.5
 """Memory of a server whose rows will outgrow it, against what it has and against what it will need."""
+SAMPLED = 3
+"""Windows of a sample that ends by its steps: one may err by anything."""
 URGENT, START, SIZE = 0, 1, 2
 """In this order wishes are met."""
 
@@ -79,15 +81,16 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
         return urgent
     if job.extra_workers:
         return Lent(job=job, shape=job.shape)
-    if quiet < config.between_changes_s:
+    begun = job.last_change_at is None and job.stage in (Stage.WAITING, Stage.SAMPLING)
+    if quiet < config.between_changes_s and not begun:
         return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
     here = evidence.now(job)
     if here is None:
         return "nothing sensible was measured in this shape yet"
     if job.stage in (Stage.WAITING, Stage.SAMPLING):
-        if here.steps < config.sample_steps and quiet < config.sample_s:
-            wanted = f"{config.sample_steps} or {config.sample_s:.0f}"
-            return f"sampled for {here.steps} steps and {quiet:.0f} s; wanted {wanted}"
+        if quiet < config.sample_s and (here.steps < config.sample_steps or here.windows < SAMPLED):
+            wanted = f"{config.sample_steps} in {SAMPLED} windows, or {config.sample_s:.0f}"
+            return f"sampled for {here.steps} steps in {here.windows} windows and {quiet:.0f} s; wanted {wanted}"
         return _busy_servers(job, job.shape, config) or _sized(job, job.shape, here, config, _servers)
     if job.stage is Stage.OPTIMIZING:
         return _sized(job, job.shape, here, config, _workers)

@@ -81,10 +81,9 @@ def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[Table | Refused]:
     dropped = _counted(rows.owner, fault, len(given))
     settings, times, owner = read[good, :SETTING], times[good], rows.owner[good]
     group, first = _groups(owner, settings)
-    middle = _middle(group, times[:, 0], len(first))
     counts = numpy.bincount(owner[first], minlength=len(given)).tolist()
     windows = numpy.bincount(owner, minlength=len(given)).tolist()
-    settings, times = settings[first], times[middle]
+    settings, times = settings[first], _middle(group, times, len(first))
     found: list[Table | Refused] = []
     start = 0
     for count, window, odd in zip(counts, windows, dropped, strict=True):
@@ -129,13 +128,22 @@ def _groups(owner: Index, settings: Array) -> tuple[Index, Index]:
     return group[numpy.cumsum(begins) - 1], runs[first[came]]
 
 
-def _middle(group: Index, seconds: Array, groups: int) -> Index:
-    """Of each configuration the window whose step took the median time, among the newest."""
+def _middle(group: Index, times: Array, groups: int) -> Array:
+    """Of each configuration the mean of its windows in the middle, by the time of a step, among the newest.
+
+    A quarter at each end does not count, of three windows or more at least one. Terms err more than their sum, so that
+    the terms of a single window, be it the median one, say less than those of several.
+    """
     order = numpy.argsort(group, kind="stable")
     counts = numpy.bincount(group, minlength=groups)
     place = numpy.arange(len(order)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
     recent = order[place >= (counts - RECENT)[group[order]]]
-    recent = recent[numpy.lexsort((seconds[recent], group[recent]))]
+    recent = recent[numpy.lexsort((times[recent, 0], group[recent]))]
     counts = numpy.minimum(counts, RECENT)
-    middle: Index = recent[numpy.cumsum(counts) - counts + (counts - 1) // 2]
-    return middle
+    place = numpy.arange(len(recent)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
+    ends = numpy.where(counts > 2, numpy.maximum(counts // 4, 1), 0)
+    owner = group[recent]
+    inside = (place >= ends[owner]) & (place < (counts - ends)[owner])
+    owner, kept = owner[inside], times[recent[inside]]
+    means = [numpy.bincount(owner, weights=column, minlength=groups) / (counts - 2 * ends) for column in kept.T]
+    return numpy.column_stack(means)

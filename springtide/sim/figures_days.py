@@ -3,6 +3,7 @@
 In: the days that were simulated. Out: PNG files, each with a sentence that says what it shows. Next: `reproduction`.
 """
 
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -31,13 +32,15 @@ def _warm_start(path: pathlib.Path, days: Sequence[Day]) -> Picture:
     """Fig. 9: first against last, job by job; on the line nothing had to be changed."""
     figure, axes = plots.pyplot().subplots(1, 2, figsize=(7.6, 3.8), layout="constrained")
     for axis, role in zip(axes, ("workers", "servers"), strict=True):
-        pairs = np.array([pair for day in days for pair in clusterdays.first_and_last(day.after, role)], dtype=float)
-        ends = [0.8 * float(pairs.min()), 1.2 * float(pairs.max())]
+        found = [pair for day in days for pair in clusterdays.first_and_last(day.after, role)]
+        pairs = np.array(found, dtype=float).reshape(-1, 2)  # of few jobs none may be of a kind that ran before
+        ends = [0.8 * float(pairs.min(initial=1.0)), 1.2 * float(pairs.max(initial=1.0))]
         axis.plot(ends, ends, color="#bbbbbb", lw=1)
         axis.scatter(pairs[:, 1], pairs[:, 0], s=10, alpha=0.25, color=COLOURS[OURS], edgecolors="none")
         near = float(np.mean([clusterdays.near(day.after, role) for day in days]))
         axis.set(xlabel=f"{role} at the end", ylabel=f"{role} at the start")
-        axis.set_title(f"{role}: {near:.0%} right (paper: {0.92 if role == 'workers' else 0.85:.0%})", fontsize=10)
+        right = "no job" if math.isnan(near) else f"{near:.0%} right"
+        axis.set_title(f"{role}: {right} (paper: {0.92 if role == 'workers' else 0.85:.0%})", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle("Fig. 9: warm start, first and last configuration", fontsize=10)
     return save(figure, path, "Fig. 9: what a job began with against what it ended with, of kinds that ran before.")

@@ -76,6 +76,12 @@ class World:
     )
     job_spread: float = known(0.03, "sigma", "assumed: two runs of one kind differ by their data")
     noise: float = known(0.05, "sigma", "assumed: error of a window of 60 s of measured steps")
+    use_noise: float = known(
+        0.05,
+        "sigma",
+        "assumed: error of cores that all pods of a kind seem to use in a minute; what a sample of a real job takes "
+        "was seen to vary by less than 1% a minute, by 2 (workers) and 4% (servers) between shapes",
+    )
 
     table_gib: float = known(
         32.0, "GiB", "001 Table 2: 8 servers x 8 GB are well tuned for W&D; half of it, the median"

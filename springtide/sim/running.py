@@ -19,6 +19,9 @@ from springtide.sim import world as physics
 from springtide.sim.cluster import Reserved
 from springtide.sim.world import Condition, Job, Speed
 
+MEASURED = 1
+"""Errors of measured cores are drawn apart, so that a job's luck is the same whatever they are."""
+
 
 class End(StrEnum):
     """How a job ended."""
@@ -81,6 +84,9 @@ class Running:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.random = np.random.default_rng(job.seed)
+        self.errors = np.random.default_rng([job.seed, MEASURED])
+        self.use_errors = (1.0, 1.0)
+        """What cores of workers and of servers are measured as, of what they are: since the last look."""
         self.shape: Shape | None = None
         self.initial: Shape | None = None
         self.extra_workers = 0
@@ -113,6 +119,11 @@ class Running:
     def running(self) -> bool:
         """It trains, or stands still for a moment only."""
         return self.shape is not None and not self.ended
+
+    @property
+    def changed_at(self) -> float:
+        """When it was started or changed last."""
+        return self.last_change_at if self.last_change_at is not None else self.started_at or 0.0
 
     @property
     def paused(self) -> bool:

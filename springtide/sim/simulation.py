@@ -8,12 +8,15 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from springtide.domain.cluster import RoleKind
 from springtide.domain.plan import Decision, Plan
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.shape import Capacity, Shape
 from springtide.domain.stages import Stage
 from springtide.domain.view import ClusterView, Launch, PastJob
+from springtide.planning import stages
 from springtide.planning.growth import Seen
 from springtide.sim import cluster as clusters
 from springtide.sim import faults, systems, views
@@ -25,7 +28,9 @@ from springtide.sim.running import End, Outcome, Running
 from springtide.sim.systems import ServerChange, System
 from springtide.sim.world import Job
 
-HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 24, 18, 6
+HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 48, 18, 6
+MINUTE_S, WINDOWS, SETTLE_S, WINDOW_S = 60.0, 6, 3.0, 5.0
+"""A look at a job is at its last minute, in so many windows. The last two are those of a master (`PlanRules`)."""
 LONGEST_S = 60 * DAY_S
 MOST_TRIES = 2
 Watch = Callable[[float, int], None]
@@ -117,7 +122,7 @@ class Simulation:
             return True
         if not self.mechanisms.elastic or running.paused:
             return False
-        now, since = self.clock.now, running.last_change_at or 0.0
+        now, since = self.clock.now, running.changed_at
         if now - since < self.config.sample_s:
             return False
         return running.news or now - running.looked_at >= max(self.system.again_s, self.system.rarely * (now - since))
@@ -156,11 +161,23 @@ class Simulation:
             running.need = views.need(running)
         if running.speed is None or running.speed.steps_s <= 0:
             return
-        steps = max(1, round(running.speed.steps_s * self.config.sample_s))
-        noise = tuple(map(math.exp, running.random.normal(0.0, self.world.noise, size=5).tolist()))
-        running.profiles.append(
-            physics.profile(running.job, running.at_work, running.speed, steps=steps, at=self.clock.now, noise=noise)
-        )
+        self._measure(running, running.speed)
+
+    def _measure(self, running: Running, speed: physics.Speed) -> None:
+        """Windows of the last minute, or of as long as the job is what it is. Errors of a window are what it is short
+        of a minute larger: those of a whole minute are the world's."""
+        seconds = min(max(self.clock.now - running.changed_at, 1.0), MINUTE_S) / WINDOWS
+        larger = math.sqrt(MINUTE_S / seconds)
+        terms = np.exp(larger * running.random.normal(0.0, self.world.noise, size=(WINDOWS, 5))).tolist()
+        cores = np.exp(larger * running.errors.normal(0.0, self.world.use_noise, size=(WINDOWS, 2))).tolist()
+        for number, (noise, (workers, servers)) in enumerate(zip(terms, cores, strict=True), start=1):
+            running.use_errors = (workers, servers)
+            running.profiles.append(
+                physics.profile(
+                    running.job, running.at_work, speed, steps=max(1, round(speed.steps_s * seconds)), noise=noise,
+                    at=self.clock.now - (WINDOWS - number) * seconds, cores=running.use_errors,
+                )
+            )  # fmt: skip
         del running.profiles[:-PROFILES]
 
     def _carry_out(self, decision: Decision) -> None:
@@ -196,7 +213,19 @@ class Simulation:
         running.since = running.started_at = self.clock.now
         running.initial = plan.shape
         self._settle(running, plan)
+        running.last_change_at = None
         faults.plan(self, running)
+        if running.stage is Stage.SAMPLING and self.system.every_s <= MINUTE_S and running.speed is not None:
+            self.clock.after(self._sample_s(running.speed), lambda: self._sampled(running))
+
+    def _sample_s(self, speed: physics.Speed) -> float:
+        """Until a master, who looks every other second, has a sample."""
+        steps_s = self.config.sample_steps / max(speed.steps_s, 1e-9)
+        return min(self.config.sample_s, max(SETTLE_S + stages.SAMPLED * WINDOW_S, steps_s))
+
+    def _sampled(self, running: Running) -> None:
+        if running.last_change_at is None and not running.launching and not running.ended:
+            self._ask([running])
 
     def _change(self, running: Running, plan: Plan) -> None:
         """Pods first, while the job trains on; then the change itself. Where there is no room for both at once, what is

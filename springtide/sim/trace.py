@@ -44,7 +44,7 @@ class Trace:
 
 def read(path: pathlib.Path) -> Trace:
     """A trace file."""
-    text = given.read(path, what="trace file", hint="`springtide simulate --example` prints one to begin with")
+    text = given.read(path, what="a trace in YAML or JSON", hint="`springtide simulate --example` prints one")
     place = Place(path, text)
     data = given.parse(path, text, what="a trace")
     if not isinstance(data, dict):
@@ -65,6 +65,9 @@ def read(path: pathlib.Path) -> Trace:
     return Trace(world=world, jobs=tuple(sorted(jobs, key=lambda job: job.arrives_at)))
 
 
+ROOMS = ("nodes", "node_cpu", "node_memory", "job_cpu")
+
+
 def _world(place: Place, changes: Any) -> World:
     if not isinstance(changes, Mapping):
         raise place.fail(("world",), f"wanted names and numbers, got {kind(changes)}")
@@ -74,6 +77,8 @@ def _world(place: Place, changes: Any) -> World:
             raise place.fail(("world", str(name)), str(errors.UnknownName("parameter", str(name), known)))
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise place.fail(("world", str(name)), f"wanted a number, 0 or more, got {value!r}")
+        if name in ROOMS and not value:
+            raise place.fail(("world", str(name)), "no job can begin with 0; wanted more")
     return replace(World(), **changes)
 
 

@@ -84,14 +84,16 @@ def uses(running: Running) -> tuple[RoleUse, ...]:
     shape, speed = running.shape, running.speed
     if shape is None or speed is None:
         return ()
+    of_workers, of_servers = running.use_errors
     worker_cpu = speed.worker_cores / running.at_work.workers
     mean = speed.server_cores / shape.servers
     hot = running.condition.hot if shape.servers > 1 else 1.0
-    others = (speed.server_cores - min(mean * hot, shape.server_cpu)) / max(shape.servers - 1, 1)
+    hottest = min(mean * hot, shape.server_cpu)
+    others = (speed.server_cores - hottest) / max(shape.servers - 1, 1)
     full = physics.server_bytes(running.job, shape.servers, running.done)
     workers = tuple(
         RoleUse(
-            role=role, cpu_used=worker_cpu, cpu=shape.worker_cpu,
+            role=role, cpu_used=worker_cpu * of_workers, cpu=shape.worker_cpu,
             memory_used=int(running.job.worker_bytes), memory=shape.worker_memory,
         )
         for role in WORKERS[: running.at_work.workers]
@@ -99,7 +101,7 @@ def uses(running: Running) -> tuple[RoleUse, ...]:
     servers = tuple(
         RoleUse(
             role=role, cpu=shape.server_cpu, memory=shape.server_memory,
-            cpu_used=min(mean * hot, shape.server_cpu) if role.rank == 0 else others, memory_used=int(full),
+            cpu_used=of_servers * (hottest if role.rank == 0 else others), memory_used=int(full),
         )
         for role in SERVERS[: shape.servers]
     )  # fmt: skip

@@ -7,6 +7,7 @@ Next: `simulation` lets time pass by these.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from springtide.domain.profile import ModelFacts, Profile, TimingSum
@@ -135,8 +136,12 @@ def full_at(job: Job, shape: Shape, hot: float = 1.0) -> float:
     return max(0.0, (room - job.table_at_start) / (1 - job.table_at_start)) * job.samples
 
 
-def profile(job: Job, shape: Shape, now: Speed, *, steps: int, at: float, noise: tuple[float, ...]) -> Profile:
-    """What a window of steps measured: each term and the rest with an error of its own."""
+def profile(
+    job: Job, shape: Shape, now: Speed, *, steps: int, at: float, noise: Sequence[float],
+    cores: tuple[float, float] | None = None,
+) -> Profile:  # fmt: skip
+    """What a window of steps measured: each term and the rest with an error of its own; `cores`: errors of cores that
+    workers and servers used, where they were counted."""
     constant = max(now.step_s - sum(now.terms), 0.0)
     gradient, update, synchronization, lookup, rest = (
         steps * term * error for term, error in zip((*now.terms, constant), noise, strict=True)
@@ -147,7 +152,8 @@ def profile(job: Job, shape: Shape, now: Speed, *, steps: int, at: float, noise:
         backward_s=gradient * 2 / 3, pull_wait_s=lookup, push_wait_s=update + synchronization,
         total_s=gradient + update + synchronization + lookup + rest,
     )  # fmt: skip
-    return Profile(shape=shape, batch=job.facts.batch, timing=timing, at=at)
+    used = (None, None) if cores is None else (now.worker_cores * cores[0], now.server_cores * cores[1])
+    return Profile(shape=shape, batch=job.facts.batch, timing=timing, at=at, worker_cores=used[0], server_cores=used[1])
 
 
 def again(job: Job, *, at: float, more_memory: bool) -> Job:

@@ -58,6 +58,13 @@ def test_jobs_that_are_in_nobodys_way_cannot_be_faster_than_their_ideal():
     assert optimum.least_jct(jobs[:1], few) > 1.3 * jobs[0].minutes, "half the cores"
 
 
+def test_seeds_that_run_side_by_side_come_to_what_each_does_alone(found):
+    jobs = trace.draw(SMALL, 1)
+    for system in (systems.TUNED, systems.FIXED):
+        alone = measured.figures(running.run(jobs, system, SMALL, 1), SMALL.measured_min)
+        assert found[system][1] == alone
+
+
 def test_the_same_seed_gives_the_same_story_and_another_one_another():
     jobs = trace.draw(SMALL, 1)
     assert jobs == trace.draw(SMALL, 1) != trace.draw(SMALL, 2)
@@ -79,6 +86,19 @@ def test_ratios_keep_what_the_text_says_whichever_are_chosen():
         assert known["Bert"].ratio <= 8 < min(one.ratio for one in known.values() if one.name != "Bert")
         assert max(one.ratio for one in known.values()) == 64 and 19 < known["ResNet18"].ratio <= 27
         assert all((one.ratio > 12) is one.intensive is models.MODELS[name].intensive for name, one in known.items())
+
+
+def test_fixed_data_workers_have_as_many_cores_as_bring_anything_and_no_more():
+    for model in models.MODELS.values():
+        assert model.fed(model.enough) == model.capable > model.fed(model.enough - 1), model.name
+
+
+def test_other_ratios_come_with_so_many_jobs_that_the_first_line_stays_what_it_is():
+    changed = {
+        rows.VARIANTS[name](trace.Preset()).ratios: rows.VARIANTS[name](trace.Preset()) for name in rows.VARIANTS
+    }
+    assert set(changed) == set(models.CHOICES) == set(rows.AS_MANY)
+    assert [changed[one].jobs for one in ("three full", "mean 22.5", "in order", "highest")] == [110, 102, 80, 70]
 
 
 def test_trainers_are_packed_into_the_fullest_machine_that_holds_them():

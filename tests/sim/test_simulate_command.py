@@ -53,7 +53,7 @@ def test_detailed_jobs_end_with_every_count_right(tmp_path, capsys):
         (["--detailed", "--policy", "static", "--policy", "es"], "--detailed runs one policy at a time"),
         (["--detailed", "--plot", "day.png"], "--detailed has no plot"),
         (["--policy", "statik"], "no policy named 'statik'. Did you mean 'static'"),
-        (["nowhere.yaml"], "no trace file nowhere.yaml"),
+        (["nowhere.yaml"], "no file nowhere.yaml"),
         (["--plot", "day.txt", "--jobs", "1"], "wanted a file name that ends in .png"),
         (["--plot", "nowhere/day.png", "--jobs", "1"], "there is no folder"),
     ],

@@ -59,6 +59,10 @@ def test_json_and_yaml_say_the_same(tmp_path):
             "trace.yaml:2: world.nodes: wanted a number, 0 or more, got -3",
         ),
         (
+            "world: {nodes: 0}\njobs: [{model: dcn}]\n",
+            "trace.yaml:1: world.nodes: no job can begin with 0; wanted more",
+        ),
+        (
             "jobs:\n  - {model: dcn, name: a}\n  - {model: dcn, name: a}\n",
             "trace.yaml:3: jobs[1]: a second job is named 'a'",
         ),
@@ -79,5 +83,5 @@ def test_broken_json_has_its_line_too(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(errors.MissingFile, match=r"no trace file nowhere\.yaml"):
+    with pytest.raises(errors.MissingFile, match=r"no file nowhere\.yaml"):
         trace.read(trace.pathlib.Path("nowhere.yaml"))

@@ -10,6 +10,7 @@ in the mean (2.43 by Table 5, 491 min over 202), and 43.8% of the GPUs in use wi
 A trainer keeps 2 cores, and one for each 6.9 Gb/s that it fetches, as ResNet18's 3. Next: `trace` draws from them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -41,6 +42,11 @@ class Model:
     def fed(self, cpu: float) -> float:
         """Of its ideal speed, what data workers with so many cores a GPU give it."""
         return min(self.capable, cpu / self.feeding)
+
+    @property
+    def enough(self) -> float:
+        """Cores of data workers, in whole ones, with which one GPU is as fast as data workers let it be."""
+        return math.ceil(self.feeding * self.capable - 1e-9)
 
     @property
     def capable(self) -> float:

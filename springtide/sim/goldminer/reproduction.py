@@ -14,7 +14,7 @@ from springtide.sim.goldminer.systems import FIXED, MAXTP, SYSTEMS, TUNED
 from springtide.sim.goldminer.trace import Preset
 from springtide.sim.rows import Row, page
 
-VARIED_SEEDS = 3
+VARIED_SEEDS = 8
 """Seeds of what is run for sensitivity only."""
 
 

@@ -58,11 +58,11 @@ def start(system: System, job: Job, hosts: Sequence[Host], share: float) -> tupl
     held: Held = [(host, 1, cpus) for host in machines]
     if system.elastic:
         return held, 0.0
-    if system is not FIXED:
+    if system != FIXED:
         return held, job.model.alone(cpus)
     for host, gpus, cores in held:
         take(host, gpus, cores)
-    data = cluster.spread(hosts, job.model.feeding * job.gpus)
+    data = cluster.spread(hosts, job.model.enough * job.gpus)
     for host, gpus, cores in held:
         take(host, -gpus, -cores)
     if data is None:

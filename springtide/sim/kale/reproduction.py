@@ -5,9 +5,6 @@ side by side, in processes. What decides in ours is `springtide.planning.online`
 tools/reproduction_page.py publishes.
 """
 
-import concurrent.futures
-import multiprocessing
-import os
 import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide import errors
+from springtide.sim import side_by_side
 from springtide.sim.kale import auc, comparison, pictures, rows, schemes, throughput, traffic
 from springtide.sim.kale.comparison import Compared, Kind
 from springtide.sim.kale.traffic import Trace
@@ -75,7 +73,7 @@ def reproduce(seeds: range, preset: Preset, *, say: Callable[[str], None] = lamb
     tried = sum(len(comparison.thinned(grid, preset.most_settings)) for _, grid in schemes.GRIDS.values())
     say(f"{len(kinds)} kinds of traffic, {len(seeds)} days each; {tried} settings on {preset.tuned_on} other days")
     jobs = [(kind, curve, preset.most_settings) for kind in kinds]
-    compared = [*_work(jobs, preset.processes)]
+    compared = side_by_side.each(_one, jobs, processes=preset.processes)
     found: list[Row] = []
     for one in compared:
         found += rows.goals(one)
@@ -113,14 +111,6 @@ def _of(trace: Trace, days: int, preset: Preset) -> Kind:
             f"settings; wanted {len(order) - preset.tuned_on} seeds at most"
         )
     return Kind(name=trace.name, measured=tuple(order[:days]), tuned_on=tuple(order[-preset.tuned_on :]))
-
-
-def _work(jobs: Sequence[tuple[Kind, Sequence[float], int | None]], processes: int) -> Sequence[Compared]:
-    processes = min(processes or os.cpu_count() or 1, len(jobs))
-    if processes == 1 or "fork" not in multiprocessing.get_all_start_methods():
-        return [_one(job) for job in jobs]
-    with concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-        return list(pool.map(_one, jobs))
 
 
 def _one(job: tuple[Kind, Sequence[float], int | None]) -> Compared:

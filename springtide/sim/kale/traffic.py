@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from springtide import errors
-from springtide.data.stream.traffic import read_trace
+from springtide import errors, given
+from springtide.data.stream.traffic import TRACE, read_trace
 from springtide.planning.online.capacity import Curve
 from springtide.sim.kale.world import TICK_S, Array, Counts
 
@@ -107,11 +107,7 @@ class Trace:
 
 def read(path: pathlib.Path) -> Trace:
     """A trace as `springtide produce --trace` reads it, by equal steps: what is missing is drawn between others."""
-    try:
-        with path.open(newline="") as file:
-            found = read_trace(file, f"--trace {path}")
-    except OSError as error:
-        raise errors.MissingFile(f"--trace {path}: {error.strerror}") from None
+    found = read_trace(given.read(path, what=f"a {TRACE}").splitlines(), f"--trace {path}")
     step_s = float(np.median(np.diff(found.at_s)))
     coarse_or_fine = (STEP_S % step_s == 0 or step_s % STEP_S == 0) and 86_400 % step_s == 0
     if not coarse_or_fine or step_s % TICK_S:

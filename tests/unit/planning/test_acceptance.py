@@ -13,6 +13,7 @@ from springtide.domain.plan import Plan
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.profile import ModelFacts
 from springtide.domain.shape import Bounds, Capacity, Shape
+from springtide.domain.stages import Stage
 from springtide.domain.view import JobView, RoleUse
 from springtide.planning.acceptance import refused
 
@@ -154,3 +155,11 @@ def test_cores_for_data_workers_that_are_no_number_are_refused(cores):
     told = Advice(epoch=3, why="because", data_cores=cores)
     assert "data workers" in refused(told, JOB, CONFIG, epoch=3, now=100.0)
     assert refused(replace(told, data_cores=1.5), JOB, CONFIG, epoch=3, now=100.0) == ""
+
+
+def test_the_first_change_of_a_sample_waits_for_nothing_and_the_next_for_a_minute():
+    sample = replace(JOB, stage=Stage.SAMPLING, last_change_at=None, started_at=99.0)
+    more = plan(replace(NOW, workers=NOW.workers + 1))
+    assert said(more, job=sample) == ""
+    assert "between changes" in said(more, job=replace(sample, last_change_at=99.0))
+    assert "between changes" in said(more, job=replace(sample, stage=Stage.OPTIMIZING)), "a warm start is its size"

@@ -7,7 +7,7 @@ import pytest
 
 from springtide.domain.profile import TimingSum
 from springtide.planning import equations, fit, observe
-from springtide.planning.observe import Change, Reading
+from springtide.planning.observe import Change, Reading, Spent
 from tests.unit.planning.planted import FACTS, SHAPES, TRUE
 
 TWO = replace(SHAPES[0], workers=2)
@@ -29,6 +29,13 @@ def test_a_steady_job_gives_a_profile_a_window():
     assert all(profile.step_s == pytest.approx(0.1) and profile.shape is TWO for profile in found.profiles)
     assert found.profiles[1].timing.steps == 200
     assert found.dropped == {"spans just after a change of shape": 10}
+
+
+def test_a_window_says_what_cores_were_used_in_it_where_most_of_it_was_counted():
+    counts = [Spent(at=float(at), workers=0.5 * at, servers=2.0 * at) for at in range(16, 50)]
+    found = observe.observe([*told(0), *told(1)], [Change(at=0.0, shape=TWO)], batch=512, spent=counts).profiles
+    assert [one.worker_cores for one in found] == [None, None, 0.5, 0.5, 0.5, None, None]
+    assert found[2].server_cores == 2.0
 
 
 def test_spans_across_a_change_of_shape_count_for_neither():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from springtide.domain.cluster import RoleKind
 from springtide.domain.profile import Profile, TimingSum
 from springtide.planning import evidence, fit, paces
 from springtide.planning.columns import columns
@@ -29,6 +30,36 @@ def test_where_nothing_is_known_of_cores_they_bound_nothing():
     pace = paces.pace_of(running(uses=()), 400.0)
     assert pace == Pace()
     assert paces.ceiling(pace, columns([shape()]))[0] == math.inf
+
+
+def counted(of, *, worker, server, at=200.0):
+    """A window in which workers and servers used parts of their cores."""
+    workers, servers = worker * of.workers * of.worker_cpu, server * of.servers * of.server_cpu
+    return replace(profile(of, at=at), worker_cores=workers, server_cores=servers)
+
+
+def test_windows_together_say_what_a_core_is_worth_and_the_odd_ones_among_them_nothing():
+    windows = [counted(shape(), worker=0.5, server=part) for part in (0.25, 0.26, 0.24, 0.01, 0.25, 0.99)]
+    job = running(shape(), profiles=tuple(windows), uses=uses(shape(), worker=0.9, server=0.9))
+    done = evidence.now(job).throughput
+    assert paces.pace_of(job, 1.0) == pytest.approx((done / 8, done / 4)), "not what was used in the last seconds"
+    assert evidence.use(job, RoleKind.SERVER).used == pytest.approx(4.0)
+    assert evidence.use(job, RoleKind.SERVER).share == pytest.approx(0.25)
+
+
+def test_windows_of_other_shapes_count_too_and_of_more_than_was_given_only_that():
+    small, large = shape(workers=1), shape(workers=4)
+    halves = [counted(small, worker=1.2, server=0.1), counted(large, worker=1.2, server=0.4)]
+    job = running(large, profiles=tuple(halves))
+    each = [4.0 / speed(small), 16.0 / speed(large)]
+    assert paces.pace_of(job, 1.0).worker == pytest.approx(2 / sum(each))
+
+
+def test_counts_that_are_no_numbers_say_nothing():
+    odd = [replace(profile(shape()), worker_cores=part, server_cores=None) for part in (math.nan, -1.0, math.inf, 0.0)]
+    job = running(shape(), profiles=tuple(odd), uses=uses(shape(), worker=0.5, server=0.25))
+    assert evidence.spent(job, RoleKind.WORKER) is None
+    assert paces.pace_of(job, 400.0) == pytest.approx((400 / 8, 400 / 4))
 
 
 def test_fewer_cores_of_either_role_bound_a_shape():

@@ -66,10 +66,14 @@ def test_a_sample_must_be_long_enough_and_changes_are_a_minute_apart():
     short = views.running(
         SAMPLE, stage=Stage.SAMPLING, last_change_at=None, started_at=980.0, profiles=(views.profile(SAMPLE, steps=40),)
     )  # fmt: skip
-    config = replace(CONFIG, between_changes_s=10.0)
-    assert "sampled for 40 steps and 20 s; wanted 100 or 60" in planned(short, config)
-    assert planned(short, config, now=1050.0).shape.workers > 1
-    assert "wanted 60 s between changes" in planned(short)
+    assert "sampled for 40 steps in 1 windows and 20 s; wanted 100 in 3 windows, or 60" in planned(short)
+    assert planned(short, now=1050.0).shape.workers > 1
+    changed = replace(short, last_change_at=980.0)
+    assert "wanted 60 s between changes" in planned(changed)
+    assert planned(replace(short, profiles=3 * short.profiles)).shape.workers > 1, "its start is no change"
+    assert "wanted 60 s between changes" in planned(replace(changed, profiles=3 * short.profiles))
+    one_long_window = (views.profile(SAMPLE, steps=400),)
+    assert "in 1 windows" in planned(replace(short, profiles=one_long_window)), "one window may err by anything"
 
 
 def test_steps_timed_by_term_lead_from_the_sample_to_the_size_in_one_change():

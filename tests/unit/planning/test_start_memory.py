@@ -20,11 +20,16 @@ def kinds(count=60, seed=0):
     return sizes, [past(f"kind-{which}", sizes[which], at) for at, which in enumerate(random.integers(12, size=count))]
 
 
+def alike(ones, others):
+    codes = {}
+    return similarity.between(similarity.coded(ones, codes), similarity.coded(others, codes), (len(ones), len(others)))
+
+
 def foretold(features, history):
     each = [one.features for one in history]
     newest = each[-warm_start.BACKTESTED :]
-    told = start_memory.told(history, similarity.by_feature(newest, newest))
-    return start_memory.foretold(history, similarity.by_feature([features], each), told)
+    told = start_memory.told(history, alike(newest, newest))
+    return start_memory.foretold(history, alike([features], each), told)
 
 
 @pytest.mark.parametrize("which", range(12))

@@ -90,7 +90,8 @@ def profiles(draw):
     timing = TimingSum(steps=draw(st.integers(0, 5)), samples=draw(st.integers(0, 999)), **{
         each: draw(NUMBERS) for each in ("total_s", "gradient_s", "update_s", "synchronization_s", "lookup_s")
     })  # fmt: skip
-    return Profile(shape=of, batch=512, timing=timing, at=draw(NUMBERS))
+    cores = {each: draw(st.none() | NUMBERS) for each in ("worker_cores", "server_cores")}
+    return Profile(shape=of, batch=512, timing=timing, at=draw(NUMBERS), **cores)
 
 
 @st.composite

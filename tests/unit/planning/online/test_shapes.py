@@ -21,17 +21,6 @@ def test_a_surface_is_found_again_from_what_it_gives(kind, data):
     assert found(7, 2) == pytest.approx(truth(7, 2), rel=1e-3)
 
 
-@given(
-    st.sampled_from([("sync", 7), ("async", 4), ("shared", 5)]),
-    st.lists(SOME, min_size=7, max_size=7),
-    st.integers(1, 8),
-    st.floats(0.25, 4),
-)
-def test_at_a_fixed_ratio_it_is_the_curve_by_workers_alone(kind, coefficients, workers, ratio):
-    surface = Surface(kind=kind[0], coefficients=tuple(coefficients[: kind[1]]), batch=8)
-    assert surface.at_ratio(ratio)(workers) == pytest.approx(surface(workers, workers / ratio))
-
-
 def test_what_servers_share_out_is_seen_by_ours_and_not_by_optimus():
     truth = Surface(kind="async", coefficients=(1.0, 6.0, 0.0, 0.01))
     seen = [SeenShape(w, p, truth(w, p)) for w, p in SHAPES]
@@ -52,5 +41,3 @@ def test_measurements_that_say_nothing_are_refused():
             fit_surface("sync", seen)
     with pytest.raises(errors.UnknownName):
         fit_surface("ernest", [SeenShape(1, 1, 1.0)])
-    with pytest.raises(errors.BadInput, match="only to compare with"):
-        Surface(kind="optimus", coefficients=(1.0,) * 5).at_ratio(1)

@@ -1,0 +1,50 @@
+"""Runs beside each other: in order, in other processes, and nobody is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from springtide.sim import side_by_side
+from tests.waiting import until
+
+PARENT = """
+import os, signal, sys
+from springtide.sim import side_by_side
+
+def forever(number):
+    print(os.getpid(), flush=True)
+    signal.pause()
+
+side_by_side.each(forever, [0, 1], processes=2)
+"""
+
+
+def pid_and_square(number):
+    return os.getpid(), number * number
+
+
+def test_what_is_found_comes_in_the_order_of_the_things():
+    found = side_by_side.each(pid_and_square, range(7), processes=2)
+    assert [square for _, square in found] == [0, 1, 4, 9, 16, 25, 36]
+    assert os.getpid() not in {pid for pid, _ in found}
+
+
+def test_one_thing_is_done_here():
+    assert side_by_side.each(pid_and_square, [3]) == [(os.getpid(), 9)]
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "Z"  # nobody has looked after it yet
+
+
+def test_a_reproduction_that_is_killed_leaves_no_process_behind():
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        children = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.send_signal(signal.SIGKILL)
+    until(lambda: all(gone(pid) for pid in children))
