@@ -79,18 +79,19 @@ class Beside:
         return self._gone is None
 
     def take(self) -> found.Found | None:
-        """What was found; None: nothing that could be used."""
+        """What was found, once; None: nothing that could be used."""
         assert self.done
-        if self._gone is None:
+        gone, self._gone = self._gone, None
+        if gone is None:
             return None
         try:
-            return self._gone.read(self._question.model)
+            return gone.read(self._question.model)
         except Exception as error:  # what it holds may be anything of the user's
             log.info("what was found of a split cannot be read back", exc_info=True)
-            self._in_vain(self._gone.way, f"{type(error).__name__}: {error}")
+            self._in_vain(gone.way, f"{type(error).__name__}: {error}")
             return None
         finally:
-            self._gone.forget()
+            gone.forget()
 
     def close(self) -> None:
         """Give it up."""

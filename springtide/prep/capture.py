@@ -47,12 +47,12 @@ class Flat(nn.Module):
         self.train(model.training)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """Tensors of what the model gives for these."""
+        """Tensors of what the model gives for these. Hooks on the model itself are called by whoever calls it."""
         every = list(self.given.leaves if isinstance(self.given, Given) else self.given)
         for at, tensor in zip(self.at, tensors, strict=True):
             every[at] = tensor
         args, kwargs = self.shape.rebuild(every)
-        out, _ = leaves.flatten(self.model(*args, **kwargs))
+        out, _ = leaves.flatten(self.model.forward(*args, **kwargs))
         return tuple([one for one in out if isinstance(one, torch.Tensor)])
 
 

@@ -95,7 +95,7 @@ class First:
         graph = own.graph
         states: dict[str, State] = {}
         shown: dict[int, Any] = {}
-        sizes: dict[str, fx.Node] = {}
+        sizes: list[tuple[str, fx.Node]] = []
         paths = _paths(self._model)
         at = {id(leaf): number for number, leaf in enumerate(given) if isinstance(leaf, torch.Tensor)}
         originals = module.graph.find_nodes(op="placeholder")
@@ -106,7 +106,7 @@ class First:
             elif isinstance(value, torch.Tensor):
                 states[node.name] = _state(self._model, paths, value)
             else:
-                sizes[str(original.meta["example_value"])] = node
+                sizes.append((str(original.meta["example_value"]), node))
         _measure(graph, sizes, {node.name: shown[number] for node in graph.find_nodes(op="placeholder")
                                 if (number := leaves_of.get(node.name)) is not None})  # fmt: skip
         own.recompile()
@@ -122,10 +122,10 @@ class First:
         )
 
 
-def _measure(graph: fx.Graph, sizes: dict[str, fx.Node], shown: dict[str, Any]) -> None:
-    """Sizes that dynamo gives as inputs are read off the leaves instead."""
+def _measure(graph: fx.Graph, sizes: Sequence[tuple[str, fx.Node]], shown: dict[str, Any]) -> None:
+    """Sizes that dynamo gives as inputs, one perhaps twice, are read off the leaves instead."""
     begin = next(node for node in graph.nodes if node.op != "placeholder")
-    for text, node in sizes.items():
+    for text, node in sizes:
         places = [(name, at) for name, fake in shown.items() for at, size in enumerate(fake.shape) if str(size) == text]
         if node.users and not places:
             raise Refused("forward() reads a number that is no size of an input")

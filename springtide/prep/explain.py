@@ -60,6 +60,8 @@ class Explanation:
     """Buffers that travel with the stages, once."""
     verified: int = 0
     """Further batches on which outputs and gradients were equal bit by bit."""
+    found_s: float = 0.0
+    """Seconds of a core that its rung took, from capture to comparison."""
 
     @property
     def moved_share(self) -> float:
@@ -104,7 +106,7 @@ class Explanation:
         if self.moved:
             lines.append(f"Verified: outputs equal bit by bit on {self.verified} further batches")
         if self.refusals:
-            lines += ["", "What did not work:"]
+            lines += [*([""] if lines[-1] else []), "What did not work:"]
             for refusal in self.refusals:
                 at = f" at {refusal.line}: {refusal.text}" if refusal.line else ""
                 lines += _wrap(f"{refusal.rung}{at}", "  ") + _wrap(refusal.why, "    ")

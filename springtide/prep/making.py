@@ -4,6 +4,7 @@ In: indices (sampling.py). Out: `Made`, in the trainer's process or, as a plain 
 it there). Next: loader.py hands the batch to the loop, or raises.
 """
 
+import contextlib
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -58,10 +59,9 @@ class Making:
         if self._begin is not None:
             begin, self._begin = self._begin, None
             begin()
-        try:
+        with contextlib.suppress(Exception):  # whatever the user's data set may raise; it is tried again, and told of
             return Made(self._whole(indices), [], [], "")[:]
-        except Exception:  # whatever the user's data set may raise; it is tried again, and told of then
-            return self._salvaged(indices)[:]
+        return self._salvaged(indices)[:]  # outside: its errors are not told as if they had come of handling another
 
     def _whole(self, indices: Indices) -> Any:
         dataset = self._dataset

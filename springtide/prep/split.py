@@ -5,6 +5,7 @@ In: the model and batches that it was called with. The ladder is climbed until a
 Out: `Split`, or `Unsplit` with the reason; either way nothing of the user's has changed. Called by: train/splitting.py.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -112,6 +113,7 @@ def _climb(
         traced = name != marked.NAME
         if name in refused or (traced and (whole_program is not None or any(one.rung == ANY for one in refusals))):
             continue  # in a program that was captured whole no other tracer finds more
+        began = time.process_time()
         try:
             made = rung(refusals)
         except Refused as error:
@@ -124,7 +126,8 @@ def _climb(
             refusals.append(capture.refusal(name, error))
         else:
             if made.explanation.moved:
-                return replace(made, explanation=replace(made.explanation, refusals=tuple(refusals)))
+                took_s = time.process_time() - began
+                return replace(made, explanation=replace(made.explanation, refusals=tuple(refusals), found_s=took_s))
             whole_program = made.explanation
         finally:
             before.rewind_tensors()

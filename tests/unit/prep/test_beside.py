@@ -73,6 +73,17 @@ def test_what_another_process_has_found_is_what_would_be_found_here_and_runs_on_
     assert torch.equal(held.rest(held.crossing(leaves), leaves), model(*leaves))
 
 
+def test_a_search_whose_answer_was_taken_closes_no_file_of_others(only):
+    only(beside.FORK)
+    search = beside.Beside(hashed.make(), calls(8)[0], [])
+    waiting.until(lambda: search.done, within_s=2 * PATIENCE_S)
+    assert search.take() is not None
+    other = os.memfd_create("somebody's")  # has the lowest number that is free: the one of the answer
+    search.close()
+    os.close(other)
+    assert search.done and search.take() is None
+
+
 def test_a_split_that_no_longer_holds_is_not_confirmed():
     model, given = hashed.make(), calls(8, 8)
     made = split.split(model, *given[0], more=given[1:])
@@ -176,6 +187,19 @@ def test_of_what_only_dynamo_captures_a_fork_tells_what_need_not_be_tried_again(
     told = Explanation(rung="dynamo's first graph", refusals=refusals)
     monkeypatch.setattr(split, "split", lambda *given, **more: SimpleNamespace(explanation=told))
     assert looked_for(hashed.make(), calls(4)) == found.Climbed(refusals)
+
+
+def test_what_dynamo_would_hold_the_loop_for_too_long_is_left_to_the_users_marks(monkeypatch, only):
+    only(beside.FORK)
+    refusals = (Refusal(rung="torch.export", why="a branch", line="model.py:3"),)
+    slow = Explanation(rung="dynamo's first graph", refusals=refusals, found_s=searching.MOST_STILL_S + 1)
+
+    def climb(*given, known=(), **more):
+        return split.Unsplit(Explanation(refusals=tuple(known))) if known else SimpleNamespace(explanation=slow)
+
+    monkeypatch.setattr(split, "split", climb)
+    told = looked_for(hashed.make(), calls(4)).explanation.refusals
+    assert told[:1] == refusals and told[1].rung == dynamo_rung.NAME and "stand still for 21 s" in told[1].why
 
 
 def test_a_search_does_not_outlive_a_loop_that_is_killed():

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import springtide as st
-from springtide.prep import leaves
+from springtide.prep import capture, leaves
+from springtide.prep.explain import Refusal
 from springtide.prep.split import Split, Unsplit, split
 from springtide.prep.trial import Trial
 from springtide.prep.untouched import same
@@ -75,8 +76,19 @@ def test_after_a_change_that_dynamo_guards_against_the_first_graph_is_computed_a
     model.salt -= 1
 
 
+@pytest.mark.soak
+def test_a_batch_size_that_dynamo_gives_for_two_inputs_is_read_off_one_of_them():
+    model, calls = programs.Counting().train(), [batch(64, 1), batch(17, 3)]
+    known = [Refusal(rung=rung, why="") for rung in (capture.LOOSE, capture.STRICT)]
+    divided = split(model, *calls[0], more=calls[1:], known=known)
+    assert isinstance(divided, Split), divided.explanation.text()
+    assert divided.explanation.rung == "dynamo's first graph"
+    assert gives_the_same(model, divided, batch(31, 4))
+
+
 def test_numpy_in_forward_is_followed_by_one_that_reads_bytecode():
     model = programs.Arrays().train()
+    model.register_forward_hook(torch.compiler.disable(lambda *_: None))  # as the training loop has one
     divided = splitting(model, [batch(64, 1), batch(17, 3)])
     assert isinstance(divided, Split), divided.explanation.text()
     assert divided.explanation.rung == "torch.export (strict)"

@@ -1,0 +1,74 @@
+"""A real brain shares out cores among data workers of two real jobs, by the metric that it was started with.
+
+Needs control groups that this user may make.
+"""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from springtide.brain import serving
+from springtide.domain.feeding import FeedRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.domain.plan_rules import PlanRules
+from springtide.domain.planning import PlanningConfig
+from springtide.domain.resources import Limits
+from springtide.domain.shape import Bounds, Capacity, Shape
+from springtide.testing.cluster import LocalCluster
+from tests.process import counting, held, running
+
+pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(500)]
+
+BATCH, BATCHES = 16, 12_000
+SAMPLE_S = {"light": 0.001, "heavy": 0.004}
+"""Of waiting: what data workers make grows with their number, whatever else the machine does."""
+CAPACITY, SIZE = 5.0, Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=0.5)
+LEFT = CAPACITY - len(SAMPLE_S) * SIZE.cpu
+EACH = 0.5
+
+
+@pytest.fixture(autouse=True)
+def _held():
+    held.skip_unless(Limits(cpu=1.0))
+
+
+def spec(name, brain, folder):
+    rules = PlanRules(
+        bounds=Bounds(least=SIZE, most=SIZE, quota=Capacity(cpu=CAPACITY, memory=2**40)), brain=brain, key=name,
+        brain_secret_file=str(serving.secret_file(folder)), every_s=0.5, settle_s=0.1, window_s=1.0, warm_up_steps=1,
+        config=PlanningConfig(sample_s=1.0, between_changes_s=0.3),
+    )  # fmt: skip
+    return JobSpec(
+        name=name, workers=1, servers=1, worker_cpu=1.0, server_cpu=0.5, heartbeat_s=0.1, silence_s=10.0, seed=8,
+        relaunches=1000, planning=rules, feeding=FeedRules(cpu=EACH, cores=CAPACITY, every_s=4.0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("metric", "favoured"), [("maxtp", "light"), ("fair", "heavy")])
+def test_cores_that_two_jobs_leave_go_to_whom_the_brains_metric_says_and_counts_stay_exact(tmp_path, metric, favoured):
+    other = next(name for name in SAMPLE_S if name != favoured)
+    brain = running.springtide(
+        "brain", "serve", "--listen", "127.0.0.1:0", "--capacity", f"{CAPACITY:g},64G", "--policy", "static",
+        "--planning", f"data_workers={metric}", folder=tmp_path,
+    )  # fmt: skip
+    with brain as served, contextlib.ExitStack() as stack:
+        where = served.wait_for("brain: serving at ").split("serving at ")[1].split(";")[0]
+        ids, jobs = counting.draw(np.random.default_rng(8), BATCHES * BATCH), {}
+        for name, wait_s in SAMPLE_S.items():
+            folder = tmp_path / name
+            folder.mkdir()
+            slowly = f"        time.sleep(0.0 if (folder / 'hurry').exists() else {wait_s})\n        trap = "
+            script = counting.write(folder, ids, counting.SCRIPT.replace("        trap = ", slowly))
+            rules = spec(name, where, tmp_path / ".springtide" / "brain")
+            jobs[name] = stack.enter_context(LocalCluster(script, [folder, 1, BATCH, 0.0], spec=rules, folder=folder))
+        most = round(LEFT / EACH) - 1
+        jobs[favoured].until(
+            lambda status: (status.data_workers_alive, jobs[other].status.data_workers_alive) == (most, 1), within_s=300
+        )
+        for name in SAMPLE_S:
+            (tmp_path / name / "hurry").touch()
+        ended = {name: job.wait() for name, job in jobs.items()}
+    for name, status in ended.items():
+        assert status.phase is Phase.FINISHED and status.relaunches == 0, status
+        assert not counting.differences(tmp_path / name, ids, epochs=1, batch=BATCH)
