@@ -27,11 +27,14 @@ def assign(
     owners: Mapping[int, int],
     ranks: Collection[int],
     rates: Mapping[int, float] | None = None,
+    slow: Collection[int] = (),
 ) -> Assignment:
     """Owners for all partitions, as they are now as far as that is fair. No rank: nobody's.
 
     Numbers differ by one at the most. Where rates are known, the busiest then exchanges partitions with the idlest as
-    long as that helps; one partition with most of the traffic stays where it is, and gets quiet neighbours.
+    long as that helps; one partition with most of the traffic stays where it is, and gets quiet neighbours. Ranks that
+    are `slow` keep the quietest that they have, by which is seen when they no longer are: whoever can hardly train can
+    hardly read for others either.
     """
     if not ranks:
         return Assignment({}, "no worker asks for partitions")
@@ -43,16 +46,34 @@ def assign(
     did = []
     if free:
         did.append(f"{len(free)} that were nobody's are given to them")
-    taken = _take(mine, len(partitions), rates)
+    kept, eased = _ease(mine, slow, rates)
+    if eased:
+        did.append(f"{len(eased)} of slow workers go to others")
+    total = sum(map(len, mine.values())) + len(free) + len(eased)
+    taken = _take(mine, total, rates)
     if taken:
         did.append(f"{len(taken)} go to those that have fewer")
-    _give(mine, [*free, *taken], len(partitions), rates)
+    _give(mine, [*free, *eased, *taken], total, rates)
     uneven = _uneven(mine, rates)
     if exchanged := _exchange(mine, rates):
         did.append(f"{2 * exchanged} are exchanged, since the busiest has {uneven:.1f} times the mean traffic")
     said = ", ".join(did) or "each has its part"
-    whose = {partition: rank for rank, part in mine.items() for partition in part}
+    whose = {partition: rank for rank, part in (mine | kept).items() for partition in part}
     return Assignment(whose, f"{len(partitions)} partitions, {len(ranks)} workers: {said}")
+
+
+def _ease(
+    mine: dict[int, list[int]], slow: Collection[int], rates: Mapping[int, float]
+) -> tuple[dict[int, list[int]], list[int]]:  # fmt: skip
+    """Take slow ranks out of those that share, if others are left: what each keeps, and all that goes to the others."""
+    kept: dict[int, list[int]] = {}
+    eased: list[int] = []
+    if any(rank not in slow for rank in mine):
+        for rank in [rank for rank in mine if rank in slow]:
+            part = sorted(mine.pop(rank), key=lambda one: (rates.get(one, 0.0), one))
+            kept[rank] = part[:1]
+            eased += part[1:]
+    return kept, eased
 
 
 def _take(mine: dict[int, list[int]], total: int, rates: Mapping[int, float]) -> list[int]:

@@ -1,8 +1,8 @@
 """Pure. Workers of a stream that train far less than their peers in the same time, and how many others make up for it.
 
 In: paces while there was something to do. Out: ranks that are slow, and how many workers to have beside
-those that traffic asks for. Their partitions go to others by measured rates (data/assign.py), what they cannot train in
-time by shuffling; a backup is there so that these others have room for it.
+those that traffic asks for. What they cannot train in time goes to others at once, by shuffling; then their partitions
+do, but one (data/assign.py); a backup is there so that these others have room for it.
 """
 
 import math
@@ -20,7 +20,7 @@ class Backups(NamedTuple):
 
     workers: int
     why: str
-    """Empty: nothing."""
+    """Who is slow, and by how much; empty: nobody."""
     slow: tuple[int, ...] = ()
 
 
@@ -46,4 +46,4 @@ def wanted(
     if not slow or len(slow) > MOST_SHARE * len(paces):
         return Backups(0, "")
     count = max(1, math.floor(lacking + 0.5))
-    return Backups(count, f"{'; '.join(said)}: a backup for it", tuple(slow))
+    return Backups(count, "; ".join(said), tuple(slow))

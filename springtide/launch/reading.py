@@ -5,12 +5,13 @@ types are those of `domain.spelling`; here is only how YAML is taken: text stays
 may be there once, tabs and a second document are told for what they are. Next: `launch.resolving`, `launch.submitting`.
 """
 
+import os
 import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from springtide import errors
+from springtide import errors, given
 from springtide.domain import spelling
 from springtide.domain.elastic_job import ElasticJob
 from springtide.domain.spelling import Path, Problem, Scalar
@@ -73,30 +74,17 @@ class _Tree:
 
 def read(path: pathlib.Path) -> Read:
     """The job of a file; one error with everything that is wrong in it."""
-    return parse(text_of(path), path)
-
-
-def text_of(path: pathlib.Path) -> str:
-    """What is in the file."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise errors.BadInput(f"{path}: larger than {MOST_BYTES >> 20} MiB; wanted the spec of a job")
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise errors.MissingFile(f"no file {path}{nearest(path)}; docs/spec.md tells what is in it") from None
-    except IsADirectoryError:
-        raise errors.MissingFile(f"{path} is a directory; give the spec in it, such as {path / 'job.yaml'}") from None
-    except UnicodeDecodeError as error:
-        raise errors.BadInput(f"{path}: not UTF-8 at byte {error.start}; wanted a spec in YAML") from None
-    except OSError as error:
-        raise errors.BadInput(f"{path}: {error.strerror}") from error
+    hint = f"{nearest(path)}docs/spec.md tells what is in it"
+    return parse(given.read(path, what="the spec of a job", hint=hint, most_bytes=MOST_BYTES), path)
 
 
 def nearest(path: pathlib.Path) -> str:
-    """Specs that are there instead."""
-    folder = path.parent
-    found = sorted(each.name for each in folder.glob("*.y*ml")) if folder.is_dir() else []
-    return f"; there is {', '.join(found[:3])}" if found else ""
+    """Specs that could be meant where this is none."""
+    if os.path.isfile(path):
+        return ""
+    folder = path if os.path.isdir(path) else path.parent
+    found = sorted(str(each) for each in folder.glob("*.y*ml"))
+    return f"there is {', '.join(found[:3])}; " if found else ""
 
 
 def parse(text: str, path: pathlib.Path) -> Read:

@@ -63,10 +63,11 @@ def check_names(config: PlanningConfig) -> None:
     from springtide.planning import policies, priorities  # bring much along, and are rarely needed here
     from springtide.planning.dataworkers import metrics
 
-    look_up: tuple[Callable[[str], Any], ...] = (policies.found, priorities.priority, metrics.load)
-    for name, known in zip(NAMED, look_up, strict=True):
-        if name in named:
-            known(getattr(config, name))
+    look_up: dict[str, Callable[[str], Any]] = {
+        POLICY: policies.found, "priority": priorities.priority, "data_workers": metrics.load
+    }  # fmt: skip
+    for name in named:
+        look_up[name](getattr(config, name))
 
 
 def _places(which: int, noun: Any, names: Iterable[str]) -> Iterable[tuple[str, tuple[int, str, str]]]:

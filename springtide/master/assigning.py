@@ -6,7 +6,7 @@ their next heartbeat. Traffic is looked at seldom, since a queue of batches that
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from springtide.data.assign import assign
 from springtide.data.flow import Flow
@@ -21,18 +21,26 @@ LOOK_S = 0.5  # between two looks
 ASKS_S = 10.0  # a worker that has not asked for so long, and holds nothing, does not read the stream
 PATIENCE_S = 1.5  # what was nobody's yet is left so long to workers that have just begun
 TRAFFIC_S = 60.0  # between two looks at traffic, and the time over which it is measured
+SLOW_S = (
+    300.0  # a worker that was slow gets partitions again so long after: where there is little to do, pace says little
+)
 
 
 class Assigning:
     """One job's partitions. Not journaled, but for what it decides."""
 
-    def __init__(self, doors: Doors, asked_at: Mapping[int, float]) -> None:
-        self._doors, self._asked_at = doors, asked_at
+    def __init__(
+        self, doors: Doors, asked_at: Mapping[int, float], slow: Callable[[], Collection[int]] = tuple
+    ) -> None:  # fmt: skip
+        """`slow`: ranks of workers that train far less than their peers."""
+        self._doors, self._asked_at, self._slow = doors, asked_at, slow
         self._looked_at = self._weighed_at = float("-inf")
         self._new_since: dict[int, float] = {}
         """By shard, since when a partition waits for its first worker. What had one and lost it has waited for ever."""
         self._ends: deque[tuple[float, dict[int, int]]] = deque(maxlen=2)
         self._newest: dict[int, int] = {}
+        self._slow_at: dict[int, float] = {}
+        """By rank, when a worker was slow last."""
 
     def heard(self, use: StreamUse | None) -> None:
         """How far partitions go, as a holder tells."""
@@ -54,7 +62,9 @@ class Assigning:
         self._new_since |= dict.fromkeys((flow.base + number for number in owners), float("-inf"))
         since = {number: self._new_since.setdefault(flow.base + number, now) for number in flow.partitions}
         known = {number for number in flow.partitions if now - since[number] >= PATIENCE_S}
-        wanted, why = assign(known, owners, ranks, self._rates(now))
+        self._slow_at |= dict.fromkeys(self._slow(), now)
+        slow = [rank for rank, at in self._slow_at.items() if now < at + SLOW_S]
+        wanted, why = assign(known, owners, ranks, self._rates(now), slow)
         news = tuple(
             (flow.base + number, rank) for number, rank in sorted(wanted.items()) if owners.get(number) != rank
         )

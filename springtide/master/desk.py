@@ -94,7 +94,7 @@ class Desk:
             went_back=self.rounds.went_back,
         )  # fmt: skip
         self._leasing = Leasing(doors, self._healing, clock, look=self.rounds.look)
-        self._assigning = Assigning(doors, self._leasing.asked_at)
+        self._assigning = Assigning(doors, self._leasing.asked_at, slow=lambda: self.online.slow)
         self._rollout = Rollout(doors, self._forming, term=term)
         self._guards = Guards(record, self._rollout, self._happen)
         self.autoscale = Autoscale(

@@ -4,6 +4,8 @@ In: a `JobStatus`, of a running job or of one that is over. Out: families for `t
 `springtide metrics` prints them, `telemetry.exposing` serves them.
 """
 
+from typing import Literal
+
 from springtide.domain.cluster import RANKED
 from springtide.domain.job import Phase
 from springtide.domain.online_job import OnlineState
@@ -62,6 +64,22 @@ def roles(status: JobStatus) -> list[Family]:
             Family(name="springtide_role_cpu_seconds_total", help="Of each process.", kind="counter", values=cpu),
             Family(name="springtide_role_memory_bytes", help="Of each process.", values=memory),
         ]
+    return found + tables(status)
+
+
+def tables(status: JobStatus) -> list[Family]:
+    """What each server holds: rows past their ttl are among them until they are swept."""
+    figures: tuple[tuple[str, str, str, Literal["gauge", "counter"]], ...] = (
+        ("rows", "springtide_table_rows", "Of all tables of a server.", "gauge"),
+        ("table_bytes", "springtide_table_bytes", "That they take there.", "gauge"),
+        ("created", "springtide_table_rows_created_total", "Since the server's process began.", "counter"),
+        ("evicted", "springtide_table_rows_evicted_total", "Past their ttl, or for want of room.", "counter"),
+    )
+    found = []
+    for counter, name, says, kind in figures:
+        told = [each for each in status.members if each.alive and counter in each.report.counters]
+        values = tuple(({"role": str(each.role)}, each.report.counters[counter]) for each in told)
+        found += [Family(name=name, help=says, kind=kind, values=values)] if told else []
     return found
 
 

@@ -164,6 +164,11 @@ class Online:
             await asyncio.gather(self._asking, return_exceptions=True)
         await self._foresight.close()
 
+    @property
+    def slow(self) -> tuple[int, ...]:
+        """Ranks that train far less than their peers."""
+        return self._notes.slow
+
     # ---- looking ----
 
     def _look(self, now: float, *, pausing: bool) -> None:
@@ -233,7 +238,17 @@ class Online:
         found = backups.wanted(paces, frozenset(self._notes.slow), self._state.spec.stragglers, sure=sure)
         if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
             self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
-            self._doors.tell("backup", why=found.why or "no worker is slow any more: no backups", workers=found.workers)
+            held = self._fixed()
+            done = f"no backup, {held}; others get what it cannot train" if held else "a backup for it"
+            why = f"{found.why}: {done}" if found.why else "no worker is slow any more: no backups"
+            self._doors.tell("backup", why=why, workers=0 if held else found.workers)
+
+    def _fixed(self) -> str:
+        """Why the number of workers stays as it is; empty: it follows the traffic."""
+        if not self._job.on:
+            return "the number of workers was given (--workers, or --online off)"
+        by_hand = "the number of workers was set by hand: `springtide scale` changes it"
+        return by_hand if "workers" in self._state.planned.pinned else ""
 
     def _capacity(self, now: float) -> tuple[float, ...] | None:
         kind: Kind = "sync" if self._state.spec.sync == "bsp" else "async"
@@ -258,8 +273,8 @@ class Online:
         arriving, _ = self._rates(now)
         outlook = await self._foresight.outlook(now, arriving)
         capacity = self._capacity(now)
-        if "workers" in self._state.planned.pinned:
-            return self._leave("the number of workers was set by hand: `springtide scale` changes it")
+        if held := self._fixed():
+            return self._leave(held)
         if capacity is None:
             return self._leave("nobody has trained for long enough to say what a worker can do")
         works = self._streams.works(learning.window_s(speedup), self._shape, at=now)
@@ -300,14 +315,15 @@ class Online:
         elif before.alert and not scaling.alert:
             self._doors.tell("alert_over", why=scaling.why)
         wanted = min(rules.most, max(rules.fewest, scaling.workers + extra))
+        room = max(0, wanted - scaling.workers)
         if wanted == state.workers or pausing:
-            return self._leave(f"{scaling.why}{f'; for now {pausing}' if wanted != state.workers else ''}")
-        self._why = why = scaling.why + (f"; {extra} more for slow workers" if extra else "")
+            short = f"; no room for {extra} more for slow workers: {rules.most} are the most" if extra > room else ""
+            return self._leave(f"{scaling.why}{short}{f'; for now {pausing}' if wanted != state.workers else ''}")
+        self._why = why = scaling.why + (f"; {min(extra, room)} more for slow workers" if extra and room else "")
         try:
             self._doors.record.book.check_group(wanted)
             self._doors.happen(events.Scaled(wanted, why))
-            added = max(0, wanted - scaling.workers)
-            self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1, added=added)
+            self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1, added=room)
             self._said = ""
             self._have_servers(wanted)
         except errors.BadInput as refused:
@@ -355,13 +371,15 @@ class Online:
         point, kept, job = self._point(now, down=False), self._notes.kept, self._job
         works = self._streams.works(learning.window_s(job.speedup), self._shape, at=now)
         total = self._streams.total
-        why = self._why if job.on else "workers do not follow the traffic: --online auto lets them"
+        held = self._fixed()
+        fewest, most = (self._state.workers,) * 2 if held else (self._rules().fewest, self._rules().most)
         return OnlineState(
             lag_s=point.lag_s, slo_lag_s=job.rules.slo_lag_s, backlog=self._streams.backlog, arriving=point.arriving,
             trained=point.trained, utilization=observed.utilization(works) if works else None, capacity=point.capacity,
             forecast=point.forecast, high=point.high, forecast_why=self._foresight.why,
-            forecast_trouble=self._foresight.trouble, fewest=self._rules().fewest, most=self._rules().most,
-            backups=self._notes.backups, why=why, alert=self._scaling.alert, scalings=self._notes.scalings,
+            forecast_trouble=self._foresight.trouble, fewest=fewest, most=most, why=held or self._why,
+            backups=0 if held else min(self._notes.backups, self._notes.added), alert=self._scaling.alert,
+            scalings=self._notes.scalings,
             hours=kept.seconds / 3600, violation=kept.violation, lag_min=kept.lag_min, down_min=kept.down_min,
             worker_hours=kept.worker_hours, records=total.records, late=total.late, corrupt=total.corrupt,
             oversized=total.oversized, unkept=total.unkept, unkept_why=self._notes.unkept_why, expired=total.expired,

@@ -67,9 +67,9 @@ def test_traffic_that_ebbs_lets_workers_go(tmp_path):
 
 
 SLOW = """
-import time
+import signal
 def forecast(history, steps):
-    time.sleep(3600)
+    signal.pause()
 """
 
 
@@ -134,7 +134,7 @@ SLOWER = """time.sleep(4 * pause_s if job.rank == 1 and (folder / "slow").exists
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_slow_worker_gets_a_backup_beside_it_until_it_is_fast_again_and_no_record_is_trained_twice(tmp_path):
-    online = OnlineJob(on=True, rules=OnlineRules(fewest=3, most=5, start_s=600.0), speedup=300.0, every_s=60.0)
+    online = OnlineJob(on=True, rules=OnlineRules(fewest=3, most=8, start_s=600.0), speedup=300.0, every_s=60.0)
     producer = running.Producer(tmp_path, lambda _: 2.6 * ONE)
     made = running.job_of(tmp_path, producer, online, pause_s=PAUSE_S, cpu=None, checkpoint_s=0.5, workers=3)
     (tmp_path / "count.py").write_text(running.SCRIPT.replace("time.sleep(pause_s)", SLOWER))

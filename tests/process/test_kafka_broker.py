@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from springtide.testing import kafka_broker
+from tests import waiting
 
 pytestmark = [
     pytest.mark.extra("confluent_kafka"),
@@ -72,11 +73,7 @@ def test_a_reader_goes_on_where_it_stood_when_the_broker_is_killed_and_starts_ag
     reading.until(3000)
     assert all(bodies == numbered(1000) for bodies in reading.bodies.values())
 
-    counted = threading.Event()
-    for _ in range(100):
-        if stream.partitions() == 4:
-            break
-        counted.wait(0.1)
+    waiting.until(lambda: stream.partitions() == 4, "the partition that was added", every_s=0.1)
     append(writer, 3, numbered(50))
     writer.close()
     reading.reader.close()
@@ -97,11 +94,9 @@ def test_what_retention_has_deleted_is_told_as_expired(broker):
     for begin in range(0, 5000, 100):
         append(writer, 0, numbered(100, begin))
         writer.flush()
-    waiting = threading.Event()
-    for _ in range(600):  # the broker begins to delete 30 s after its start
-        if (low := stream.bounds()[0].start) > 0:
-            break
-        waiting.wait(0.1)
+    low = waiting.until(
+        lambda: stream.bounds()[0].start, "the broker deletes, from 30 s after its start on", every_s=0.1
+    )
     reader = stream.open()
     reader.assign({0: 0})
     found = []

@@ -9,6 +9,7 @@ from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing import kafka_broker
 from springtide.testing.cluster import LocalCluster
+from tests import waiting
 from tests.process import stream_counting
 
 pytestmark = [
@@ -27,9 +28,7 @@ def fill(url, count, *, partitions, first=0):
     rows = np.random.default_rng(8).zipf(1.3, size=(count, 3)).astype(np.int64) % 1000
     rows[:, 0] = np.arange(first, first + count)
     stream = open_stream(url)
-    waiting = threading.Event()
-    while stream.partitions() != partitions:  # that were just added
-        waiting.wait(0.1)
+    waiting.until(lambda: stream.partitions() == partitions, "partitions that were just added", every_s=0.1)
     writer = stream.writer()
     for number in range(partitions):
         mine = rows[number::partitions]

@@ -88,7 +88,7 @@ def batch_of(partition: int, records: Records, rules: Rules, decoder: Decoder) -
     happened = np.where(np.isnan(event_at), records.appended_at, event_at) if opened.bare else event_at
     if not why.any():
         return Made(batch, len(records), happened, [])
-    letters = _letters(partition, records, event_at, why, opened.damaged, details)
+    letters = _letters(partition, records, event_at, why, opened.damaged, details, rules)
     return Made(batch, len(records) - len(letters), happened[why == _FINE], letters)
 
 
@@ -125,14 +125,17 @@ def _happened(told: Floats, own: Floats, places: Ints | None) -> Floats:
 
 
 def _letters(
-    partition: int, records: Records, event_at: Floats, why: NDArray[np.uint8], damaged: Mask, details: dict[int, str]
-) -> list[Letter]:
+    partition: int, records: Records, event_at: Floats, why: NDArray[np.uint8], damaged: Mask, details: dict[int, str],
+    rules: Rules,
+) -> list[Letter]:  # fmt: skip
     letters = []
     for i in np.flatnonzero(why).tolist():
         size, reason = int(records.ends[i] - records.starts[i]), _REASONS[why[i]]
         detail = details.get(i, "")
         if reason == CORRUPT and not detail:
             detail = "its checksum does not fit" if damaged[i] else "it cannot be decoded"
+        elif reason == OVERSIZED:
+            detail = f"{size} bytes, {rules.max_record_bytes} are the most"
         elif reason == LATE:
             detail = f"appended {records.appended_at[i] - event_at[i]:.3f} s after it happened"
         body = records.payload[records.starts[i] : records.starts[i] + min(size, KEPT_BYTES)].tobytes()

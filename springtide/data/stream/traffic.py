@@ -15,6 +15,9 @@ import numpy as np
 from springtide import errors
 from springtide.data.stream.records import Floats
 
+TRACE = "CSV file of moments and counts"
+"""What traffic is read from, for messages."""
+
 
 class Pace(Protocol):
     """When records are due."""
@@ -97,7 +100,7 @@ class Along:
 
 
 def read_trace(lines: Iterable[str], name: str) -> Trace:
-    """A CSV file of two columns, when and how many until the next line: dates or seconds, and counts.
+    """Lines of two columns, when and how many until the next line: dates or seconds, and counts.
 
     BadInput, with the line, when it is something else.
     """
@@ -123,11 +126,11 @@ def read_trace(lines: Iterable[str], name: str) -> Trace:
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Lines with their numbers, from 1; BadInput where the file is no text."""
+    """Lines with their numbers, from 1; BadInput where they are no CSV."""
     try:
         yield from enumerate(csv.reader(lines), 1)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise errors.BadInput(f"{name} is no CSV file of moments and counts: {error}") from None
+    except csv.Error as error:
+        raise errors.BadInput(f"{name} is no {TRACE}: {error}") from None
 
 
 def _moment(text: str) -> float:

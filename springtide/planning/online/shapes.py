@@ -1,8 +1,8 @@
 """Pure. Samples a second by workers and servers: Kale's Eqn 5 (in step) and Eqn 8 (at one's own pace).
 
-In: measurements of numbers of workers and servers. Out: a `Surface`, and at a fixed ratio the `Curve` of capacity.py.
-Compared with Optimus' two. Eqn 8 has no part for servers that are too few, w / p, which Optimus has and real jobs show
-(`springtide bench capacity`): "shared" is Eqn 8 with it. Next: least.py.
+In: measurements of numbers of workers and servers. Out: a `Surface`; at a fixed ratio it is a curve of capacity.py,
+which plans are made by. Compared with Optimus' two. Eqn 8 has no part for servers that are too few, w / p, which
+Optimus has and real jobs show: "shared" is Eqn 8 with it. Next: `springtide bench capacity`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide.planning.online.capacity import Curve, relative
+from springtide.planning.online.capacity import relative
 
 Kind = Literal["sync", "async", "shared", "optimus", "optimus-async"]
 Array = NDArray[np.float64]
@@ -66,22 +66,6 @@ class Surface:
         of = FEATURES[self.kind](np.asarray(float(workers)), np.asarray(float(servers)))
         seconds = float(np.stack(of) @ np.asarray(self.coefficients))
         return self.batch / seconds if seconds > 0 else np.inf
-
-    def at_ratio(self, workers_per_server: float) -> Curve:
-        """The curve by workers alone when servers are kept at that ratio (Eqns 6 and 9)."""
-        of, ratio = self.coefficients, workers_per_server
-        if self.kind == "sync":
-            one, each, squared, grows = (
-                of[0] + of[3] * ratio,
-                of[1] + of[2] * ratio,
-                of[4] * ratio,
-                of[5] / ratio + of[6],
-            )
-            return Curve(kind="sync", coefficients=(one, each, squared, grows), batch=self.batch)
-        if self.kind in ("async", "shared"):
-            alone = of[0] + (of[4] * ratio if self.kind == "shared" else 0.0)
-            return Curve(kind="async", coefficients=(alone, of[1] * ratio, of[2] / ratio + of[3]), batch=self.batch)
-        raise errors.BadInput(f"a surface of kind {self.kind!r} is only to compare with; wanted sync, async or shared")
 
 
 def fit_surface(kind: Kind, seen: Sequence[SeenShape], *, batch: float = 1.0) -> Surface:

@@ -34,6 +34,32 @@ def test_what_a_lost_worker_had_is_shared_by_the_others_and_they_keep_their_own(
     assert sorted(collections.Counter(found.values()).values()) == [4, 5]
 
 
+def test_a_slow_worker_keeps_its_quietest_partition_and_the_others_share_the_rest():
+    owners = {partition: partition % 3 for partition in range(9)}
+    found = assign(range(9), owners, [0, 1, 2], {1: 5.0, 4: 2.0, 7: 3.0}, slow=[1])
+    counts = collections.Counter(found.owners.values())
+    assert [one for one, rank in found.owners.items() if rank == 1] == [4] and counts == {0: 4, 2: 4, 1: 1}
+    assert all(found.owners[one] == owners[one] for one in range(9) if owners[one] != 1)
+    assert found.why == "9 partitions, 3 workers: 2 of slow workers go to others"
+    again = assign(range(9), found.owners, [0, 1, 2], slow=[1])
+    assert again.owners == found.owners and again.why.endswith("each has its part")
+
+
+def test_a_worker_that_is_fast_again_gets_its_part_back():
+    owners = {0: 0, 1: 1, 2: 2, 3: 0, 4: 2, 5: 0, 6: 2}
+    found = assign(range(7), owners, [0, 1, 2]).owners
+    assert sorted(collections.Counter(found.values()).values()) == [2, 2, 3]
+
+
+def test_where_all_are_slow_nobody_is():
+    owners = {partition: partition % 2 for partition in range(4)}
+    assert assign(range(4), owners, [0, 1], slow=[0, 1]).owners == owners
+
+
+def test_what_is_nobodys_does_not_go_to_a_slow_worker():
+    assert assign(range(4), {0: 1}, [0, 1], slow=[1]).owners == {0: 1, 1: 0, 2: 0, 3: 0}
+
+
 def test_without_workers_partitions_are_nobodys():
     assert assign(range(3), {0: 1}, []) == ({}, "no worker asks for partitions")
 

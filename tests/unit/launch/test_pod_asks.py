@@ -11,6 +11,7 @@ from springtide.platforms.k8s import watching
 from springtide.rpc import messages
 from springtide.telemetry import logs
 from tests.unit.platforms.k8s import making
+from tests.waiting import soon
 
 STATUS = messages.JobStatus(name="ctr", phase=Phase.RUNNING, why="", elapsed_s=1.0, workers_wanted=2, servers_wanted=1)
 
@@ -60,16 +61,10 @@ def plan(name, **spec):
     return {"metadata": {"name": name, "creationTimestamp": name}, "spec": {"job": "ctr", **spec}}
 
 
-async def until(true):
-    async with asyncio.timeout(5):
-        while not true():
-            await asyncio.sleep(0)
-
-
 async def beside(work, true):
     task = asyncio.create_task(work)
     try:
-        await until(true)
+        await soon(true)
     finally:
         task.cancel()
         await asyncio.wait({task})

@@ -133,9 +133,9 @@ def test_a_file_that_aliases_blow_up_is_refused_quickly():
 
 def test_files_that_cannot_be_read_are_told_for_what_they_are(tmp_path):
     (tmp_path / "ctr.yaml").write_text("script: t.py")
-    with pytest.raises(errors.MissingFile, match=r"no file .*; there is ctr\.yaml"):
+    with pytest.raises(errors.MissingFile, match=r"no file .*; there is .*ctr\.yaml; docs"):
         reading.read(tmp_path / "job.yaml")
-    with pytest.raises(errors.MissingFile, match="is a directory; give the spec in it"):
+    with pytest.raises(errors.MissingFile, match=r"is a directory; wanted the spec .*ctr\.yaml"):
         reading.read(tmp_path)
     (tmp_path / "other.yaml").write_bytes(b"script: \xff")
     with pytest.raises(errors.BadInput, match="not UTF-8 at byte 8"):

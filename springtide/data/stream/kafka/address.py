@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from springtide import errors
+from springtide import errors, given
 
 PORT = 9092
 HIDDEN = "hidden"
@@ -82,12 +82,8 @@ def is_secret(option: str) -> bool:
 
 def read_options(file: pathlib.Path) -> dict[str, str]:
     """Options in a file, as Kafka's own tools have them: `name=value` lines; # begins a remark."""
-    try:
-        lines = file.expanduser().read_text().splitlines()
-    except OSError as error:
-        raise errors.MissingFile(f"cannot read the Kafka options in {file}: {error.strerror or error}") from None
     options: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(given.read(file.expanduser(), what="options of Kafka").splitlines(), start=1):
         name, sign, value = line.strip().partition("=")
         if not name or name.startswith("#"):
             continue

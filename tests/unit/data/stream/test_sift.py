@@ -37,7 +37,7 @@ def test_each_record_is_trained_or_told_with_its_reason() -> None:
     assert made.batch["x"].tolist() == [1, 4, int.from_bytes(b"12345678", "little")]
     assert made.records == 3 and made.event_at.tolist() == [1000.0, 2000.0, 1000.0]
     assert [(one.partition, one.offset, one.why, one.detail) for one in made.letters] == [
-        (3, 71, "oversized", ""),
+        (3, 71, "oversized", "61 bytes, 60 are the most"),
         (3, 72, "late", "appended 11.000 s after it happened"),
         (3, 73, "corrupt", "its checksum does not fit"),
         (3, 75, "corrupt", "it cannot be decoded"),
