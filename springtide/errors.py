@@ -25,6 +25,7 @@ SpringtideError
 │   │   └── AlreadyThere   an object of that name exists
 │   ├── ClusterUnreachable a cluster's API that does not answer: which, and what to check
 │   ├── StreamUnreachable  a broker that does not answer: which, after how long, what to check
+│   ├── StoreFailed        a store of files that does not answer or refuses: which, what it said, what to check
 │   └── PartlyApplied      a push of several batches of which some were applied before; a sum cannot be split
 └── JobFailed              the job cannot go on
     ├── ServerUnreachable  a server that does not answer: which, after how long, what to check
@@ -151,6 +152,10 @@ class ClusterUnreachable(TemporaryError):
 
 class StreamUnreachable(TemporaryError):
     """The broker of a stream has not answered for long, or did not take what was to be appended."""
+
+
+class StoreFailed(TemporaryError, OSError):
+    """A store behind a URL (s3://, gs://) does not answer, or refuses what is asked of it."""
 
 
 class PartlyApplied(TemporaryError):

@@ -1,7 +1,7 @@
 """No child of a fork outlives its parent: it would hold the parent's sockets open, and nobody would stop it.
 
 In: the pid of the parent, from before the fork. Called first in a child by:
-prep/nursery.py, prep/searching.py, platforms/warm_process.py.
+prep/nursery.py, prep/searching.py, platforms/warm_process.py, sim/side_by_side.py.
 """
 
 import ctypes

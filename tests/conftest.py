@@ -30,7 +30,12 @@ hypothesis.settings.register_profile("dev", max_examples=30, deadline=None, prin
 hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
 
 _extra_skipped: set[str] = set()
-ELSEWHERE = {"statsforecast": "make setup-forecast", "neuralforecast": "make setup-forecast"}
+ELSEWHERE = {
+    "statsforecast": "make setup-forecast",
+    "neuralforecast": "make setup-forecast",
+    "moto": "pip install 'moto[server]' s3fs",
+    "s3fs": "pip install 'moto[server]' s3fs",
+}
 """Modules too large for every machine that runs tests: not counted as skipped, and said where they come from."""
 
 

@@ -31,7 +31,7 @@ Examples:
   springtide status                            how the newest job is doing
   springtide explain train                     what happened to it, and why
   springtide scale train --workers 4           while it trains
-  springtide run train.py --resume .springtide/runs/train
+  springtide run train.py --resume train       from its last checkpoint
   springtide doctor                            is all here that is needed?
 
 \b
@@ -179,13 +179,16 @@ def checkpoints(job: Job = None, folder: Runs = RUNS, as_json: Json = False, deb
 Example:
   springtide export train exports                  tables and dense tensors
   springtide export train exports --since 7        what changed since export 7
+  springtide export train exports --since samples:1000000
   springtide export train exports --every 5m   what changed, again and again
 """,
 )
 def export(
     job: Annotated[str, typer.Argument(help="A job, or a folder or URL of checkpoints.", metavar="JOB")],
     url: Annotated[str, typer.Argument(help="Where to: a folder, or any URL that fsspec knows.", metavar="URL")],
-    since: Annotated[int | None, typer.Option(help="Only what changed since that export.", metavar="N")] = None,
+    since: Annotated[
+        str, typer.Option(help="Only what changed since that export, or samples:N, or step:N.", metavar="N")
+    ] = "",
     checkpoint: Annotated[int | None, typer.Option(help="Another than the newest.", metavar="N")] = None,
     every: Annotated[str, typer.Option(help="Go on exporting: 300, 5m or 1h.", metavar="TIME")] = "",
     format: Annotated[str, typer.Option(help="Of the tables: safetensors or parquet.")] = "safetensors",

@@ -192,7 +192,10 @@ def parse_capacity(text: str) -> Any:
         cpu = float(cores)
     except ValueError:
         raise errors.BadInput(f"--capacity {text!r}: wanted CORES or CORES,SIZE, such as 64,256G") from None
-    return Capacity(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
+    found = Capacity(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
+    if not (found.cpu and found.memory):
+        raise errors.BadInput(f"--capacity {text!r}: no job can begin with that; wanted more than 0 of each")
+    return found
 
 
 def parse_planning(pairs: list[str], policy: str) -> Any:

@@ -13,7 +13,7 @@ import typer
 from rich import box as rich_box
 from rich import console, table
 
-from springtide import errors
+from springtide import errors, given
 from springtide.brain.forecasting import models
 from springtide.data.stream import traffic as traces
 from springtide.planning.online import backtest, forecasters
@@ -54,11 +54,7 @@ def forecast(
 
 def read(path: pathlib.Path, step_s: float | None) -> History:
     """Traffic by steps of 10 minutes, or of the file where they are larger."""
-    try:
-        with path.open(newline="") as file:
-            trace = traces.read_trace(file, str(path))
-    except OSError as error:
-        raise errors.MissingFile(f"{path}: {error.strerror}; wanted a CSV file of moments and counts") from None
+    trace = traces.read_trace(given.read(path, what=f"a {traces.TRACE}").splitlines(), str(path))
     step_s = step_s or max(STEP_S, float(np.median(np.diff(trace.at_s))))
     return History.of(trace.at_s, trace.rate, step_s)
 

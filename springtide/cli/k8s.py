@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from springtide import errors
+from springtide import errors, given
 from springtide.cli.options import Debug, Json
 
 app = typer.Typer(
@@ -167,7 +167,7 @@ def operator(
     logs.log_to_stderr(debug=debug)
     for name in ("kopf", "aiohttp.access"):
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
-    secret = pathlib.Path(brain_secret_file).read_text().strip() if brain_secret_file else ""
+    secret = given.read(pathlib.Path(brain_secret_file), what="a brain's secret").strip() if brain_secret_file else ""
     files: dict[str, bytes] = {}
     if brain_tls:
         tls.identity(brain_tls)  # a mistake is said now

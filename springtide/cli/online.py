@@ -50,7 +50,8 @@ def shown(state: OnlineState) -> list[str]:
         f"traffic {state.arriving:,.0f}/s come, {state.trained:,.0f}/s trained{forecast}{capacity}{busy}",
     ]
     backups = f", {state.backups} of them backups" if state.backups else ""
-    lines.append(f"follows {state.fewest} to {state.most} workers{backups}: {state.why}")
+    may = f"{state.fewest} to {state.most} workers{backups}" if state.fewest < state.most else "no traffic"
+    lines.append(f"follows {may}: {state.why}")
     if state.forecast_trouble:
         lines.append(f"forecast {state.forecast_trouble}")
     if state.alert:

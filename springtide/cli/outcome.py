@@ -44,6 +44,8 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
         lines += measures(status)
     lines += [f"given up: {poisoned}" for poisoned in status.poisoned]
+    if status.poisoned:
+        lines.append("mend what cannot be read, or train without it: --poison skip")
     lines += left_out(status)
     if status.checkpoint_trouble:
         lines += wrap(f"saved   {saving_of(status)}")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from springtide import errors
+from springtide import errors, given
 from springtide.data.stream import makers, traffic
 from springtide.data.stream import produce as producing
 from springtide.data.stream.base import Stream
@@ -77,8 +77,8 @@ def maker_of(which: "Records") -> Maker:
 def pace_of(flow: "Flow") -> traffic.Pace:
     """When records are due."""
     if flow.trace is None:
-        given = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
-        if useless := [name for name, is_given in given.items() if is_given]:
+        changed = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
+        if useless := [name for name, is_given in changed.items() if is_given]:
             raise errors.BadInput(f"{', '.join(useless)} without --trace: give the trace, or --rate for a steady flow")
         if flow.rate is not None and not flow.rate > 0:
             raise errors.BadInput(f"--rate {flow.rate}: give more than 0 records a second")
@@ -86,10 +86,7 @@ def pace_of(flow: "Flow") -> traffic.Pace:
     if flow.rate is not None:
         raise errors.BadInput("--rate and --trace: the trace tells the rate; --peak scales it")
     path = Path(flow.trace)
-    if not path.is_file():
-        raise errors.MissingFile(f"there is no trace {path}; give a CSV file of moments and counts")
-    with path.open(encoding="utf-8", newline="") as file:
-        trace = traffic.read_trace(file, str(path))
+    trace = traffic.read_trace(given.read(path, what=f"a {traffic.TRACE}").splitlines(), str(path))
     if flow.day is not None:
         if flow.day * DAY_S >= float(trace.at_s[-1]):
             raise errors.BadInput(f"--day {flow.day}: {path} has {float(trace.at_s[-1]) / DAY_S:.1f} days")

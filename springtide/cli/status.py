@@ -25,7 +25,7 @@ def status(name: str | None, where: Where, *, every: bool, as_json: bool) -> int
     """Show one job, the newest unless it is named; or all."""
     if every:
         shown = [(reach, status_of(reach)) for reach in finding.every(where)]
-        print("\n".join(["JOB                  STATE     AGE   SAMPLES  WHY", *(row(*each) for each in shown)]))
+        print("\n".join([columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*each) for each in shown)]))
         if as_json:
             print(msgspec.json.encode({"jobs": [as_object(*each) for each in shown]}).decode())
         return 0
@@ -48,8 +48,12 @@ def status_of(reach: Reach) -> JobStatus:
 def row(reach: Reach, job: JobStatus) -> str:
     """One job on one line."""
     age = short_time(time.time() - reach.card.began_at)
-    why = job.why.splitlines()[0] if job.why else ""
-    return f"{reach.name:<20} {job.phase:<9} {age:>5} {job.samples:>9,}  {why}"[:WIDTH].rstrip()
+    return columns(reach.name, job.phase, age, f"{job.samples:,}", job.why.splitlines()[0] if job.why else "")
+
+
+def columns(name: str, state: str, age: str, samples: str, why: str) -> str:
+    """A line of the list of all jobs."""
+    return f"{name:<20} {state:<9} {age:>5} {samples:>9}  {why}"[:WIDTH].rstrip()
 
 
 def text(reach: Reach, job: JobStatus) -> str:

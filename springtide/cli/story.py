@@ -46,16 +46,21 @@ def explain(name: str | None, where: Where, *, as_json: bool) -> int:
 
 def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
     """What a reader should know, in order; members that come and go as planned are counted, not named."""
-    told = []
+    told: list[dict[str, Any]] = []
     for place, event in enumerate(story):
-        said = sentence(event)
-        if said and not told_again(event, story[place + 1 : place + 4]):
-            told.append({"seconds": round(event["at"] - began_at, 3), "what": said})
+        said, seconds = sentence(event), round(event["at"] - began_at, 3)
+        again = told and told[-1]["what"] == said and seconds - told[-1]["seconds"] < AT_ONCE_S
+        if said and not again and not needless(event, story[:place][-1:], story[place + 1 : place + 4]):
+            told.append({"seconds": seconds, "what": said})
     return told
 
 
-def told_again(event: Event, following: Sequence[Event]) -> bool:
-    """Whether a loss is the reason of what was done about it at once, which names it too."""
+def needless(event: Event, before: Sequence[Event], following: Sequence[Event]) -> bool:
+    """Whether somebody has just ended as planned, or a loss is the reason of what was done at once, which names it."""
+    if event["event"] == "fenced" and any(
+        (one["event"], one.get("role")) == ("finished", event["role"]) for one in before
+    ):
+        return True
     reason = {"exited": event.get("how"), "fenced": event.get("why")}.get(event["event"])
     return bool(reason) and any(
         later["event"] in ("fenced", "decision") and reason in later["why"] and later["at"] - event["at"] < AT_ONCE_S
@@ -95,15 +100,19 @@ def sentence(event: Event) -> str:
             return f"{event['workers']} workers are left as they are: {event['why']}"
         case "letters_not_kept":
             return f"{event['role']}: dead letters are only counted from here on, not kept: {event['why']}"
+        case "shorten":
+            return str(event["why"])
         case "alert":
             return f"ALERT: {event['why']}"
         case "alert_over":
             return f"the alert is over: {event['why']}"
         case "resumed":
-            return f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']} samples trained"
+            return (
+                f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']:,} samples trained"
+            )
         case "ready" if event.get("checkpoint"):
             back = f"{event['role']} is back with its slots of checkpoint {event['checkpoint']} in {event['where']}"
-            again = f"{event['samples_again']} samples are trained again"
+            again = f"{event['samples_again']:,} samples are trained again"
             return "; ".join(filter(None, (*event.get("unusable", ()), back, event.get("mirror", ""), again)))
         case "ended" | "joined" | "ready" | "placed" | "finished" | "exited" | "lost":
             return ""

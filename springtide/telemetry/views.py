@@ -84,7 +84,7 @@ def _plain(value: Any) -> Any:
 
 def read(path: pathlib.Path) -> Shown:
     """What the file shows."""
-    text = given.read(path, what="file", hint="examples/plan_job.yaml is one to begin with")
+    text = given.read(path, what="a view of jobs in YAML or JSON", hint="examples/plan_job.yaml is one")
     place = Place(path, text)
     found = _made(place, (), given.parse(path, text, what="a job"), _File)
     now = found.now if found.now is not None else max((_last(job) for job in found.jobs), default=0.0)

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from springtide import config, errors
+from springtide import config, errors, given
 
 ACCOUNTS = ("/run/springtide/account", "/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod may find its account: token, ca.crt, namespace."""
@@ -51,7 +51,7 @@ class Access:
         if anew or time.time() >= self.until:
             self.until = time.time() + REREAD_S
             if self.token_file:
-                self.token = read_text(pathlib.Path(self.token_file), "token").strip()
+                self.token = given.read(pathlib.Path(self.token_file), what="a token").strip()
             elif self.program:
                 await self._run()
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -124,7 +124,7 @@ def of_files(paths: Sequence[pathlib.Path], context: str = "") -> Access:
 def load(path: pathlib.Path) -> dict[str, Any]:
     """A kubeconfig."""
     try:
-        read = yaml.safe_load(read_text(path, "kubeconfig"))
+        read = yaml.safe_load(given.read(path, what="a kubeconfig"))
     except yaml.YAMLError as error:
         raise errors.BadInput(f"{path} is no YAML: {error}") from None
     if not isinstance(read, dict):
@@ -166,7 +166,7 @@ def content(part: Mapping[str, Any], name: str, folder: pathlib.Path) -> bytes:
     """What a kubeconfig has of a file: within itself, or beside it."""
     if data := part.get(f"{name}-data"):
         return base64.b64decode(data)
-    return read_text(folder / part[name], name).encode() if part.get(name) else b""
+    return given.read(folder / part[name], what=f"a {name}").encode() if part.get(name) else b""
 
 
 def give_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
@@ -195,13 +195,3 @@ async def printed_by(program: Mapping[str, Any]) -> dict[str, Any]:
             return dict(msgspec.json.decode(out)["status"])
     why = said.decode(errors="replace").strip()
     raise errors.Forbidden(f"{' '.join(command)} gave no credentials (status {process.returncode}): {why}")
-
-
-def read_text(path: pathlib.Path, what: str) -> str:
-    """A file that must be there."""
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise errors.MissingFile(f"cannot read the {what} at {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise errors.BadInput(f"{path} is no {what}: not UTF-8 at byte {error.start}") from None

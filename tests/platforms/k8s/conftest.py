@@ -13,6 +13,7 @@ import secrets
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -33,6 +34,7 @@ from springtide.platforms.k8s.kinds import (
 )
 from springtide.testing.kubernetes import controllers
 from springtide.testing.kubernetes.server import ApiServer
+from tests import waiting
 
 Result = TypeVar("Result")
 
@@ -112,13 +114,13 @@ async def _of_ours(client: Client) -> set[tuple[Kind, str]]:
 async def _remove_all(path: str, before: set[tuple[Kind, str]]) -> None:
     """Namespaces first, and wait for them: what is in them needs its definitions until then."""
     async with Client.open(path) as client:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GONE_S):
-                while any(
-                    each["metadata"]["name"] in MADE and "deletionTimestamp" in each["metadata"]
-                    for each in (await client.list(NAMESPACES)).items
-                ):
-                    await asyncio.sleep(0.2)
+
+        async def all_gone() -> bool:
+            there = [each["metadata"] for each in (await client.list(NAMESPACES)).items]
+            return not any(each["name"] in MADE and "deletionTimestamp" in each for each in there)
+
+        with contextlib.suppress(AssertionError):
+            await waiting.soon(all_gone, within_s=GONE_S, every_s=0.2)
         for kind, name in await _of_ours(client) - before:
             with contextlib.suppress(errors.NotFound):
                 await client.delete(kind, name)
@@ -150,13 +152,14 @@ def _with_namespace(kubeconfig: pathlib.Path, server: ApiServer | None) -> Itera
 async def _furnished(client: Client, namespace: str) -> None:
     """A namespace that was just made has its account and the server's certificate a little later."""
     await client.create(NAMESPACES, {"metadata": {"name": namespace, "labels": LABELS}})
-    async with asyncio.timeout(FURNISHED_S):
-        for kind, name in ((SERVICE_ACCOUNTS, "default"), (CONFIG_MAPS, "kube-root-ca.crt")):
-            while True:
-                with contextlib.suppress(errors.NotFound):
-                    await client.get(kind, name)
-                    break
-                await asyncio.sleep(0.05)
+
+    async def is_there(kind: Kind, name: str) -> bool:
+        with contextlib.suppress(errors.NotFound):
+            return bool(await client.get(kind, name))
+        return False
+
+    for kind, name in ((SERVICE_ACCOUNTS, "default"), (CONFIG_MAPS, "kube-root-ca.crt")):
+        await waiting.soon(partial(is_there, kind, name), name, within_s=FURNISHED_S, every_s=0.05)
 
 
 async def _remove(client: Client, namespace: str) -> None:

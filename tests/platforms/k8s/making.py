@@ -1,9 +1,15 @@
 """Objects for the tests of this folder."""
 
+import contextlib
 import secrets
+from functools import partial
 from typing import Any
 
-from springtide.platforms.k8s.kinds import DEFINITIONS, Kind
+from springtide import errors
+from springtide.platforms.k8s import crds
+from springtide.platforms.k8s.client import Client
+from springtide.platforms.k8s.kinds import DEFINITIONS, ELASTIC_JOBS, SCALE_PLANS, Kind
+from tests import waiting
 
 Object = dict[str, Any]
 
@@ -13,6 +19,15 @@ def pod(name: str, *command: str, **spec: Any) -> Object:
     container = {"name": "main", "image": "springtide:test", "command": list(command or ("true",))}
     body: Object = {"restartPolicy": "Never", "schedulerName": "springtide-local", "containers": [container]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {**body, **spec}}
+
+
+async def define_ours(client: Client) -> None:
+    """ElasticJob and ScalePlan, until the server knows them."""
+    for definition in crds.all_definitions():
+        with contextlib.suppress(errors.AlreadyThere):
+            await client.create(DEFINITIONS, definition)
+    for kind in (SCALE_PLANS, ELASTIC_JOBS):
+        await waiting.soon(partial(client.has, kind), kind.plural)
 
 
 def widgets() -> tuple[Object, Kind]:

@@ -5,7 +5,6 @@ import base64
 import json
 import pathlib
 import threading
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,6 @@ from springtide.platforms.k8s.operator import running
 from springtide.platforms.k8s.pods import Site
 from tests.platforms.k8s.conftest import Cluster
 
-SOON_S = 20.0
 SITE = Site(image="springtide:test", scheduler="springtide-local")
 
 
@@ -101,18 +99,6 @@ class Operator:
             await asyncio.to_thread(self._thread.join)
         if self._trouble is not None:
             raise self._trouble
-
-
-async def until(what: Callable[[], Awaitable[Any]], *, within_s: float = SOON_S) -> Any:
-    """Wait until something is true; what it was."""
-    last: Any = None
-    try:
-        async with asyncio.timeout(within_s):
-            while not (last := await what()):
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"not within {within_s:g} s; last: {last!r}") from None
-    return last
 
 
 async def submit(client: Client, name: str = "ctr", **spec: Any) -> Object:

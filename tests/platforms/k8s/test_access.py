@@ -105,7 +105,7 @@ def test_a_watch_goes_on_over_broken_connections_and_a_history_that_is_forgotten
                 told.append(change.thing.get("metadata", {}).get("name", change.what))
 
         reading = asyncio.create_task(read())
-        await soon(lambda: asyncio.sleep(0, "synced" in told))
+        await soon(lambda: "synced" in told)
         for index, trouble in enumerate((lambda: emulated.drop_watches(), lambda: emulated.compact())):
             trouble()
             emulated.faults.fail(429, times=1, verbs=("create",), resource="configmaps", retry_after_s=1)
@@ -115,7 +115,7 @@ def test_a_watch_goes_on_over_broken_connections_and_a_history_that_is_forgotten
             await client.create(CONFIG_MAPS, body)
             assert time.monotonic() - began > 0.5, "it waited as it was told"
             emulated.drop_watches()
-            await soon(lambda name=f"m{index}": asyncio.sleep(0, name in told))
+            await soon(lambda name=f"m{index}": name in told)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         assert told == ["synced", "m0", "m1"]

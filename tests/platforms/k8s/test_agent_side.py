@@ -11,15 +11,16 @@ from springtide.domain.cluster import Life, Role, RoleKind
 from springtide.domain.job import Phase
 from springtide.domain.resources import Limits
 from springtide.platforms.base import Launch
-from springtide.platforms.k8s import crds, names
 from springtide.platforms.k8s import lease as leases
-from springtide.platforms.k8s.kinds import DEFINITIONS, ELASTIC_JOBS, LEASES, PODS, SCALE_PLANS
+from springtide.platforms.k8s import names
+from springtide.platforms.k8s.kinds import ELASTIC_JOBS, LEASES, PODS, SCALE_PLANS
 from springtide.platforms.k8s.lease import Lease
 from springtide.platforms.k8s.platform import KubernetesPlatform
 from springtide.platforms.k8s.status_writer import StatusWriter
 from springtide.rpc import messages
 from springtide.testing.kubernetes import rbac
 from tests import waiting
+from tests.platforms.k8s import making
 
 pytestmark = pytest.mark.extra("aiohttp", "cryptography")
 
@@ -31,11 +32,7 @@ def job(cluster):
     """Definitions, a Lease and an empty plan, as the operator makes them."""
 
     async def make(client):
-        for definition in crds.all_definitions():
-            with contextlib.suppress(errors.AlreadyThere):
-                await client.create(DEFINITIONS, definition)
-        for kind in (SCALE_PLANS, ELASTIC_JOBS):
-            await waiting.soon(lambda kind=kind: client.has(kind), kind.plural)
+        await making.define_ours(client)
         await client.create(LEASES, LEASES.body("ctr-master", spec={"leaseTransitions": 0}))
         await client.create(SCALE_PLANS, SCALE_PLANS.body("ctr", spec={"job": "ctr", "origin": "master"}))
         await client.create(ELASTIC_JOBS, ELASTIC_JOBS.body("ctr", spec={"script": "train.py"}))

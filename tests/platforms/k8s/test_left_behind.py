@@ -18,6 +18,7 @@ from springtide.platforms.k8s.client import Client
 from springtide.platforms.k8s.kinds import PODS
 from springtide.testing.kubernetes.kubelet import LocalKubelet
 from springtide.testing.kubernetes.server import ApiServer
+from tests import waiting
 
 folder = sys.argv[1]
 pod = {"name": "m", "image": "x:1", "command": ["sh", "-c", "setsid sleep 99 & sleep 99"]}
@@ -25,9 +26,7 @@ pod = {"name": "m", "image": "x:1", "command": ["sh", "-c", "setsid sleep 99 & s
 async def begin(server, kubelet):
     async with Client.open(str(server.kubeconfig)) as client:
         await client.create(PODS, PODS.body("p", spec={"containers": [pod]}))
-        while not (found := kubelet.pids("default", "p")):
-            await asyncio.sleep(0.02)
-        return found["m"]
+        return (await waiting.soon(lambda: kubelet.pids("default", "p")))["m"]
 
 with ApiServer(folder + "/api") as server, LocalKubelet(server.kubeconfig, folder + "/kubelet") as kubelet:
     print(asyncio.run(begin(server, kubelet)), flush=True)

@@ -9,9 +9,10 @@ import pytest
 from springtide import errors
 from springtide.platforms.k8s import kinds
 from springtide.platforms.k8s.client import Client
+from tests import waiting
 from tests.platforms.k8s import operating
 from tests.platforms.k8s.conftest import Cluster
-from tests.platforms.k8s.operating import gone, mark, names, plan, plan_status, status_of, submit, until
+from tests.platforms.k8s.operating import gone, mark, names, plan, plan_status, status_of, submit
 
 # aiohttp ends TLS connections a moment after their session, and kopf's loop may be over by then
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -37,35 +38,35 @@ async def is_pending(client: Client) -> bool:
 def test_a_job_gets_a_master_then_pods_as_it_plans_them(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         await submit(client)
-        await until(lambda: has(client, "ctr-master"))
-        await until(lambda: is_pending(client))
+        await waiting.soon(lambda: has(client, "ctr-master"))
+        await waiting.soon(lambda: is_pending(client))
         master = await client.get(kinds.PODS, "ctr-master")
         (volume,) = [each for each in master["spec"]["volumes"] if each["name"] == "brain-tls"]
         kept = await client.get(kinds.SECRETS, volume["secret"]["secretName"])
         assert sorted(kept["data"]) == ["ca.crt", "tls.crt", "tls.key"]
         await mark(client, "ctr-master", "Running")
-        await until(lambda: condition(client, "MasterRunning", "True"))
+        await waiting.soon(lambda: condition(client, "MasterRunning", "True"))
 
         await plan(client, WORKER, SERVER)
-        await until(lambda: has(client, "ctr-worker-0-0", "ctr-server-0-0"))
+        await waiting.soon(lambda: has(client, "ctr-worker-0-0", "ctr-server-0-0"))
         budget = await client.get(kinds.DISRUPTION_BUDGETS, "ctr-servers")
         assert budget["spec"]["minAvailable"] == 0
         for pod in ("ctr-worker-0-0", "ctr-server-0-0"):
             await mark(client, pod, "Running")
-        await until(lambda: applied(client))
+        await waiting.soon(lambda: applied(client))
 
         await client.delete(kinds.PODS, "ctr-worker-0-0", grace_s=0)  # somebody does
-        said = await until(lambda: state(client, "ctr-worker-0-0", "Gone"))
+        said = await waiting.soon(lambda: state(client, "ctr-worker-0-0", "Gone"))
         assert said["why"] == "somebody has deleted it"
         await plan(client, {**WORKER, "incarnation": 1}, SERVER)
-        await until(lambda: has(client, "ctr-worker-0-1"))
+        await waiting.soon(lambda: has(client, "ctr-worker-0-1"))
         assert "ctr-worker-0-0" not in await names(client)
 
         await plan(client, SERVER, kill=("ctr-worker-0-1",))
-        await until(lambda: lacks(client, "ctr-worker-0-1"))
+        await waiting.soon(lambda: lacks(client, "ctr-worker-0-1"))
 
         await client.patch(kinds.ELASTIC_JOBS, "ctr", {"status": {"phase": "Succeeded"}}, subresource="status")
-        await until(lambda: deleting(client, "ctr-server-0-0"))
+        await waiting.soon(lambda: deleting(client, "ctr-server-0-0"))
         assert "ctr-master" in await names(client), "its log is still wanted"
         events = (await client.list(kinds.EVENTS)).items
         assert {each["involvedObject"]["name"] for each in events} >= {"ctr"}
@@ -76,14 +77,14 @@ def test_a_job_gets_a_master_then_pods_as_it_plans_them(cluster: Cluster, tmp_pa
 def test_a_master_that_is_lost_comes_again_and_a_kept_job_goes(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         await submit(client, kubernetes={"keepS": 0})
-        first = await until(lambda: found(client, "ctr-master"))
+        first = await waiting.soon(lambda: found(client, "ctr-master"))
         evicted = {"reason": "Evicted", "message": "The node was low on resource: memory."}
         await mark(client, "ctr-master", "Failed", **evicted)
-        await until(lambda: another(client, "ctr-master", first["metadata"]["uid"]))
-        await until(lambda: masters(client, 2))
+        await waiting.soon(lambda: another(client, "ctr-master", first["metadata"]["uid"]))
+        await waiting.soon(lambda: masters(client, 2))
         over = {"phase": "Failed", "endedAt": "2020-01-01T00:00:00Z"}
         await client.patch(kinds.ELASTIC_JOBS, "ctr", {"status": over}, subresource="status")
-        await until(lambda: no_job(client))
+        await waiting.soon(lambda: no_job(client))
 
     working(cluster, tmp_path, work)
 
@@ -100,14 +101,14 @@ def test_it_gets_there_through_refusals_conflicts_and_watches_that_break(
         faults.fail(500, times=2, verbs=("list", "watch"))
         faults.fail(503, times=1, verbs=("create",), resource="pods", after=True)
         await submit(client)
-        await until(lambda: has(client, "ctr-master"))
+        await waiting.soon(lambda: has(client, "ctr-master"))
         cluster.server.compact()
         cluster.server.drop_watches()
         await plan(client, WORKER, SERVER)
-        await until(lambda: has(client, "ctr-worker-0-0", "ctr-server-0-0"))
+        await waiting.soon(lambda: has(client, "ctr-worker-0-0", "ctr-server-0-0"))
         faults.stale("pods", behind=3, times=2)
         await plan(client, SERVER)
-        await until(lambda: deleting(client, "ctr-worker-0-0"))
+        await waiting.soon(lambda: deleting(client, "ctr-worker-0-0"))
         faults.clear()
 
     working(cluster, tmp_path, work)
@@ -121,21 +122,21 @@ def test_operators_that_are_killed_midway_or_are_two_make_each_pod_once(
         wanted = [{"role": "worker", "rank": rank} for rank in range(12)]
         async with operating.Operator(cluster, kubeconfig) as doomed:
             await submit(client)
-            await until(lambda: has(client, "ctr-master"))
+            await waiting.soon(lambda: has(client, "ctr-master"))
             if cluster.server is not None:
                 cluster.server.faults.slow(0.02, verbs=("create",), resource="pods")
             await plan(client, *wanted)
-            await until(lambda: has(client, "ctr-worker-0-0"))
+            await waiting.soon(lambda: has(client, "ctr-worker-0-0"))
             doomed.kill()
         async with operating.Operator(cluster, kubeconfig), operating.Operator(cluster, kubeconfig):
             everyone = {f"ctr-worker-{rank}-0" for rank in range(12)}
-            await until(lambda: has(client, *everyone))
-            made = await until(lambda: made_of(client, 12))
+            await waiting.soon(lambda: has(client, *everyone))
+            made = await waiting.soon(lambda: made_of(client, 12))
             assert made == {f"worker-{rank}": 0 for rank in range(12)}
             assert await names(client) == everyone | {"ctr-master"}
             await plan(client, *wanted[:3])
             for rank in range(3, 12):
-                await until(lambda name=f"ctr-worker-{rank}-0": deleting(client, name))
+                await waiting.soon(lambda name=f"ctr-worker-{rank}-0": deleting(client, name))
                 await gone(client, f"ctr-worker-{rank}-0")
             assert await names(client) == {f"ctr-worker-{rank}-0" for rank in range(3)} | {"ctr-master"}
 
@@ -147,12 +148,12 @@ def test_resources_of_a_running_pod_change_in_place(cluster: Cluster, tmp_path: 
         if not await client.has(kinds.PODS, "resize"):
             pytest.skip("this API server cannot resize pods")
         await submit(client)
-        await until(lambda: has(client, "ctr-master"))
+        await waiting.soon(lambda: has(client, "ctr-master"))
         await plan(client, WORKER)
-        await until(lambda: has(client, "ctr-worker-0-0"))
+        await waiting.soon(lambda: has(client, "ctr-worker-0-0"))
         await mark(client, "ctr-worker-0-0", "Running")
         await plan(client, {**WORKER, "cpu": 2, "memory": 2 << 30})
-        await until(lambda: limits(client, "ctr-worker-0-0", {"cpu": "2", "memory": "2Gi"}))
+        await waiting.soon(lambda: limits(client, "ctr-worker-0-0", {"cpu": "2", "memory": "2Gi"}))
         assert (await plan_status(client))["inPlaceResize"]
 
     working(cluster, tmp_path, work)
@@ -161,7 +162,7 @@ def test_resources_of_a_running_pod_change_in_place(cluster: Cluster, tmp_path: 
 def test_a_spec_that_no_schema_can_refuse_is_told_in_the_status(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     async def work(client: Client) -> None:
         await submit(client, slots=1000)
-        said = await until(lambda: failed(client))
+        said = await waiting.soon(lambda: failed(client))
         assert "power of two" in said["message"]
 
     working(cluster, tmp_path, work)
@@ -172,10 +173,10 @@ def test_a_name_that_is_taken_is_told_and_waited_for(cluster: Cluster, tmp_path:
         spec = {"ports": [{"port": 80}], "clusterIP": "None"}
         await client.create(kinds.SERVICES, kinds.SERVICES.body("ctr") | {"spec": spec})
         await submit(client)
-        await until(lambda: condition(client, "MasterRunning", "False"))
+        await waiting.soon(lambda: condition(client, "MasterRunning", "False"))
         assert "services ctr is there and belongs to another" in (await status_of(client))["message"]
         await client.delete(kinds.SERVICES, "ctr")
-        await until(lambda: has(client, "ctr-master"))
+        await waiting.soon(lambda: has(client, "ctr-master"))
 
     working(cluster, tmp_path, work)
 

@@ -8,26 +8,19 @@ import pytest
 from springtide import errors
 from springtide.domain.elastic_job import ElasticJob
 from springtide.domain.job import Phase
-from springtide.platforms.k8s import crds, reach, submitting
-from springtide.platforms.k8s.kinds import CONFIG_MAPS, DEFINITIONS, ELASTIC_JOBS, SCALE_PLANS
+from springtide.platforms.k8s import reach, submitting
+from springtide.platforms.k8s.kinds import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS
 from springtide.platforms.k8s.status_writer import StatusWriter
 from springtide.platforms.reach import LogLine
 from springtide.rpc import messages
-from tests import waiting
+from tests.platforms.k8s import making
 
 pytestmark = pytest.mark.extra("aiohttp", "cryptography")
 
 
 @pytest.fixture
 def where(cluster):
-    async def make(client):
-        for definition in crds.all_definitions():
-            with contextlib.suppress(errors.AlreadyThere):
-                await client.create(DEFINITIONS, definition)
-        for kind in (SCALE_PLANS, ELASTIC_JOBS):
-            await waiting.soon(lambda kind=kind: client.has(kind), kind.plural)
-
-    cluster.run(make)
+    cluster.run(making.define_ours)
     return {"kubeconfig": str(cluster.kubeconfig), "namespace": cluster.namespace}
 
 

@@ -11,7 +11,6 @@ import io
 import pathlib
 import shutil
 import tempfile
-import time
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from springtide.platforms.k8s import kinds, reach, submitting
 from springtide.platforms.k8s.client import Client
 from springtide.rpc import messages
 from springtide.testing.kubernetes.kubelet import LocalKubelet
+from tests import waiting
 from tests.platforms.k8s import operating
 from tests.platforms.k8s.conftest import Cluster
 from tests.process import counting
@@ -123,12 +123,19 @@ class Whole:
 
     def until(self, job: Any, true: Any, what: str = "") -> messages.JobStatus:
         """Wait for a status of the job; what it was."""
-        deadline = time.monotonic() + WAIT_S
-        while not true(status := job.status()):
+
+        def seen() -> messages.JobStatus | None:
+            status = job.status()
+            if true(status):
+                return status
             assert not (status.phase.over and not what), f"{status.phase}: {status.why} {status.detail}"
-            assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what} {status}\n{self.describe(job)}"
-            time.sleep(0.1)
-        return status
+            return None
+
+        try:
+            found: messages.JobStatus = waiting.until(seen, what, within_s=WAIT_S, every_s=0.1)
+            return found
+        except AssertionError as vain:
+            raise AssertionError(f"{vain}; {job.status()}\n{self.describe(job)}") from None
 
     def describe(self, job: Any) -> str:
         """For a test that has failed: who is there, and what the master said last."""

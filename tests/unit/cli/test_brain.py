@@ -30,6 +30,7 @@ MISTAKES = [
     (("serve", "--on", "slwo=es"), "Did you mean 'slow'?"),
     (("serve", "--capacity", "many"), "wanted CORES or CORES,SIZE"),
     (("serve", "--capacity", "-1"), "wanted neither below 0"),
+    (("serve", "--capacity", "0"), "no job can begin with that; wanted more than 0 of each"),
     (("serve", "--period", "0"), "wanted seconds, more than 0"),
     (("serve", "--planning", "roh=1"), "Did you mean 'rho'?"),
     (("serve", "--planning", "rho"), "wanted NAME=VALUE"),

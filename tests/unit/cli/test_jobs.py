@@ -129,15 +129,19 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
                 "role": "server-0",
                 "checkpoint": 3,
                 "where": "ckpt",
-                "samples_again": 64,
+                "samples_again": 64_000,
                 "unusable": ["checkpoint 4 in ckpt cannot be used: a.seg is missing"],
             },
         ),
+        ("shorten", {"role": "worker-1", "shard": 5, "why": "worker-1 would need 9 s: others take the rest"}),
+        ("shorten", {"role": "worker-1", "shard": 6, "why": "worker-1 would need 9 s: others take the rest"}),
+        ("finished", {"role": "worker-0", "incarnation": 0}),
+        ("fenced", {"role": "worker-0", "incarnation": 0, "why": "its script has ended"}),
         ("exited", {"role": "worker-0", "how": "worker-0 (pid 8) exited with status 0"}),
     ]
     past(folder, "train", began_at=100.0, told=told, status=FAILED)
     lines = output(capsys, "events", "--json")
-    assert len(json.loads(lines[-1])["events"]) == 12 and any("pid=9" in line for line in lines)
+    assert len(json.loads(lines[-1])["events"]) == 16 and any("pid=9" in line for line in lines)
     lines = output(capsys, "explain", "--json")
     story = [each["what"] for each in json.loads(lines[-1])["story"]]
     assert story == [
@@ -148,7 +152,8 @@ def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
         "given up: samples 20 to 30 of shard 3",
         "master (pid 7) was killed by SIGKILL; a new master (term 2) listened 0.6 s later",
         "checkpoint 4 in ckpt cannot be used: a.seg is missing; "
-        "server-0 is back with its slots of checkpoint 3 in ckpt; 64 samples are trained again",
+        "server-0 is back with its slots of checkpoint 3 in ckpt; 64,000 samples are trained again",
+        "worker-1 would need 9 s: others take the rest",
     ]
 
 

@@ -220,6 +220,15 @@ def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
     assert "saved   checkpoint 7, which --resume goes on from" in outcome.text(failed, {}).splitlines()
 
 
+def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
+    failed = JobStatus(name="train", phase=Phase.FAILED, why="", elapsed_s=1.0, poisoned=("samples 0 to 64: no",))
+    told = outcome.text(failed, {}).splitlines()
+    assert told[-2:] == [
+        "given up: samples 0 to 64: no",
+        "mend what cannot be read, or train without it: --poison skip",
+    ]
+
+
 def test_the_speed_of_a_run_that_goes_on_from_another_is_its_own():
     status = msgspec.structs.replace(STATUS, samples=60_000, samples_before=48_000, trained_s=10.0)
     assert outcome.numbers(status).endswith(" 1,200 samples/s")

@@ -8,6 +8,7 @@ from springtide import errors
 from springtide.rpc import listener, messages
 from springtide.rpc.reunion import Reunion
 from springtide.rpc.whereabouts import Whereabouts
+from tests.waiting import soon
 
 SECRET = b"a secret of thirty-two bytes...."
 HELLO = messages.JoinWorker(0, 7, 1)
@@ -39,8 +40,7 @@ class Master:
 
 async def told(master, count):
     """Until the master was asked so often."""
-    while len(master.asked) < count:
-        await asyncio.sleep(0)
+    await soon(lambda: len(master.asked) >= count)
 
 
 def test_a_request_whose_master_dies_is_answered_by_the_next():

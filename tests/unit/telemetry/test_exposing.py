@@ -12,7 +12,7 @@ from springtide.domain.cluster import Role, RoleKind, RoleUsage
 from springtide.domain.job import Phase
 from springtide.domain.online_job import OnlineState
 from springtide.master import gauges
-from springtide.rpc.messages import JobStatus, MemberView
+from springtide.rpc.messages import JobStatus, MemberView, Report
 from springtide.telemetry import exposing
 from springtide.telemetry.exposing import Exposing
 
@@ -24,9 +24,12 @@ WORKER = MemberView(
     role=Role(RoleKind.WORKER, 1), alive=True, joined=True,
     usage=RoleUsage(role=Role(RoleKind.WORKER, 1), incarnation=0, cpu_s=12.5, memory=1000),
 )  # fmt: skip
+SERVER = MemberView(
+    role=Role(RoleKind.SERVER, 0), alive=True, joined=True, report=Report(counters={"rows": 7.0, "evicted": 3.0})
+)
 STATUS = JobStatus(
     name="clicks", phase=Phase.RUNNING, why="", elapsed_s=5.0, samples=90, workers_alive=2, workers_wanted=3,
-    metrics={"auc": 0.71}, staleness=18, staleness_p50=5, members=(WORKER,), online=ONLINE,
+    metrics={"auc": 0.71}, staleness=18, staleness_p50=5, members=(WORKER, SERVER), online=ONLINE,
 )  # fmt: skip
 LINE = re.compile(r'[a-z_]+\{([a-z_]+="[^"\n]*",?)+\} -?[0-9.e+-]+')
 
@@ -38,6 +41,8 @@ def test_a_status_is_told_in_figures_that_prometheus_can_read():
         'springtide_samples_total{job_name="clicks",run="clicks-2"} 90',
         'springtide_roles_wanted{job_name="clicks",run="clicks-2",role="worker"} 3',
         'springtide_role_cpu_seconds_total{job_name="clicks",run="clicks-2",role="worker-1"} 12.5',
+        'springtide_table_rows{job_name="clicks",run="clicks-2",role="server-0"} 7',
+        'springtide_table_rows_evicted_total{job_name="clicks",run="clicks-2",role="server-0"} 3',
         'springtide_stream_slo_violation_ratio{job_name="clicks",run="clicks-2"} 0.026',
         'springtide_stream_not_trained_total{job_name="clicks",run="clicks-2",why="late"} 4',
         'springtide_metric{job_name="clicks",run="clicks-2",metric="auc"} 0.71',

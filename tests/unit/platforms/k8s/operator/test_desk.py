@@ -1,6 +1,7 @@
 import asyncio
 
 from springtide.platforms.k8s.operator.desk import Desk
+from tests.waiting import soon
 
 
 def test_a_job_that_cannot_be_looked_at_holds_up_no_other():
@@ -18,8 +19,7 @@ def test_a_job_that_cannot_be_looked_at_holds_up_no_other():
         desk = Desk(attend)
         desk.note(("ads", "broken"))
         working = asyncio.create_task(desk.run())
-        while not looked:
-            await asyncio.sleep(0)
+        await soon(lambda: looked)
         desk.note(("ads", "ctr"))
         async with asyncio.timeout(10):
             await other.wait()
