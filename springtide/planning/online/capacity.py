@@ -7,7 +7,7 @@ each other's way), and the two models they are compared with. With servers as a 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -58,6 +58,8 @@ a tenth for two, as measurements are off by some 5% and a share of half of the t
 400/s by 4 and 440 by 5 would mean 550 by 10. With a tenth for six of them, the first and the last in step were foretold
 8% off without any noise. Counted is a coefficient's largest share of a time, from one worker on: that of 1 / w² is
 twice as large for one worker as for two."""
+PRECISION = 1e-3
+"""Of a time: what curves are off by less than this is no reason to believe one of them more."""
 
 
 class Seen(NamedTuple):
@@ -99,8 +101,10 @@ def fit(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0) -> Curve:
 
 def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0, weights: Sequence[float] | None = None) -> Curve:
     """A curve for a job that goes on: no more coefficients than it has had numbers of workers, so that one number
-    seen means that twice as many train twice as much; what is not in proportion has to show clearly (`DOUBT`). Of each
-    number the median counts. `weights`: how much each is believed, where there is one of each, up to 1.
+    seen means that twice as many train twice as much; what is not in proportion has to show clearly (`DOUBT`). Curves
+    of one coefficient, of two and so on count as much as each is likely (`_likely`): four coefficients through five
+    measurements mostly follow their errors. Of each number the median counts. `weights`: how much each is believed,
+    where there is one of each, up to 1.
     """
     if kind not in LEARNED:
         raise errors.UnknownName("way of training", kind, LEARNED)
@@ -111,12 +115,35 @@ def learn(kind: Kind, seen: Sequence[Seen], *, batch: float = 1.0, weights: Sequ
     if weights is not None and len(typical) < len(seen):
         raise errors.BadInput("weights of several measurements of one number of workers: wanted one of each")
     form, order = LEARNED[kind]
-    return _fit(form, typical, order[: len(typical)], batch, DOUBT / max(1, len(typical)), weights)
+    doubt = DOUBT / max(1, len(typical))
+    curves = [
+        _fit(form, typical, order[:number], batch, doubt, weights)
+        for number in range(1, max(1, min(len(order), len(typical))) + 1)
+    ]
+    shares = _likely(curves, typical, weights)
+    mean = np.asarray([curve.coefficients for curve in curves]).T @ shares
+    return replace(curves[-1], coefficients=tuple(map(float, mean)))
 
 
 def mape(curve: Curve, seen: Sequence[Seen]) -> float:
     """Mean absolute error of its throughput, as a share of what was seen."""
     return float(np.mean([abs(curve(one.workers) - one.throughput) / one.throughput for one in seen]))
+
+
+def _likely(curves: Sequence[Curve], seen: Sequence[Seen], weights: Sequence[float] | None) -> NDArray[np.float64]:
+    """How likely each curve is, the first having one coefficient and each other one more: Akaike's weights.
+
+    A curve with another coefficient has to be off by less than exp(-1 / measurements) times as much to be more likely.
+    """
+    rates = np.asarray([one.throughput for one in seen])
+    off = np.asarray(
+        [[1 - rate / curve(one.workers) for one, rate in zip(seen, rates, strict=True)] for curve in curves]
+    )
+    squares = np.average(off**2, axis=1, weights=weights) + PRECISION**2
+    criterion = len(seen) * np.log(squares) + 2 * np.arange(len(curves))
+    odds = np.exp((criterion.min() - criterion) / 2)
+    shares: NDArray[np.float64] = odds / odds.sum()
+    return shares
 
 
 def _fit(
