@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from springtide import errors
+from springtide.domain import whole
 from springtide.domain.cluster import RoleKind, parse_role
 
 PREFIX = "SPRINGTIDE_"
@@ -170,6 +171,7 @@ def check(settings: Settings) -> Settings:
     """Refuse values that no process could work with, all at one place."""
     if settings.sync not in ("async", "bsp"):
         raise errors.UnknownName("sync mode", settings.sync, ["async", "bsp"])
+    whole.number(settings.seed, "seed", whole.SEED)
     slots = settings.slots
     if not 64 <= slots <= 65536 or slots & (slots - 1):
         raise errors.BadInput(f"slots={slots}: wanted a power of two from 64 to 65536, such as 1024")

@@ -74,6 +74,7 @@ def check(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quota
                 f"{name}.memory {wish.memory} (--memory): {capacity.words} has "
                 f"{resources.show_memory(int(capacity.node_memory))}; give that or less"
             )
+    _check_numbers(capacity, workers, servers)
     if quota.cpu is not None and not LEAST_QUOTA <= quota.cpu < math.inf:
         raise errors.BadInput(f"a quota of {quota.cpu:g} cores; wanted {LEAST_QUOTA:g} or more, such as 1.5")
     if capacity.own and quota.cpu is not None and quota.cpu > capacity.cpu:
@@ -84,6 +85,17 @@ def check(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quota
         raise errors.BadInput(
             f"quota.memory {quota.memory}: a role without a limit could take all of it; give workers.memory and "
             "servers.memory too"
+        )
+
+
+def _check_numbers(capacity: Capacity, workers: RoleWish, servers: RoleWish) -> None:
+    """Refuse more processes than this machine has memory for, however little each of them does."""
+    some, others = (wish.count or wish.start or wish.min or 1 for wish in (workers, servers))
+    most = int(capacity.memory // resources.LEAST_MEMORY)
+    if capacity.own and some + others > most > 0:
+        raise errors.BadInput(
+            f"{some} workers and {others} servers: this machine has {resources.show_memory(int(capacity.memory))} of "
+            f"memory, {resources.LEAST_MEMORY >> 20}M each for {most} processes at most; ask for fewer"
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from springtide import errors
-from springtide.domain import feeding, resources, tables, times
+from springtide.domain import feeding, resources, tables, times, whole
 from springtide.domain.checkpoints import UPLOAD_EVERY_S
 from springtide.domain.feeding import Poison, SplitMode
 from springtide.domain.job import DEFAULT_SLOTS, RECOVERIES, SYNC_MODES, Recovery, SyncMode, check_name
@@ -167,6 +167,11 @@ class Patience:
         for name in ("join_s", "silence_s", "heartbeat_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise errors.BadInput(f"{name} {getattr(self, name):g}: wanted seconds, more than 0")
+        if self.silence_s < 2 * self.heartbeat_s:
+            raise errors.BadInput(
+                f"silence_s {self.silence_s:g} (--silence) with heartbeat_s {self.heartbeat_s:g} (--heartbeat): every "
+                "role would count as lost between two of its heartbeats; wait for two of them at least"
+            )
         if not 0 <= self.grace_s < math.inf:
             raise errors.BadInput(f"grace_s {self.grace_s:g}: wanted seconds, 0 or more")
         if self.tries < 1:
@@ -258,6 +263,7 @@ class ElasticJob:
             raise errors.BadInput("script: wanted the training script, such as train.py")
         if self.name:
             check_name(self.name)
+        whole.number(self.seed, "seed", whole.SEED)
         if self.sync not in SYNC_MODES:
             raise errors.UnknownName("sync mode", self.sync, SYNC_MODES)
         if self.recovery not in RECOVERIES:

@@ -9,6 +9,7 @@ from typing import Any
 from springtide import errors
 
 LARGEST = 2**63 - 1
+SEED = "a whole number from 0 to 2^63 - 1"
 
 
 def number(value: Any, name: str, wanted: str, *, least: int | None = 0, most: int = LARGEST) -> int:

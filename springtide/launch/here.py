@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from springtide.checkpoint import places
 from springtide.domain import times
 from springtide.domain.elastic_job import ElasticJob
 from springtide.launch import machine, resolving
@@ -38,7 +39,10 @@ class Begun:
 def resolved(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) -> RunPlan:
     """The job for this machine, all of it checked; nothing is written. Past jobs are remembered beside the runs."""
     history = str(runs.absolute().parent / "history.db")
-    return resolving.resolve(job, machine.capacity(), code=code, history=history, say=say)
+    plan = resolving.resolve(job, machine.capacity(), code=code, history=history, say=say)
+    for url in filter(None, (plan.spec.checkpoints.url, job.following.export_to)):
+        places.place_of(url)  # one that nobody knows is said now
+    return plan
 
 
 def begin(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Say) -> Begun:

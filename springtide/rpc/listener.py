@@ -123,8 +123,12 @@ class Listener:
         except Exception as error:
             log.exception("%s failed for %s", type(call.body).__name__, peer.role or peer.address)
             reply = messages.Refused("JobFailed", f"the {self._who} failed on {type(call.body).__name__}: {error!r}")
+        try:
+            frame = frames.pack(messages.Return(call.id, reply))
+        except errors.BadInput as error:  # whoever asked must not wait for an answer that cannot come
+            frame = frames.pack(messages.Return(call.id, messages.Refused("JobFailed", str(error))))
         if not writer.is_closing():
-            writer.write(frames.pack(messages.Return(call.id, reply)))
+            writer.write(frame)
             try:
                 await writer.drain()
             except OSError as error:

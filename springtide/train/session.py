@@ -246,7 +246,7 @@ class Job:
     ) -> DatasetCard:
         """What the master knows of the data; to it, as to servers, a sum of batches is one batch."""
         epochs = whole.number(epochs, "epochs", "a whole number, 1 or more", least=1)
-        seed = whole.number(seed, "seed", "a whole number below 2^63", least=None)
+        seed = whole.number(seed, "seed", "a whole number that fits into 64 bits", least=-whole.LARGEST)
         batch_size = opened.batch_size * accumulate
         if opened.online is not None:
             return online.card_of(opened.online, batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers)

@@ -94,6 +94,14 @@ def test_an_unknown_benchmark_is_answered_with_the_nearest(capsys):
         (["--history", "foo://bar"], "no database named 'foo'. Known: postgresql, sqlite."),
         (["--checkpoint-dir", "train.py"], "(--checkpoint-dir) train.py is a file; wanted a folder"),
         (["--quota", "4096"], "quota.cpu 4096 (--quota): this machine has "),
+        (["--workers", "1000000"], "1000000 workers and 1 servers: this machine has "),
+        (["--seed", "-1"], "seed=-1: wanted a whole number from 0 to 2^63 - 1"),
+        (
+            ["--heartbeat", "40"],
+            "silence_s 30 (--silence) with heartbeat_s 40 (--heartbeat): every role would count as",
+        ),
+        (["--checkpoint-url", "nosuch://x"], "nosuch://x: Protocol not known: nosuch"),
+        (["--export-to", "nosuch://x"], "nosuch://x: Protocol not known: nosuch"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_anything_starts(tmp_path, monkeypatch, capsys, options, said):

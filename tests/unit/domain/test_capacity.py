@@ -125,3 +125,12 @@ def test_a_first_server_on_a_cluster_is_small_and_none_takes_a_whole_node():
     assert limits.most.server_cpu > 1.0 and first_shape(limits, small=True).server_cpu == 1.0
     tiny = bounds(cluster(3, 1.0), RoleWish(), RoleWish(), Quota())
     assert tiny.most.worker_cpu == tiny.most.server_cpu == 0.8
+
+
+def test_more_processes_than_this_machine_has_memory_for_are_refused():
+    with pytest.raises(errors.BadInput, match=r"100000 workers and 1 servers: this machine has 8G .* 256 processes"):
+        room.check(machine(2), RoleWish(count=100_000), RoleWish(count=1), Quota())
+    with pytest.raises(errors.BadInput, match="1 workers and 300 servers"):
+        room.check(machine(2), RoleWish(), RoleWish(min=300), Quota())
+    room.check(machine(2), RoleWish(count=200), RoleWish(count=50), Quota())
+    room.check(cluster(1, 2), RoleWish(count=100_000), RoleWish(), Quota())  # which may get more nodes

@@ -1,7 +1,7 @@
 import pytest
 
 from springtide import errors
-from springtide.domain.elastic_job import ElasticJob, RoleWish
+from springtide.domain.elastic_job import ElasticJob, Patience, RoleWish
 
 
 def test_a_job_needs_nothing_but_a_script():
@@ -26,3 +26,15 @@ def test_numbers_that_contradict_each_other_are_refused(wish, said):
 def test_a_job_without_a_script_is_refused():
     with pytest.raises(errors.BadInput, match="script"):
         ElasticJob(script="")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**22])
+def test_a_seed_that_servers_could_not_be_told_is_refused(seed):
+    with pytest.raises(errors.BadInput, match=f"seed={seed}: wanted a whole number from 0 to"):
+        ElasticJob(script="train.py", seed=seed)
+
+
+def test_a_silence_shorter_than_two_heartbeats_is_refused():
+    with pytest.raises(errors.BadInput, match=r"silence_s 5 .* heartbeat_s 20 .* lost between two of its heartbeats"):
+        Patience(silence_s=5.0, heartbeat_s=20.0)
+    Patience(silence_s=2.0, heartbeat_s=1.0)

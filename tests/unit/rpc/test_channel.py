@@ -40,6 +40,8 @@ class Desk:
             case messages.Heartbeat():
                 self.beats.append(request)
                 return messages.Pulse(drain=len(self.beats) > 1)
+            case messages.Scale():
+                return messages.Found(b"value" * 2**22)  # more than a frame may have
             case messages.Stop():
                 raise errors.BadInput("no stopping here")
             case _:
@@ -106,6 +108,13 @@ def test_a_refusal_is_raised_as_the_error_it_names_and_a_bug_as_job_failed():
             link.ask(messages.Stop("why"))
         with pytest.raises(errors.JobFailed, match="failed on StatusRequest: ZeroDivisionError"):
             link.ask(messages.StatusRequest())
+
+
+def test_an_answer_that_fits_into_no_frame_is_refused_instead_of_being_waited_for():
+    with serving() as (_, address), connected(address) as link:
+        with pytest.raises(errors.JobFailed, match="over the control plane's limit"):
+            link.ask(messages.Scale(2))
+        assert link.ask(messages.Share("key", b"value")) == messages.Ok()
 
 
 def test_heartbeats_carry_what_they_are_given_and_bring_the_pulse():
