@@ -7,6 +7,7 @@
 
 #include "hash.h"
 #include "types.h"
+#include "unbranched.h"
 
 namespace springtide {
 
@@ -28,7 +29,7 @@ class KeyIndex {
         Cell& cell = cells_[at];
         // New or seen before is anyone's guess, so no branch depends on it; the first cell mostly decides.
         const bool fresh = (cell.tag ^ stamp_) >> 32 != 0;
-        if (fresh | (cell.key == key)) {
+        if (unbranched(unsigned{fresh} | unsigned{cell.key == key})) [[likely]] {
           const uint64_t tag = fresh ? stamp_ | next : cell.tag;
           cell.key = key;
           cell.tag = tag;

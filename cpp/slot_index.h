@@ -9,6 +9,7 @@
 
 #include "cell.h"
 #include "segment_pool.h"
+#include "unbranched.h"
 
 namespace springtide {
 
@@ -141,8 +142,8 @@ class SlotIndex {
 
   // Cells with this hash, as bits. An empty cell may be among them (hash 0): it belongs to no table.
   static unsigned match(const Cell* b, uint64_t hash) {
-    return unsigned{b[0].hash == hash} | unsigned{b[1].hash == hash} << 1 | unsigned{b[2].hash == hash} << 2 |
-           unsigned{b[3].hash == hash} << 3;
+    return unbranched(unsigned{b[0].hash == hash} | unsigned{b[1].hash == hash} << 1 |
+                      unsigned{b[2].hash == hash} << 2 | unsigned{b[3].hash == hash} << 3);
   }
   static bool has_empty(const Cell* b) {
     return (b[0].meta == 0) | (b[1].meta == 0) | (b[2].meta == 0) | (b[3].meta == 0);
