@@ -63,6 +63,8 @@ class Notes(msgspec.Struct, frozen=True):
     """What so many workers can train: samples a second of the clock."""
     kept: Kept = Kept()
     scalings: int = 0
+    marks: dict[int, backups.Mark] = msgspec.field(default_factory=dict)
+    """By rank, who counts as slow."""
     slow: tuple[int, ...] = ()
     backups: int = 0
     """That are wanted for them; and those that the job's number of workers has in it."""
@@ -146,6 +148,9 @@ class Online:
             if node.state is NodeState.JOINED
         )
         if alive != self._shape:
+            over = {life.role.rank for life in self._shape} - {life.role.rank for life in alive if life in self._shape}
+            marks = {rank: mark for rank, mark in self._notes.marks.items() if rank not in over}
+            self._notes = msgspec.structs.replace(self._notes, marks=marks)
             self._shape, self._shape_at = alive, now
         self._let_cores_go()
         self._see_starts(now)
@@ -232,10 +237,11 @@ class Online:
         if learned is self._notes.learned:
             return
         self._measured_at = now
-        self._notes = msgspec.structs.replace(self._notes, learned=learned)
         paces = {rank: pace for rank, work in works.items() if (pace := work.pace) is not None}
         sure = observed.full(works, self._batch)
-        found = backups.wanted(paces, frozenset(self._notes.slow), self._state.spec.stragglers, sure=sure)
+        marks = backups.marked(self._notes.marks, paces, works, self._state.spec.stragglers, sure)
+        self._notes = msgspec.structs.replace(self._notes, learned=learned, marks=marks)
+        found = backups.wanted(marks, self._notes.backups)
         if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
             self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
             held = self._fixed()
