@@ -30,6 +30,11 @@ class Convoy(Lockstep):
     """Up to where each is in the sequence."""
     stretches: dict[int, Stretch] = field(default_factory=dict)
     """The sequence, without its beginning."""
+    void_of: dict[int, int] = field(default_factory=dict)
+    """Of each stretch that a rank is through with: offsets that held nothing to train. All ranks find the same; after a
+    return to the middle of a stretch those before that place are not told again."""
+    void_before: int = 0
+    """Of those that are kept no more."""
     closed: bool = False
 
     @property
@@ -150,8 +155,12 @@ class Convoy(Lockstep):
                 f"{self.base + self.done_by[seat]}"
             )
         self.done_by[seat] += 1
+        self.void_of[running] = max(
+            word.void, self.void_of.get(running, 0)
+        )  # one that came in the middle knows of less
         for old in [old for old in self.stretches if old < min(self.done_by) - KEPT]:
             del self.stretches[old]
+            self.void_before += self.void_of.pop(old, 0)
         return True
 
     # ---- what there is to know ----
@@ -163,6 +172,11 @@ class Convoy(Lockstep):
         planned = sum(place - self.starts[one] for one, place in self.places.items())
         return planned - sum(one.end - one.first for running, one in self.stretches.items() if running >= done)
 
+    @property
+    def void(self) -> int:
+        """Of these, offsets that held nothing to train."""
+        return self._void(min(self.done_by))
+
     def totals(self) -> Totals:
         """Partitions by state."""
         done, ended = min(self.done_by), len(self.ends) == len(self.starts)
@@ -171,14 +185,15 @@ class Convoy(Lockstep):
         samples = sum(end - self.starts[one] for one, end in self.ends.items()) if ended else 0
         return Totals(
             total=len(self.starts), leased=len(open_), done=len(through), samples=samples,
-            samples_done=self.samples_done,
+            samples_done=self.samples_done, void=self.void,
         )  # fmt: skip
 
     def note(self, shard: int, first: int) -> LockstepState:
         """The pass at a step after which all is trained that lies before this offset of this stretch."""
         running = min(shard - self.base, self.total)
         if running < 0 or (shard, first) == (self.base, 0):
-            return replace(self._noted(0), total=0, stream=self._stream(dict(self.starts), {}))
+            stream = replace(self._stream(dict(self.starts), {}), void=0, void_of={})
+            return replace(self._noted(0), total=0, stream=stream)
         stretch = self.stretches.get(running)
         running = max(running + (stretch is not None and first >= stretch.end), min(self.done_by))
         left = {number: one for number, one in self.stretches.items() if number >= running}
@@ -186,7 +201,8 @@ class Convoy(Lockstep):
             left[running] = stretch._replace(first=first)
         untrained = sum(one.end - one.first for one in left.values())
         trained = sum(place - self.starts[one] for one, place in self.places.items()) - untrained
-        return replace(self._noted(running), first=trained, stream=self._stream(dict(self.places), left))
+        stream = replace(self._stream(dict(self.places), left), void=self._void(running), void_of={})
+        return replace(self._noted(running), first=trained, stream=stream)
 
     @staticmethod
     def at(noted: LockstepState, workers: int) -> "Convoy":
@@ -225,6 +241,7 @@ class Convoy(Lockstep):
         convoy.leased_to, convoy.done_by = list(state.leased_to), list(state.done_by)
         convoy.starts, convoy.ends, convoy.places = dict(kept.starts), dict(kept.ends), dict(kept.places)
         convoy.stretches, convoy.closed = dict(kept.stretches), kept.closed
+        convoy.void_before, convoy.void_of = kept.void, dict(kept.void_of)
         return convoy
 
     def _noted(self, running: int) -> LockstepState:
@@ -233,7 +250,14 @@ class Convoy(Lockstep):
         )
 
     def _stream(self, places: dict[int, int], stretches: dict[int, Stretch]) -> StretchesState:
-        return StretchesState(starts=dict(self.starts), ends=dict(self.ends), places=places, stretches=stretches)
+        return StretchesState(
+            starts=dict(self.starts), ends=dict(self.ends), places=places, stretches=stretches,
+            void=self.void_before, void_of=dict(self.void_of),
+        )  # fmt: skip
+
+    def _void(self, running: int) -> int:
+        """Of the sequence before that stretch, as far as ranks have told."""
+        return self.void_before + sum(void for number, void in self.void_of.items() if number < running)
 
 
 def lockstep_at(noted: LockstepState, workers: int) -> Lockstep:

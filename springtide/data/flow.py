@@ -35,6 +35,7 @@ class FlowState:
     poisoned: tuple[Poisoned, ...]
     floors: tuple[dict[int, int], ...] = ()
     returns: bool = True
+    void: int = 0
 
 
 @dataclass(slots=True)
@@ -52,6 +53,8 @@ class Flow:
     """Partitions of which a part is nobody's."""
     samples_done: int = 0
     """Offsets that were trained, or found to hold nothing to train."""
+    void: int = 0
+    """The latter."""
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
     floors: list[dict[int, int]] = field(default_factory=list)
@@ -155,6 +158,8 @@ class Flow:
         trained, freed = offset - lease.offset, offset == end or end < lease.end or answered
         lease.offset = offset
         self.samples_done += trained
+        void = min(max(lease.void, word.void), offset - lease.first)
+        self.void, lease.void = self.void + void - lease.void, void
         if not self.returns and len(self.partitions[lease.running].cuts) > MOST_CUTS:
             self._forget(lease.running)
         if end < lease.end or answered:
@@ -280,7 +285,7 @@ class Flow:
         ends = len(final) == len(self.partitions)
         return Totals(
             total=len(self.partitions), leased=len(leased), done=len(final - leased - self.waiting - bad),
-            poisoned=len(bad), samples_done=self.samples_done,
+            poisoned=len(bad), samples_done=self.samples_done, void=self.void,
             samples=sum(one.end - one.start for one in self.partitions.values()) if ends else 0,
         )  # fmt: skip
 
@@ -300,6 +305,7 @@ class Flow:
             assert (number in self.waiting) == bool(partition.waiting), "the queue is not known"
             left += partition.end - partition.start - sum(end - first for first, end in spans)
         assert left == self.samples_done, "offsets are miscounted"
+        assert 0 <= self.void <= self.samples_done, "more held nothing to train than was looked at"
         for key, lease in self.leases.items():
             assert key == (self.base + lease.running, lease.first), "a lease lies under another's name"
             assert lease.first <= lease.offset < lease.end, "a lease with nothing left to do is kept"
@@ -313,7 +319,7 @@ class Flow:
             partitions={number: partition.copy() for number, partition in self.partitions.items()},
             leases=tuple(replace(lease) for lease in self.leases.values()), samples_done=self.samples_done,
             poisoned=tuple(self.poisoned), floors=tuple(dict(floors) for floors in self.floors),
-            returns=self.returns,
+            returns=self.returns, void=self.void,
         )  # fmt: skip
 
     @staticmethod
@@ -327,7 +333,7 @@ class Flow:
             key = LeaseKey(state.base + lease.running, lease.first)
             flow.leases[key] = flow.held.setdefault(lease.holder.rank, {})[key] = lease
         flow.samples_done, flow.poisoned, flow.closed = state.samples_done, list(state.poisoned), state.closed
-        flow.floors, flow.returns = [dict(floors) for floors in state.floors], state.returns
+        flow.floors, flow.returns, flow.void = [dict(floors) for floors in state.floors], state.returns, state.void
         return flow
 
     # ---- inside ----

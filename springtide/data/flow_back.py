@@ -33,6 +33,7 @@ def back_to(now: Flow, note: FlowState | None) -> Flow:
         left = sum(end - first for first, end in back.partitions[number].waiting)
         left += sum(each.end - each.first for each in back.poisoned if each.shard - back.base == number)
         back.samples_done += known.end - known.start - left
+    back.void = min(back.samples_done, now.void, note.void) if note is not None else 0
     return back
 
 

@@ -30,6 +30,8 @@ class Lease:
     """Where it was asked to end."""
     returned: bool = False
     """Another held it before."""
+    void: int = 0
+    """Of a stream: offsets that are done and held nothing to train."""
 
 
 class Effect(NamedTuple):

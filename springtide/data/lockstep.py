@@ -32,6 +32,8 @@ class StretchesState:
     places: dict[int, int]
     stretches: dict[int, Stretch]
     closed: bool = False
+    void: int = 0
+    void_of: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,11 @@ class Lockstep:
             samples=self.card.epochs * self.card.samples_used,
             samples_done=self.samples_done,
         )
+
+    @property
+    def void(self) -> int:
+        """Of these, offsets that held nothing to train: only a stream has any."""
+        return 0
 
     @property
     def samples_done(self) -> int:

@@ -22,8 +22,9 @@ class BookNote:
     @property
     def samples(self) -> int:
         """Samples that were trained."""
-        shards = sum(one.samples_done for one in self.ledgers) + sum(one.first for one in self.locksteps)
-        return shards + sum(one.samples_done for one in self.flows)
+        shards = sum(one.samples_done for one in self.ledgers)
+        groups = sum(one.first - (one.stream.void if one.stream is not None else 0) for one in self.locksteps)
+        return shards + groups + sum(one.samples_done - one.void for one in self.flows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

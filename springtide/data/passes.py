@@ -37,8 +37,13 @@ class Passes:
 
     @property
     def samples_done(self) -> int:
-        """Samples that are trained, of all passes so far."""
+        """Samples that are trained, of all passes so far, and offsets of streams that held nothing to train."""
         return sum(ledger.samples_done for ledger in self.passes)
+
+    @property
+    def samples_trained(self) -> int:
+        """Samples that are trained, and nothing else."""
+        return self.samples_done - sum(one.void for one in self.passes if not isinstance(one, Ledger))
 
     @property
     def todo_samples(self) -> int:

@@ -51,6 +51,8 @@ class Progress(NamedTuple):
     """All samples of the lease before this one are trained, and every server has said so."""
     end: int
     """Where the holder will stop. Less than was leased: it gives the tail back. Equal to `offset`: it is through."""
+    void: int = 0
+    """Offsets of a stream before `offset` that held nothing to train: dead letters, records that have expired, gaps."""
 
 
 class Wish(NamedTuple):
@@ -120,6 +122,8 @@ class Totals:
     """Shards of which a part was given up."""
     samples: int = 0
     samples_done: int = 0
+    void: int = 0
+    """Of these, offsets of streams that held nothing to train."""
 
     def __add__(self, other: "Totals") -> "Totals":
         """Both together."""
@@ -130,4 +134,5 @@ class Totals:
             poisoned=self.poisoned + other.poisoned,
             samples=self.samples + other.samples,
             samples_done=self.samples_done + other.samples_done,
+            void=self.void + other.void,
         )

@@ -123,7 +123,7 @@ class Desk:
         """A new master goes on with the record of the one before: everyone has time to call in again."""
         self.tell("master", term=self.term)
         if self.record.book.passes:
-            self._tally.note(self.record.book.samples_done, at=self.record.last_at)
+            self._tally.note(self.record.book.samples_trained, at=self.record.last_at)
         self._happen(events.Recovered(self.term))
         self.record.book.renew(self._clock())
         self.rounds.take_over()
@@ -364,7 +364,7 @@ class Desk:
             if (use := tally.cache) is not None and (news := decided(tally.cache_on, use)) is not None:
                 tally.cache_on = use.on
                 self._happen(events.Judged(*news))
-            tally.note(book.samples_done if book.passes else tally.samples, at=self._clock())
+            tally.note(book.samples_trained if book.passes else tally.samples, at=self._clock())
 
     def _remember(self, rank: int, objects: dict[str, bytes]) -> None:
         if objects:

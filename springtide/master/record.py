@@ -184,7 +184,7 @@ class Record:
     def resume(self, entry: entries.Resume) -> None:
         """Go on from another run's checkpoint, before anyone has spoken."""
         self.book.resume(entry.note)
-        self.samples_before = self.book.samples_done
+        self.samples_before = self.book.samples_trained
         self.once = dict.fromkeys(entry.claims, DONE)
         self.state.safety.origin = self.state.spec.checkpoints.resume_number
         self.objects = dict(entry.objects)

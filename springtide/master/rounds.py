@@ -80,7 +80,7 @@ class Rounds:
             entry = entries.Resume(note, claims, manifest.objects)
             with doors.kept(entry):
                 doors.record.resume(entry)
-            samples = doors.record.book.samples_done
+            samples = doors.record.book.samples_trained
             doors.tell("resumed", number=manifest.number, where=rules.resume, samples=samples)
 
     def restore_for(self, rank: int) -> messages.Restore | None:

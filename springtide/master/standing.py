@@ -40,7 +40,7 @@ def status_of(
         trained_s=max(0.0, grew_at - record.leased_at) if record.leased_at is not None else 0.0,
         blame=state.blame,
         detail=state.detail,
-        samples=totals.samples_done if totals.samples or book.on_stream else tally.samples,
+        samples=totals.samples_done - totals.void if totals.samples or book.on_stream else tally.samples,
         samples_before=record.samples_before,
         samples_per_s=tally.samples_per_s(at=now),
         loss=tally.loss,

@@ -35,15 +35,17 @@ class Held:
     end: int
     claimed: int
     offset: int
-    trained: dict[int, int] = field(default_factory=dict)
-    """Batches that are acknowledged while one before them is not: where they begin and end."""
+    trained: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Batches that are acknowledged while one before them is not: where they begin and end, what of them is void."""
     cuts: set[int] = field(default_factory=set)
     """Of a partition of a stream: where batches end that are not full, as the master has noted it."""
+    void: int = 0
+    """Offsets before `offset` that held nothing to train."""
 
     @property
     def word(self) -> Progress:
         """What the master is told of it."""
-        return Progress(self.grant.shard, self.grant.first, self.offset, self.end)
+        return Progress(self.grant.shard, self.grant.first, self.offset, self.end, self.void)
 
     @property
     def through(self) -> bool:
@@ -79,6 +81,8 @@ class Hands:
         self._held: dict[LeaseKey, Held] = {}
         self._unclaimed: deque[Held] = deque()
         self._failures: list[Failure] = []
+        self._void: dict[Claim, int] = {}
+        """Of batches of a stream in the loop's hand: offsets that hold nothing to train, where there are any."""
         self._begin = LeaseKey(0, 0)
         self.era = 0
         """How often the master's book has gone back, as far as is known here: all leases are of this era."""
@@ -160,9 +164,22 @@ class Hands:
                 held = self._of(claim)
                 if held is None or claim.end <= held.offset:  # a batch of a stream may be acknowledged by two workers
                     continue
-                held.trained[claim.begin] = claim.end
+                held.trained.setdefault(claim.begin, (claim.end, self._void.pop(claim, 0)))
                 while held.offset in held.trained:
-                    held.offset = min(held.end, held.trained.pop(held.offset))
+                    end, void = held.trained.pop(held.offset)
+                    held.offset, held.void = min(held.end, end), held.void + void
+
+    def note_void(self, claim: Claim, offsets: int) -> None:
+        """So many offsets of this batch, our own or a peer's, hold nothing to train. Told before it is acknowledged."""
+        with self._lock:
+            self._void.pop(claim, None)
+            if offsets and claim.era == self.era:
+                self._void[claim] = offsets
+
+    def void_of(self, claim: Claim) -> int:
+        """What was noted of a peer's batch."""
+        with self._lock:
+            return self._void.get(claim, 0)
 
     def fail(self, claim: Claim, error: str) -> None:
         """The batch cannot be read: the lease ends before it, and others may try the rest."""
@@ -305,3 +322,4 @@ class Hands:
             self._held.clear()
             self._unclaimed.clear()
             self._failures.clear()
+            self._void.clear()

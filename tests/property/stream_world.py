@@ -2,7 +2,8 @@
 
 Servers, moves, checkpoints and the master's `Book` are those of `exactly_once_world`. Workers hold partitions, see the
 stream's end late, ask for cuts at it, pass batches on to peers, are suspected and go on for long. Every key belongs to
-one (slot, record) and counts. `RULES` can be dropped one by one, to show that each is needed.
+one (slot, record) and counts; some records hold nothing to train, and the book counts those too. `RULES` can be dropped
+one by one, to show that each is needed.
 """
 
 import random
@@ -94,15 +95,17 @@ class Part:
     cuts: set[int]
     runs: list[Run] = field(default_factory=list)
     """Claimed and not known to be trained."""
-    trained: dict[int, int] = field(default_factory=dict)
+    trained: dict[int, tuple[int, int]] = field(default_factory=dict)
+    void: int = 0
 
-    def acknowledge(self, run: Run) -> None:
+    def acknowledge(self, run: Run, void: int) -> None:
         """As `train.hands` does."""
         if run in self.runs:
             self.runs.remove(run)
-            self.trained[run.begin] = run.end
+            self.trained[run.begin] = (run.end, void)
         while self.offset in self.trained:
-            self.offset = self.trained.pop(self.offset)
+            self.offset, void = self.trained.pop(self.offset)
+            self.void += void
 
 
 @dataclass
@@ -131,6 +134,9 @@ class StreamWorld(exactly_once_world.World):
         self.touched = {
             name: tuple(slot for slot in SLOTS if self.chance.random() < 0.6) for name in ALL_RECORDS
         }  # fmt: skip
+        self.void = {name for name in ALL_RECORDS if self.chance.random() < 0.2}
+        """Records that cannot be trained: they touch nothing."""
+        self.touched |= dict.fromkeys(self.void, ())
         self.book = Book(workers=self.chance.choice([1, 2]), lease_s=float("inf"), keeps=1)
         self.workers = [Worker(Holder(0)), Worker(Holder(1))]
         self.ends = {0: 3, 1: 0}
@@ -161,6 +167,9 @@ class StreamWorld(exactly_once_world.World):
     def violations(self) -> list[str]:
         """Every (record, touched slot) that was not applied once, and rightful batches that found a part applied."""
         found = list(self.torn)
+        wanted = sum(offset < self.ends.get(partition, 0) for partition, offset in self.void)
+        if self.over and self.book.flows()[0].void != wanted:
+            found.append(f"{self.book.flows()[0].void} records are said to hold nothing to train, not {wanted}")
         for slot in SLOTS:
             out = np.zeros((len(ALL_RECORDS), 1), dtype=np.float32)
             keys = np.array([KEYS[slot, *name] for name in ALL_RECORDS])
@@ -268,7 +277,7 @@ class StreamWorld(exactly_once_world.World):
     def trained(self, worker: Worker, run: Run) -> None:
         part = worker.parts.get(LeaseKey(run.shard, run.first))
         if part is not None and (run.era == worker.era or self.dropped == "era") and run.holder == worker.holder:
-            part.acknowledge(run)
+            part.acknowledge(run, sum((run.shard, offset) in self.void for offset in range(run.begin, run.end)))
 
     # ---- workers ----
 
@@ -347,7 +356,7 @@ class StreamWorld(exactly_once_world.World):
     def report(self, worker: Worker) -> None:
         """Only what is acknowledged. Leases may be gone; the worker may learn it late."""
         words = [
-            Progress(part.grant.shard, part.grant.first, min(part.offset, part.end), part.end)
+            Progress(part.grant.shard, part.grant.first, min(part.offset, part.end), part.end, part.void)
             for part in worker.parts.values()
         ]
         verdict = self.book.report(worker.holder, words, 0.0, None if self.dropped == "era" else worker.era)

@@ -96,6 +96,7 @@ class Feed:
             return False
         self._use.forget(claims)
         for claim in claims:
+            hands.note_void(claim, 0)
             self._unit.drop(Run(claim, 0, Records.none()))
         return True
 
@@ -119,10 +120,12 @@ class Feed:
         self._use.waits(False, len(run.records))
         pieces = [run.records[at : at + self._part_size] for at in range(0, len(run.records), self._part_size)]
         made = [(piece, self._making.batch(run.partition, piece)) for piece in pieces]
-        full = [(piece, batch) for piece, batch in made if batch is not None]
+        full = [(piece, one.batch) for piece, one in made if one.batch is not None]
+        count = sum(one.records for _, one in made)
+        self._link.hands.note_void(run.claim, run.claim.end - run.claim.begin - count)
         if not full:  # none of its records can be trained: everyone who reads them finds that
             return [Handed(order_of(run.claim, run.claim.begin, run.claim.end), None, empty=True)]
-        self._use.handed(run.claim, run.records)
+        self._use.handed(run.claim, run.records, count)
         begins = [run.claim.begin, *(int(piece.offsets[0]) for piece, _ in full[1:]), run.claim.end]
         return [
             Handed(order_of(run.claim, begin, end), as_batch(batch) if isinstance(batch, tuple) else batch)

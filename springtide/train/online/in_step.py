@@ -186,9 +186,10 @@ class InStep:
     def _made(self, grant: Grant, claim: Claim, records: Records, place: Place) -> Handed | None:
         """This rank's part, or all of it. Of fewer records than ranks each trains all, and counts for its part."""
         made = self.making.whole(grant.nth, records, tell=place.rank == 0)
-        if made is None:
-            return None
         before, count = self._recent[-1] if self._recent else None, len(made.records)
+        self.link.hands.note_void(claim, claim.end - claim.begin - count)
+        if not count:
+            return None
         first = 0 if before is None else before.first + len(before.records)
         recent = Recent(claim, grant.nth, first, made.records, self.making.event_s)
         self._recent = (*self._recent[1 - KEPT :], recent)  # at once: the loop may look at it meanwhile
@@ -206,7 +207,7 @@ class InStep:
         mine = recent.records if order.places is None else recent.records[order.places]
         self.event_s, self._places[recent.partition] = recent.event_s, claim.begin
         self.use.waits(False, len(mine))
-        self.use.handed(claim, mine)
+        self.use.handed(claim, mine, len(mine))
 
 
 def order_of(

@@ -26,7 +26,7 @@ class Whole(NamedTuple):
 
     batch: Any
     records: Records
-    """Those that are in it."""
+    """Those that are in it: none, where nothing of it can be trained."""
 
 
 class Making:
@@ -43,15 +43,13 @@ class Making:
         self.event_s = 0
         """Up to which second of the stream's own time batches were made; never goes back."""
 
-    def batch(self, partition: int, records: Records) -> Any:
-        """What the loop gets; None: nothing."""
-        return self._made(partition, records, tell=True).batch
+    def batch(self, partition: int, records: Records) -> sift.Made:
+        """What the loop gets."""
+        return self._made(partition, records, tell=True)
 
-    def whole(self, partition: int, records: Records, *, tell: bool) -> Whole | None:
-        """A batch that all ranks of a bsp group read; None: nothing of it can be trained, which one of them `tell`s."""
+    def whole(self, partition: int, records: Records, *, tell: bool) -> Whole:
+        """A batch that all ranks of a bsp group read; what of it cannot be trained one of them `tell`s."""
         made = self._made(partition, records, tell=tell)
-        if not made.records:
-            return None
         bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
         return Whole(made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records)
 

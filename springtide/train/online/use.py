@@ -69,11 +69,11 @@ class Use:
         with self._lock:
             self.unkept, self._unkept_why = letters, why
 
-    def handed(self, claim: Claim, records: Records) -> None:
-        """The loop gets this batch."""
+    def handed(self, claim: Claim, records: Records, count: int) -> None:
+        """The loop gets this batch, `count` of whose records can be trained."""
         every = max(1, len(records) // OF_A_BATCH)
         with self._lock:
-            self._under_way[claim] = (len(records), np.array(records.appended_at[::every]))
+            self._under_way[claim] = (count, np.array(records.appended_at[::every]))
 
     def trained(self, claims: Iterable[Claim]) -> None:
         """Every server has these batches."""

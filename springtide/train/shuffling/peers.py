@@ -88,9 +88,9 @@ class Peers:
         """Give a peer a batch."""
         self._soon(self._send, peer, run)
 
-    def done(self, peer: str, claims: Sequence[Claim]) -> None:
-        """Tell a caller that these are trained."""
-        self._soon(self._say, self._callers, peer, wire.Done(tuple(claims)))
+    def done(self, peer: str, claims: Mapping[Claim, int]) -> None:
+        """Tell a caller that these are trained, and how many offsets of each held nothing to train."""
+        self._soon(self._say, self._callers, peer, wire.Done(tuple(claims), tuple(claims.values())))
 
     def back(self, peer: str, claims: Sequence[Claim]) -> None:
         """Tell a caller that these are not."""
@@ -175,8 +175,8 @@ class Peers:
                         case wire.Ready(ready):
                             self._lines[name], line.ready = line, ready
                             self._unit.peer_ready(name, ready)
-                        case wire.Done(claims):
-                            self._unit.peer_done(name, claims)
+                        case wire.Done(claims, void):
+                            self._unit.peer_done(name, dict(zip(claims, void, strict=False)))
                         case wire.Back(claims):
                             self._unit.peer_gave_back(name, claims)
             finally:

@@ -8,7 +8,7 @@ and the records. With the strategy "none", or no peers, it is a plain queue.
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from springtide import errors
@@ -42,7 +42,7 @@ class Wires(Protocol):
         """Give a peer a batch."""
         ...
 
-    def done(self, peer: str, claims: Sequence[Claim]) -> None:
+    def done(self, peer: str, claims: Mapping[Claim, int]) -> None:
         """Tell the peer that these batches of its are trained."""
         ...
 
@@ -151,6 +151,8 @@ class Unit:
             now = self._clock()
             self._act([action for claim in claims for action in self._shuffle.trained(claim, now)])
             self._prune(claims)
+            for claim in claims:
+                self._hands.note_void(claim, 0)
 
     def drop(self, run: Run) -> None:
         """A batch that the loop has taken and will not train."""
@@ -227,10 +229,15 @@ class Unit:
             elif run.claim.era == self._hands.era:
                 self._take_in(run)
 
-    def peer_done(self, peer: str, claims: Sequence[Claim]) -> None:
-        """A peer has trained batches of ours. What is not here, nor with a peer, was trained before, or is none."""
+    def peer_done(self, peer: str, trained: Mapping[Claim, int]) -> None:
+        """A peer has trained batches of ours, of which so many offsets held nothing to train.
+
+        What is not here, nor with a peer, was trained before, or is none.
+        """
         with self._lock:
-            claims = [claim for claim in claims if claim in self._runs and not self._runs[claim].owner]
+            claims = [claim for claim in trained if claim in self._runs and not self._runs[claim].owner]
+            for claim in claims:
+                self._hands.note_void(claim, max(0, min(trained[claim], claim.end - claim.begin)))
             self._hands.acknowledge(claims)
             for claim in claims:
                 self._act(self._shuffle.done(peer, claim, self._clock()))
@@ -300,7 +307,7 @@ class Unit:
                     self._forwarded += 1
                     self._wires.send(peer, self._runs[key])
                 case shuffle.Done(peer, key):
-                    self._wires.done(peer, [key])
+                    self._wires.done(peer, {key: self._hands.void_of(key)})
                 case shuffle.Back(peer, key):
                     self._wires.back(peer, [key])
                 case shuffle.Tell(ready):

@@ -51,6 +51,8 @@ class Done(Said, frozen=True, tag=4):
     """Batches of the caller that are trained."""
 
     claims: tuple[Claim, ...]
+    void: tuple[int, ...]
+    """Of each, offsets that held nothing to train."""
 
 
 class Back(Said, frozen=True, tag=5):

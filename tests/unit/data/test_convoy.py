@@ -207,3 +207,23 @@ def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed)
         getattr(again, name)(*arguments, **named)
     again.renew(0.0), book.renew(0.0)
     assert again.to_state() == book.to_state()
+
+
+def test_offsets_that_held_nothing_to_train_count_once_for_the_whole_group():
+    book = Book(workers=2)
+    for holder in (A, B):
+        ask(book, holder)
+    book.report(A, [Progress(0, 5, 35, 35, 4)], 0.0)
+    assert (book.samples_done, book.samples_trained) == (0, 0)
+    book.report(B, [Progress(0, 5, 35, 35, 0)], 0.0)  # it joined when these were done
+    assert (book.samples_done, book.samples_trained) == (30, 26)
+    for number in range(1, 9):
+        seen = (Seen(0, 5, 35 + 30 * number),)
+        for holder in (A, B):
+            (grant,) = ask(book, holder, seen)
+            book.report(holder, [Progress(grant.shard, grant.first, grant.end, grant.end, number % 2)], 0.0)
+    assert (book.samples_done, book.samples_trained) == (270, 262)
+    assert Book.from_state(book.to_state()).samples_trained == 262
+    note = book.convoy(CARD).note(9, 275)
+    assert BookNote(locksteps=(note,)).samples == 262
+    assert BookNote(locksteps=(book.convoy(CARD).note(0, 0),)).samples == 0

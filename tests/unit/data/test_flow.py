@@ -264,3 +264,22 @@ def test_the_last_batch_before_an_end_that_was_told_stays_a_batch_in_a_run_for_w
     assert grants == (Grant(0, 0, 0, 10, FAR),)
     assert later.cuts_of(grants) == (Cut(0, 10, 15),)
     later.check()
+
+
+def test_offsets_that_held_nothing_to_train_are_counted_once_whoever_tells_and_go_back_with_the_others():
+    book = Book(workers=1)
+    lease(book, A, [Seen(0, 0, 100, False)])
+    word = Progress(0, 0, 20, FAR, 3)
+    for _ in range(2):
+        book.report(A, [word], 0.0)
+    assert (book.samples_done, book.samples_trained) == (20, 17)
+    note = book.note()
+    book.report(A, [Progress(0, 0, 60, FAR, 8)], 0.0)
+    assert book.samples_trained == 52 and Book.from_state(book.to_state()).samples_trained == 52
+    assert note.samples == 17
+    book.restore(note)
+    assert (book.samples_done, book.samples_trained) == (20, 17)
+    lease(book, A)
+    book.report(A, [Progress(0, 20, 60, FAR, 5)], 0.0)
+    assert (book.samples_done, book.samples_trained) == (60, 52)
+    book.check()

@@ -16,7 +16,7 @@ def test_a_box_that_is_full_is_told_once_and_what_it_does_not_keep_is_counted(tm
     ends = np.arange(2, 9, 2, dtype=np.int64)
     records = Records(np.zeros(8, np.uint8), ends - 2, ends, np.arange(4), np.zeros(4))
     for _ in range(3):
-        assert making.batch(0, records) is None
+        assert making.batch(0, records).batch is None
     found, (letters,) = use.report([]), tmp_path.iterdir()
     kept = len(letters.read_text().splitlines())
     assert found.oversized == 12 and kept >= 1 and found.unkept == 12 - kept

@@ -15,8 +15,8 @@ def test_the_lag_is_from_append_to_trained_and_never_negative():
     now = [100.0]
     use = Use(clock=lambda: now[0])
     one, two = Claim(0, 0, 0, 4), Claim(1, 0, 0, 4)
-    use.handed(one, records(0, 4, [90.0, 92.0, 94.0, 96.0]))
-    use.handed(two, records(0, 4, 500.0))  # appended by a clock that is ahead
+    use.handed(one, records(0, 4, [90.0, 92.0, 94.0, 96.0]), 4)
+    use.handed(two, records(0, 4, 500.0), 4)  # appended by a clock that is ahead
     use.trained([one])
     found = use.report([])
     assert (found.records, found.lag_p50_s) == (4, 7.0) and 9.9 < found.lag_p99_s <= 10.0

@@ -111,11 +111,12 @@ def test_overflow_goes_to_a_peer_and_counts_when_the_peer_has_trained_it():
         unit.offer(each)
     assert wires.said == [("tell", False), ("send", "worker-1.0", runs[2].claim)]
     assert unit.use.forwarded == 1 and unit.use.forwarded_bytes == 100
-    unit.peer_done("worker-1.0", [runs[2].claim])
+    unit.peer_done("worker-1.0", {runs[2].claim: 4})
     assert hands.words().progress[0].offset == 0  # the first two are not trained yet
     assert [unit.take(0), unit.take(0)] == runs[:2]
     unit.trained([each.claim for each in runs[:2]])
     assert hands.words().progress[0].offset == 30 and unit.idle
+    assert hands.words().progress[0].void == 4
 
 
 def test_words_of_a_peer_on_batches_that_it_was_never_given_change_nothing():
@@ -123,7 +124,7 @@ def test_words_of_a_peer_on_batches_that_it_was_never_given_change_nothing():
     unit, _ = shuffling(hands)
     unit.peer_ready("worker-1.0", True)
     unit.offer(run(hands))
-    unit.peer_done("worker-1.0", [Claim(0, 0, 0, 2**39), Claim(7, 0, 0, 10)])
+    unit.peer_done("worker-1.0", {Claim(0, 0, 0, 2**39): 0, Claim(7, 0, 0, 10): 9})
     assert hands.words().progress[0].offset == 0 and unit.use.queue == 1
 
 
