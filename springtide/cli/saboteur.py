@@ -70,10 +70,12 @@ class Saboteur:
         return f"server-{self.servers}"
 
     def _kill(self, whom: str, pid: int, then: str, say: Callable[[str], None]) -> None:
-        if pid:
-            say(f"now: kill -9 {whom} (pid {pid}); {then}")
+        if not pid:
+            return
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself: its next life, then
             os.kill(pid, signal.SIGKILL)
             self.pids[whom] = pid
+            say(f"now: kill -9 {whom} (pid {pid}); {then}")
 
     def report(self, files: RunFiles) -> list[str]:
         """What was done and what came of it, a line each."""

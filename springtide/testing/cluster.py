@@ -130,6 +130,11 @@ class LocalCluster:
             time.sleep(DEATH_LOOK_S)
         return True
 
+    def kill_each(self, *roles: str) -> None:
+        """The same to one after the other, each as soon as it is there: it may be on its way in, or back."""
+        for role in roles:
+            self.until(lambda _, role=role: self.kill(role))  # type: ignore[misc]
+
     def wake(self, pid: int) -> None:
         """SIGCONT, if that process of the job is still there."""
         if is_ours(pid):

@@ -3,6 +3,9 @@
 A table of zeros trained by SGD at rate 1 with a gradient of -1 an occurrence ends up holding how often each key was
 trained. Sums of small whole numbers are exact in float32, so the counts must equal the data set's own. A dense
 parameter is trained alike, by one a batch.
+
+A batch takes `pause_s` until the test says `hurry`: a job that something is done to must not be over before, however
+long that takes on a busy machine, and need not take longer than that on an idle one.
 """
 
 import numpy as np
@@ -22,6 +25,7 @@ import springtide as st
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a stopped worker that is given up must wake as a zombie, not die
 folder, epochs, batch, pause_s = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+hurry = folder / "hurry"
 
 
 class Counter(nn.Module):
@@ -56,7 +60,7 @@ model = Counter()
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 model, optimizer, batches = job.prepare(model, optimizer, Ids(), batch_size=batch, epochs=epochs, seed=7)
 for x in batches:
-    time.sleep(pause_s)  # what a real model would compute
+    time.sleep(0.0 if hurry.exists() else pause_s)  # what a real model would compute
     optimizer.zero_grad()
     (-model(x[:, :1] % 50, x)).backward()
     optimizer.step()
@@ -92,6 +96,11 @@ def write(folder, ids, text=SCRIPT):
     np.save(folder / "ids.npy", ids)
     (folder / "count.py").write_text(text)
     return folder / "count.py"
+
+
+def hurry(folder):
+    """Whatever was to be done to the job is done: what is left may be trained as quickly as can be."""
+    (folder / "hurry").touch()
 
 
 def draw(rng, samples):

@@ -3,6 +3,8 @@
 In: a job's spec and what is done to it. Out: its last status, and what the counts are off by (`counting.differences`).
 """
 
+import re
+
 import numpy as np
 
 from springtide.domain.job import Phase
@@ -14,8 +16,35 @@ BATCH = 32
 COUNTING = counting.SCRIPT.replace(
     "(-model(x[:, :1] % 50, x)).backward()",
     "(-(model(x[:, :1] % 50, x) - model.steps.sum()) / len(x) - model.steps.sum()).backward()",
-).replace("time.sleep(pause_s)", "time.sleep(0 if (folder / 'hurry').exists() else pause_s)")
+)
 """In a group gradients are means: each occurrence counts 1 / BATCH, and the dense parameter one a step as ever."""
+
+
+FORMED = re.compile(r"form a bsp group of (\d+) workers?, number (\d+)")
+
+
+def formed(job):
+    """Workers and number of the group that was formed last, by the story: a status has only what was decided last."""
+    told = [FORMED.match(str(event["what"])) for event in job.story if event["event"] == "decision"]
+    return next(((int(one[1]), int(one[2])) for one in reversed(told) if one), (0, 0))
+
+
+def until_trained(job):
+    """Until some more samples are trained, or all are."""
+    seen = job.status.samples
+    job.until(lambda status: job.over or status.samples > seen)
+
+
+def until_formed(job, workers):
+    """Until a group of so many is at work."""
+    job.until(lambda _: formed(job)[0] == workers)
+    until_trained(job)
+
+
+def until_back(job, number):
+    """Until the group trains again, in a later generation than this one."""
+    job.until(lambda _: formed(job)[1] > number, within_s=240.0)
+    until_trained(job)
 
 
 def count(folder, spec, seed, *, batches, hurt, begun=lambda status: status.samples > 0, pause_s=0.01, **more):
@@ -26,7 +55,7 @@ def count(folder, spec, seed, *, batches, hurt, begun=lambda status: status.samp
     with LocalCluster(script, [folder, 1, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder / "runs") as job:
         job.until(begun)
         hurt(job)
-        (folder / "hurry").touch()
+        counting.hurry(folder)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert status.samples == len(ids)

@@ -159,6 +159,12 @@ def alive(pid):
         return False
 
 
+def states(pid):
+    """Of each thread of a process, as the kernel has it: T is stopped."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+    return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
+
+
 def kill(pid):
     """As an out-of-memory killer does."""
     os.kill(pid, signal.SIGKILL)

@@ -58,7 +58,7 @@ def test_cores_that_two_jobs_leave_go_to_whom_the_brains_metric_says_and_counts_
         for name, wait_s in SAMPLE_S.items():
             folder = tmp_path / name
             folder.mkdir()
-            slowly = f"        time.sleep(0.0 if (folder / 'hurry').exists() else {wait_s})\n        trap = "
+            slowly = f"        time.sleep(0.0 if hurry.exists() else {wait_s})\n        trap = "
             script = counting.write(folder, ids, counting.SCRIPT.replace("        trap = ", slowly))
             rules = spec(name, where, tmp_path / ".springtide" / "brain")
             jobs[name] = stack.enter_context(LocalCluster(script, [folder, 1, BATCH, 0.0], spec=rules, folder=folder))
@@ -67,7 +67,7 @@ def test_cores_that_two_jobs_leave_go_to_whom_the_brains_metric_says_and_counts_
             lambda status: (status.data_workers_alive, jobs[other].status.data_workers_alive) == (most, 1), within_s=300
         )
         for name in SAMPLE_S:
-            (tmp_path / name / "hurry").touch()
+            counting.hurry(tmp_path / name)
         ended = {name: job.wait() for name, job in jobs.items()}
     for name, status in ended.items():
         assert status.phase is Phase.FINISHED and status.relaunches == 0, status

@@ -13,7 +13,8 @@ from springtide.domain.job import JobSpec, Phase
 from springtide.export import making
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo.clickdata import ClickLog
-from tests.process import disks, group_counting
+from tests.process import counting, disks, group_counting
+from tests.process.group_counting import formed, until_back
 
 pytestmark = pytest.mark.process
 
@@ -30,6 +31,7 @@ from springtide import zoo
 from springtide.zoo.clickdata import ClickLog
 
 folder, pause_s = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+hurry = folder / "hurry"
 data = ClickLog(6_000)
 job = st.join()
 torch.manual_seed(job.rank)
@@ -38,7 +40,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 model, optimizer, batches = job.prepare(model, optimizer, data, batch_size=40, sync="bsp", num_workers=0)
 with open(folder / f"losses-{job.rank}.txt", "a") as losses:
     for x, y in batches:
-        time.sleep(pause_s)
+        time.sleep(0.0 if hurry.exists() else pause_s)
         optimizer.zero_grad()
         loss = zoo.loss(model(x), y)
         loss.backward()
@@ -52,7 +54,7 @@ if not job.leaving:
 
 def spec(**more):
     given = dict(
-        workers=2, servers=2, sync="bsp", heartbeat_s=0.1, silence_s=5.0, relaunches=1000, backoff_s=0.0, slots=64,
+        workers=2, servers=2, sync="bsp", heartbeat_s=0.1, silence_s=30.0, relaunches=1000, backoff_s=0.0, slots=64,
         checkpoints=CheckpointRules(every_s=0.5),
     )  # fmt: skip
     return JobSpec(name="steps", **(given | more))
@@ -66,31 +68,19 @@ def train(folder, *, pause_s=0.0, meanwhile=lambda job: None, **more):
     with LocalCluster(script, [folder, pause_s], spec=spec(**more), folder=folder / "runs") as job:
         job.until(lambda status: status.samples > 0)
         meanwhile(job)
+        counting.hurry(folder)
         status = job.wait()
     losses = [path.read_text().split() for path in sorted(folder.glob("losses-*.txt"))]
     made = folder / "state-0.npz"
     return status, losses, dict(np.load(made)) if made.exists() else {}
 
 
-def until_back(job, generation):
-    """Until the group trains again, in a later generation than this one."""
-    job.until(lambda status: formed(job) > generation, within_s=240.0)
-    seen = job.status.samples
-    job.until(lambda status: job.over or status.samples > seen)
-
-
 def kill_together(job, *lists):
     """List by list all roles at once, each time until the group trains again."""
     for roles in lists:
-        before = formed(job)
-        assert all([job.kill(role) for role in roles]), roles
+        _, before = formed(job)
+        job.kill_each(*roles)
         until_back(job, before)
-
-
-def formed(job):
-    """The number of the group that was formed last."""
-    told = [str(event["what"]) for event in job.story if event["event"] == "decision"]
-    return max([int(what.rpartition("number ")[2]) for what in told if what.startswith("form a bsp group")], default=0)
 
 
 def exported(folder, manifest, url):
@@ -104,6 +94,11 @@ def exported(folder, manifest, url):
 def same(expected, found):
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def save(job):
+    """Until a part of the steps is in a checkpoint."""
+    job.until(lambda _: any(event["event"] == "checkpoint" and event.get("samples") for event in job.story))
 
 
 def same_then_again(found, expected):
@@ -125,25 +120,25 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
 ):
     """`own`: it has a checkpoint of its own by then; else it goes back to the one that it went on from."""
     rules = CheckpointRules(every_s=0.3, keep=1000)
-    _, quiet, expected = train(tmp_path / "quiet", pause_s=0.005, workers=workers, checkpoints=rules)
+    _, quiet, expected = train(tmp_path / "quiet", pause_s=0.1, meanwhile=save, workers=workers, checkpoints=rules)
     folder = str(tmp_path / "quiet" / "runs" / "steps" / "checkpoints")
-    number = sorted(reader.numbers(place_of(folder)))[1]
-    manifest = reader.read(folder, number)
-    assert 0 < manifest.step < len(quiet[0]) == 150 and manifest.samples == 40 * manifest.step
+    saved = (reader.read(folder, number) for number in sorted(reader.numbers(place_of(folder))))
+    manifest = next(one for one in saved if one.step)
+    assert manifest.step < len(quiet[0]) == 150 and manifest.samples == 40 * manifest.step
     last = reader.latest(folder).manifest
     assert last.step == 150, "the last one has everything"
     same(expected, exported(folder, last, str(tmp_path / "exports")))
 
     def lose_a_server(job):
         job.until(lambda now: now.checkpoint if own else now.samples > manifest.samples)
-        before = formed(job)
-        assert job.kill("server-1")
+        _, before = formed(job)
+        job.kill_each("server-1")
         until_back(job, before)
 
     every_s = 0.3 if own else 3600.0
-    rules = CheckpointRules(every_s=every_s, resume=folder, resume_number=number, numbers_after=1000)
+    rules = CheckpointRules(every_s=every_s, resume=folder, resume_number=manifest.number, numbers_after=1000)
     status, resumed, found = train(
-        tmp_path / "second", pause_s=0.005 if own else 0.05, meanwhile=lose_a_server, workers=workers, checkpoints=rules
+        tmp_path / "second", pause_s=0.1, meanwhile=lose_a_server, workers=workers, checkpoints=rules
     )
     assert status.phase is Phase.FINISHED and status.samples == 6000, status
     for rank in range(workers):
@@ -159,8 +154,8 @@ def test_a_server_lost_before_any_checkpoint_is_complete_makes_the_model_of_a_qu
 
     def lose_a_server(job):
         job.until(lambda now: now.samples > 400 and now.checkpoint_trouble)
-        before = formed(job)
-        assert job.kill("server-1")
+        _, before = formed(job)
+        job.kill_each("server-1")
         until_back(job, before)
         (small / "others").unlink()
 
@@ -203,7 +198,7 @@ def test_kills_of_anything_at_random_lose_and_repeat_nothing(tmp_path, seed):
         for _ in range(6):
             if job.over:
                 return
-            before, alive = formed(job), sorted(job.pids())
+            (_, before), alive = formed(job), sorted(job.pids())
             chosen = chance.sample(alive, chance.randint(1, min(3, len(alive))))
             print("kill", [(role, job.kill(role)) for role in chosen])
             if chosen != ["master"]:

@@ -8,14 +8,15 @@ from springtide.domain import caching
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
 from tests.process import group_counting
-from tests.process.test_bsp_checkpoints import formed, kill_together, until_back
+from tests.process.group_counting import formed, until_back, until_formed
+from tests.process.test_bsp_checkpoints import kill_together
 
 pytestmark = pytest.mark.process
 
 
 def spec(**more):
     given = dict(
-        workers=2, servers=2, sync="bsp", heartbeat_s=0.1, silence_s=5.0, relaunches=1000, backoff_s=0.0, slots=64,
+        workers=2, servers=2, sync="bsp", heartbeat_s=0.1, silence_s=30.0, relaunches=1000, backoff_s=0.0, slots=64,
         checkpoints=CheckpointRules(every_s=0.5), cache=caching.rules("4K", allocation="laia"),
     )  # fmt: skip
     return JobSpec(name="cached", **(given | more))
@@ -30,29 +31,21 @@ def told(job):
     return [str(event["what"]) for event in job.story if event["event"] == "decision"]
 
 
-def until_of(job, workers):
-    """Until a group of so many is at work: by the story, since its cache is the next decision soon after."""
-    wanted = f"form a bsp group of {workers} worker"
-    job.until(lambda status: [what for what in told(job) if "form a bsp group" in what][-1].startswith(wanted))
-    seen = job.status.samples
-    job.until(lambda status: job.over or status.samples > seen)
-
-
 @pytest.mark.timeout(240)
 def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_flushes_first(tmp_path):
     def hurt(job):
         job.until(lambda status: status.cache is not None and status.cache.dirty > 0)
         job.until(lambda _: "keep rows in the workers" in told(job))  # workers do not report together
-        before = formed(job)
-        assert job.kill("worker-1")
+        _, before = formed(job)
+        job.kill_each("worker-1")
         until_back(job, before)
         assert any(what.startswith("take the bsp group back to checkpoint") for what in told(job))
         job.scale(3)
-        until_of(job, 3)
+        until_formed(job, 3)
         job.scale(2)
-        until_of(job, 2)
+        until_formed(job, 2)
 
-    status, wrong = count(tmp_path, 1, batches=1200, hurt=hurt, pause_s=0.02)
+    status, wrong = count(tmp_path, 1, batches=1200, hurt=hurt, pause_s=0.05)
     assert not wrong, wrong
     assert status.cache.hits > 0 and status.cache.saved > 0
 
@@ -82,7 +75,7 @@ def test_kills_and_scaling_at_random_lose_and_repeat_nothing(tmp_path, seed):
         for _ in range(6):
             if job.over:
                 return
-            before, alive = formed(job), sorted(job.pids())
+            (_, before), alive = formed(job), sorted(job.pids())
             if chance.random() < 0.4:
                 job.scale(**{chance.choice(["workers", "servers"]): chance.randint(2, 4)})
             else:

@@ -11,7 +11,6 @@ from tests.process import counting
 pytestmark = pytest.mark.process
 
 BATCH = 32
-HURRIED = "sleep(0.0 if (folder / 'hurry').exists() else pause_s)"
 SILENCE_S = 2.0
 
 
@@ -24,13 +23,13 @@ def spec(**more):
 def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, early=False, script_text=counting.SCRIPT, **more):
     """Count under faults; the last status, the faults done, and what the counts are off by."""
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)  # the last batch is not full
-    script = counting.write(folder, ids, script_text.replace("sleep(pause_s)", HURRIED))
+    script = counting.write(folder, ids, script_text)
     arguments = [folder, epochs, BATCH, pause_s]
     with LocalCluster(script, arguments, spec=spec(seed=seed, **more), folder=folder / "runs") as job:
         if not early:
             job.until(lambda status: status.samples > 0)
         done = hurt(job)
-        (folder / "hurry").touch()  # what is left may be trained as quickly as can be
+        counting.hurry(folder)
         status = job.wait()
     assert status.phase is Phase.FINISHED, (done, status)
     assert status.samples == epochs * len(ids), (done, status)
@@ -44,14 +43,14 @@ def test_one_fault_of_every_kind_loses_and_repeats_nothing(tmp_path):
     def hurt(job):
         for roles in killed:
             job.until(lambda _: job.pids().keys() >= {"master", "worker-0", "worker-1", "worker-2"})
-            assert all(job.kill(role) for role in roles), roles
+            job.kill_each(*roles)
         done = []
         for kind in ("stop worker", "scale"):
             plan = FaultPlan(seed=4, silence_s=SILENCE_S, pause_s=(0.1, 0.5), kinds={kind: 1})
             done += Faults(plan, job).run(at_most=1)
         return done
 
-    _, done, wrong = run(tmp_path, 1, batches=1500, pause_s=0.1, hurt=hurt)
+    _, done, wrong = run(tmp_path, 1, batches=1500, pause_s=0.25, hurt=hurt)
     assert not wrong, (done, wrong)
     stopped, scaled = done
     assert stopped.startswith("stopped worker-") and scaled.startswith("scaled to ")
@@ -68,7 +67,7 @@ def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_
         job.until(lambda _: job.over or not list(tmp_path.glob("leave-*")))
         return job
 
-    status, job, wrong = run(tmp_path, 2, batches=900, hurt=hurt, silence_s=30.0)
+    status, job, wrong = run(tmp_path, 2, batches=900, pause_s=0.1, hurt=hurt, silence_s=30.0)
     assert not wrong, wrong
     story = job.story
     assert not list(tmp_path.glob("unreadable-*"))

@@ -17,21 +17,18 @@ BATCH = 32
 
 
 def spec(**more):
-    """A job with two data workers that notices quickly, and never gives up."""
-    given = dict(workers=1, servers=1, heartbeat_s=0.1, silence_s=5.0, relaunches=1000, backoff_s=0.0, drain_s=10)
+    """A job with two data workers that never gives up."""
+    given = dict(workers=1, servers=1, heartbeat_s=0.1, relaunches=1000, backoff_s=0.0)
     return JobSpec(name="fed", **(dict(feeding=FeedRules(workers=2)) | given | more))
 
 
-SLOWLY = counting.SCRIPT.replace("sleep(pause_s)", "sleep(0.0 if (folder / 'hurry').exists() else pause_s)")
-
-
-def run(folder, seed, *, batches, hurt, pause_s=0.02, epochs=1, script_text=SLOWLY, **more):
+def run(folder, seed, *, batches, hurt, pause_s=0.02, epochs=1, script_text=counting.SCRIPT, **more):
     """Count slowly while data workers feed and are hurt, quickly then; the last status, and what counts are off by."""
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH - 5)  # the last batch is not full
     script = counting.write(folder, ids, script_text)
     with LocalCluster(script, [folder, epochs, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder) as job:
         done = hurt(job)
-        (folder / "hurry").touch()
+        counting.hurry(folder)
         status = job.wait()
     assert status.phase is Phase.FINISHED, (done, status)
     assert status.samples == epochs * len(ids), (done, status)
@@ -55,14 +52,13 @@ def all_feed(job, count):
 def test_whoever_is_killed_and_however_many_there_are_each_sample_is_trained_once(tmp_path):
     def hurt(job):
         all_feed(job, 2)
-        assert job.kill("data-worker-0")
+        job.kill_each("data-worker-0")
         fed(job, 10)
         all_feed(job, 2)
-        assert job.kill("data-worker-0") and job.kill("data-worker-1")
-        assert job.kill("master")
+        job.kill_each("data-worker-0", "data-worker-1", "master")
         job.until(lambda status: status.term == 2)
         all_feed(job, 2)
-        assert job.kill("worker-0")
+        job.kill_each("worker-0")
         job.until(lambda status: any(each.role.kind == "worker" and each.incarnation for each in status.members))
         all_feed(job, 2)  # its next life
         job.scale(data_workers=1)
@@ -70,7 +66,7 @@ def test_whoever_is_killed_and_however_many_there_are_each_sample_is_trained_onc
         fed(job, 10)
         return job
 
-    status, job, wrong = run(tmp_path, 1, batches=1500, hurt=hurt, pause_s=0.05)
+    status, job, wrong = run(tmp_path, 1, batches=1500, hurt=hurt, pause_s=0.1)
     assert not wrong, wrong
     assert status.relaunches >= 4
     left = [each for each in job.story if each["event"] == "exited" and each["role"].startswith("data-worker")]
@@ -133,7 +129,7 @@ def test_a_bsp_group_is_fed_and_counts_what_it_should(tmp_path):
 @pytest.mark.parametrize("policy", ["skip", "fail"])
 def test_poison_is_reported_with_its_index(tmp_path, policy):
     ids = counting.draw(np.random.default_rng(7), 300 * BATCH)
-    text = SLOWLY.replace("        trap = ", "        assert index != 4711, 'poison'\n        trap = ")
+    text = counting.SCRIPT.replace("        trap = ", "        assert index != 4711, 'poison'\n        trap = ")
     script, rules = counting.write(tmp_path, ids, text), FeedRules(workers=1, poison=policy)
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.01], spec=spec(feeding=rules), folder=tmp_path) as job:
         status = job.wait()
@@ -158,7 +154,7 @@ PART = range(40 * BATCH, 40 * BATCH + BATCH // 2)
 @pytest.mark.parametrize("kind", ["async", "summed", "bsp"])
 def test_a_batch_of_which_nothing_can_be_made_is_passed_over_and_named(tmp_path, kind):
     ids = counting.draw(np.random.default_rng(8), 300 * BATCH)
-    text = group_counting.COUNTING if kind == "bsp" else SLOWLY
+    text = group_counting.COUNTING if kind == "bsp" else counting.SCRIPT
     text = counting.summing(text, 4) if kind == "summed" else text
     broken = f"        assert not ({WHOLE[0]} <= index <= {WHOLE[-1]} or {PART[0]} <= index <= {PART[-1]}), 'poison'\n"
     text = text.replace("        trap = ", f"{broken}        trap = ").replace("seed=7", "seed=7, shuffle=False")
@@ -167,7 +163,7 @@ def test_a_batch_of_which_nothing_can_be_made_is_passed_over_and_named(tmp_path,
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.2], spec=given, folder=tmp_path) as job:
         job.until(lambda status: status.samples > 10 * BATCH and "worker-1" in job.pids())
         assert job.kill("worker-1")
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert status.samples == len(ids) and status.samples_left_out == len(WHOLE) + len(PART)

@@ -41,9 +41,9 @@ def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of
         producer.start()
         job.until(lambda status: scaled(job, 2))
         assert job.kill("master")
-        status = job.until(lambda now: now.term == 2 and now.workers_alive == 2)
+        job.until(lambda now: now.term == 2 and now.workers_alive == now.workers_wanted == 2)
+        assert "worker-1" in job.pids()
         job.until(lambda now: now.online is not None and now.online.capacity is not None)
-        assert "worker-1" in job.pids() and status.workers_wanted == 2
         producer.seal()
         ended = job.wait()
     assert ended.phase is Phase.FINISHED and ended.online.scalings >= 1 and ended.online.worker_hours > 0

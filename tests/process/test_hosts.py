@@ -16,7 +16,6 @@ pytestmark = pytest.mark.process
 REFUSED = hosts.refusal()
 needs_hosts = pytest.mark.skipif(REFUSED is not None, reason=f"no hosts of our own here: {REFUSED}")
 BATCH = 16
-SLOWLY = counting.SCRIPT.replace("sleep(pause_s)", "sleep(0.0 if (folder / 'hurry').exists() else pause_s)")
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def cluster(tmp_path):
         yield found
 
 
-def started(folder, cluster, *, batches, pause_s=0.02, text=SLOWLY, place=None, short=3, **more):
+def started(folder, cluster, *, batches, pause_s=0.02, text=counting.SCRIPT, place=None, short=3, **more):
     """A job that counts, with its run folder on the first host's own disk; and what it counts."""
     ids = counting.draw(np.random.default_rng(5), batches * BATCH - short)
     script = counting.write(folder, ids, text)
@@ -62,7 +61,7 @@ def test_without_a_common_disk_a_worker_the_master_and_the_agent_go_and_every_oc
         trained = job.status.samples
         job.until(lambda status: status.samples > trained)
         job.replace_agent()
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         assert job.wait().phase is Phase.FINISHED
     assert exact(tmp_path, ids)
     kinds = [event["event"] for event in job.story]
@@ -82,7 +81,7 @@ def test_hosts_that_are_cut_off_from_each_other_for_a_while_lose_and_repeat_noth
             time.sleep(5.0)  # so long, and no event tells its end
             cluster.mend(one, other)
             job.until(lambda status, before=before: status.samples > before + 100)
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         assert job.wait().phase is Phase.FINISHED
     assert exact(tmp_path, ids)
 
@@ -105,7 +104,7 @@ def test_a_worker_that_is_cut_off_from_the_master_is_replaced_and_what_it_still_
         job.until(lambda status: status.samples > before + 100)
         cluster.mend("one", "four")
         job.until(lambda status: all(view.joined for view in status.members))
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         assert job.wait().phase is Phase.FINISHED
     assert exact(tmp_path, ids)
 
@@ -121,7 +120,7 @@ def test_a_bsp_group_of_several_hosts_meets_again_without_a_common_disk(tmp_path
         assert job.kill("worker-1")
         before = job.status.samples
         job.until(lambda status: status.relaunches >= 1 and status.samples > before + 100)
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         assert job.wait().phase is Phase.FINISHED
     counts = dict(np.load(tmp_path / "counts.npz"))
     grown = {name: counts[name] * BATCH for name in ("small", "rows")}  # in a group gradients are means

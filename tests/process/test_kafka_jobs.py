@@ -41,8 +41,8 @@ def fill(url, count, *, partitions, first=0):
 def job_of(folder, url, *, pause_s, servers=1, until="now", script=stream_counting.SCRIPT):
     """Two workers, until where the topic ends now."""
     spec = JobSpec(
-        name="kafka", workers=2, servers=servers, heartbeat_s=0.2, silence_s=2.0, server_silence_s=2.0, relaunches=1000,
-        backoff_s=0.0, drain_s=10, slots=128, checkpoints=CheckpointRules(every_s=0.5),
+        name="kafka", workers=2, servers=servers, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0,
+        drain_s=10, slots=128, checkpoints=CheckpointRules(every_s=0.5),
     )  # fmt: skip
     (folder / "count.py").write_text(script)
     arguments = [folder, BATCH, pause_s, {"linger_s": 0.2, "until": until, "url": url}]
@@ -62,7 +62,7 @@ def train_while_broker_and_worker_are_killed(folder, broker, url):
     with job_of(folder, url, pause_s=0.02) as job:
         job.until(lambda status: status.samples > 300)
         broker.kill()
-        assert job.kill("worker-1")
+        job.kill_each("worker-1")
         broker.start()
         check(folder, job.wait(), rows)
 

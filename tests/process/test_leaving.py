@@ -21,7 +21,7 @@ def leave(job, member):
     """What the preStop hook of its pod does."""
     where = whereabouts.read(job.files.master)
     settings = config.Settings(master=where.address, member=member, secret_file=str(job.files.secret), incarnation=0)
-    return asyncio.run(asyncio.wait_for(drain.drain(settings), 30))
+    return asyncio.run(asyncio.wait_for(drain.drain(settings), 90))
 
 
 def told(job):
@@ -41,11 +41,12 @@ def test_they_leave_in_peace(tmp_path, seed, successors):
     ids = counting.draw(np.random.default_rng(seed), 400 * workers * BATCH - 5)
     script = counting.write(tmp_path, ids)
     spec = JobSpec(name="leaving", workers=workers, servers=2, slots=64, heartbeat_s=0.2, seed=seed)
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.005], spec=spec, folder=tmp_path / "runs") as job:
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=spec, folder=tmp_path / "runs") as job:
         job.until(lambda status: status.samples > 0 and {("joined", each) for each in successors} <= told(job))
         for member in successors:
             assert leave(job, member)
         assert leave(job, "server-1"), "it has gone, and is free"
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED and status.samples == len(ids), status
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong

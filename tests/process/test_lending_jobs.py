@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(400)]
 
 BATCH, BATCHES = 16, 12_000
 READING_SLOWLY = counting.SCRIPT.replace(
-    "        trap = ", "        time.sleep(0.0 if (folder / 'hurry').exists() else 0.004)\n        trap = "
+    "        trap = ", "        time.sleep(0.0 if hurry.exists() else 0.004)\n        trap = "
 )
 """A sample takes 4 ms of waiting: what data workers make grows with their number, whatever else the machine does."""
 
@@ -50,7 +50,7 @@ def test_a_trainer_that_waits_lends_its_unused_cores_and_the_job_becomes_faster_
         kept = job.until(lambda status: told(job, "the others lent to data workers"), within_s=100)
         pids = job.pids()
         held = {role: quota(pid) for role, pid in pids.items() if role.startswith(("worker", "data-worker"))}
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert told(job, "the others lent to data workers")[0].endswith("kept"), told(job, "lent")

@@ -49,12 +49,13 @@ def wait_back(job, role, before):
 
 @pytest.mark.timeout(240)
 def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_over_the_network(tmp_path):
-    ids, hosts, cluster = begin(tmp_path, SEED, batches=180)
+    ids, hosts, cluster = begin(tmp_path, SEED, batches=180, pause=0.2)
     with cluster as job:
         job.until(lambda status: status.checkpoint >= 2)
         before = len(ready(job, "server-1"))
         hosts.lose(job, "server-1", "worker-1")
         wait_back(job, "server-1", before)
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     back = ready(job, "server-1")[-1]
@@ -149,9 +150,9 @@ def test_a_bsp_group_goes_back_with_a_lost_host_and_counts_every_occurrence_once
         for server, worker, master in (("server-0", "worker-1", False), ("server-1", "worker-0", True)):
             copied = job.status.uploaded
             job.until(lambda status, copied=copied: status.uploaded > copied or not url)
-            before = test_bsp_checkpoints.formed(job)
+            _, before = group_counting.formed(job)
             hosts.lose(job, server, worker, master=master)
-            test_bsp_checkpoints.until_back(job, before)
+            group_counting.until_back(job, before)
 
     spec = functools.partial(test_bsp_checkpoints.spec, checkpoints=rules)
     begun = lambda status: status.checkpoint  # noqa: E731

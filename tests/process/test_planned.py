@@ -18,8 +18,6 @@ from tests.process import counting, group_counting, running
 pytestmark = pytest.mark.process
 
 BATCH = 32
-WAITING = counting.SCRIPT.replace("time.sleep(pause_s)", "time.sleep(pause_s if (folder / 'go').exists() else 0.05)")
-"""Slow until it is told to go: however long roles take to start, the job is not over before."""
 
 
 def spec(**more):
@@ -45,18 +43,20 @@ def outcomes(job):
     return [event["outcome"] for event in job.story if event["event"] == "plan"]
 
 
+def ranks(status):
+    """Of the workers, as the job shows them."""
+    return {member.role.rank for member in status.members if member.role.kind == "worker"}
+
+
 def test_counts_are_exact_after_a_plan_has_changed_workers_and_cores(tmp_path):
     ids = counting.draw(np.random.default_rng(5), 40 * BATCH - 5)
-    script = counting.write(tmp_path, ids, WAITING)
-    with LocalCluster(script, [tmp_path, 40, BATCH, 0.0], spec=spec(), folder=tmp_path / "runs") as job:
-        job.until(lambda status: "done" in outcomes(job))
-        last = job.status
-        (tmp_path / "go").touch()
+    script = counting.write(tmp_path, ids)
+    with LocalCluster(script, [tmp_path, 40, BATCH, 0.05], spec=spec(), folder=tmp_path / "runs") as job:
+        job.until(lambda status: "done" in outcomes(job) and ranks(status) == {0, 1})  # a worker has come
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert counting.differences(tmp_path, ids, epochs=40, batch=BATCH) == {}
-    wanted = {member.role.rank for member in last.members if member.role.kind == "worker"}
-    assert wanted == {0, 1}, "a worker has come"
     said = [str(event.get("what", "")) for event in job.story if event["event"] == "decision"]
     assert any("scale from 1 to 2 workers" in what for what in said)
     assert not spec().planning.resize or any("give each worker 0.9 CPU" in what for what in said)
@@ -65,15 +65,15 @@ def test_counts_are_exact_after_a_plan_has_changed_workers_and_cores(tmp_path):
 
 def test_a_worker_beyond_the_quota_really_has_a_low_priority_and_is_counted_like_any_other(tmp_path):
     ids = counting.draw(np.random.default_rng(6), 40 * BATCH)
-    script = counting.write(tmp_path, ids, WAITING)
+    script = counting.write(tmp_path, ids)
     rules = spec().planning
     config = replace(rules.config, policy="tests.process.steps_policy:one_more", extra_workers=1)
     one_more = replace(spec(), planning=replace(rules, config=config))
-    with LocalCluster(script, [tmp_path, 20, BATCH, 0.0], spec=one_more, folder=tmp_path / "runs") as job:
-        job.until(lambda status: any(member.low and member.joined for member in status.members))
-        last, pids = job.status, job.pids()
+    with LocalCluster(script, [tmp_path, 20, BATCH, 0.05], spec=one_more, folder=tmp_path / "runs") as job:
+        last = job.until(lambda status: any(member.low and member.joined for member in status.members))
+        pids = job.pids()
         nice = {role: os.getpriority(os.PRIO_PROCESS, pid) for role, pid in pids.items() if role.startswith("worker")}
-        (tmp_path / "go").touch()
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert nice["worker-1"] == 19 > nice["worker-0"] and last.extra_workers == 1
@@ -86,8 +86,8 @@ def test_a_worker_beyond_the_quota_really_has_a_low_priority_and_is_counted_like
 def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_are_carried_out(tmp_path, seed):
     rng = np.random.default_rng(seed)
     ids = counting.draw(rng, 200 * BATCH - 5)
-    script = counting.write(tmp_path, ids, WAITING)
-    with LocalCluster(script, [tmp_path, 16, BATCH, 0.0], spec=spec(seed=seed), folder=tmp_path / "runs") as job:
+    script = counting.write(tmp_path, ids)
+    with LocalCluster(script, [tmp_path, 16, BATCH, 0.05], spec=spec(seed=seed), folder=tmp_path / "runs") as job:
         for turn in range(3):
             job.until(lambda status: status.target is not None)
             job.kill("master")
@@ -95,7 +95,7 @@ def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_ar
             job.until(lambda status: any(m.role.kind == "worker" and m.joined and m.alive for m in status.members))
             job.kill(f"worker-{int(rng.integers(0, 2))}") or job.kill("worker-0")
             job.until(lambda status, done=turn + 1: outcomes(job).count("done") >= done and status.target is None)
-        (tmp_path / "go").touch()
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert counting.differences(tmp_path, ids, epochs=16, batch=BATCH) == {}
@@ -116,7 +116,7 @@ def test_a_bsp_group_is_given_more_workers_by_its_model_and_counts_every_occurre
     ) as job:
         job.until(lambda status: "done" in outcomes(job))
         grown = job.status
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert sum(member.role.kind == "worker" and member.joined for member in grown.members) > 1, outcomes(job)

@@ -113,7 +113,7 @@ def test_a_worker_that_was_given_up_and_wakes_up_again_changes_nothing(at):
     with serving(servers=2) as served:
         where = [f"{host}:{port}" for host, port in served.addresses]
         command = [sys.executable, "-m", "tests.process.test_pushed_twice", at, *where]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as zombie:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as zombie:
             while zombie.stdout.readline().strip() != "10":
                 assert zombie.poll() is None
             zombie.send_signal(signal.SIGSTOP)  # perhaps in the middle of it
@@ -126,6 +126,7 @@ def test_a_worker_that_was_given_up_and_wakes_up_again_changes_nothing(at):
             for batch in reversed(range(BATCHES)):  # from the other end: a set, not a mark
                 push(client, batch)
             zombie.send_signal(signal.SIGCONT)
+            zombie.stdin.close()
             assert zombie.stdout.read().split()[-1] == str(BATCHES - 1)
             assert zombie.wait() == 0
         assert counted(client) == {float(BATCHES)}
@@ -133,11 +134,16 @@ def test_a_worker_that_was_given_up_and_wakes_up_again_changes_nothing(at):
 
 
 def main(do, addresses):
-    """The zombie: pushes all batches in order, or gives first values in as many parts, and says so."""
+    """The zombie: pushes all batches in order, or gives first values in as many parts, and says so.
+
+    It is not through before its input has ended: whoever wants to stop it may be late.
+    """
     where = placement.even(SLOTS, len(addresses))
     client = TableClient.connect(addresses, secret=SECRET, placement=where.server_of_slot, epoch=where.epoch)
     client.declare([COUNTS])
     for batch in range(BATCHES):
+        if batch == BATCHES - 10:
+            sys.stdin.read()
         do(client, batch)
         print(batch, flush=True)
 

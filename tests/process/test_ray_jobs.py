@@ -21,10 +21,6 @@ from tests.process import counting
 pytestmark = [pytest.mark.process, pytest.mark.extra("ray"), pytest.mark.timeout(240)]
 
 EPOCHS, BATCH = 1, 20
-UNTIL_TOLD = counting.SCRIPT.replace(
-    "time.sleep(pause_s)", 'time.sleep(0.0 if (folder / "hurry").exists() else pause_s)'
-)
-"""It takes its time as long as a test hurts it."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +32,7 @@ def world():
 
 
 def plan_of(folder, ids, *, name, pause_s=0.1, workers=2, servers=2, **others):
-    script = counting.write(folder, ids, UNTIL_TOLD)
+    script = counting.write(folder, ids)
     spec = JobSpec(
         name=name, workers=workers, servers=servers, slots=64, heartbeat_s=0.2, relaunches=50, backoff_s=0.1,
         **{"checkpoints": CheckpointRules(every_s=1.0), **others},
@@ -73,7 +69,7 @@ def test_a_job_that_loses_its_master_its_steward_and_a_whole_node_trains_everyth
     assert {role.partition("-")[0] for role in lost} == {"server", "worker"}, before
     world.do("remove", victim)
     world.do("until", job, life=1)
-    (tmp_path / "hurry").touch()
+    counting.hurry(tmp_path)
     ended = world.do("wait", job)
     assert ended.phase == "finished", ended.why
     assert ended.term >= 3
@@ -81,8 +77,8 @@ def test_a_job_that_loses_its_master_its_steward_and_a_whole_node_trains_everyth
     story = world.do("story", job)
     how = [event["how"] for event in story if event["event"] == "exited" and event["role"] in lost]
     assert any("evict" in each for each in how), how
-    assert all(gone(pid) for pid in lost.values()), "nothing is left of a node that is gone"
-    assert all(gone(pid) for _, pid in before.values())
+    waiting.until(lambda: all(gone(pid) for pid in lost.values()), "nothing is left of a node that is gone")
+    waiting.until(lambda: all(gone(pid) for _, pid in before.values()), "nor of the other")
     assert world.do("logs", job, "server-1"), "logs of roles are kept with the job"
     assert world.do("holders", job) == {}
 
@@ -98,7 +94,7 @@ def test_workers_and_servers_come_and_go_while_it_trains(world, tmp_path, rng):
     world.do("ask", job, messages.Scale(1, 1, "asked by a test"))
     world.do("until", job, workers=1, servers=1)
     world.do("ask", job, messages.Scale(2, None, "asked by a test"))
-    (tmp_path / "hurry").touch()
+    counting.hurry(tmp_path)
     assert world.do("wait", job).phase == "finished"
     assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
 
@@ -116,7 +112,7 @@ def test_roles_on_a_node_that_ray_announces_to_take_away_hand_over_and_nobody_is
     waiting.until(lambda: all(where != doomed for where, _ in world.do("holders", job).values()), within_s=90)
     world.do("until", job, workers=3, servers=2)
     world.do("remove", doomed)
-    (tmp_path / "hurry").touch()
+    counting.hurry(tmp_path)
     ended = world.do("wait", job)
     assert ended.phase == "finished" and ended.relaunches == 0, ended
     assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
@@ -141,7 +137,7 @@ def test_a_data_worker_moves_beside_its_trainer_when_there_is_room_and_nobody_is
         assert moved["data-worker-1"][0] == home
         waiting.until(lambda: "data-worker-0" not in world.do("holders", "moving"), within_s=60)
         assert world.do("holders", "moving")["worker-0"] == trainer, "nobody else was started again"
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         ended = world.do("wait", "moving")
         assert ended.phase == "finished" and ended.relaunches == 0, ended
         assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
@@ -166,7 +162,7 @@ def test_a_worker_that_no_node_takes_is_given_up_and_the_job_goes_on_smaller(tmp
         world.do("submit", plan, pending_s=5.0)
         world.do("until", "wide", samples=100, workers=1)
         lacks = waiting.until(lambda: world.do("status", "wide").lacks, "a word on who is missing")
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         assert world.do("wait", "wide").phase == "finished"
         assert "asks for 1 CPU" in lacks
         assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
@@ -180,7 +176,7 @@ def test_a_job_that_is_stopped_leaves_no_process_behind(world, tmp_path, rng):
     held = world.do("holders", job)
     world.do("ask", job, messages.Stop("enough"))
     assert world.do("wait", job).phase == "stopped"
-    assert all(gone(pid) for _, pid in held.values())
+    waiting.until(lambda: all(gone(pid) for _, pid in held.values()), "all of its processes are gone")
 
 
 @pytest.mark.soak
@@ -191,7 +187,7 @@ def test_a_job_whose_run_folder_is_lost_begins_anew_from_the_copies_of_its_check
     job = world.do("submit", plan)
     waiting.until(lambda: world.do("status", job).uploaded, "a copy of a checkpoint")
     world.do("lose_run_folder", job)
-    (tmp_path / "hurry").touch()
+    counting.hurry(tmp_path)
     assert world.do("wait", job).phase == "finished"
     assert counting.differences(tmp_path, ids, epochs=EPOCHS, batch=BATCH) == {}
     assert any(event["event"] == "resumed" for event in world.do("story", job))

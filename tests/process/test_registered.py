@@ -67,7 +67,7 @@ def test_registered_objects_go_on_after_a_kill_and_in_a_resumed_run(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     rules = CheckpointRules(every_s=0.5)
     spec = JobSpec(name="job", heartbeat_s=0.1, relaunches=10, backoff_s=0.0, slots=64, checkpoints=rules)
-    with LocalCluster(tmp_path / "train.py", [tmp_path, 0.02], spec=spec, folder=tmp_path / "runs") as job:
+    with LocalCluster(tmp_path / "train.py", [tmp_path, 0.05], spec=spec, folder=tmp_path / "runs") as job:
         job.until(lambda status: status.samples >= 500)
         assert job.kill("worker-0")
         job.until(lambda _: len(told(tmp_path)) == 2)

@@ -25,11 +25,12 @@ def test_an_iterable_is_counted_once_though_a_worker_is_killed_and_one_is_added(
     script = counting.write(tmp_path, ids)
     text = script.read_text().replace("job = st.join()\n", STREAM).replace("optimizer, Ids(),", "optimizer, Stream(),")
     script.write_text(text)
-    spec = JobSpec(name="stream", workers=2, heartbeat_s=0.2, silence_s=3.0, relaunches=10, backoff_s=0.0)
-    with LocalCluster(script, [tmp_path, 2, BATCH, 0.01], spec=spec, folder=tmp_path / "runs") as job:
-        job.until(lambda status: status.samples > 100 * BATCH)
-        assert job.kill("worker-1")
+    spec = JobSpec(name="stream", workers=2, heartbeat_s=0.2, relaunches=10, backoff_s=0.0)
+    with LocalCluster(script, [tmp_path, 2, BATCH, 0.05], spec=spec, folder=tmp_path / "runs") as job:
+        job.until(lambda status: status.samples > 20 * BATCH)
+        job.kill_each("worker-1")
         job.scale(3)
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert status.samples == 2 * 600 * BATCH, "every batch counts as full"

@@ -19,13 +19,15 @@ pytestmark = pytest.mark.process
 
 BATCH = 32
 SILENCE_S = 3.0
+NOTICES_QUICKLY = dict(silence_s=SILENCE_S, server_silence_s=SILENCE_S)
+"""Where processes are stopped: one that is killed is missed at once, and a busy machine keeps others silent too."""
 
 
 def spec(**more):
-    """A job that saves often, notices quickly, and never gives up."""
+    """A job that saves often and never gives up."""
     given = dict(
-        workers=2, servers=2, heartbeat_s=0.2, silence_s=SILENCE_S, server_silence_s=SILENCE_S, relaunches=1000,
-        backoff_s=0.0, drain_s=10, slots=128, checkpoints=CheckpointRules(every_s=0.5),
+        workers=2, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0, drain_s=10, slots=128,
+        checkpoints=CheckpointRules(every_s=0.5),
     )  # fmt: skip
     return JobSpec(name="counts", **(given | more))
 
@@ -38,6 +40,7 @@ def run(folder, seed, *, batches, hurt, pause_s=0.004, epochs=1, **more):
     with LocalCluster(script, arguments, spec=spec(seed=seed, **more), folder=folder / "runs") as job:
         job.until(lambda status: status.checkpoint and status.samples > 0)
         done = hurt(job)
+        counting.hurry(folder)
         status = job.wait()
     assert status.phase is Phase.FINISHED, (done, status)
     return status, done, counting.differences(folder, ids, epochs=epochs, batch=BATCH)
@@ -59,11 +62,12 @@ def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_r
                 )
             )
             before = {role: lives(job, role) for role in roles if role.startswith("server-")}
-            assert all(job.kill(role) for role in roles)
+            job.kill_each(*roles)
             job.until(lambda _, before=before: all(lives(job, role) > count for role, count in before.items()))
         return job
 
-    status, job, wrong = run(tmp_path, 11, batches=700, hurt=hurt, checkpoints=CheckpointRules(every_s=1.5))
+    rules = CheckpointRules(every_s=1.5)
+    status, job, wrong = run(tmp_path, 11, batches=700, hurt=hurt, pause_s=0.1, checkpoints=rules)
     assert not wrong, wrong
     assert status.samples == 700 * BATCH - 5
     back = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
@@ -81,7 +85,7 @@ def test_a_stopped_server_is_left_for_its_next_life_and_its_waking_changes_nothi
         job.wake(pid)
         return job
 
-    _, job, wrong = run(tmp_path, 12, batches=400, hurt=hurt)
+    _, job, wrong = run(tmp_path, 12, batches=400, hurt=hurt, **NOTICES_QUICKLY)
     assert not wrong, wrong
     assert any("silent" in str(event.get("why")) for event in job.story if event["event"] == "lost")
 
@@ -113,7 +117,7 @@ def test_partial_recovery_trains_nothing_again_and_healthy_slots_keep_all(tmp_pa
 @pytest.mark.parametrize("seed", range(200, 220))
 def test_servers_workers_and_masters_that_die_lose_and_repeat_nothing(tmp_path, seed):
     plan = FaultPlan(seed=seed, silence_s=SILENCE_S, pause_s=(0.5, 4.0), kinds=WITH_SERVERS, most_workers=3)
-    more = dict(servers=3) if seed % 2 else {}
+    more = NOTICES_QUICKLY | (dict(servers=3) if seed % 2 else {})
     _, done, wrong = run(
         tmp_path, seed, batches=2500, epochs=1 + seed % 2, hurt=lambda job: Faults(plan, job).run(at_most=20), **more
     )
@@ -177,8 +181,8 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
     ids = counting.draw(np.random.default_rng(31), 300 * BATCH - 5)
     script = counting.write(tmp_path, ids)
     first = spec(servers=1, checkpoints=CheckpointRules(every_s=0.5))
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.02], spec=first, folder=tmp_path / "runs") as job:
-        job.until(lambda status: status.checkpoint and status.samples > 50 * BATCH)
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=first, folder=tmp_path / "runs") as job:
+        job.until(lambda status: status.checkpoint and status.samples > 20 * BATCH)
         job.stop()
         stopped = job.wait()
     assert stopped.phase is Phase.STOPPED and 0 < stopped.samples < len(ids), stopped
@@ -188,12 +192,11 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
     rules = CheckpointRules(
         every_s=0.5, folder=str(tmp_path / "full"), resume=where, resume_number=number, numbers_after=number
     )
-    with LocalCluster(
-        script, [tmp_path, 1, BATCH, 0.01], spec=spec(checkpoints=rules), folder=tmp_path / "more"
-    ) as job:
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=spec(checkpoints=rules), folder=tmp_path / "more") as job:
         job.until(lambda status: status.samples >= stopped.samples + 20 * BATCH)
         assert not job.status.checkpoint and job.kill("server-1")
         job.until(lambda _: lives(job, "server-1") > 1)
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED and status.samples == len(ids), status
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong

@@ -18,7 +18,7 @@ BATCH = 32
 
 
 def spec(**more):
-    given = dict(workers=2, servers=1, slots=128, heartbeat_s=0.2, silence_s=5.0, relaunches=1000, backoff_s=0.0)
+    given = dict(workers=2, servers=1, slots=128, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0)
     return JobSpec(name="moves", **(given | more))
 
 
@@ -57,6 +57,7 @@ def run(folder, seed, hurt, *, batches, pause_s=0.005, **more):
     with LocalCluster(script, [folder, 1, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder / "runs") as job:
         job.until(lambda status: status.samples > 0)
         hurt(job)
+        counting.hurry(folder)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert status.samples == len(ids), status
@@ -73,14 +74,14 @@ def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_whil
             job.scale(servers=0)
         job.scale(servers=3)
         job.until(lambda _: any(event["event"] == "moved" for event in job.story))
-        job.kill("worker-1")
+        job.kill_each("worker-1")
         settled(job, 3)
         job.scale(servers=2)
-        job.kill("master")
+        job.kill_each("master")
         # what moved as the master died is in nobody's story; a server goes when its last slot has moved
         job.until(lambda status: at_rest(job, 2, status))
 
-    job = run(tmp_path, 3, hurt, batches=2500, cache=caching.rules("16K", staleness=3))
+    job = run(tmp_path, 3, hurt, batches=2500, pause_s=0.05, cache=caching.rules("16K", staleness=3))
     kept = job.status.cache
     assert kept.on and kept.hits > 0 and "3 at most of 3" in kept.why, kept
     told = [event for event in job.story if event["event"] == "moved"]
@@ -101,12 +102,15 @@ def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repe
         job.until(lambda status: status.checkpoint)
         job.scale(servers=2)
         job.until(lambda _: any(str(event.get("what", "")).startswith("move ") for event in job.story))
-        assert job.kill("server-1")
-        job.until(lambda status: at_rest(job, 2, status) and moves(job))
+        job.kill_each("server-1")
+        job.until(lambda status: lives(job) == [0, 1] and at_rest(job, 2, status) and moves(job))
 
-    job = run(tmp_path, 4, hurt, batches=1500, checkpoints=CheckpointRules(every_s=1.0))
-    lives = [event for event in job.story if event["event"] == "ready" and event["role"] == "server-1"]
-    assert [event["incarnation"] for event in lives] == [0, 1]
+    def lives(job):
+        story = job.story
+        return [each["incarnation"] for each in story if each["event"] == "ready" and each["role"] == "server-1"]
+
+    job = run(tmp_path, 4, hurt, batches=1500, pause_s=0.05, checkpoints=CheckpointRules(every_s=1.0))
+    assert lives(job) == [0, 1]
 
 
 @pytest.mark.soak

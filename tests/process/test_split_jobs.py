@@ -19,7 +19,6 @@ HASHING = counting.SCRIPT.replace(
 HASHING = HASHING.replace("(-model(x[:, :1] % 50, x))", "(-model(x))").replace(
     "    optimizer.zero_grad()\n", "    split = vars(model).get('forward')\n    optimizer.zero_grad()\n", 1
 )
-HASHING = HASHING.replace("sleep(pause_s)", "sleep(0.0 if (folder / 'hurry').exists() else pause_s)")
 HASHING += """
 (folder / "split-calls").write_text(str(split.split_calls if split else 0))
 """
@@ -34,9 +33,9 @@ def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp
     )
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=rules, folder=tmp_path) as job:
         made = job.until(lambda status: status.feed is not None and status.feed.made >= 20).feed.made
-        job.kill("data-worker-0")
+        job.kill_each("data-worker-0")
         job.until(lambda status: status.phase.over or (status.feed is not None and status.feed.made >= made + 20))
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
@@ -58,7 +57,7 @@ def test_where_a_fork_cannot_run_the_program_a_process_of_its_own_finds_the_spli
     rules = JobSpec(name="sent", workers=1, servers=1, heartbeat_s=0.1, feeding=FeedRules(workers=1), seed=6)
     with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=rules, folder=tmp_path) as job:
         job.until(lambda status: status.feed is not None and status.feed.made >= 20)
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert not counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
@@ -86,7 +85,7 @@ def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp
         job.scale(data_workers=3)
         made = job.status.feed.made
         job.until(lambda status: status.phase.over or status.feed.made >= made + 20)
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
@@ -98,7 +97,7 @@ def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp
 
 STAGES = re.compile(r"stages: (\d+)[^,]*, (\d+)")
 READING_SLOWLY = HASHING.replace(
-    "        trap = ", "        time.sleep(0.0 if (folder / 'hurry').exists() else 0.002)\n        trap = "
+    "        trap = ", "        time.sleep(0.0 if hurry.exists() else 0.002)\n        trap = "
 )
 
 
@@ -122,7 +121,7 @@ def test_tuning_gives_the_slower_of_two_stages_more_data_workers_and_counts_stay
         wanted = numbers(job)[-1]
         made = job.until(lambda status: status.data_workers_alive >= sum(wanted) and status.feed is not None).feed.made
         job.until(lambda status: status.feed is not None and status.feed.made >= made + 50)
-        (tmp_path / "hurry").touch()
+        counting.hurry(tmp_path)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
     assert wanted[0] > 2 * wanted[1], f"reading is the slower stage: {numbers(job)}"

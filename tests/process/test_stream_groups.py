@@ -41,7 +41,7 @@ def count(folder, hurt, *, first=10, **more):
 
 @pytest.mark.timeout(240)
 def test_a_group_that_loses_a_member_trains_each_record_of_a_stream_once(tmp_path):
-    assert not count(tmp_path, lambda job: job.kill("worker-1"))
+    assert not count(tmp_path, lambda job: job.kill_each("worker-1"))
 
 
 @pytest.mark.soak

@@ -111,7 +111,7 @@ def test_whoever_finds_another_in_the_lease_has_lost_it(job, monkeypatch):
         await first.take(nobody)
         keeping = asyncio.create_task(first.keep())
         await second.take(nobody)
-        await asyncio.wait_for(keeping, 10)
+        await asyncio.wait_for(keeping, 60)
         assert first.lost.is_set()
 
     job.run(work)
@@ -203,7 +203,7 @@ def test_an_agent_of_an_earlier_term_writes_no_plan(job):
             await until_plan(client, ["worker-0-0"])
             first.start(launch(WORKERS[1]), lambda ended: None)
             with pytest.raises(errors.Fenced, match="number 2"):
-                await asyncio.wait_for(asyncio.shield(first.failed), 10)
+                await asyncio.wait_for(asyncio.shield(first.failed), 60)
             await until_plan(client, ["worker-0-0"])
 
     job.run(work)

@@ -19,7 +19,7 @@ from tests.platforms.k8s.conftest import Cluster
 
 pytestmark = pytest.mark.process
 
-SOON_S = 20.0
+SOON_S = 60.0
 GIB = 1 << 30
 Object = dict[str, Any]
 

@@ -13,7 +13,7 @@ from tests import waiting
 from tests.platforms.k8s import making
 from tests.platforms.k8s.conftest import Cluster
 
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 @asynccontextmanager

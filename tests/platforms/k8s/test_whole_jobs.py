@@ -40,7 +40,7 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
     ids = counting.draw(rng, 8_000)
     job = whole.submit(
         "hurt", ids, workers=RoleWish(count=1), servers=RoleWish(count=1), data_workers="off", relaunches=50,
-        checkpoints=Keeping(every_s=1.0), kubernetes=wish(), pause_s=0.2,
+        checkpoints=Keeping(every_s=1.0), kubernetes=wish(), pause_s=0.5,
     )  # fmt: skip
     whole.until(job, begun)
 

@@ -31,7 +31,7 @@ GIB = 1 << 30
 SCRIPT = (
     counting.SCRIPT.replace("signal.signal(signal.SIGTERM, signal.SIG_IGN)", "#")
     .replace("pathlib.Path(sys.argv[1])", "pathlib.Path()")
-    .replace("time.sleep(pause_s)", "time.sleep(0.0 if pathlib.Path(sys.argv[1]).exists() else pause_s)")
+    .replace('folder / "hurry"', "pathlib.Path(sys.argv[1])")
     .partition("    part = folder")[0]
     + """
     import base64, io

@@ -14,13 +14,13 @@ from tests.unit.brain.serving_here import brain, liar, master
 from tests.unit.planning import views
 
 
-def asked(folder: pathlib.Path, asking: str, *, serve: str | None = None):
-    """What a master with these certificates hears of a brain."""
+def asked(folder: pathlib.Path, asking: str, *, serve: str | None = None, connect_s: float = 20.0):
+    """What a master with these certificates hears of a brain; `connect_s`: how long it tries, where none can answer."""
 
     async def ask():
         async with (
             brain(folder, tls=str(folder / "tls") if serve is None else serve) as service,
-            master(folder, service, certificates=asking, connect_s=0.5) as remote,
+            master(folder, service, certificates=asking, connect_s=connect_s) as remote,
         ):
             await remote.advise(views.running(), epoch=1, now=1.0)
             return await remote.ask(counsel.Inspect())
@@ -52,7 +52,7 @@ def test_certificates_are_made_once_and_kept_by_the_next_brain(tmp_path):
 
 def test_a_master_in_the_clear_is_told_which_setting_it_lacks(tmp_path):
     with pytest.raises(errors.BrainUnreachable, match="one with TLS needs SPRINGTIDE_BRAIN_TLS on this side"):
-        asked(tmp_path, "")
+        asked(tmp_path, "", connect_s=0.5)
 
 
 def test_a_master_of_another_authority_is_turned_away(tmp_path):
@@ -62,7 +62,7 @@ def test_a_master_of_another_authority_is_turned_away(tmp_path):
 
 def test_a_master_with_certificates_says_nothing_to_a_brain_in_the_clear(tmp_path):
     with pytest.raises(errors.BrainUnreachable):
-        asked(tmp_path, made(tmp_path), serve="")
+        asked(tmp_path, made(tmp_path), serve="", connect_s=0.5)
 
 
 def test_one_who_may_only_ask_is_no_brain(tmp_path):
@@ -71,7 +71,7 @@ def test_one_who_may_only_ask_is_no_brain(tmp_path):
 
     async def ask():
         async with liar(lambda call: None, certificates=asking) as address:
-            remote = Remote(address, bytes(range(32)), certificates=asking, connect_s=0.5)
+            remote = Remote(address, bytes(range(32)), certificates=asking, connect_s=20.0)
             try:
                 await remote.advise(views.running(), epoch=1, now=1.0)
             finally:

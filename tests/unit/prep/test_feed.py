@@ -77,7 +77,14 @@ def firsts(made):
 
 
 def test_batches_come_in_order_from_several_workers():
-    with Fed(serve(doubled), serve(doubled)) as fed:
+    both = threading.Barrier(2)
+
+    def met():
+        """Neither is through with its first batch before the other has begun with one: none makes all of them."""
+        first = iter([both.wait])
+        return lambda indices: (next(first, lambda _: None)(PATIENCE_S), doubled(indices))[1]
+
+    with Fed(serve(met()), serve(met())) as fed:
         made = list(fed.feed.read(batches(40), none_of_it))
         assert firsts(made) == [8 * n for n in range(40)]
         state = fed.feed.state
@@ -346,7 +353,7 @@ def test_a_stage_in_the_middle_passes_on_what_it_is_asked_and_makes_it_itself_wh
         assert firsts(fed.feed.read(batches(3), none_of_it)) == [1, 9, 17]
         assert before.made == 0 and last.made == 3
         last.attach("first-0", before.address)
-        until(lambda: before.trainers)
+        until(lambda: last._before.workers)  # that the other has let it in does not mean that it knows yet
         assert firsts(fed.feed.read(batches(20), none_of_it)) == [8 * n + 1 for n in range(20)]
         assert before.made >= 20
         before.close()

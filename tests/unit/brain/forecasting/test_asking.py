@@ -91,13 +91,13 @@ def test_one_that_is_killed_is_answered_for_by_the_default_and_asked_again_later
 @pytest.mark.process
 def test_one_that_hangs_holds_nobody_up_and_is_ended_at_its_limit():
     async def one():
-        async with asked(":hangs", patience_s=0.01, limit_s=1.0) as it:
+        async with asked(":hangs", patience_s=0.01, limit_s=3.0) as it:
             said = await it.forecast(PAST, 6, at=0.0)
             assert "is at work still: the default model" in said.why
             async with asyncio.timeout(LONG):
                 while not it.trouble:
                     await it.forecast(PAST, 6, at=1.0)
-            assert "no answer in 1 s" in (await it.forecast(PAST, 6, at=2.0)).why and it.pid is None
+            assert "no answer in 3 s" in (await it.forecast(PAST, 6, at=2.0)).why and it.pid is None
 
     asyncio.run(one())
 
