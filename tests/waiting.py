@@ -9,7 +9,7 @@ import inspect
 import threading
 import time
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 EVERY_S = 0.005
 
 

@@ -44,8 +44,8 @@ def _cover(sizes: np.ndarray[tuple[int], np.dtype[np.float64]], amount: float) -
     return int(np.searchsorted(np.cumsum(-np.sort(-sizes)), amount - NOISE)) + 1
 
 
-def fewer(problem: Problem, quick: Ints, *, seconds: float = SECONDS) -> Ints:
-    """A balanced layout with as few moves as were found, `quick` if that was not to be done better.
+def fewer(problem: Problem, quick: Ints, *, seconds: float | None = None) -> Ints:
+    """A balanced layout with as few moves as were found within `seconds`, `quick` if that was not to be done better.
 
     It is the one with the fewest moves of all where slots times servers are no more than the most `CHOICES`, if
     the time is enough.
@@ -54,7 +54,7 @@ def fewer(problem: Problem, quick: Ints, *, seconds: float = SECONDS) -> Ints:
     for choices in CHOICES:
         free = _free(problem, best, choices // len(problem.share))
         now = best.copy()
-        now[free], done = _solved(problem, best, free, seconds)
+        now[free], done = _solved(problem, best, free, SECONDS if seconds is None else seconds)
         if problem.balanced(now) and (not problem.balanced(best) or problem.moves(now) < problem.moves(best)):
             best = now
         if not done or len(free) == len(best):

@@ -34,7 +34,7 @@ from springtide.rpc import connection, messages, whereabouts
 from springtide.telemetry import events, logs
 
 LOOK_S = 0.02
-CALL_S = 10.0  # a call that meets a dying master is made again, for so long
+CALL_S = 60.0  # a call that meets a dying master is made again, for so long
 DEATH_LOOK_S = 0.001
 DEATH_S = 10.0  # a killed process that the kernel holds in a call is not waited for longer
 

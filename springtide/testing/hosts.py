@@ -33,7 +33,7 @@ echo ready
 exec cat >/dev/null
 """
 NOBODY = "02:00:00:00:00:ff"  # no host has it: frames for it are lost, as on a cable that is cut
-START_S = 10.0
+START_S = 60.0
 
 
 def refusal() -> str | None:

@@ -34,7 +34,7 @@ from springtide.rpc import messages, whereabouts
 
 CPUS = 2
 """Of each node, as Ray counts: any node takes what another loses."""
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 LOOK_S = 0.05
 
 
@@ -230,7 +230,7 @@ class World:
         found = {}
         for life, actor in cluster.holders(name).items():
             with contextlib.suppress(ray.exceptions.RayError, TypeError):  # it is not placed yet, or gone
-                _, started = ray.get(actor.who.remote(), timeout=10)
+                _, started = ray.get(actor.who.remote(), timeout=30)
                 found[str(life.role)] = (started.node, started.pid)
         return found
 

@@ -21,7 +21,6 @@ from tests.waiting import until
 
 SECRET = b"a secret of this test"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def same_then_again(found, expected):
     return again == expected[len(expected) - len(again) :] and len(found) >= len(expected)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("workers", "own"),
     [(1, True), pytest.param(2, True, marks=pytest.mark.soak), pytest.param(2, False, marks=pytest.mark.soak)],
@@ -148,7 +148,7 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
 
 @disks.needs_root
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_server_lost_before_any_checkpoint_is_complete_makes_the_model_of_a_quiet_run_to_the_bit(tmp_path):
     _, quiet, expected = train(tmp_path / "quiet", workers=2)
 

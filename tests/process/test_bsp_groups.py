@@ -52,7 +52,7 @@ def count(folder, seed, **how):
     return group_counting.count(folder, spec, seed, **how)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_group_that_loses_a_rank_grows_and_shrinks_counts_every_occurrence_once(tmp_path):
     def hurt(job):
         job.kill_each("worker-0")
@@ -68,7 +68,7 @@ def test_a_group_that_loses_a_rank_grows_and_shrinks_counts_every_occurrence_onc
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_group_that_loses_a_rank_makes_the_model_that_one_process_makes(tmp_path):
     script = tmp_path / running.script(tmp_path, MODEL)
     subprocess.run(

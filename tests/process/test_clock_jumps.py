@@ -35,7 +35,7 @@ def jump(file, seconds):
     part.replace(file)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_every_record_is_trained_once_though_the_clock_jumps_and_each_kind_of_role_is_killed(tmp_path, shifted):
     told, file = shifted
     producer = stream_counting.Producer(tmp_path, partitions=3)

@@ -39,7 +39,7 @@ def command_folder(tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_says_runs(page, tmp_path):
     path = os.pathsep.join(

@@ -36,7 +36,7 @@ def run(folder, seed, *, batches, hurt, pause_s=0.005, epochs=1, early=False, sc
     return status, done, counting.differences(folder, ids, epochs=epochs, batch=BATCH)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_one_fault_of_every_kind_loses_and_repeats_nothing(tmp_path):
     killed = [["worker-0", "worker-2"], ["master"], ["master", "worker-1"]]
 
@@ -56,7 +56,7 @@ def test_one_fault_of_every_kind_loses_and_repeats_nothing(tmp_path):
     assert stopped.startswith("stopped worker-") and scaled.startswith("scaled to ")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_and_repeat_nothing(tmp_path):
     for index in (0, 77, 4000):
         (tmp_path / f"unreadable-{index}").touch()
@@ -78,7 +78,7 @@ def test_samples_that_cannot_be_read_at_first_and_workers_that_leave_early_lose_
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_no_push_is_staler_than_the_bound_also_when_a_worker_is_lost(tmp_path):
     bounded = counting.SCRIPT.replace("seed=7)", "seed=7, max_staleness=1)")
     assert bounded != counting.SCRIPT

@@ -48,7 +48,7 @@ def all_feed(job, count):
     )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_whoever_is_killed_and_however_many_there_are_each_sample_is_trained_once(tmp_path):
     def hurt(job):
         all_feed(job, 2)
@@ -98,7 +98,7 @@ def test_random_kills_and_numbers_from_one_to_six_to_two_lose_and_repeat_nothing
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_stopped_data_worker_is_taken_over_from(tmp_path):
     def hurt(job):
         all_feed(job, 2)
@@ -111,7 +111,7 @@ def test_a_stopped_data_worker_is_taken_over_from(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_bsp_group_is_fed_and_counts_what_it_should(tmp_path):
     def hurt(job):
         job.until(lambda status: status.data_workers_alive == 2)
@@ -125,7 +125,7 @@ def test_a_bsp_group_is_fed_and_counts_what_it_should(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("policy", ["skip", "fail"])
 def test_poison_is_reported_with_its_index(tmp_path, policy):
     ids = counting.draw(np.random.default_rng(7), 300 * BATCH)
@@ -150,7 +150,7 @@ PART = range(40 * BATCH, 40 * BATCH + BATCH // 2)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["async", "summed", "bsp"])
 def test_a_batch_of_which_nothing_can_be_made_is_passed_over_and_named(tmp_path, kind):
     ids = counting.draw(np.random.default_rng(8), 300 * BATCH)

@@ -33,7 +33,7 @@ def scaled(job, workers):
     )  # fmt: skip
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of_a_scaling(tmp_path):
     producer = running.Producer(tmp_path, lambda _: 1.2 * ONE, partitions=4)
     with job_of(tmp_path, producer) as job:
@@ -53,7 +53,7 @@ def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_traffic_that_ebbs_lets_workers_go(tmp_path):
     began = time.time()
     producer = running.Producer(tmp_path, lambda now: 1.5 * ONE if now < began + 25 else 0.2 * ONE, partitions=4)
@@ -74,7 +74,7 @@ def forecast(history, steps):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_forecaster_that_hangs_or_is_killed_costs_nothing_but_its_forecast(tmp_path, monkeypatch):
     (tmp_path / "slow_forecaster.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
@@ -108,7 +108,7 @@ def wait_for_forecaster(job):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_time_of_day_that_jumps_scales_nobody(tmp_path, monkeypatch):
     jumped = [0.0]
     producer = running.Producer(tmp_path, lambda _: 0.4 * ONE, partitions=4, clock=lambda: time.time() + jumped[0])
@@ -132,7 +132,7 @@ SLOWER = """time.sleep(4 * pause_s if job.rank == 1 and (folder / "slow").exists
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_slow_worker_gets_a_backup_beside_it_until_it_is_fast_again_and_no_record_is_trained_twice(tmp_path):
     online = OnlineJob(on=True, rules=OnlineRules(fewest=3, most=8, start_s=600.0), speedup=300.0, every_s=60.0)
     producer = running.Producer(tmp_path, lambda _: 2.6 * ONE)

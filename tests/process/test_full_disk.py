@@ -16,7 +16,7 @@ pytestmark = [
 BATCH = 32
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(tmp_path):
     ids = counting.draw(np.random.default_rng(41), 1200 * BATCH - 5)
     script = counting.write(tmp_path, ids)
@@ -41,7 +41,7 @@ def test_a_disk_that_is_full_for_a_while_costs_checkpoints_and_nothing_else(tmp_
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_server_lost_before_any_checkpoint_is_complete_costs_time_and_nothing_else(tmp_path):
     ids = counting.draw(np.random.default_rng(43), 600 * BATCH)
     script = counting.write(tmp_path, ids)

@@ -13,7 +13,7 @@ from springtide.testing.cluster import LocalCluster
 from tests.process import running
 from tests.process.test_limits import limited as limited
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 SCRIPT = """
 import pathlib

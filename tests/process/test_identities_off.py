@@ -11,7 +11,7 @@ from tests.process import counting, test_faults
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("identities", [True, False])
 def test_killed_workers_repeat_batches_only_where_these_have_no_names(tmp_path, identities):
     """So the oracle can fail, and it is the names that keep it from failing."""

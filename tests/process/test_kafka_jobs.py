@@ -67,7 +67,7 @@ def train_while_broker_and_worker_are_killed(folder, broker, url):
         check(folder, job.wait(), rows)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_each_record_is_trained_once_though_broker_and_worker_are_killed(tmp_path):
     with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3) as broker:
         url = broker.url("counts", queued_min_messages="1", fetch_message_max_bytes="2000")  # so that much is to come
@@ -98,7 +98,7 @@ def test_each_record_is_trained_once_though_the_broker_hangs_for_half_a_minute_a
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_partitions_that_a_topic_gets_while_a_job_runs_are_trained_once_though_workers_are_killed(tmp_path):
     script = stream_counting.SCRIPT.replace("if not job.leaving:", "if True:")  # a topic has no end: the job is stopped
     with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=2) as broker:

@@ -31,7 +31,7 @@ def broker(tmp_path, request):
         yield running
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_each_record_is_trained_once_by_who_has_the_password_though_broker_and_worker_are_killed(tmp_path, broker):
     """Options lie in a file, as they would at a user's; the URL names nothing but that."""
     file = tmp_path / "client.properties"
@@ -41,7 +41,7 @@ def test_each_record_is_trained_once_by_who_has_the_password_though_broker_and_w
     train_while_broker_and_worker_are_killed(tmp_path, broker, url)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_who_has_not_the_right_password_hears_it_soon_and_it_is_not_told(broker):
     from springtide.data.stream.open import open_stream
 

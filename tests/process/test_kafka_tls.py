@@ -26,7 +26,7 @@ def broker(tmp_path, tls):
         yield running
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_each_record_is_trained_once_over_tls_though_broker_and_worker_are_killed(tmp_path, broker, tls):
     """Options lie in a file, as they would at a user's; the URL names nothing but that."""
     file = tmp_path / "client.properties"

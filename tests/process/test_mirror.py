@@ -58,7 +58,7 @@ def run(folder, seed, losses, *, batches):
     return job, counting.differences(folder, ids, epochs=1, batch=BATCH)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_killed_server_whose_folder_is_gone_comes_back_from_its_buddy_and_counts_are_exact(tmp_path):
     job, wrong = run(tmp_path, SEED, ["server-1"], batches=250)
     assert not wrong, wrong

@@ -47,7 +47,7 @@ def wait_back(job, role, before):
     job.until(lambda _: len(ready(job, role)) > before or job.over)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_over_the_network(tmp_path):
     ids, hosts, cluster = begin(tmp_path, SEED, batches=180, pause=0.2)
     with cluster as job:
@@ -68,7 +68,7 @@ def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_ov
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_goes_on_from_there(tmp_path):
     url = f"file://{tmp_path}/copies"
     ids, hosts, cluster = begin(tmp_path, SEED, batches=500, url=url, upload_every_s=1.5)
@@ -94,7 +94,7 @@ def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_go
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_with_no_copy_anywhere_a_process_comes_back_from_its_disk_and_a_lost_host_ends_the_job_clearly(tmp_path):
     _, hosts, cluster = begin(tmp_path, SEED, batches=2000, servers=1)
     with cluster as job:

@@ -103,7 +103,7 @@ def test_counts_are_exact_when_the_master_and_a_worker_are_killed_while_plans_ar
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_bsp_group_is_given_more_workers_by_its_model_and_counts_every_occurrence_once(tmp_path):
     rules = spec().planning
     bounds = replace(rules.bounds, most=replace(rules.bounds.most, workers=3), quota=Capacity(cpu=6.0, memory=2**40))

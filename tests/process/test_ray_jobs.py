@@ -18,7 +18,7 @@ from springtide.testing.ray_world import RayWorld
 from tests import waiting
 from tests.process import counting
 
-pytestmark = [pytest.mark.process, pytest.mark.extra("ray"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.extra("ray"), pytest.mark.timeout(400)]
 
 EPOCHS, BATCH = 1, 20
 

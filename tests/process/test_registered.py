@@ -62,7 +62,7 @@ def told(folder):
     return [(when, int(count), float(rate)) for when, count, rate in lines]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_registered_objects_go_on_after_a_kill_and_in_a_resumed_run(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     rules = CheckpointRules(every_s=0.5)

@@ -70,7 +70,7 @@ def test_a_data_loader_that_forks_after_joining_works(tmp_path):
     assert json.loads(out[-1])["samples"] == 4096
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_the_demo_adds_a_server_kills_three_processes_and_shows_that_nothing_was_lost_or_repeated(tmp_path):
     with running.springtide("demo", "--samples", "300000", "--json", folder=tmp_path) as job:
         job.wait_for("now: one more server, server-2; ")

@@ -51,7 +51,7 @@ def lives(job, role):
     return sum(event["event"] == "ready" and event["role"] == role for event in job.story)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_repeat_nothing(tmp_path):
     def hurt(job):
         for roles in (["server-1"], ["server-0", "server-1"], ["server-0", "worker-1", "master"]):
@@ -76,7 +76,7 @@ def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_r
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_stopped_server_is_left_for_its_next_life_and_its_waking_changes_nothing(tmp_path):
     def hurt(job):
         pid = job.pids()["server-0"]
@@ -91,7 +91,7 @@ def test_a_stopped_server_is_left_for_its_next_life_and_its_waking_changes_nothi
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_partial_recovery_trains_nothing_again_and_healthy_slots_keep_all(tmp_path):
     def hurt(job):
         job.until(lambda status: time.time() - status.checkpoint_at > 0.8)  # so that there is something to lose
@@ -176,7 +176,7 @@ def test_whoever_dies_while_another_is_brought_back_nothing_is_lost_or_repeated(
     assert not wrong, (done, wrong)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_back_to_where_it_went_on_from(tmp_path):
     ids = counting.draw(np.random.default_rng(31), 300 * BATCH - 5)
     script = counting.write(tmp_path, ids)

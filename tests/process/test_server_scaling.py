@@ -65,7 +65,7 @@ def run(folder, seed, hurt, *, batches, pause_s=0.005, **more):
     return job
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_while_a_worker_and_the_master_are_killed(
     tmp_path,
 ):
@@ -96,7 +96,7 @@ def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_whil
     assert any(event["event"] == "left" and event["role"] == "server-2" for event in job.story)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repeats_nothing(tmp_path):
     def hurt(job):
         job.until(lambda status: status.checkpoint)
@@ -114,7 +114,7 @@ def test_the_target_of_a_migration_that_is_killed_as_slots_arrive_loses_and_repe
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_slots_of_a_group_that_keeps_rows_move_between_two_shards_and_back_while_a_worker_is_killed(tmp_path):
     def hurt(job):
         job.until(lambda status: status.cache is not None and status.cache.dirty > 0)

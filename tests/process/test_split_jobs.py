@@ -24,7 +24,7 @@ HASHING += """
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp_path):
     ids = counting.draw(np.random.default_rng(3), BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, HASHING)
@@ -50,7 +50,7 @@ UNFORKABLE = HASHING.replace(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_where_a_fork_cannot_run_the_program_a_process_of_its_own_finds_the_split_while_the_loop_trains_on(tmp_path):
     ids = counting.draw(np.random.default_rng(6), 2 * BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, UNFORKABLE)
@@ -68,7 +68,7 @@ def test_where_a_fork_cannot_run_the_program_a_process_of_its_own_finds_the_spli
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_job_of_two_stages_counts_once_whichever_stage_loses_a_data_worker(tmp_path):
     ids = counting.draw(np.random.default_rng(4), 3 * BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, HASHING)

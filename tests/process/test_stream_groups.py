@@ -39,13 +39,13 @@ def count(folder, hurt, *, first=10, **more):
     return stream_counting.differences(folder, producer.records)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_group_that_loses_a_member_trains_each_record_of_a_stream_once(tmp_path):
     assert not count(tmp_path, lambda job: job.kill_each("worker-1"))
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("role", ["worker-0", "server-1", "master"])
 def test_whoever_is_lost_each_record_is_trained_once(tmp_path, role):
     def hurt(job):
@@ -56,7 +56,7 @@ def test_whoever_is_lost_each_record_is_trained_once(tmp_path, role):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_group_that_grows_and_shrinks_trains_each_record_once(tmp_path):
     def hurt(job):
         job.scale(3)
@@ -67,7 +67,7 @@ def test_a_group_that_grows_and_shrinks_trains_each_record_once(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("allocation", ["laia", "anneal+gradients"])
 def test_a_group_that_keeps_rows_trains_each_record_once_through_a_loss_a_change_and_a_pause(tmp_path, allocation):
     def keeping(job):

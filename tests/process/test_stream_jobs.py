@@ -65,7 +65,7 @@ def appending(producer, count, *, every_s=0.05, unless=lambda: False):
         thread.join()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_every_record_is_trained_once_though_each_kind_of_role_is_killed_and_the_job_and_the_stream_grow(tmp_path):
     producer = stream_counting.Producer(tmp_path, partitions=3)
     producer.append(500)
@@ -108,7 +108,7 @@ def test_random_faults_lose_and_repeat_no_record_also_of_sums(tmp_path, seed):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("shuffle", ["none", "advanced"])
 def test_bursts_of_ten_times_the_usual_are_trained_once_though_roles_are_killed_in_them(tmp_path, shuffle):
     producer = stream_counting.Producer(tmp_path, partitions=3)
@@ -131,7 +131,7 @@ def test_bursts_of_ten_times_the_usual_are_trained_once_though_roles_are_killed_
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_job_that_was_stopped_is_resumed_at_the_very_record(tmp_path):
     producer = stream_counting.Producer(tmp_path, partitions=3)
     with job_of(tmp_path, silence_s=30.0) as job, appending(producer, 40):

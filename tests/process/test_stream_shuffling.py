@@ -63,7 +63,7 @@ def check(folder, status, producer):
     assert not (wrong := stream_counting.differences(folder, producer.records)), wrong
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_one_partition_is_trained_by_all_and_exactly_once_though_its_owner_and_a_receiver_are_killed(tmp_path, workers):
     producer = stream_counting.Producer(tmp_path, partitions=1)
@@ -80,7 +80,7 @@ def test_one_partition_is_trained_by_all_and_exactly_once_though_its_owner_and_a
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("shuffle", ["basic", "advanced"])
 def test_a_receiver_that_is_stopped_holds_nothing_up(tmp_path, shuffle):
     producer = stream_counting.Producer(tmp_path, partitions=1)

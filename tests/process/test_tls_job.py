@@ -55,7 +55,7 @@ class Sniffer:
             return self._heard.wait_for(lambda: word in self.read, timeout=30)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_job_with_tls_counts_exactly_with_a_killed_server_and_shows_nothing_on_the_wire(tmp_path):
     name, end = f"table_{secrets.token_hex(8)}", secrets.token_bytes(16)
     ids = counting.draw(np.random.default_rng(5), 150 * BATCH - 5)

@@ -20,7 +20,7 @@ from springtide.testing.kubernetes.faults import Faults
 from springtide.testing.kubernetes.http import Api
 from springtide.testing.kubernetes.statuses import Json
 
-START_S = 30.0
+START_S = 60.0
 
 
 class ApiServer:
