@@ -109,21 +109,21 @@ class LocalCluster:
             found["master"] = where.pid
         return {role: pid for role, pid in found.items() if is_ours(pid)}
 
-    def signal(self, role: str, number: signal.Signals) -> bool:
-        """Send a signal to a role; whether there was one to get it."""
+    def signal(self, role: str, number: signal.Signals) -> int | None:
+        """Send a signal to a role; the process that got it, if there was one."""
         pid = self.pids().get(role)
         if pid is None:
-            return False
+            return None
         try:
             os.kill(pid, number)
         except ProcessLookupError:
-            return False
-        return True
+            return None
+        return pid
 
     def kill(self, role: str) -> bool:
         """`kill -9`, and wait until it is dead: until then it would still be counted among the living."""
-        pid = self.pids().get(role)
-        if pid is None or not self.signal(role, signal.SIGKILL):
+        pid = self.signal(role, signal.SIGKILL)
+        if pid is None:
             return False
         deadline = time.monotonic() + DEATH_S
         while is_ours(pid) and time.monotonic() < deadline:

@@ -98,8 +98,8 @@ class Faults:
         return f"killed {', '.join(hit)}" if hit else ""
 
     def _stop(self, role: str) -> str:
-        pid = self.job.pids().get(role)
-        if pid is None or not self.job.signal(role, signal.SIGSTOP):
+        pid = self.job.signal(role, signal.SIGSTOP)
+        if pid is None:
             return ""
         self._asleep[pid] = time.monotonic() + 1.5 * self.plan.silence_s
         return f"stopped {role}"

@@ -1,6 +1,5 @@
 """The loss of a host: a server is killed, its folder removed, and the job goes on exactly from its buddy's copies."""
 
-import os
 import random
 import shutil
 import signal
@@ -25,8 +24,7 @@ def ready(job, role):
 
 def lose(job, role):
     """A host: its folder goes while its server is stopped, before a next life can look there."""
-    pid = job.pids()[role]
-    os.kill(pid, signal.SIGSTOP)
+    pid = job.signal(role, signal.SIGSTOP)
     waiting.until(lambda: set(running.states(pid)) == {"T"}, f"no thread of {role} writes")
     shutil.rmtree(job.files.checkpoints / role)
     job.kill_each(role)
