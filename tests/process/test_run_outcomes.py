@@ -85,10 +85,10 @@ def test_a_script_that_cannot_train_says_why_first(tmp_path, text, first):
 
 def test_a_script_that_never_joins_is_stopped_after_the_timeout(tmp_path):
     running.script(tmp_path, "import threading\nthreading.Event().wait()\n")
-    with running.springtide("run", "train.py", "--timeout", "10", folder=tmp_path) as job:
+    with running.springtide("run", "train.py", "--timeout", "15", folder=tmp_path) as job:
         code, out = job.finish()
     assert code == 1
-    assert out[0].startswith("worker-0: the script has not called st.join() within 10 s.")
+    assert out[0].startswith("worker-0: the script has not called st.join() within 15 s.")
 
 
 def test_a_missing_script_is_answered_with_the_nearest_name(tmp_path):
