@@ -4,9 +4,8 @@ In: a model between two steps, and batches that it was called with. Out: what pr
 the live model. Two ways, tried in this order: a fork of this process, which has the program as it is, unless there is a
 GPU's context, which no fork can use; and a process of its own that the model is sent to (prep/sending.py), where forks
 fail too. What either does to the model is gone with it. It cannot differentiate (torch's engine does not live on in a
-fork) and may differ in threads, so `split.confirm` compares everything once more, here. What only dynamo can capture
-must be captured here, by that rung alone. Where nothing goes, `take` gives None, says why, and the loop stands still.
-Called by: train/splitting.py. The other side: prep/searching.py.
+fork) and may differ in threads, so `split.confirm` compares everything once more, here. Where nothing goes, `take`
+gives None, says why, and the loop stands still. Called by: train/splitting.py. The other side: prep/searching.py.
 """
 
 import contextlib

@@ -9,25 +9,18 @@ import io
 import pickle
 import sys
 import types
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import torch
 from torch import nn
 
-from springtide.prep.explain import Refusal
 from springtide.prep.parts import Split, Unsplit
 
 SCRIPT = "__main__"
 
 
-class Climbed(NamedTuple):
-    """What was found cannot be written down (dynamo's first graph): no more than what the rungs below it have said."""
-
-    refusals: tuple[Refusal, ...]
-
-
-Found = Split | Unsplit | Climbed
+Found = Split | Unsplit
 
 
 def write(found: Found, model: nn.Module) -> bytes:

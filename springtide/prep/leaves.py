@@ -39,7 +39,7 @@ class Shape:
             return self.kind(parts)
         if self.kind is dict:
             return dict(zip(self.context, parts, strict=True))
-        if issubclass(self.kind, tuple):
+        if hasattr(self.kind, "_fields"):  # torch.return_types are tuples too, of another making
             return self.kind(*parts)
         if self.kind in pytree.SUPPORTED_NODES:
             return pytree.SUPPORTED_NODES[self.kind].unflatten_fn(parts, self.context)

@@ -4,7 +4,7 @@ In: crossing values, and the input leaves that are still read. Parameters, buffe
 hold at the moment of the call. Out: what forward() returns. Called by: train/split_forward.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
@@ -46,7 +46,6 @@ class Rest:
         inside.lint()
         self._code = programs.compiled(inside, {**attributes, **self.tables})
         self._leaves = [program.leaves[node.name] for node in leaf_nodes]
-        self._inputs = [node.name for node in (*leaf_nodes, *state_nodes)]
         self._states: list[State] = [program.states[node.name] for node in state_nodes]
         self._devices = [lies(node) for node in crossing]
         self._on_cpu = all(device == "cpu" for device in self._devices)
@@ -58,10 +57,6 @@ class Rest:
         """What forward() returns for these."""
         states = [state.live() for state in self._states]
         return self._rebuild(self._code(*self._put(crossing), *[leaves[at] for at in self._leaves], *states))
-
-    def inside(self, crossing: Sequence[Any], given: Mapping[str, Any]) -> Any:
-        """The graph's own outputs, where someone else has leaves and states by the names of placeholders."""
-        return self._code(*self._put(crossing), *[given[name] for name in self._inputs])
 
     def _put(self, crossing: Sequence[Any]) -> Sequence[Any]:
         if self._on_cpu:

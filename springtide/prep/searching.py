@@ -17,15 +17,13 @@ import torch
 from torch import nn
 
 from springtide import orphans
-from springtide.prep import dynamo_rung, found, split
-from springtide.prep.explain import Refusal
+from springtide.prep import found, split
 from springtide.prep.parts import Unsplit
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 PATIENCE_S = 120.0  # who takes longer hangs: in a fork, some lock was held by a thread that it does not have
 NICENESS = 5  # it shares the loop's cores and gets about a quarter of one that both want
-MOST_STILL_S = 20.0  # dynamo's first graph is captured once more by the process that trains: no longer than this
 FAILED = 1  # how one ends that has found nothing, or not what holds here
 
 
@@ -66,11 +64,4 @@ def _look(model: nn.Module, given: Arguments, more: Sequence[Arguments]) -> tupl
     made = split.split(model, *given, more=more, gradients=False)
     if isinstance(made, Unsplit) and made.explanation.why.startswith(split.FORWARD_FAILED):
         return FAILED, made.explanation.why.encode()  # it may be this process that it cannot bear
-    told = made.explanation
-    if told.rung == dynamo_rung.NAME and told.found_s <= MOST_STILL_S:
-        return 0, found.write(found.Climbed(told.refusals), model)
-    if told.rung == dynamo_rung.NAME:
-        why = f"the loop would stand still for {told.found_s:.0f} s while it is captured, more than {MOST_STILL_S:g}"
-        known = (*told.refusals, Refusal(rung=dynamo_rung.NAME, why=why))
-        made = split.split(model, *given, more=more, gradients=False, known=known)
     return 0, found.write(made, model)

@@ -27,7 +27,6 @@ class _Now:
     """What stands aside at the moment."""
 
     modules: list[nn.Module]
-    live = False
     watch: list[torch.Tensor] | None = None
 
     def __init__(self) -> None:
@@ -51,16 +50,13 @@ def tables(model: nn.Module, opaque: tuple[type, ...] = ()) -> dict[str, nn.Modu
 
 
 @contextmanager
-def standing_in(
-    whole: Sequence[nn.Module], *, live: bool = False, watch: list[torch.Tensor] | None = None
-) -> Iterator[None]:
+def standing_in(whole: Sequence[nn.Module], *, watch: list[torch.Tensor] | None = None) -> Iterator[None]:
     """Let stand-ins answer for these modules; their own forward is back afterwards.
 
-    `live`: they are there for dynamo to see, and `call` goes to the modules themselves. `watch` is filled with the rows
-    that are given out, which then take gradients.
+    `watch` is filled with the rows that are given out, which then take gradients.
     """
-    before, outer = [vars(module).get("forward") for module in whole], (list(_now.modules), _now.live, _now.watch)
-    _now.modules, _now.live = list(whole), live
+    before, outer = [vars(module).get("forward") for module in whole], (list(_now.modules), _now.watch)
+    _now.modules = list(whole)
     _now.watch = watch if watch is not None else _now.watch
     try:
         for number, module in enumerate(whole):
@@ -68,7 +64,7 @@ def standing_in(
             object.__setattr__(module, "forward", forward if watch is None else _watched(forward))
         yield
     finally:
-        _now.modules, _now.live, _now.watch = outer
+        _now.modules, _now.watch = outer
         for module, own in zip(whole, before, strict=True):
             if own is None:
                 vars(module).pop("forward", None)
@@ -76,20 +72,9 @@ def standing_in(
                 object.__setattr__(module, "forward", own)
 
 
-def trying() -> bool:
-    """Whether stand-ins answer now, with made-up rows."""
-    return bool(_now.modules) and not _now.live
-
-
 def call(module: nn.Module, layout: str, inputs: Inputs) -> list[torch.Tensor]:
     """What the stand-in's node means: the live module called as the user's forward called it, its tensors in order."""
-    if not _now.live:
-        return [_watch(rows) for rows in _call(module, layout, inputs)]
-    stand_in = vars(module).pop("forward")
-    try:
-        return _call(module, layout, inputs)
-    finally:
-        object.__setattr__(module, "forward", stand_in)
+    return [_watch(rows) for rows in _call(module, layout, inputs)]
 
 
 def _watched(forward: Any) -> Any:

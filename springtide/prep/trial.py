@@ -5,14 +5,26 @@ In: prep/split.py climbs. Each rung: captured, run once to see what it does (obs
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from springtide.prep import capture, costs, cut, dynamo_rung, marked, observing, stages, standins, statefulness, telling
+from springtide.prep import (
+    capture,
+    costs,
+    cut,
+    dynamo_rung,
+    hearing,
+    marked,
+    observing,
+    stages,
+    standins,
+    statefulness,
+    telling,
+)
 from springtide.prep import verify as verifying
 from springtide.prep.capture import Call
 from springtide.prep.captured import Captured
@@ -55,12 +67,11 @@ class Trial:
         program = capture.by_export(
             self.model, self.calls, given, self.whole, strict=strict, changed=changed, unread=self.unread
         )
-        return self.divided(program, None)
+        return self.divided(program)
 
     def begun(self, refusals: Sequence[Refusal]) -> Split:
-        """Dynamo's first graph, divided; what comes after it runs as dynamo lets it."""
-        first = dynamo_rung.First(self.model, self.whole)
-        made = self.divided(first.capture(self.calls), first)
+        """Dynamo's first graph, divided; the trainer runs forward as it is, and what crossed answers for its calls."""
+        made = self.divided(dynamo_rung.capture_first(self.model, self.whole, self.calls), begins=True)
         told = made.explanation
         stopped = refusals[-1] if refusals else None
         after = Group(
@@ -69,11 +80,7 @@ class Trial:
             operations=("all that follows",),
             why="a break in dynamo's graph",
         )
-        inputs = sum(marked.weight(leaf) for leaf in self.calls[0].leaves)
-        sent = sum(marked.weight(one) for one in made.crossing(self.calls[0].leaves) or ())
-        why = f"{told.why}; all inputs travel too, for dynamo's guards"
-        told = replace(told, stayed=(*told.stayed, after), raw_bytes=inputs, cut_bytes=inputs + sent, why=why)
-        return replace(made, explanation=told)
+        return replace(made, explanation=replace(told, stayed=(*told.stayed, after)))
 
     def by_marks(self) -> Split:
         """Calls of functions that the user has marked."""
@@ -81,31 +88,32 @@ class Trial:
             making, answering = marked.listen(self.model, self.calls[0])
         made = Stage("forward-0", making)
         watch = Watch(self.model, list(self.whole.values()), [])
-        given = self.calls[0].leaves
+        every = frozenset(range(len(self.calls[0].leaves)))
+        taken = {one.number for call in making.calls for one in call.arguments if one.kind == "leaf"}
         told = marked.tell(making, 0, 0, self.own.seconds)
-        found = Split((made,), answering, frozenset(range(len(given))), told, marked.digest(making), watch)
-        found = replace(found, needs=self._really_read(found, making))
+        found = self._without(taken, Split((made,), answering, every, told, marked.digest(making), watch))
+        return replace(found, explanation=replace(found.explanation, verified=self._verified(found)))
+
+    def _without(self, taken: Iterable[int], found: Split) -> Split:
+        """The user's own forward, given only what it reads by itself: it is run without what moved calls take."""
+        given = self.calls[0].leaves
+        for number in sorted(taken):
+            fewer = replace(found, needs=found.needs - {number})
+            found = fewer if self._does(fewer) else found
         raw, sent = sum(map(marked.weight, given)), sum(map(marked.weight, found.crossing(given) or ()))
         kept = sum(marked.weight(given[number]) for number in found.needs)
-        told = replace(told, raw_bytes=raw, cut_bytes=sent + kept)
-        return replace(found, explanation=replace(told, verified=self._verified(found)))
+        return replace(found, explanation=replace(found.explanation, raw_bytes=raw, cut_bytes=sent + kept))
 
-    def _really_read(self, found: Split, making: marked.Making) -> frozenset[int]:
-        """Inputs that forward reads by itself too: it is run without those that marked functions take."""
-        taken = {one.number for call in making.calls for one in call.arguments if one.kind == "leaf"}
-        needs = found.needs
-        for number in sorted(taken):
-            fewer = replace(found, needs=needs - {number})
-            try:
-                verifying.compare(self.model, fewer, self.calls[:1], self.own, self.whole, self.before)
-            except Exception:
-                needs = needs | {number}
-            else:
-                needs = fewer.needs
-        return needs
+    def _does(self, found: Split) -> bool:
+        """Whether its forward gives the same with what it is given."""
+        try:
+            verifying.compare(self.model, found, self.calls[:1], self.own, self.whole, self.before)
+        except Exception:  # whatever comes of a leaf that is not there
+            return False
+        return True
 
-    def divided(self, program: Captured, first: dynamo_rung.First | None) -> Split:
-        """A captured program in two parts, verified. `first`: it is no more than the beginning of forward."""
+    def divided(self, program: Captured, *, begins: bool = False) -> Split:
+        """A captured program in two parts, verified. `begins`: it is no more than the beginning of forward."""
         program.mutated |= {name for name, state in program.states.items() if state.path in self.own.changed}
         seen = observing.observe(program, self.calls[0].leaves)
         sides = statefulness.divide(program, seen)
@@ -113,6 +121,7 @@ class Trial:
         nodes = {node.name: node for node in program.graph.nodes}
         moved = [node for node in program.graph.nodes if node.name in chosen.moved]
         crossing = [nodes[name] for name in chosen.crossing if name not in program.leaves]
+        crossing = hearing.audible(crossing) if begins else crossing
         checked = _checks_of(moved, sides, program)
         going = [node for node in program.graph.nodes if node in {*moved, *checked}]
         here = {*going, *sides.free, *sides.checks}
@@ -120,17 +129,36 @@ class Trial:
         needs = lambda node: seen.nodes[node.name].device  # noqa: E731
         lies = lambda node: seen.nodes[node.name].lies  # noqa: E731
         made = stages.build(program, sides, going, crossing, self.label or needs, lies) if moved else ()
-        rest = Rest(program, sides, stay, crossing, lies)
         shipped = [program.states[node.name] for node in stages.constants_of(moved, sides)]
         watch = Watch(self.model, list(self.whole.values()), shipped)
         told = telling.tell(program, seen, sides, chosen, moved, made, self.own.seconds, shipped)
-        digest = _digest(made, rest, shipped)
-        if first is None:
-            found = Split(made, rest, rest.needs, told, digest, watch)
+        if begins:
+            digest = _digest(made, program.module.code, shipped)
+            found = Split(made, self.model.forward, frozenset(range(len(self.calls[0].leaves))), told, digest, watch)
+            found = self._answered(found, program, crossing, lies) if moved else found
         else:
-            every = frozenset(range(len(self.calls[0].leaves)))
-            found = Split(made, first.completed(rest, self.calls[0].shape), every, told, digest, watch)
-        return replace(found, explanation=replace(told, verified=self._verified(found))) if moved else found
+            rest = Rest(program, sides, stay, crossing, lies)
+            found = Split(made, rest, rest.needs, told, _digest(made, rest.source, shipped), watch)
+        return (
+            replace(found, explanation=replace(found.explanation, verified=self._verified(found))) if moved else found
+        )
+
+    def _answered(
+        self, found: Split, program: Captured, crossing: Sequence[fx.Node], lies: Callable[[fx.Node], str]
+    ) -> Split:
+        """The same stages, for the user's own forward."""
+        answering = hearing.find(
+            self.model,
+            self.calls,
+            [found.crossing(call.leaves) for call in self.calls],
+            [hearing.Wanted.of(node) for node in crossing],
+            [one for name, one in program.states.items() if one.kind == "buffer" and name not in program.mutated],
+            standins.standing_in(list(self.whole.values())),
+            [lies(node) for node in crossing],
+        )
+        self.before.rewind_tensors()
+        self.before.rewind_chance()
+        return self._without(answering.reads, replace(found, rest=answering))
 
     def _verified(self, found: Split) -> int:
         return verifying.compare(self.model, found, self.calls, self.own, self.whole, self.before)
@@ -147,8 +175,8 @@ def _checks_of(moved: Sequence[fx.Node], sides: statefulness.Sides, program: Cap
     return found
 
 
-def _digest(made: Sequence[Stage], rest: Rest, shipped: Sequence[Any]) -> str:
-    told = hashlib.sha256(rest.source.encode())
+def _digest(made: Sequence[Stage], rest: str, shipped: Sequence[Any]) -> str:
+    told = hashlib.sha256(rest.encode())
     for stage in made:
         run: Any = stage.run
         told.update(f"{stage.device} {run.takes} {run.program.source}".encode())

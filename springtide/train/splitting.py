@@ -24,7 +24,7 @@ from springtide.domain.feeding import BatchName, SplitMode
 from springtide.prep import arguments, beside, codec, leaves, shipping, split
 from springtide.prep.chance import seeded
 from springtide.prep.explain import Explanation
-from springtide.prep.found import Climbed, Found
+from springtide.prep.found import Found
 from springtide.prep.searching import Arguments
 from springtide.prep.stage import Pipeline, Stage
 from springtide.train import absent
@@ -235,9 +235,8 @@ class Splitting:
         self._paths = whole_leaves(call)
         given = self._given(call, samples)
         found = self._found_beside(given)
-        if found is None or isinstance(found, Climbed):
-            known = () if found is None else found.refusals
-            found = split.split(self._model, *given[0], more=given[1:], known=known)
+        if found is None:
+            found = split.split(self._model, *given[0], more=given[1:])
         if isinstance(found, split.Unsplit):
             return self._whole(found.explanation.why, found.explanation)
         pipeline = self._pipeline(found, call, samples[0])
@@ -264,8 +263,6 @@ class Splitting:
         found = self._beside.take()
         if found is None:
             self._in_vain = self._beside.why
-        if isinstance(found, Climbed):
-            self._in_vain = "only dynamo captures it, in the process that trains"
         if not isinstance(found, split.Split):
             return found
         try:

@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 import springtide
 from springtide.prep import beside, capture, dynamo_rung, found, searching, split
-from springtide.prep.explain import Explanation, Refusal
+from springtide.prep.explain import Refusal
 from springtide.prep.statefulness import Refused
 from tests import waiting
 from tests.unit.train import hashed
@@ -181,25 +180,27 @@ def test_a_process_with_a_gpus_context_is_not_forked(monkeypatch):
     assert beside.ways() == [beside.SEND]
 
 
-def test_of_what_only_dynamo_captures_a_fork_tells_what_need_not_be_tried_again(monkeypatch, only):
-    only(beside.FORK)
-    refusals = (Refusal(rung="torch.export", why="a branch", line="model.py:3"),)
-    told = Explanation(rung="dynamo's first graph", refusals=refusals)
-    monkeypatch.setattr(split, "split", lambda *given, **more: SimpleNamespace(explanation=told))
-    assert looked_for(hashed.make(), calls(4)) == found.Climbed(refusals)
+class Branching(hashed.Hashed):
+    """Reads a value in Python: no export takes that."""
+
+    def forward(self, raw, dense):
+        ids = hashed.hashed(raw, self.salt)
+        scale = 2.0 if ids.max().item() > hashed.ROWS else 1.0
+        return self.top(torch.cat([self.bag(ids) * scale, dense], dim=1)).squeeze(1)
 
 
-def test_what_dynamo_would_hold_the_loop_for_too_long_is_left_to_the_users_marks(monkeypatch, only):
-    only(beside.FORK)
-    refusals = (Refusal(rung="torch.export", why="a branch", line="model.py:3"),)
-    slow = Explanation(rung="dynamo's first graph", refusals=refusals, found_s=searching.MOST_STILL_S + 1)
-
-    def climb(*given, known=(), **more):
-        return split.Unsplit(Explanation(refusals=tuple(known))) if known else SimpleNamespace(explanation=slow)
-
-    monkeypatch.setattr(split, "split", climb)
-    told = looked_for(hashed.make(), calls(4)).explanation.refusals
-    assert told[:1] == refusals and told[1].rung == dynamo_rung.NAME and "stand still for 21 s" in told[1].why
+@pytest.mark.parametrize("way", BOTH, ids=lambda way: way.name)
+def test_what_only_dynamo_captures_is_found_beside_the_loop_too(only, way):
+    only(way)
+    model, given = Branching().train(), calls(8, 8, 4)
+    trained(model)
+    there = looked_for(model, given)
+    assert isinstance(there, split.Split) and there.explanation.rung == dynamo_rung.NAME, there.explanation.text()
+    trained(model)
+    held = split.confirm(model, there, *given[0], more=given[1:])
+    assert held.explanation.verified == 2 and held.needs == {1}
+    (raw, dense), _ = calls(6)[0]
+    assert torch.equal(held.rest(held.crossing([raw, dense]), [object(), dense]), model(raw, dense))
 
 
 def test_a_search_does_not_outlive_a_loop_that_is_killed():
