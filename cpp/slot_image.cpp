@@ -194,10 +194,20 @@ void ImageWriter::finish() {
   std::memcpy(at_, &head, sizeof head);
 }
 
-ImageFacts facts_of(std::span<const uint8_t> bytes) {
-  Reader r(bytes);
+// The header of an image, if this build can read it.
+static Head head_of(Reader& r) {
   auto head = r.get<Head>();
   if (head.magic != kMagic) throw BadInput("slot image: these bytes are not one");
+  if (head.version != kVersion) {
+    throw BadInput("slot image: version " + std::to_string(head.version) + ", this build reads version " +
+                   std::to_string(kVersion));
+  }
+  return head;
+}
+
+ImageFacts facts_of(std::span<const uint8_t> bytes) {
+  Reader r(bytes);
+  Head head = head_of(r);
   auto slot = r.get<SlotHead>();
   return {slot.slot, slot.full != 0, head.checksum};
 }
@@ -212,12 +222,7 @@ bool is_whole(std::span<const uint8_t> bytes) {
 
 SlotImage decode(std::span<const uint8_t> bytes) {
   Reader r(bytes);
-  auto head = r.get<Head>();
-  if (head.magic != kMagic) throw BadInput("slot image: these bytes are not one");
-  if (head.version != kVersion) {
-    throw BadInput("slot image: version " + std::to_string(head.version) + ", this build reads version " +
-                   std::to_string(kVersion));
-  }
+  Head head = head_of(r);
   std::span<const uint8_t> body = bytes.subspan(sizeof head);
   if (head.bytes != body.size() || head.checksum != checksum(body)) Reader::torn();
   auto slot = r.get<SlotHead>();

@@ -6,8 +6,11 @@ plans without one, and says so.
 """
 
 import asyncio
+import concurrent.futures
 import logging
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from springtide import errors
 from springtide.brain.answers import Answers
@@ -20,6 +23,7 @@ if TYPE_CHECKING:  # imported in the thread, when first needed: a master that is
     from springtide.brain.store import Store
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 READ_EVERY_S = 60.0  # other jobs end now and then; only a new job looks at them
 
 
@@ -37,7 +41,7 @@ class Embedded:
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
         """What the job should change, as the policy says that the settings name."""
         async with self._one_at_a_time:
-            return await asyncio.to_thread(self._advise, view, epoch, now)
+            return await _beside(lambda: self._advise(view, epoch, now))
 
     async def conclude(self, past: PastJob) -> None:
         """Remember a job that is over."""
@@ -85,3 +89,18 @@ class Embedded:
 
             self._store = store.open_store(self._url)
         return self._store
+
+
+async def _beside(work: Callable[[], T]) -> T:
+    """In a thread that ends with the process: nobody waits for a policy that never comes back, not even to leave."""
+    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+    answer.set_running_or_notify_cancel()  # from here on it is the thread's alone to settle
+
+    def think() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=think, name="springtide-policy", daemon=True).start()
+    return await asyncio.wrap_future(answer)

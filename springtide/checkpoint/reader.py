@@ -14,6 +14,10 @@ from springtide.checkpoint.manifest import File, Manifest, Segment, decode, fold
 from springtide.checkpoint.places import Place, place_of
 
 
+class Damaged(errors.BadInput):
+    """Bytes of a checkpoint are not those that were written."""
+
+
 class Found(NamedTuple):
     """What `latest` has found."""
 
@@ -24,8 +28,8 @@ class Found(NamedTuple):
     """Why newer ones are not used, each in a sentence."""
 
 
-def latest(where: str | Place, slots: Iterable[int] | None = None) -> Found:
-    """The newest checkpoint that is whole, else the one before.
+def latest(where: str | Place, slots: Iterable[int] | None = None, *, before: int | None = None) -> Found:
+    """The newest checkpoint that is whole, else the one before; with `before`, of those before that one.
 
     The bytes of `slots` are read and compared with their sums: all slots unless some are named. With none of them only
     manifests and sizes of files are looked at, which notices a torn file, but not one with other bytes in it.
@@ -34,6 +38,8 @@ def latest(where: str | Place, slots: Iterable[int] | None = None) -> Found:
     chosen = None if slots is None else tuple(slots)
     troubles: list[str] = []
     for number in numbers(place):
+        if before is not None and number >= before:
+            continue
         try:
             manifest = read(place, number, chosen or None)
             verify(place, manifest, range(manifest.slots) if chosen is None else chosen)
@@ -113,12 +119,16 @@ def check_image(file: str, slot: int, segment: Segment, image: bytes) -> None:
     """Refuse bytes that are not the image which the manifest means."""
     where = f"the image of slot {slot} at {segment.offset} of {file}"
     if len(image) != segment.length:
-        raise errors.BadInput(f"{where} is torn: {len(image)} of {segment.length} bytes")
+        raise Damaged(f"{where} is torn: {len(image)} of {segment.length} bytes")
     content = np.frombuffer(image, dtype=np.uint8)
     if not _native.is_whole_image(content):
-        raise errors.BadInput(f"{where} is damaged: its checksum does not fit")
-    if _native.image_facts(content) != (slot, segment.full, segment.checksum):
-        raise errors.BadInput(f"{where} is another one than was written there")
+        raise Damaged(f"{where} is damaged: its checksum does not fit")
+    try:
+        facts = _native.image_facts(content)
+    except errors.BadInput as error:  # of another version, or what says so was hit
+        raise Damaged(f"{where}: {error}") from error
+    if facts != (slot, segment.full, segment.checksum):
+        raise Damaged(f"{where} is another one than was written there")
 
 
 def _image(place: Place, file: str, slot: int, segment: Segment) -> bytes:

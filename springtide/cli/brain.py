@@ -240,7 +240,8 @@ def read_history(database: str, newest: int) -> Any:
     from springtide.brain import store
     from springtide.rpc import counsel
 
-    if "://" not in database and not pathlib.Path(database).is_file():
+    path = database.removeprefix("sqlite:///")
+    if "://" not in path and not pathlib.Path(path).is_file():
         raise errors.MissingFile(f"--database {database}: there is no such file; jobs that planned leave one")
     opened = store.open_store(database)
     try:

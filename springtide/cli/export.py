@@ -3,11 +3,12 @@
 In: a job, running or over, or a place with checkpoints; a URL. Out: an export there, and a table of what is in it.
 """
 
+import functools
 from typing import TYPE_CHECKING
 
 import msgspec
 from rich import box, console, table
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from springtide import errors
 from springtide.checkpoint import reader
@@ -37,18 +38,35 @@ def export(
             )
         return exporting.follow(where, url, every_s=times.seconds("--every", every), format=format)
     place = place_of(where)
-    manifest = chosen_manifest(place, checkpoint)
-    built_on = base(since, url, manifest) if since else None
-    with Progress(console=console.Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"checkpoint {manifest.number}", total=manifest.slots)
-        card = making.make(
-            place, manifest, url, format=chosen, since=built_on,
-            progress=lambda slot: bar.update(task, completed=slot + 1),
-        )  # fmt: skip
+    manifest, card = chosen_manifest(place, checkpoint), None
+    while card is None:
+        built_on = base(since, url, manifest) if since else None
+        try:
+            with Progress(console=console.Console(stderr=True), transient=True) as bar:
+                task = bar.add_task(f"checkpoint {manifest.number}", total=manifest.slots)
+                card = making.make(
+                    place, manifest, url, format=chosen, since=built_on,
+                    progress=functools.partial(showing, bar, task),
+                )  # fmt: skip
+        except reader.Damaged as error:
+            if checkpoint is not None:
+                raise
+            warn(f"checkpoint {manifest.number} in {place.where} cannot be used: {error}")
+            manifest = chosen_manifest(place, None, before=manifest.number)
     show(card, url)
     if as_json:
         print(msgspec.json.encode(card).decode())
     return 0
+
+
+def showing(bar: Progress, task: TaskID, slot: int) -> None:
+    """How far it is."""
+    bar.update(task, completed=slot + 1)
+
+
+def warn(said: str) -> None:
+    """What the user should know of the checkpoint that is taken."""
+    console.Console(stderr=True).print(f"warning: {said}", style="yellow", highlight=False)
 
 
 def base(since: str, url: str, manifest: Manifest) -> int:
@@ -67,16 +85,20 @@ def base(since: str, url: str, manifest: Manifest) -> int:
     return number
 
 
-def chosen_manifest(place: Place, checkpoint: int | None) -> Manifest:
-    """The checkpoint that was asked for, or the newest that is whole; why newer ones are not used is said."""
+def chosen_manifest(place: Place, checkpoint: int | None, *, before: int | None = None) -> Manifest:
+    """The checkpoint that was asked for, or the newest that is whole, or that `before` another; why newer ones are not
+    used is said.
+    """
     known = reader.numbers(place)
     if checkpoint is not None:
         if checkpoint not in known:
             raise errors.MissingFile(f"no checkpoint {checkpoint} in {place.where}; there: {known or 'none'}")
         return reader.read(place, checkpoint)
-    found = reader.latest(place, ())
+    found = reader.latest(place, (), before=before)
     for trouble in found.troubles:
-        console.Console(stderr=True).print(f"warning: {trouble}", style="yellow", highlight=False)
+        warn(trouble)
+    if found.manifest is None and known:
+        raise errors.MissingFile(f"none of the checkpoints in {place.where} can be used")
     if found.manifest is None:
         raise errors.MissingFile(f"no checkpoint in {place.where}; a running job makes its first one soon")
     return found.manifest

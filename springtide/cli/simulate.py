@@ -4,7 +4,7 @@ import contextlib
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import typer
@@ -62,7 +62,15 @@ def simulate(
         }
         said = {"jobs": len(work), "seed": None if path else seed, "trace": path, "systems": found}
         print(msgspec.json.encode(said).decode(), flush=True)
-    return 0
+    return outcome(stories)
+
+
+def outcome(stories: Mapping[str, Story]) -> int:
+    """0, or 1 where a policy has failed whenever it was asked: figures of such a one say nothing about it."""
+    useless = [name for name, story in stories.items() if 0 < story.decisions <= sum(story.complaints.values())]
+    for name in useless:
+        typer.echo(f"error: policy {name} failed each time that it was asked, so nobody decided for its jobs", err=True)
+    return 1 if useless else 0
 
 
 def run(world: World, jobs: Sequence[Job], system: systems.System, watch: Watch | None = None) -> Story:

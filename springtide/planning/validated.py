@@ -27,13 +27,15 @@ def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decisio
     except (Exception, SystemExit) as error:  # a policy may be anyone's code, and jobs go on whatever it does
         return nothing(f"policy {name} failed: {type(error).__name__}: {error}")
     if not isinstance(decision, Decision):
-        return nothing(f"policy {name} answered with {type(decision).__name__}; wanted a Decision")
+        return nothing(f"policy {name} failed: it answered with {type(decision).__name__}; wanted a Decision")
     try:
         if fault := _malformed(decision):
-            return nothing(f"policy {name} answered with a decision that is none: {fault}")
+            return nothing(f"policy {name} failed: it answered with a decision that is none: {fault}")
         return kept(decision, view, config)
     except Exception as error:  # plans of anything but what plans are made of
-        return nothing(f"policy {name} answered with plans that make no sense: {type(error).__name__}: {error}")
+        return nothing(
+            f"policy {name} failed: it answered with plans that make no sense: {type(error).__name__}: {error}"
+        )
 
 
 def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decision:

@@ -133,6 +133,7 @@ def last_status(run: runs.Run) -> messages.JobStatus:
         return msgspec.convert(story[-1]["status"], messages.JobStatus)
     until = max((event["at"] for event in story), default=run.card.began_at)
     told = [event for event in story if event["event"] == "phase"]
+    saved = [event for event in story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
     return messages.JobStatus(
         name=run.card.name,
         phase=Phase.FAILED,
@@ -140,5 +141,6 @@ def last_status(run: runs.Run) -> messages.JobStatus:
         + (f" (it was {told[-1]['phase']})" if told else ""),
         blame=Blame.INFRASTRUCTURE,
         elapsed_s=until - run.card.began_at,
-        samples=told[-1].get("samples", 0) if told else 0,
+        samples=max((event.get("samples", 0) for event in (*told, *saved)), default=0),
+        checkpoint=saved[-1]["number"] if saved else 0,
     )

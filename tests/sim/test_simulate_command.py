@@ -31,6 +31,13 @@ def test_jobs_are_drawn_from_a_seed_and_the_plot_is_a_picture(tmp_path, capsys):
     assert "15 jobs drawn from seed 4" in capsys.readouterr().out
 
 
+def test_a_policy_that_fails_each_time_is_an_error_though_the_others_have_their_figures(example, capsys):
+    assert app.main(["simulate", str(example), "--policy", "static", "--policy", "json:dumps", "--json"]) == 1
+    said = capsys.readouterr()
+    assert set(json.loads(said.out.splitlines()[-1])["systems"]) == {"static", "json:dumps"}
+    assert "error: policy json:dumps failed each time that it was asked" in said.err and "static" not in said.err[-100:]
+
+
 def test_the_example_is_printed(capsys):
     assert app.main(["simulate", "--example"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"]

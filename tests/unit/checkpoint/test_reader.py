@@ -80,6 +80,19 @@ def test_a_damaged_first_image_leaves_nothing_to_use(two):
     assert found.manifest is None and len(found.troubles) == 2
 
 
+def test_any_byte_of_an_image_that_is_hit_is_noticed_before_a_server_is_told_of_it(two):
+    """The number of its version too, which is in no checksum: servers would refuse the image, again and again."""
+    found = reader.latest(Folder(two[0]))
+    (segment, *_), file = found.manifest.chains[7], found.manifest.files[0]
+    image = found.place.read(file.name, segment.offset, segment.length)
+    reader.check_image(file.name, 7, segment, image)
+    for at in range(len(image)):
+        hit = bytearray(image)
+        hit[at] ^= 4
+        with pytest.raises(reader.Damaged, match="the image of slot 7"):
+            reader.check_image(file.name, 7, segment, bytes(hit))
+
+
 def test_only_the_slots_in_question_are_compared(two):
     folder, _, _ = two
     whole = reader.read(str(folder), 1)

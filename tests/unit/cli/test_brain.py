@@ -106,7 +106,8 @@ def test_a_history_is_read_without_a_brain(tmp_path, capsys):
     from springtide.brain import store
 
     path = tmp_path / "history.db"
-    assert app.main(["brain", "history", "--database", str(path)]) == app.BAD_USAGE and not path.exists()
+    for named in (str(path), f"sqlite:///{path}"):
+        assert app.main(["brain", "history", "--database", named]) == app.BAD_USAGE and not path.exists()
     opened = store.open_store(str(path))
     opened.remember(PastJob(name="wide", shape=views.shape(), ended_at=1e9))
     opened.close()

@@ -112,6 +112,17 @@ def test_a_job_whose_agent_was_killed_is_not_taken_for_a_running_one(folder, cap
     assert json.loads(lines[-1])["samples"] == 7
 
 
+def test_a_job_whose_agent_was_killed_names_the_checkpoint_to_go_on_from(folder, capsys):
+    told = [
+        ("phase", {"phase": "running", "why": "all there", "samples": 0}),
+        ("checkpoint", {"number": 1, "outcome": "complete", "samples": 900}),
+        ("checkpoint", {"number": 2, "outcome": "failed", "why": "disk full"}),
+    ]
+    past(folder, "train", began_at=100.0, told=told, agent_pid=os.getpid(), agent_start=1)
+    shown = "\n".join(output(capsys, "status"))
+    assert "900 samples" in shown and "saved   checkpoint 1, which --resume goes on from" in shown
+
+
 def test_events_tells_all_and_explain_what_has_a_reason(folder, capsys):
     told = [
         ("joined", {"role": "worker-1", "pid": 9}),

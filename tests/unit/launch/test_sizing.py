@@ -1,6 +1,7 @@
 """What is made of what was given of a job's size, and of what was not."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -12,6 +13,7 @@ from springtide.domain.shape import UNBOUNDED, Shape
 from springtide.domain.stages import Stage
 from springtide.domain.view import PastJob
 from springtide.launch import sizing
+from springtide.planning import policies
 
 GIB = 2.0**30
 
@@ -135,6 +137,16 @@ def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
     again = start(history=history)
     assert (again.workers, again.servers, again.worker_cpu, again.server_cpu) == (2, 1, 0.7, 0.6)
     assert again.planning.stage is Stage.OPTIMIZING and "warm start" in again.planning.why
+
+
+def test_a_policy_that_never_answers_keeps_no_job_from_beginning(tmp_path, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setitem(policies.POLICIES, "hangs", lambda view, config: gate.wait())
+    monkeypatch.setattr(sizing, "ASK_S", 0.2)
+    (tmp_path / "history.db").touch()
+    begun = start(history=str(tmp_path / "history.db"), planning={"policy": "hangs"})
+    gate.set()
+    assert begun.workers == 1 and "nobody could be asked (no answer)" in begun.planning.why
 
 
 def test_a_brain_whose_secret_is_nowhere_is_the_users_to_mend(tmp_path, monkeypatch):

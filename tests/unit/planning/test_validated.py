@@ -63,7 +63,7 @@ def test_a_policy_that_raises_decides_nothing_and_is_quoted():
 
 def test_a_policy_that_answers_with_something_else_decides_nothing():
     decision = policies.safe(lambda view, config: {"workers": 4})(views.cluster(views.running()), CONFIG)
-    assert decision.plans == () and "dict; wanted a Decision" in decision.why
+    assert decision.plans == () and "failed: it answered with dict; wanted a Decision" in decision.why
     listed = policies.safe(lambda *_: Decision(plans=("grow",), why="so"))
     assert "'grow' among its plans; wanted a Plan" in listed(views.cluster(), CONFIG).why
 
