@@ -223,11 +223,14 @@ class Book(Passes):
         return wished
 
     def assign(self, owners: Sequence[tuple[int, int]]) -> int:
-        """Partitions, by shard, are meant for these ranks: others give them back. How many have another owner now."""
+        """Partitions, by shard, are meant for these ranks: others give them back. How many have another owner now.
+
+        A rank that was given up and has not come back gets nothing: nobody would ever read it.
+        """
         count = 0
         for shard, rank in owners:
-            ledger = self.of_shard(shard)
-            count += isinstance(ledger, Flow) and ledger.assign(shard - ledger.base, rank)
+            ledger, here = self.of_shard(shard), self.living.get(rank, -1) > self.fenced.get(rank, -2)
+            count += here and isinstance(ledger, Flow) and ledger.assign(shard - ledger.base, rank)
         self.changes += count > 0
         return count
 

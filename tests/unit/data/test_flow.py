@@ -283,3 +283,13 @@ def test_offsets_that_held_nothing_to_train_are_counted_once_whoever_tells_and_g
     book.report(A, [Progress(0, 20, 60, FAR, 5)], 0.0)
     assert (book.samples_done, book.samples_trained) == (60, 52)
     book.check()
+
+
+def test_a_rank_that_was_given_up_is_meant_for_nothing_until_it_comes_back():
+    book = Book(workers=1)
+    lease(book, A, [Seen(0, 0, 100, False)])
+    book.fence(*A)
+    assert book.assign([(0, A.rank)]) == 0 and book.flows()[0].partitions[0].owner is None
+    assert not isinstance(lease(book, B), Nothing)
+    lease(book, Holder(A.rank, 1))
+    assert book.assign([(0, A.rank)]) == 1
