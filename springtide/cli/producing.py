@@ -81,7 +81,9 @@ def pace_of(flow: "Flow") -> traffic.Pace:
         if useless := [name for name, is_given in changed.items() if is_given]:
             raise errors.BadInput(f"{', '.join(useless)} without --trace: give the trace, or --rate for a steady flow")
         if flow.rate is not None and not flow.rate > 0:
-            raise errors.BadInput(f"--rate {flow.rate}: give more than 0 records a second")
+            raise errors.BadInput(
+                f"--rate {flow.rate:g}: wanted records a second, more than 0; without it they go as fast as they can"
+            )
         return traffic.Steady(float("inf") if flow.rate is None else flow.rate)
     if flow.rate is not None:
         raise errors.BadInput("--rate and --trace: the trace tells the rate; --peak scales it")

@@ -36,8 +36,8 @@ class Records:
     generator: Annotated[str | None, typer.Option(help="counter or clicks.", metavar="NAME")] = None
     keys: Annotated[int, typer.Option(min=0, help="counter: different keys; 0: each is a new one.")] = 1000
     records: Annotated[int | None, typer.Option(min=0, help="How many.  [default: all, or for ever]")] = None
-    first: Annotated[int, typer.Option(min=0, help="Number of the first that a generator makes.")] = 0
-    seed: Annotated[int, typer.Option(help="Of generators, and of what is mixed in.")] = 0
+    first: Annotated[int, typer.Option(min=0, max=2**62, help="Number of the first that is made.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Of generators, and of what is mixed in.")] = 0
     raw: Annotated[bool, typer.Option("--raw", help="Without event time and checksum.")] = False
     late: Annotated[float, typer.Option(min=0, max=1, help="Share of records that come a day late.")] = 0.0
     corrupt: Annotated[float, typer.Option(min=0, max=1, help="Share of records that are damaged.")] = 0.0

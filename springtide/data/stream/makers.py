@@ -47,7 +47,7 @@ class Lines:
     """A line of a text file is a record, without its end."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = _lines(path)
+        self._lines = _lines(_found(path))
 
     def take(self, first: int, count: int) -> list[bytes]:
         """The next lines."""
@@ -59,7 +59,7 @@ class Pieces:
 
     def __init__(self, path: Path, size: int) -> None:
         if size < 1:
-            raise errors.BadInput(f"records of {size} bytes are not possible")
+            raise errors.BadInput(f"records of {size} bytes are not possible; give 1 or more")
         whole = _found(path).stat().st_size
         if whole % size:
             raise errors.BadInput(f"{path} has {whole} bytes, which are not whole records of {size}; give another size")
@@ -71,7 +71,7 @@ class Pieces:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    with _found(path).open("rb") as file:
+    with path.open("rb") as file:
         for line in file:
             yield line.rstrip(b"\r\n")
 

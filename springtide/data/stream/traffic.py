@@ -6,6 +6,7 @@ Next: produce.py, which sends what is due.
 
 import csv
 import datetime
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -116,7 +117,8 @@ def read_trace(lines: Iterable[str], name: str) -> Trace:
             raise errors.MalformedRecord(
                 f"{name}, line {number}: {','.join(row)!r} is not a moment and a count, as in 2014-07-01 00:30:00,8127"
             ) from None
-        if (len(at) > 1 and at[-1] <= at[-2]) or not 0 <= counts[-1] < float("inf"):
+        rises = math.isfinite(at[-1]) and (len(at) == 1 or at[-1] > at[-2])
+        if not rises or not 0 <= counts[-1] < float("inf"):
             raise errors.MalformedRecord(f"{name}, line {number}: moments must rise, and counts be 0 or more")
     if len(at) < 2:
         raise errors.BadInput(f"{name} has {len(at)} lines of traffic; two are the least")

@@ -48,6 +48,7 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     url = f"log://{tmp_path}/log"
     (tmp_path / "binary").write_bytes(b"0,1\n\xb7\xff,2\n")
     (tmp_path / "traffic").write_text("0,1\n1,2\n")
+    (tmp_path / "never").write_text("nan,1\n1,2\n")
     for arguments, told in (
         ((), "one of them says where"),
         (("--generator", "cliks"), "Did you mean 'clicks'"),
@@ -65,9 +66,13 @@ def test_wrong_usage_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
         (("--generator", "counter", "--skew", "nan"), "skew nan: wanted"),
         (("--generator", "counter", "--late", "0.7", "--corrupt", "0.7"), "together at most 1"),
         (("--from", f"{tmp_path}/none", "--record-bytes", "4"), "there is no file"),
+        (("--from", f"{tmp_path}/none"), "there is no file"),
+        (("--generator", "counter", "--trace", f"{tmp_path}/never"), "never, line 1: moments must rise"),
     ):
         _, wrong = said(capsys, "produce", url, *arguments, code=2)
         assert told in wrong and wrong.count("\n") == 1
+    for option, value in (("--seed", "-1"), ("--first", str(2**64)), ("--seconds", "nan")):
+        assert option in said(capsys, "produce", url, "--generator", "counter", option, value, code=2)[1]
     assert not (tmp_path / "log").exists()
     assert "there is no log" in said(capsys, "stream", "info", url, code=2)[1]
     assert "there is no log" in said(capsys, "stream", "info", f"log://{tmp_path}/binary", code=2)[1]
