@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from springtide.prep import chance, options, place
 from springtide.prep.autosize import Autosize
 from springtide.prep.making import Made, Making
 from springtide.prep.own_sampler import OwnSampler
+from springtide.prep.passes import Pass
 from springtide.prep.pinning import pinned
 from springtide.prep.sampling import Drawn, Order, Place
 from springtide.prep.staff import Staff
@@ -76,7 +77,8 @@ class ElasticLoader:
         self.dataset = dataset
         self.batch_size, self.shuffle, self.drop_last = batch_size, bool(shuffle), drop_last
         self.sampler, self.batch_sampler = sampler, batch_sampler
-        self.collate_fn, self.pin_memory, self.timeout = collate_fn, pin_memory, timeout
+        self.collate_fn: Callable[[Any], Any] = collate_fn or options.usual_collate(self)
+        self.pin_memory, self.timeout = pin_memory, timeout
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.generator, self.prefetch_factor, self.persistent_workers = generator, prefetch_factor, persistent_workers
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
@@ -93,7 +95,7 @@ class ElasticLoader:
         self._next: Place | None = self._place
         """Where the next pass begins; None: with the epoch after the one that was left."""
         self._looped_s = 0.0
-        self._pass: weakref.ref[Any] | None = None
+        self._pass: weakref.ref[Pass] | None = None
         self._order: options.BatchOrder | None = None
         self._stream: Streamed | None = None
         self._staff: Staff | None = None
@@ -106,6 +108,17 @@ class ElasticLoader:
         self._making = making()
         self._staff = Staff(dataset, making, init=worker_init_fn, room=prefetch_factor, timeout_s=timeout or None)
         weakref.finalize(self, self._staff.dismiss)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in options.FIXED and name in vars(self):
+            raise errors.BadInput(f"{name} cannot be changed once a loader is made: make another with {name}={value!r}")
+        super().__setattr__(name, value)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an ElasticLoader holds processes and cannot be pickled or copied: make one where it is used, of the same "
+            "data set, and give it this one's state_dict() to go on from there"
+        )
 
     def _stream_of(self, num_workers: int | str, init: Any, generator: Any, context: Any) -> Streamed:
         if self._on_error == "skip":
@@ -198,21 +211,21 @@ class ElasticLoader:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
-        self._leave()
+        self._leave(taken=True)
         begin = self._next or Place(self._place.epoch + 1, 0)
         self._next, self._place = None, begin
-        running = self._run(begin)
+        running = Pass(self._run(begin))
         self._pass = weakref.ref(running)
         return running
 
-    def _leave(self) -> None:
-        """End a pass that is still under way: there is one at a time."""
+    def _leave(self, *, taken: bool = False) -> None:
+        """End a pass that is still under way: there is one at a time. `taken`: another begins."""
         running = self._pass() if self._pass is not None else None
         self._pass = None
         if running is not None:
-            running.close()
+            running.end(taken=taken)
 
-    def _run(self, begin: Place) -> Iterator[Any]:
+    def _run(self, begin: Place) -> Generator[Any, None, None]:
         given = self._stream.batches(begin) if self._stream is not None else self._made(begin)
         for batch, reached in given:
             self._place = reached

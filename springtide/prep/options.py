@@ -4,7 +4,8 @@ In: the arguments of loader.py, named as torch's DataLoader names them. Out: the
 means. Next: loader.py.
 """
 
-from collections.abc import Iterable
+import multiprocessing
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,10 @@ from springtide.prep.sampling import Order
 BatchOrder = Order | OwnSampler
 
 
+FIXED = frozenset({"dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate_fn"})
+"""What a loader is made of; DataLoader refuses to have most of these changed too."""
+
+
 class Given(Protocol):
     """The arguments that decide the order."""
 
@@ -27,10 +32,19 @@ class Given(Protocol):
     sampler: Iterable[Any] | None
     batch_sampler: Iterable[Any] | None
     drop_last: bool
+    multiprocessing_context: Any
 
 
 def check(given: Given) -> None:
     """Arguments that contradict each other are refused, as DataLoader refuses them."""
+    size = given.batch_size
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise errors.BadInput(f"batch_size={size!r}: wanted a whole number, 1 or more, or None for samples as they are")
+    context = given.multiprocessing_context
+    if isinstance(context, str) and context not in multiprocessing.get_all_start_methods():
+        raise errors.BadInput(
+            f"multiprocessing_context={context!r}: wanted one of {', '.join(multiprocessing.get_all_start_methods())}"
+        )
     if given.batch_sampler is not None and (
         given.batch_size != 1 or given.shuffle or given.sampler is not None or given.drop_last
     ):
@@ -48,6 +62,12 @@ def check(given: Given) -> None:
             f"{type(given.dataset).__name__} is an IterableDataset: it has its own order, so shuffle, sampler and "
             "batch_sampler must be left out"
         )
+
+
+def usual_collate(given: Given) -> Callable[[Any], Any]:
+    """What makes a batch of samples where the user does not say, as in a DataLoader."""
+    single = given.batch_size is None and given.batch_sampler is None
+    return data.default_convert if single else data.default_collate
 
 
 def order_of(given: Given, *, seed: int, rank: int | None, world: int | None) -> BatchOrder:

@@ -1,8 +1,10 @@
 """ElasticLoader in one process: a DataLoader's batches and manners, and a state to go on from."""
 
+import copy
 import inspect
 import json
 import logging
+import pickle
 import threading
 
 import pytest
@@ -160,7 +162,35 @@ def test_one_pass_at_a_time():
     earlier = iter(one)
     next(earlier)
     assert len(list(one)) == 6
+    with pytest.raises(errors.BadInput, match="another loop over the same ElasticLoader"):
+        next(earlier)
+    with pytest.raises(errors.BadInput, match="one at a time"):
+        list(zip(one, one, strict=True))
+
+
+def test_a_loop_that_is_over_stays_so_whoever_begins_another():
+    one = loader()
+    earlier = iter(one)
+    assert len(list(earlier)) == len(list(one)) == 6
     assert list(earlier) == []
+    later = iter(one)
+    next(later)
+    one.close()
+    assert list(later) == [], "as it was asked to"
+
+
+def test_what_it_is_made_of_is_there_to_be_read_and_cannot_be_changed():
+    one = loader(batch_size=None)
+    assert one.collate_fn is data.default_convert and loader().collate_fn is data.default_collate
+    for name, value in {"batch_size": 7, "dataset": Numbers(), "sampler": [1], "drop_last": True}.items():
+        with pytest.raises(errors.BadInput, match=f"{name} cannot be changed once a loader is made"):
+            setattr(one, name, value)
+
+
+def test_it_is_not_copied_and_says_what_to_do_instead():
+    for copying in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"holds processes .* state_dict\(\)"):
+            copying(loader())
 
 
 def test_a_users_sampler_and_batch_sampler_are_taken():
@@ -241,6 +271,11 @@ def test_where_data_workers_cannot_help_it_says_so_once_and_makes_batches_here(g
     (dict(num_workers=-1), "num_workers=-1: wanted 0 or more"),
     (dict(num_workers="many"), "num_workers='many'"),
     (dict(batch_size=0), "batch_size=0"),
+    (dict(batch_size=0, sampler=[1]), "batch_size=0"),
+    (dict(batch_size=2.0), "batch_size=2.0: wanted a whole number"),
+    (dict(batch_size="4"), "batch_size='4'"),
+    (dict(batch_size=True), "batch_size=True"),
+    (dict(multiprocessing_context="threads"), "multiprocessing_context='threads': wanted one of"),
     (dict(batch_sampler=[[1]], shuffle=True), "batch_sampler= makes the batches"),
     (dict(sampler=[1], shuffle=True), "sampler= decides the order"),
     (dict(batch_size=None, drop_last=True), "batch_size=None makes no batches"),
