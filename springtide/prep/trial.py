@@ -80,7 +80,8 @@ class Trial:
             operations=("all that follows",),
             why="a break in dynamo's graph",
         )
-        return replace(made, explanation=replace(told, stayed=(*told.stayed, after)))
+        why = f"{told.why}; inputs that forward() itself reads travel too" if made.needs else told.why
+        return replace(made, explanation=replace(told, stayed=(*told.stayed, after), why=why))
 
     def by_marks(self) -> Split:
         """Calls of functions that the user has marked."""
