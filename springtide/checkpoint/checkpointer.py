@@ -174,6 +174,7 @@ class Checkpointer:
         """Every save that may be read, newest first; from memory before the same one from storage."""
         found = [(head.sequence, head.step, self._from_memory) for head, _ in state_folder.whole_images(self.folder)]
         found += [(manifest.sequence, manifest.step, self._from_storage) for manifest in manifests]
+        found += [(sequence, damaged, self._from_nowhere) for sequence, damaged in self._storage.damaged()]
         found.sort(key=lambda one: (-one[0], one[2] != self._from_memory))
         return [one for one in found if step is None or one[1] == step]
 
@@ -193,6 +194,9 @@ class Checkpointer:
         if (head.image_bytes, crc) != (manifest.bytes, manifest.crc):
             raise errors.BadInput(f"{manifest.stem}.state has another checksum than its manifest: torn, or changed")
         return state
+
+    def _from_nowhere(self, sequence: int) -> Any:
+        raise errors.BadInput(f"the manifest of save {sequence} is damaged")
 
     def _touch_other(self, first: Save) -> None:
         """Make the second image ready, so that only the first save pays for new pages."""

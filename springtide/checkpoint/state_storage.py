@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import time
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from springtide.checkpoint import state_head
 from springtide.checkpoint.places import Remote
 
-NAME = re.compile(r"(\d{8,}-step-?\d+)\.(json|state)(\.part)?")
+NAME = re.compile(r"(?P<stem>(?P<sequence>\d{8,})-step(?P<step>-?\d+))\.(?P<ending>json|state)(?P<part>\.part)?")
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -64,13 +65,23 @@ class Storage:
         return manifest
 
     def manifests(self) -> list[Manifest]:
-        """What was published, newest first. A manifest that cannot be read is as good as none."""
-        found = []
-        for name in self.place.names():
-            if (known := NAME.fullmatch(name)) and known[2] == "json" and not known[3]:
-                with contextlib.suppress(OSError, msgspec.DecodeError):
-                    found.append(msgspec.json.decode(self.place.read(name), type=Manifest))
+        """What was published, newest first, but for saves whose manifest is `damaged`."""
+        found = [one for _, one in self._read() if one is not None]
         return sorted(found, key=lambda one: -one.sequence)
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """Sequence and step, by their names, of saves whose manifest is none: there is no telling what they hold."""
+        return [(int(known["sequence"]), int(known["step"])) for known, one in self._read() if one is None]
+
+    def _read(self) -> Iterator[tuple[re.Match[str], Manifest | None]]:
+        for name in self.place.names():
+            if (known := NAME.fullmatch(name)) and known["ending"] == "json" and not known["part"]:
+                with contextlib.suppress(OSError):  # it was thinned out meanwhile
+                    content = self.place.read(name)
+                    try:
+                        yield known, msgspec.json.decode(content, type=Manifest)
+                    except msgspec.DecodeError:
+                        yield known, None
 
     def open(self, manifest: Manifest) -> BinaryIO:
         """The image, to be read."""
@@ -87,5 +98,5 @@ class Storage:
         names = set(self.place.names())
         for name in names:
             known = NAME.fullmatch(name)
-            if known and (known[3] or (known[2] == "state" and f"{known[1]}.json" not in names)):
+            if known and (known["part"] or (known["ending"] == "state" and f"{known['stem']}.json" not in names)):
                 self.place.remove(name)

@@ -36,7 +36,10 @@ def take_apart(state: Any) -> Taken:
     """Split into skeleton and tensors; BadInput names the place of anything that is neither plain data nor tensor."""
     tensors: list[torch.Tensor] = []
     places: _Places = {}
-    skeleton = _skeleton(state, "state", tensors, places)
+    try:
+        skeleton = _skeleton(state, "state", tensors, places)
+    except RecursionError:
+        raise errors.BadInput("state: a part of it contains itself, or it is nested too deeply to be saved") from None
     return Taken(skeleton, tuple(tensors))
 
 

@@ -119,7 +119,11 @@ def test_a_corrupt_save_is_skipped_for_the_one_before_and_said(place: dict[str, 
     assert found and found.step == 1 and found.source == "storage"
     assert "step 2" in found.skipped[0] and "checksum" in found.skipped[0]
 
-    next(place["url"].glob("*-step1.state")).write_bytes(b"")
+    next(place["url"].glob("*-step2.json")).write_bytes(b"{")
+    found = Checkpointer(place["url"], memory=place["memory"] / "none").load()
+    assert found and found.step == 1 and found.skipped == ("step 2: the manifest of save 2 is damaged",)
+
+    next(place["url"].glob("*-step1.json")).write_bytes(b"")
     with pytest.raises(errors.BadInput, match=r"nothing .* can be loaded"):
         Checkpointer(place["url"], memory=place["memory"] / "none").load()
 

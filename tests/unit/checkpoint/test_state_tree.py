@@ -116,5 +116,9 @@ def test_what_cannot_be_saved_is_named_with_its_place() -> None:
         state_tree.take_apart({"optimizer": [1, object()]})
     with pytest.raises(errors.BadInput, match=r"state\['x'\] is a torch.sparse_coo tensor"):
         state_tree.take_apart({"x": torch.eye(2).to_sparse()})
+    endless: dict[str, object] = {}
+    endless["inner"] = [endless]
+    with pytest.raises(errors.BadInput, match="a part of it contains itself"):
+        state_tree.take_apart(endless)
     with pytest.raises(errors.BadInput, match=r"on meta"):
         state_tree.take_apart({"x": torch.empty(2, device="meta")})
