@@ -94,7 +94,7 @@ def test_processes_write_at_once(url):
         for name in ("one", "two")
     ]
     for writer in writers:
-        assert writer.communicate(timeout=60)[1] == b"" and writer.returncode == 0
+        assert writer.communicate(timeout=240)[1] == b"" and writer.returncode == 0
     with closing(store.open_store(url)) as opened:
         assert opened.count() == 80
 

@@ -257,7 +257,7 @@ def said(folder, *command):
     """What a command says for scripts, run in that folder."""
     code = "import sys; from springtide.cli.app import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", code, *command, "--json"], cwd=folder, capture_output=True, text=True, timeout=90,
+        [sys.executable, "-c", code, *command, "--json"], cwd=folder, capture_output=True, text=True, timeout=240,
         env=ray_world.environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -282,7 +282,7 @@ arguments = ({str(tmp_path)!r}, "1", "20", "0.1")
 springtide.ray.run("count.py", name="inside", arguments=arguments, workers=one, servers=one, on_status=seen)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240,
         env=ray_world.environment(),
     )  # fmt: skip
     assert "KeyboardInterrupt" in done.stderr, done.stderr

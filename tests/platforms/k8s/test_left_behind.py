@@ -39,7 +39,7 @@ def test_containers_end_with_the_process_that_ran_them(tmp_path: pathlib.Path) -
         pytest.skip(f"no containers here: {why}")
     root = pathlib.Path(containers.PACKAGE)
     done = subprocess.run(
-        [sys.executable, "-c", DIES, str(tmp_path)], stdout=subprocess.PIPE, cwd=root, text=True, timeout=60
+        [sys.executable, "-c", DIES, str(tmp_path)], stdout=subprocess.PIPE, cwd=root, text=True, timeout=240
     )
     pid = int(done.stdout)
     waiting.until(lambda: not is_alive(pid), "what it started in it is of its namespace, and ends with it")

@@ -214,7 +214,7 @@ def test_two_processes_make_and_write_one_file_at_once(path):
         for name in ("one", "two")
     ]
     for writer in writers:
-        assert writer.communicate(timeout=60)[1] == b"" and writer.returncode == 0
+        assert writer.communicate(timeout=240)[1] == b"" and writer.returncode == 0
     with closing(store.open_store(str(path))) as opened:
         assert opened.count() == 80 and opened.history().unreadable == 0
 
