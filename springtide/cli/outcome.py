@@ -62,11 +62,15 @@ def called(status: JobStatus, run: str) -> JobStatus:
 
 def numbers(status: JobStatus) -> str:
     """Samples, of how many shards, and the rate over the whole training of this run."""
-    rate = (status.samples - status.samples_before) / status.trained_s if status.trained_s else 0.0
     shards = f" ({status.shards_done:,} of {status.shards_total:,} shards)" if status.shards_total else ""
     if status.online is not None and status.shards_total:
         shards = f" of {status.shards_total:,} partition{'' if status.shards_total == 1 else 's'}"
-    return f"{status.samples:,} samples{shards}, {rate:,.0f} samples/s"
+    return f"{status.samples:,} samples{shards}, {rate(status):,.0f} samples/s"
+
+
+def rate(status: JobStatus) -> float:
+    """Samples a second over the whole training of this run."""
+    return (status.samples - status.samples_before) / status.trained_s if status.trained_s else 0.0
 
 
 def left_out(status: JobStatus) -> list[str]:
@@ -89,7 +93,9 @@ def measures(status: JobStatus) -> list[str]:
 
 
 def as_object(status: JobStatus, places: Mapping[str, str]) -> dict[str, Any]:
-    """The outcome for scripts."""
+    """The outcome for scripts; the rate of a job that is over is that of all of it, as people are told."""
     plain: dict[str, Any] = msgspec.to_builtins(status)
     plain.pop("type", None)
+    if status.phase.over:
+        plain["samples_per_s"] = rate(status)
     return {**plain, "exit_code": exit_code(status), **places}

@@ -77,6 +77,13 @@ def test_what_is_saved_of_a_job_that_is_over_is_told_once(folder, capsys, phase,
     assert "checkpoint 7" in saved
 
 
+def test_the_rate_of_a_job_that_is_over_is_the_same_to_people_and_to_scripts(folder, capsys):
+    ended = msgspec.structs.replace(FINISHED, trained_s=2.0, samples_per_s=99.0)
+    past(folder, "good", began_at=100.0, status=ended)
+    first, *_, last = output(capsys, "status", "--json")
+    assert "617 samples/s" in first and json.loads(last)["samples_per_s"] == 617.0
+
+
 def test_all_jobs_are_listed_newest_first(folder, capsys):
     past(folder, "train", began_at=100.0, status=FAILED)
     past(folder, "good", began_at=200.0, status=FINISHED)
