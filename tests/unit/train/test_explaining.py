@@ -84,8 +84,10 @@ def test_an_iterable_cannot_be_asked_for_samples(told):
     assert not found.error and "IterableDataset" in found.why
 
 
-def test_a_loop_that_never_calls_its_model_is_told_so(told):
-    found = told(BEGIN + LOOP.replace("model(x)", "x.sum(1).requires_grad_()"))
+@pytest.mark.parametrize("size", [10, 25], ids=["a long loop", "a short one"])
+def test_a_loop_that_never_calls_its_model_is_told_so(told, size):
+    loop = LOOP.replace("batch_size=10", f"batch_size={size}")
+    found = told(BEGIN + loop.replace("model(x)", "x.sum(1).requires_grad_()"))
     assert not found.error and "not called in training mode" in found.why and found.read_s > 0
 
 
