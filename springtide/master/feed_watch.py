@@ -125,8 +125,16 @@ def _free(cores: float, held: float, loose: float) -> float:
 
 def of_data_workers(state: JobState) -> float:
     """Cores that data workers have, all together."""
-    present = [node for node in feeders.of(state) if node.state is not NodeState.GONE and not _relieved(node)]
-    return sum(node.cpu or 0.0 for node in present)
+    return sum(node.cpu or 0.0 for node in _there(state))
+
+
+def all_feed(state: JobState) -> bool:
+    """Whether none of them is coming or going: meanwhile their cores and the speed do not belong together."""
+    return all(node.state is NodeState.JOINED and node.address for node in _there(state))
+
+
+def _there(state: JobState) -> list[Node]:
+    return [node for node in feeders.of(state) if node.state is not NodeState.GONE and not _relieved(node)]
 
 
 def _relieved(node: Node) -> bool:

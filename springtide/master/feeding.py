@@ -23,7 +23,7 @@ from springtide.master import entries
 from springtide.master.agreeing import Agreeing
 from springtide.master.autoscale import Autoscale
 from springtide.master.doors import Doors
-from springtide.master.feed_watch import FeedWatch, Stages, of_data_workers
+from springtide.master.feed_watch import FeedWatch, Stages, all_feed, of_data_workers
 from springtide.planning.dataworkers import seeing, tune
 from springtide.planning.dataworkers.notes import Tuning
 from springtide.rpc import messages
@@ -181,9 +181,14 @@ class Feeding:
         self._act(target, hold=hold)
 
     def _share(self, seen: FeedSeen, target: FeedTarget) -> FeedShare | None:
-        """For those who share out cores among jobs; None: there are to be no data workers."""
+        """For those who share out cores among jobs; None: there are to be no data workers.
+
+        What they learn from is a change of cores and of speed: one is told with the other, so not before all feed.
+        """
         if not target.data_workers:
             return None
+        if self._autoscale.fed is not None and not all_feed(self._state):
+            return self._autoscale.fed
         return FeedShare(
             trainers=seen.trainers, speed=seen.steps_per_s, capable=seen.capable_per_s,
             cpu=of_data_workers(self._state), least=seen.trainers * self._unit,

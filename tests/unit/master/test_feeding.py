@@ -225,6 +225,8 @@ def test_data_workers_stay_below_what_a_brain_gives_them_and_it_is_told_of_them(
         assert await wanted(master, peers) == ["data-worker-0"]
         told = master.autoscale.fed
         assert (told.trainers, told.least) == (1, 1.0) and told.capable > told.speed > 0
+        await train(master, clock, peers, 10, read_share=0.3)
+        assert master.autoscale.fed is told, "cores of one that does not feed yet say nothing of what they bring"
         await master.handle(peers["worker-0"], messages.Scale(data_workers=3))
         master.tick()
         assert master.autoscale.fed is None, "what the user has fixed is nobody's to share out"
