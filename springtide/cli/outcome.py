@@ -31,7 +31,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     """The outcome on a few lines."""
     lines = []
     if status.phase is Phase.FAILED:
-        lines += [*wrap(status.why), f"job {status.name} failed after {status.elapsed_s:.1f} s; {numbers(status)}"]
+        lines += [status.why, f"job {status.name} failed after {status.elapsed_s:.1f} s; {numbers(status)}"]
         lines += measures(status)
         if status.detail and debug:
             lines += ["", status.detail.rstrip(), ""]

@@ -30,7 +30,7 @@ reports = st.builds(
     loss=st.none() | st.floats(allow_nan=False),
     metrics=st.dictionaries(st.text(max_size=8), st.floats(allow_nan=False), max_size=3),
 )
-words = st.lists(st.builds(Progress, counts, counts, counts, counts), max_size=5).map(tuple)
+words = st.lists(st.builds(Progress, counts, counts, counts, counts, counts), max_size=5).map(tuple)
 failures = st.lists(st.builds(Failure, counts, counts, counts, st.text(max_size=9)), max_size=2).map(tuple)
 requests = st.one_of(
     st.builds(messages.ServerReady, address=st.text(max_size=30)),
