@@ -155,9 +155,8 @@ class Convoy(Lockstep):
                 f"{self.base + self.done_by[seat]}"
             )
         self.done_by[seat] += 1
-        self.void_of[running] = max(
-            word.void, self.void_of.get(running, 0)
-        )  # one that came in the middle knows of less
+        known = self.void_of.get(running, 0)
+        self.void_of[running] = max(word.void, known)  # one that came in the middle knows of less
         for old in [old for old in self.stretches if old < min(self.done_by) - KEPT]:
             del self.stretches[old]
             self.void_before += self.void_of.pop(old, 0)

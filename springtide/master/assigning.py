@@ -21,9 +21,8 @@ LOOK_S = 0.5  # between two looks
 ASKS_S = 10.0  # a worker that has not asked for so long, and holds nothing, does not read the stream
 PATIENCE_S = 1.5  # what was nobody's yet is left so long to workers that have just begun
 TRAFFIC_S = 60.0  # between two looks at traffic, and the time over which it is measured
-SLOW_S = (
-    300.0  # a worker that was slow gets partitions again so long after: where there is little to do, pace says little
-)
+SLOW_S = 300.0
+"""A worker that was slow gets partitions again so long after: where there is little to do, pace says little."""
 
 
 class Assigning:
