@@ -42,6 +42,8 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
         lines += measures(status)
     else:
         lines.append(f"job {status.name} finished in {status.elapsed_s:.1f} s: {numbers(status)}")
+        if not status.samples and not status.shards_total:
+            lines += wrap("nothing was trained: the script never looped over the batches that job.prepare(...) gives")
         lines += measures(status)
     told = status.why if status.phase is Phase.FAILED else ""
     lines += [

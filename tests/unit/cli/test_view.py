@@ -220,6 +220,12 @@ def test_a_job_whose_checkpoints_failed_says_so_at_its_end():
     assert "saved   checkpoint 7, which --resume goes on from" in outcome.text(failed, {}).splitlines()
 
 
+def test_a_job_that_trained_nothing_says_what_its_script_left_out():
+    done = JobStatus(name="train", phase=Phase.FINISHED, why="", elapsed_s=1.0)
+    assert "nothing was trained: the script never looped" in outcome.text(done, {})
+    assert "nothing" not in outcome.text(msgspec.structs.replace(done, samples=10, shards_total=1), {})
+
+
 def test_a_job_that_gave_up_samples_says_which_and_how_to_train_without_them():
     failed = JobStatus(name="train", phase=Phase.FAILED, why="", elapsed_s=1.0, poisoned=("samples 0 to 64: no",))
     told = outcome.text(failed, {}).splitlines()
