@@ -19,6 +19,7 @@ from springtide.data.ledger import STRANGER, Ledger
 from springtide.data.lockstep import Lockstep, Stretch
 from springtide.data.notes import BookNote, BookState
 from springtide.data.passes import Pass, Passes
+from springtide.data.stumbles import Readers
 from springtide.domain.leases import (
     Failure,
     Grant,
@@ -73,6 +74,8 @@ class Book(Passes):
     """The bsp group is to change before the next shard."""
     keeps: int = 2
     """How many complete checkpoints are kept: the job may have to go back to the oldest of them."""
+    stumbles: dict[int, int] = field(default_factory=dict)
+    """How often each rank could not read since it last trained something: data/stumbles.py."""
     changes: int = 0
     """Raised by whatever changes more than a deadline: a call that raised it is worth a line in a journal."""
 
@@ -110,6 +113,8 @@ class Book(Passes):
         if isinstance(ledger, Flow):
             most, share = min(most, flow.MOST_GRANTS), -(-len(ledger.partitions) // self.workers)
             answer = ledger.lease(holder, most=most, share=share, deadline=at + self.lease_s)
+        elif ledger.todo.samples and self._readers.leaves_it_to_others(holder.rank):
+            answer = Nothing.WAIT
         else:
             answer = self._lease_shards(ledger, holder, most, at)
         self.changes += not isinstance(answer, Nothing)
@@ -122,7 +127,8 @@ class Book(Passes):
             fair //= 2 * self.workers
             batches = min(batches, 1 << (fair // card.batch_size).bit_length() >> 1)
         size, deadline = max(1, batches) * card.batch_size, at + self.lease_s
-        return ledger.lease(holder, most=min(most, MOST_GRANTS), size=size, budget=fair, deadline=deadline)
+        most, others = min(most, MOST_GRANTS), self._readers.here - {holder.rank}
+        return ledger.lease(holder, most=most, size=size, budget=fair, deadline=deadline, others=others)
 
     def report(self, holder: Holder, words: Sequence[Progress], at: float, era: int | None = None) -> Verdict:
         """What a holder says of its leases; those it names are its own for another while."""
@@ -144,6 +150,7 @@ class Book(Passes):
                 revoked.append(LeaseKey(word.shard, word.first))
         if samples:
             self.trained[holder.rank] = self.trained.get(holder.rank, 0) + samples
+            self.stumbles.pop(holder.rank, None)
         wishes = tuple(wish for one in self.shared() for wish in one.wishes(holder.rank))
         self.changes += freed or samples > 0
         return Verdict(tuple(revoked), wishes, freed=freed)
@@ -180,9 +187,11 @@ class Book(Passes):
     def fail(self, holder: Holder, failure: Failure) -> bool:
         """A holder cannot read part of its lease. False: it is not its lease, so nothing has changed."""
         ledger = self.of_shard(failure.shard)
-        failed = not isinstance(ledger, Lockstep) and ledger is not None and ledger.fail(holder, failure)
-        self.changes += failed
-        return failed
+        if isinstance(ledger, Lockstep) or ledger is None or not ledger.fail(holder, failure):
+            return False
+        self.stumbles[holder.rank] = self.stumbles.get(holder.rank, 0) + 1
+        self.changes += 1
+        return True
 
     # ---- what is decided about them ----
 
@@ -325,7 +334,8 @@ class Book(Passes):
     @property
     def hopeless(self) -> bool:
         """Nothing could be trained yet, and reading has failed time and again: no bad shard, but a mistake."""
-        return not self.samples_done and sum(one.tries for one in self.shared()) >= self.max_failures
+        tried = sum(one.tries for one in self.shared()) >= self.max_failures
+        return tried and not self.samples_done and (self.on_stream or self._readers.all_stumbled)
 
     def came_back(self, rank: int) -> bool:
         """Whether leases that others had begun wait to be handed out again, or partitions that the rank could have."""
@@ -351,25 +361,14 @@ class Book(Passes):
     def to_state(self) -> BookState:
         """Everything, as plain data."""
         return BookState(
-            workers=self.workers,
-            lease_s=self.lease_s,
-            max_failures=self.max_failures,
-            closed=self.closed,
+            workers=self.workers, lease_s=self.lease_s, max_failures=self.max_failures, closed=self.closed,
             ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
             locksteps=tuple(ledger.to_state() for ledger in self.passes if isinstance(ledger, Lockstep)),
-            shown=dict(self.shown),
-            living=dict(self.living),
-            fenced=dict(self.fenced),
-            halvings=dict(self.halvings),
-            trained=dict(self.trained),
-            saves=self.saves,
-            era=self.era,
-            kept=tuple(sorted(self.kept)),
-            group=self.group,
-            halted=self.halted,
-            flows=tuple(one.to_state() for one in self.flows()),
-            keeps=self.keeps,
-        )
+            shown=dict(self.shown), living=dict(self.living), fenced=dict(self.fenced), halvings=dict(self.halvings),
+            trained=dict(self.trained), saves=self.saves, era=self.era, kept=tuple(sorted(self.kept)), group=self.group,
+            halted=self.halted, flows=tuple(one.to_state() for one in self.flows()), keeps=self.keeps,
+            stumbles=dict(self.stumbles),
+        )  # fmt: skip
 
     @staticmethod
     def from_state(state: BookState) -> "Book":
@@ -381,10 +380,14 @@ class Book(Passes):
         return Book(
             state.workers, state.lease_s, state.max_failures, passes, dict(state.shown), dict(state.living),
             dict(state.fenced), dict(state.halvings), dict(state.trained), state.closed, state.saves, state.era,
-            set(state.kept), state.group, state.halted, state.keeps,
+            set(state.kept), state.group, state.halted, state.keeps, dict(state.stumbles),
         )  # fmt: skip
 
     # ---- inside ----
+
+    @property
+    def _readers(self) -> Readers:
+        return Readers(self.stumbles, self.living, self.fenced, self.workers, self.max_failures)
 
     def _may_return(self, ledger: Ledger | Flow) -> bool:
         """Whether the loss of a server could bring work of this pass back: somebody must be left to do it then."""
@@ -404,6 +407,7 @@ class Book(Passes):
             self._give_up(rank, living)
             self.changes += 1
             self.living[rank] = incarnation
+            self.stumbles.pop(rank, None)
             self.shown.pop(rank, None)
             for lockstep in self.locksteps():
                 lockstep.rejoin(self._seat(rank))

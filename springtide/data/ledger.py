@@ -6,7 +6,7 @@ argument, and every method that changes something depends on its arguments alone
 
 import itertools
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -46,6 +46,13 @@ class Effect(NamedTuple):
 
 
 STRANGER = Effect(held=False)
+Failures = dict[int, dict[int, tuple[int, ...]]]
+"""By shard and the first sample that could not be read: the ranks that could not, one for each time."""
+
+
+def copied(failures: Failures) -> Failures:
+    """The same, to be changed by itself."""
+    return {running: dict(of_shard) for running, of_shard in failures.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,7 @@ class LedgerState:
     left: dict[int, int]
     done: int
     samples_done: int
-    failures: dict[int, int]
+    failures: Failures
     poisoned: tuple[Poisoned, ...]
     asked_back: tuple[int, ...]
 
@@ -88,7 +95,8 @@ class Ledger:
     """Samples not yet trained, of the shards that were begun and are not done."""
     done: int = 0
     samples_done: int = 0
-    failures: dict[int, int] = field(default_factory=dict)
+    failures: Failures = field(default_factory=dict)
+    """Of the shards that are not done."""
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
     asked_back: set[int] = field(default_factory=set)
@@ -112,15 +120,23 @@ class Ledger:
         )
 
     def lease(
-        self, holder: Holder, *, most: int, size: int, budget: int, deadline: float
+        self, holder: Holder, *, most: int, size: int, budget: int, deadline: float, others: Collection[int] = ()
     ) -> tuple[Grant, ...] | Nothing:
-        """Up to `most` leases of at most `size` samples each, together about `budget` samples; one in any case."""
+        """Up to `most` leases of at most `size` samples each, together about `budget` samples; one in any case.
+
+        What this rank could not read is left to the `others` that are there, until each of them has tried.
+        """
         mine = self.held.setdefault(holder.rank, {})
+
+        def may_try(piece: Piece) -> bool:
+            tried = self.failures.get(piece.running, {}).get(piece.first, ())
+            return holder.rank not in tried or all(rank in tried for rank in others)
+
         grants: list[Grant] = []
         enough = self.closed or holder.rank in self.asked_back
         while not enough and len(grants) < most and (budget > 0 or not grants):
             returned = bool(self.todo.returned)
-            piece = self.todo.take(size)
+            piece = self.todo.take(size, may_try)
             if piece is None:
                 break
             running, first, end = piece
@@ -196,12 +212,13 @@ class Ledger:
             self._drop(key, lease)
         if piece.first == piece.end:
             return True
-        tries = self.failures[lease.running] = self.failures.get(lease.running, 0) + 1
-        if tries < self.max_failures:
+        of_shard = self.failures.setdefault(lease.running, {})
+        tried = of_shard[begin] = (*of_shard.get(begin, ()), holder.rank)
+        if len(tried) < self.max_failures:
             self.todo.put_back(piece, failed=True)
         else:
             epoch = self.card.first_epoch + lease.running // self.card.shards
-            self.poisoned.append(Poisoned(failure.shard, epoch, begin, piece.end, tries, failure.error))
+            self.poisoned.append(Poisoned(failure.shard, epoch, begin, piece.end, len(tried), failure.error))
         return True
 
     def take_back(self, keys: Iterable[LeaseKey]) -> int:
@@ -244,7 +261,7 @@ class Ledger:
     @property
     def tries(self) -> int:
         """How often something could not be read that is still to be."""
-        return sum(self.failures.values())
+        return sum(len(tried) for of_shard in self.failures.values() for tried in of_shard.values())
 
     def totals(self) -> Totals:
         """Shards by state."""
@@ -294,7 +311,7 @@ class Ledger:
             card=self.card, base=self.base, closed=self.closed, length=todo.length, running=todo.running, cut=todo.cut,
             returned=tuple(todo.returned), failed=tuple(todo.failed),
             leases=tuple(replace(lease) for lease in self.leases.values()),
-            left=dict(self.left), done=self.done, samples_done=self.samples_done, failures=dict(self.failures),
+            left=dict(self.left), done=self.done, samples_done=self.samples_done, failures=copied(self.failures),
             poisoned=tuple(self.poisoned), asked_back=tuple(sorted(self.asked_back)),
         )  # fmt: skip
 
@@ -308,7 +325,7 @@ class Ledger:
             lease = replace(kept)
             key = LeaseKey(state.base + lease.running, lease.first)
             ledger.leases[key] = ledger.held.setdefault(lease.holder.rank, {})[key] = lease
-        ledger.left, ledger.failures = dict(state.left), dict(state.failures)
+        ledger.left, ledger.failures = dict(state.left), copied(state.failures)
         ledger.done, ledger.samples_done = state.done, state.samples_done
         ledger.poisoned, ledger.closed = list(state.poisoned), state.closed
         ledger.asked_back = set(state.asked_back)

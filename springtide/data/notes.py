@@ -3,7 +3,7 @@
 In: data/book.py. Next: checkpoints keep a `BookNote` in their manifest, snapshots of the journal a `BookState`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from springtide.data.flow import FlowState
 from springtide.data.ledger import LedgerState
@@ -49,3 +49,4 @@ class BookState:
     halted: bool = False
     flows: tuple[FlowState, ...] = ()
     keeps: int = 2
+    stumbles: dict[int, int] = field(default_factory=dict)

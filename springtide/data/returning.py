@@ -81,7 +81,7 @@ def back_to(now: Ledger, note: LedgerState | None) -> Ledger:
         back.left[piece.running] = back.left.get(piece.running, 0) + piece.end - piece.first
     if cut:
         back.left[running] = back.left.get(running, 0) + back.todo.size_of(running) - cut
-    back.failures = {shard: tries for shard, tries in then.failures.items() if shard in back.left}
+    back.failures = {shard: dict(of) for shard, of in then.failures.items() if shard in back.left}
     back.done = running + bool(cut) - len(back.left)
     poisoned = sum(each.end - each.first for each in back.poisoned)
     back.samples_done = back.length - back.todo.samples - poisoned

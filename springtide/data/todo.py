@@ -5,6 +5,7 @@ What was never handed out is one cursor, so a pass over any number of samples co
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -58,8 +59,8 @@ class Todo:
         """Samples of a shard."""
         return self.whole if (running + 1) % self.an_epoch else self.last
 
-    def take(self, most: int) -> Piece | None:
-        """The next piece, of `most` samples at most; None when nothing is left."""
+    def take(self, most: int, may_try: Callable[[Piece], bool] = lambda _: True) -> Piece | None:
+        """The next piece, of `most` samples at most; of what failed before, one that whoever asks may try."""
         if self.returned:
             return self._cut_from(self.returned, most)
         if self.running < self.shards:
@@ -70,7 +71,8 @@ class Todo:
                 self.running, self.cut = self.running + 1, 0
             self.samples -= piece.end - piece.first
             return piece
-        return self._cut_from(self.failed, most) if self.failed else None
+        at = next((at for at, piece in enumerate(self.failed) if may_try(piece)), None)
+        return None if at is None else self._cut_from(self.failed, most, at)
 
     def put_back(self, piece: Piece, *, failed: bool = False) -> None:
         """The piece is to be handed out again; one that could not be read comes last."""
@@ -78,10 +80,12 @@ class Todo:
             (self.failed if failed else self.returned).append(piece)
             self.samples += piece.end - piece.first
 
-    def _cut_from(self, queue: deque[Piece], most: int) -> Piece:
-        piece = queue.popleft()
-        if piece.end - piece.first > most:
-            queue.appendleft(Piece(piece.running, piece.first + most, piece.end))
+    def _cut_from(self, queue: deque[Piece], most: int, at: int = 0) -> Piece:
+        piece = queue[at]
+        if piece.end - piece.first <= most:
+            del queue[at]
+        else:
+            queue[at] = Piece(piece.running, piece.first + most, piece.end)
             piece = Piece(piece.running, piece.first, piece.first + most)
         self.samples -= piece.end - piece.first
         return piece

@@ -75,14 +75,29 @@ class LedgerHistory(stateful.RuleBasedStateMachine):
             hands.pop(key, None)
         return verdict
 
+    def tried_by(self, rank):
+        failures = [of for ledger in self.book.ledgers() for of in ledger.failures.values()]
+        return any(rank in tried for of in failures for tried in of.values())
+
+    def another_gets_some(self, rank):
+        """Whether one of those who are there would be given something, or one is still to come."""
+        if len(self.book.living) < self.book.workers:
+            return True
+        others = [Holder(*one) for one in self.book.living.items() if one[0] != rank]
+        copies = ((Book.from_state(self.book.to_state()), other) for other in others)
+        return any(not isinstance(book.lease(other, self.card, 1, self.now), Nothing) for book, other in copies)
+
     @stateful.rule(rank=RANKS, most=st.integers(1, 20))
     def lease(self, rank, most):
         holder = self.living(rank)
         match self.call("lease", holder, self.card, most, self.now):
             case Nothing.WAIT:
-                asked_back = any(rank in ledger.asked_back for ledger in self.book.passes)
-                assert asked_back or any(lease.holder != holder for _, _, lease in self.book.leases())
-                assert asked_back or self.book.todo_samples == 0
+                others_hold = any(lease.holder != holder for _, _, lease in self.book.leases())
+                if self.book.todo_samples and not any(rank in ledger.asked_back for ledger in self.book.passes):
+                    assert self.book.stumbles or self.tried_by(rank), "who has read everything is refused"
+                    assert others_hold or self.another_gets_some(rank), "there is work, and nobody gets it"
+                else:
+                    assert others_hold or self.book.todo_samples
             case Nothing.END:
                 assert all(lease.holder == holder for _, _, lease in self.book.leases())
                 assert self.book.todo_samples == 0

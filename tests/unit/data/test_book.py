@@ -154,6 +154,46 @@ def test_what_cannot_be_read_is_tried_again_last_and_given_up_after_three_times(
     assert book.totals() == Totals(total=3, leased=0, done=2, poisoned=1, samples=100, samples_done=80)
 
 
+def unreadable(book, holder, card):
+    """The holder takes what it gets and cannot read it; what it got."""
+    grants = book.lease(holder, card, 1, 0.0)
+    for grant in () if isinstance(grants, Nothing) else grants:
+        assert book.fail(holder, Failure(grant.shard, grant.first, grant.first, "bad mount"))
+    return grants
+
+
+def test_what_one_worker_cannot_read_goes_to_another_before_it_comes_back():
+    book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=40)
+    book.report(B, through(*book.lease(B, card, 1, 0.0)), 0.0)
+    while not isinstance(unreadable(book, A, card), Nothing):
+        assert not book.hopeless
+    assert unreadable(book, A, card) is Nothing.WAIT and book.todo_samples
+    while not isinstance(grants := book.lease(B, card, 1, 0.0), Nothing):
+        book.report(B, through(*grants), 0.0)
+    assert grants is Nothing.END and not book.poisoned() and book.samples_done == 40
+
+
+def test_who_reads_nothing_does_not_run_through_the_data_while_another_can():
+    book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
+    assert book.lease(B, card, 1, 0.0)
+    assert [unreadable(book, A, card) is Nothing.WAIT for _ in range(5)] == [False] * 3 + [True] * 2
+    again = Holder(A.rank, A.incarnation + 1)
+    assert not isinstance(unreadable(book, again, card), Nothing), "another life may have a better disk"
+    book.fence(B.rank, B.incarnation)
+    assert all(not isinstance(unreadable(book, again, card), Nothing) for _ in range(5)), "there is nobody else"
+
+
+def test_data_is_hopeless_when_everybody_who_is_there_or_to_come_has_failed_to_read_it():
+    book, card = Book(workers=2), dataclasses.replace(CARD, epochs=1, samples=4000)
+    for _ in range(4):
+        unreadable(book, A, card)
+    assert not book.hopeless, "the other may read it"
+    assert unreadable(book, A, card) is Nothing.WAIT
+    unreadable(book, B, card)
+    assert book.hopeless
+    assert Book.from_state(book.to_state()).hopeless
+
+
 def test_a_second_pass_goes_on_with_new_numbers_and_a_new_worker_finds_it():
     book = Book(workers=1)
     book.report(A, through(*book.lease(A, CARD, 16, 0.0)), 0.0)
