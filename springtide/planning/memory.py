@@ -105,6 +105,8 @@ def decide(forecasts: Sequence[Forecast], *, samples: float, samples_at_end: flo
     worst = max(forecasts, key=lambda one: one.peak / one.limit)
     if worst.crosses_at is None:
         return Decision(servers=now, why=f"memory is enough: {worst}")
+    if samples >= samples_at_end:  # another pass over the data is looked at when it begins
+        return Decision(servers=now, why=f"no sample is left that could add rows: {worst}")
     if worst.crosses_at - samples > SOON * (samples_at_end - samples):
         return Decision(servers=now, why=f"memory is enough for now: {worst}")
     room = min(one.limit * (1 - SPARE) - one.static for one in forecasts)

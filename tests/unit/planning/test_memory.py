@@ -48,6 +48,16 @@ def test_a_crossing_far_ahead_is_looked_at_again_later():
     assert later.servers == 2
 
 
+def test_when_the_data_is_over_no_server_is_added():
+    full = reading(340, limit_mb=480)  # beyond nine tenths of its limit, and nothing grows any more
+    ahead = memory.forecast(full, steady(1.0), samples_at_end=1e6)
+
+    decision = memory.decide([ahead], samples=1e6, samples_at_end=1e6)
+
+    assert ahead.crosses_at is not None
+    assert decision.servers == 1 and "no sample is left" in decision.why
+
+
 def test_what_tables_hold_and_do_not_use_any_more_is_room():
     emptied = Reading(server=0, live=50 * MB, held=300 * MB, used=350 * MB, limit=512 * MB)
 
