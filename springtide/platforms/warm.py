@@ -73,7 +73,7 @@ class WarmStarts:
         """Start the interpreter now. `environment`: of the processes that it is for."""
         self._environment = self._common(environment)
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asking.settimeout(ANSWER_S)
+        self._asking.setblocking(False)  # a timeout would be waited for, whatever flags say
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", warm_process.__name__, *IMPORTS],
@@ -138,7 +138,8 @@ class WarmStarts:
     def _is_ready(self) -> bool:
         if not self._ready and not self._silent and self._asking is not None and self._asking.fileno() >= 0:
             with contextlib.suppress(OSError):
-                self._ready = self._asking.recv(len(READY), socket.MSG_DONTWAIT) == READY
+                self._ready = self._asking.recv(len(READY)) == READY
+                self._asking.settimeout(ANSWER_S)
         return self._ready
 
     def _common(self, environment: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import pathlib
 import signal
+import time
 
 import pytest
 
@@ -93,6 +94,21 @@ def test_a_fork_that_cannot_be_put_in_its_place_never_runs(interpreter, tmp_path
 def test_what_imports_look_at_must_be_as_the_interpreter_had_it(interpreter):
     assert interpreter.suits({**os.environ, "COLOUR": "red", "SPRINGTIDE_MEMBER": "worker-3"})
     assert not interpreter.suits({**os.environ, "OMP_NUM_THREADS": "7"})
+
+
+def test_nobody_waits_for_an_interpreter_that_still_imports(tmp_path, monkeypatch):
+    (tmp_path / "endless.py").write_text("import signal; signal.pause()")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{pathlib.Path(springtide.__file__).parents[1]}")
+    monkeypatch.setattr(warm, "IMPORTS", ("endless",))
+    monkeypatch.setattr(warm, "ANSWER_S", 120.0)
+    made = WarmStarts()
+    made.begin(os.environ)
+    began = time.monotonic()
+    try:
+        assert not made.suits(os.environ) and not made.suits(os.environ)
+        assert time.monotonic() - began < 60
+    finally:
+        made.close()
 
 
 def test_nothing_is_begun_for_a_job_that_is_over_soon(tmp_path):
