@@ -56,9 +56,9 @@ class NonFiniteGradient(BadInput):
 class UnknownName(BadInput):
     """A name that is not one of the known ones."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1)
+        near = difflib.get_close_matches(str(name), names, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         super().__init__(f"no {kind} named {name!r}.{hint} Known: {', '.join(names)}.")
 

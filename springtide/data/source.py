@@ -6,7 +6,7 @@ In: what was passed to `job.prepare`. Out: `fetch(indices)`, a whole collated mi
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,8 +110,7 @@ def open_source(
     asked = batch_size if batch_size is not None else DEFAULT_BATCH_SIZE
     size = whole.number(asked, "batch_size", "a whole number, 1 or more", least=1)
     whole.number(num_workers or 0, "num_workers", "a whole number of reader processes, 0 or more")
-    if collate_fn is not None and not callable(collate_fn):
-        raise errors.BadInput(f"collate_fn={collate_fn!r}: wanted a function from a list of samples to a batch")
+    _check(collate_fn, shuffle=shuffle, drop_last=drop_last)
     if isinstance(dataset, StreamDataset):
         return _of_stream(dataset, size, shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn)
     iterable = isinstance(dataset, data.IterableDataset)
@@ -146,6 +145,14 @@ def open_source(
         collate=collate_fn,
         loader_options=options,
     )
+
+
+def _check(collate_fn: Any, **either: Any) -> None:
+    for name, said in either.items():
+        if said is not None and not isinstance(said, bool | np.bool_):
+            raise errors.BadInput(f"{name}={said!r}: wanted True or False")
+    if collate_fn is not None and not callable(collate_fn):
+        raise errors.BadInput(f"collate_fn={collate_fn!r}: wanted a function from a list of samples to a batch")
 
 
 def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> Source:
@@ -232,6 +239,17 @@ def _rows(tensor: torch.Tensor, indices: Indices) -> torch.Tensor:
 
 
 def _count(dataset: Any) -> int:
+    named = isinstance(dataset, Mapping) and 0 not in dataset
+    if named or isinstance(dataset, str | bytes | os.PathLike):
+        raise errors.BadInput(
+            f"the data set is a {type(dataset).__name__}: wanted samples by index. A file needs a reader, such as "
+            "springtide.zoo.CriteoTsv(path); columns of tensors go into torch.utils.data.TensorDataset(x, y)"
+        )
+    if isinstance(dataset, tuple) and dataset and all(isinstance(one, torch.Tensor | np.ndarray) for one in dataset):
+        raise errors.BadInput(
+            f"the data set is a tuple of {len(dataset)} arrays: wanted samples by index. "
+            "Wrap them: torch.utils.data.TensorDataset(x, y)"
+        )
     if not hasattr(dataset, "__len__") or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "batch")):
         raise errors.BadInput(
             f"cannot train from a {type(dataset).__name__}: wanted a torch Dataset with __len__ and __getitem__ "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from springtide import errors
-from springtide.domain import resources
+from springtide.domain import resources, whole
 
 Policy = Literal["anneal", "laia", "random", "contiguous"]
 POLICIES: tuple[Policy, ...] = ("anneal", "laia", "random", "contiguous")
@@ -97,7 +97,8 @@ def rules(
         policy, _, way = allocation.partition("+")
         base = replace(base, policy=_policy(policy), p2p=_way(way or "off"))
     if staleness is not None:
-        base = replace(base, staleness=staleness)
+        wanted = "a whole number of trainings that a kept row may lack, 0 or more"
+        base = replace(base, staleness=whole.number(staleness, "cache_staleness", wanted, least=None))
     if size is None:
         return base
     wanted = "wanted a size such as 64M, a share of all rows such as 10%, auto or off"

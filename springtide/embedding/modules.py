@@ -101,6 +101,18 @@ def _checked(dim: Any, name: str) -> int:
     return whole.number(dim, f"{name}: dim", "a whole number of floats a row, 1 or more", least=1)
 
 
+def _name(name: Any, kind: str) -> str | None:
+    if name is None or isinstance(name, str):
+        return name
+    raise errors.BadInput(f"{kind}: name={name!r}: wanted a text, or None for the module's path in the model")
+
+
+def _padding(padding_idx: Any, name: str) -> int | None:
+    if padding_idx is None:
+        return None
+    return whole.number(padding_idx, f"{name}: padding_idx", "a 64-bit id, or None", least=-whole.LARGEST - 1)
+
+
 def _kernel(optimizer: Any, name: str) -> tables.OptimSpec | None:
     if isinstance(optimizer, str):
         return optim.named(optimizer)
@@ -164,11 +176,15 @@ class EmbeddingBag(_OpenTable):
         ttl: int = 0,
         capacity: int = 0,
     ) -> None:
-        """`optimizer` and `lr` default to the parameter group's; `min_count`, `ttl` and `capacity` bound rows."""
-        super().__init__(torch.empty(0, _checked(dim, name or "EmbeddingBag")))
+        """`optimizer` and `lr` default to the parameter group's; the last three bound rows, or are 0.
+
+        min_count: gradients that an id has had before it gets a row; ttl: pushes that a row may go untouched.
+        capacity: rows in all. Each of the job's slots keeps an equal share of it, one row or more, the latest used.
+        """
+        super().__init__(torch.empty(0, _checked(dim, _name(name, "EmbeddingBag") or "EmbeddingBag")))
         if mode not in ("sum", "mean", "max"):
             raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
-        self.name, self.mode, self.padding_idx = name, mode, padding_idx
+        self.name, self.mode, self.padding_idx = name, mode, _padding(padding_idx, name or "EmbeddingBag")
         self.request = _request(
             dim, name=name or "EmbeddingBag", optimizer=optimizer, lr=lr, init=init, dtype=dtype,
             min_count=min_count, ttl=ttl, capacity=capacity,
@@ -217,8 +233,8 @@ class Embedding(_OpenTable):
         capacity: int = 0,
     ) -> None:
         """`padding_idx` is read but never trained; the other options are those of EmbeddingBag."""
-        super().__init__(torch.empty(0, _checked(dim, name or "Embedding")))
-        self.name, self.padding_idx = name, padding_idx
+        super().__init__(torch.empty(0, _checked(dim, _name(name, "Embedding") or "Embedding")))
+        self.name, self.padding_idx = name, _padding(padding_idx, name or "Embedding")
         self.request = _request(
             dim, name=name or "Embedding", optimizer=optimizer, lr=lr, init=init, dtype=dtype,
             min_count=min_count, ttl=ttl, capacity=capacity,
@@ -266,14 +282,17 @@ class EmbeddingBags(_OpenTable):
     ) -> None:
         """`dims` names the tables and their row lengths; a list names them by number."""
         super().__init__(torch.empty(0))
+        if not isinstance(dims, Mapping | Sequence) or not dims:
+            raise errors.BadInput(
+                f"EmbeddingBags({dims!r}): wanted at least one table, by name, such as EmbeddingBags({{'user': 16}}), "
+                "or by number: EmbeddingBags([16, 8])"
+            )
         named = dict(dims) if isinstance(dims, Mapping) else {str(i): dim for i, dim in enumerate(dims)}
-        if not named:
-            raise errors.BadInput("EmbeddingBags needs at least one table, such as EmbeddingBags({'user': 16})")
         if mode not in ("sum", "mean", "max"):
             raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
         if output not in ("concat", "list"):
             raise errors.UnknownName("output", str(output), ("concat", "list"))
-        self.name, self.mode, self.output, self.dims = name, mode, output, named
+        self.name, self.mode, self.output, self.dims = _name(name, "EmbeddingBags"), mode, output, named
         self.lengths = tuple(named.values())
         self.request_of = {
             table: _request(

@@ -157,6 +157,11 @@ def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, i
 
 def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
     """A card whose every batch can be shared by all ranks of a bsp group: no shard is smaller than the group."""
+    if not card.samples_used:
+        raise errors.BadInput(
+            f"drop_last=True leaves nothing to train: {card.samples} samples do not fill one batch of "
+            f"{card.batch_size}. Lower batch_size, or leave drop_last out"
+        )
     if min(card.batch_size, card.samples_used) < group:
         raise errors.BadInput(
             f"a batch of {min(card.batch_size, card.samples_used)} samples cannot be shared by {group} workers. In bsp "

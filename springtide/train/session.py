@@ -150,8 +150,8 @@ class Job:
         how: Any = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "num_workers": num_workers}
         opened = self._opened(sources.open_source(dataset, collate_fn=collate_fn, **how))
         given: Any = optimizer
-        one = isinstance(given, torch.optim.Optimizer)
-        own: list[Any] = [given] if one else list(given)
+        several = isinstance(given, list | tuple)
+        own: list[Any] = list(given) if several else [given]
         shared = self._shared(opened, mode, cache, cache_staleness, allocation, reduction)
         told = self._reports.step
         wired = wiring.wire(model, own, mode, self._link, self._settings, self.meter, told, max_staleness, shared)
@@ -159,7 +159,7 @@ class Job:
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
         each = opened.batch_size if mode == "bsp" and scaling == "worker_batch" else None
         loop = self._batches(opened, card, mode, wired, accumulate, each)
-        back: Any = wired.optimizers[0] if one else type(given)(wired.optimizers)
+        back: Any = type(given)(wired.optimizers) if several else wired.optimizers[0]
         return wired.model, back, loop
 
     def report(self, **metrics: float) -> None:

@@ -175,7 +175,8 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
             raise errors.BadInput("this optimizer came from job.prepare: pass the torch.optim one it was made of")
         if not isinstance(one, torch.optim.Optimizer):
             raise errors.BadInput(
-                f"optimizer is a {type(one).__name__}: wanted a torch.optim.Optimizer or a list of them"
+                f"optimizer is a {type(one).__name__}: wanted a torch.optim.Optimizer of the model's parameters, or a "
+                "list of them"
             )
         if isinstance(one, torch.optim.LBFGS):
             raise errors.BadInput(

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -96,6 +98,11 @@ def test_samplers_are_not_taken_over_and_the_message_says_so():
 def test_what_cannot_be_read_is_refused():
     with pytest.raises(errors.BadInput, match="cannot train from a generator"):
         source.open_source(one for one in [1])
+    for path_or_columns in ("train.csv", Path("train.csv"), {"x": X}):
+        with pytest.raises(errors.BadInput, match=r"wanted samples by index\. A file needs a reader"):
+            source.open_source(path_or_columns)
+    with pytest.raises(errors.BadInput, match=r"a tuple of 2 arrays: .* Wrap them"):
+        source.open_source((X, X))
     with pytest.raises(errors.BadInput, match="is empty"):
         source.open_source(data.TensorDataset(X[:0]))
     with pytest.raises(errors.BadInput, match="batch_size=0"):
