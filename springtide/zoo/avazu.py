@@ -35,7 +35,7 @@ class AvazuCsv(text_records.TextRecords):
             name="avazu",
             delimiter=",",
             columns=_FIRST + len(CATEGORIES),
-            header=True,
+            names=("id", "click", "hour", *CATEGORIES),
             parse=self._parse,
             make=ClickBatch,
         )

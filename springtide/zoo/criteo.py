@@ -5,13 +5,14 @@ ones 0. Categories become 64-bit ids by `string_hash`; with `tables` they are fo
 id 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
+from springtide.domain import whole
 from springtide.zoo import string_hash, text_records
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.cells import Cells
@@ -32,7 +33,7 @@ class CriteoTsv(text_records.TextRecords):
             name="criteo",
             delimiter="\t",
             columns=1 + DENSE + SPARSE,
-            header=False,
+            names=(),
             parse=self._parse,
             make=ClickBatch,
         )
@@ -63,10 +64,10 @@ def check_tables(tables: Sequence[int] | int | None, fields: int) -> tuple[int, 
     """Row counts, one a field; each has a row for "missing" and at least one more."""
     if tables is None:
         return None
-    each = (tables,) * fields if isinstance(tables, int) else tuple(tables)
-    if len(each) != fields or min(each) < 2:
+    each = tuple(tables) if isinstance(tables, Iterable) else (tables,) * fields
+    if len(each) != fields:
         raise errors.BadInput(f"tables must be {fields} row counts of at least 2 each, or one for all; got {tables}")
-    return each
+    return tuple(whole.number(one, "tables", "row counts of at least 2 each", least=2) for one in each)
 
 
 def _not_hex(cut: Cells) -> NDArray[np.bool_]:

@@ -6,6 +6,7 @@ In: paths and `OSError`s. Out: `DiskFull` with how much is left, `MissingFile` w
 import contextlib
 import difflib
 import errno
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ def full_is_told(path: Path) -> Iterator[None]:
 
 def existing(path: str | Path) -> Path:
     """The file of this path; if there is none, say which name in its folder is nearest."""
+    if not isinstance(path, str | os.PathLike):
+        raise errors.BadInput(f"a data set's file is {path!r}: wanted the path of one file")
     wanted = Path(path)
     if wanted.is_file():
         return wanted

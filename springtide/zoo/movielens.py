@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from springtide import errors
+from springtide.domain import whole
 from springtide.zoo import disk, text_records
 from springtide.zoo.batches import PairBatch
 from springtide.zoo.cells import Cells
@@ -29,13 +30,14 @@ class MovieLens(text_records.TextRecords):
         tables: Sequence[int] | None = None,
         on_malformed: str = "fail",
     ) -> None:
-        if tables is not None and len(tables) != 2:
-            raise errors.BadInput(f"tables must be two row counts, users and movies; got {list(tables)}")
+        if tables is not None and (not isinstance(tables, Sequence) or len(tables) != 2):
+            raise errors.BadInput(f"tables must be two row counts, users and movies; got {tables!r}")
         stars: Any = liked
         if stars is not None and not isinstance(stars, int | float):
             raise errors.BadInput(f"liked={liked!r}: wanted the stars from which the label is 1, or None for the stars")
         self._liked = liked
-        self._tables = None if tables is None else tuple(tables)
+        wanted = "a row count, 1 or more"
+        self._tables = None if tables is None else tuple(whole.number(one, "tables", wanted, least=1) for one in tables)
         name = disk.existing(path).name.removesuffix(".gz")
         old, oldest = name.endswith(".dat"), name.endswith(".data")
         # `a::b` cut at each colon has an empty cell between two others
@@ -44,7 +46,7 @@ class MovieLens(text_records.TextRecords):
             name="movielens" if self._tables is None else f"movielens-{self._tables[0]}-{self._tables[1]}",
             delimiter=":" if old else "\t" if oldest else ",",
             columns=7 if old else 4,
-            header=not (old or oldest),
+            names=() if old or oldest else ("userId", "movieId", "rating", "timestamp"),
             parse=self._parse,
             make=PairBatch,
         )

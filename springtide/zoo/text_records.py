@@ -39,11 +39,17 @@ class Format:
     name: str
     delimiter: str
     columns: int
-    header: bool
+    names: tuple[str, ...]
+    """The header's cells, where the first line is one; cells are found by their place all the same."""
     parse: Callable[[cells.Cells], Parsed]
     """Makes columns, and notes in `Cells.problems` the lines it cannot read."""
     make: Callable[..., Batch]
     """The batch of the columns."""
+
+    @property
+    def header(self) -> bool:
+        """Whether the first line is one."""
+        return bool(self.names)
 
 
 def checked_indices(indices: Any, records: int, name: str) -> NDArray[np.int64]:
@@ -128,6 +134,13 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
                 f"{self.path}, line 1: is a record, wanted a header with the names of {self._form.columns} columns; "
                 "write one as the first line, else this record would be taken for it"
             )
+        known = [repr(name) for name in self._form.names]
+        for column, wanted in enumerate(known):
+            if (found := cut.text(0, column)) != wanted and found in known:
+                raise errors.MalformedRecord(
+                    f"{self.path}, line 1: column {column + 1} is {found}, wanted {wanted}: columns are read by their "
+                    f"place, not by their name. Write them in this order: {', '.join(self._form.names)}"
+                )
 
     def _found(self, path: str | Path) -> text_lines.Lines:
         check = self._faults if self._on_malformed == "skip" else None

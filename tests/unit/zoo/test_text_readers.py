@@ -120,6 +120,12 @@ def test_ids_are_folded_into_tables(tmp_path):
     assert (x.sparse[0] > 0).all()
     assert (x.sparse[0] < 7).all()
     assert (x.sparse[1] == 0).all()
+    for path in (None, [tmp_path / "day.txt"]):
+        with pytest.raises(errors.BadInput, match="wanted the path of one file"):
+            CriteoTsv(path)
+    for rows in (3.5, "10", 1, [2] * 25 + [1]):
+        with pytest.raises(errors.BadInput, match="tables"):
+            CriteoTsv(tmp_path / "day.txt", tables=rows)
     with pytest.raises(errors.BadInput, match="26 row counts"):
         CriteoTsv(tmp_path / "day.txt", tables=[5, 5])
 
@@ -261,6 +267,20 @@ def test_a_record_is_not_taken_for_the_header(tmp_path):
         MovieLens(write(tmp_path / "ratings.csv", ["1,31,2.5,9", "x", "1,31,2.5,9"]), on_malformed="skip")
     with pytest.raises(errors.BadInput, match="no records after its header"):
         MovieLens(write(tmp_path / "one.csv", ["1,31,2.5,9"]))
+
+
+def test_columns_in_another_order_than_they_are_read_in_are_refused(tmp_path):
+    swapped = ["movieId,userId,rating,timestamp", "31,1,2.5,9"]
+    with pytest.raises(errors.MalformedRecord, match=r"line 1: column 1 is 'movieId', wanted 'userId': .* userId, mov"):
+        MovieLens(write(tmp_path / "ratings.csv", swapped))
+    others = ["member,film,stars,when", "1,31,2.5,9"]
+    assert len(MovieLens(write(tmp_path / "others.csv", others))) == 1, "names of one's own say nothing of the order"
+
+
+@pytest.mark.parametrize("tables", [5, (3,), ("a", "b"), (0, 4)])
+def test_row_counts_that_are_none_are_refused(tmp_path, tables):
+    with pytest.raises(errors.BadInput, match="tables"):
+        MovieLens(write(tmp_path / "ratings.dat", ["1::31::2.5::9"]), tables=tables)
 
 
 def test_stars_that_are_no_number_are_refused(tmp_path):
