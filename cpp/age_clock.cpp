@@ -40,10 +40,21 @@ uint32_t AgeClock::tick_for(uint64_t age) {
 
 uint64_t AgeClock::cut() {
   std::lock_guard hold(lock_);
-  boundaries_.push_back(newest_);
+  boundaries_.push_back(leave_behind());
+  return boundaries_.size();
+}
+
+AgeClock::Mark AgeClock::mark() {
+  std::lock_guard hold(lock_);
+  return {leave_behind(), numbering_};
+}
+
+uint32_t AgeClock::leave_behind() {
+  const uint32_t last = newest_;
   since_cut_.clear();
   tick_ = new_tick(granular(now_));
-  return cuts_made_ = boundaries_.size();
+  has_cuts_ = true;
+  return last;
 }
 
 uint32_t AgeClock::boundary(uint64_t cut) {
@@ -57,6 +68,7 @@ uint32_t AgeClock::boundary(uint64_t cut) {
 
 void AgeClock::renumber(const std::vector<bool>& used, std::vector<uint32_t>& new_tick) {
   std::lock_guard hold(lock_);
+  ++numbering_;
   std::vector<uint64_t> ages{0};
   new_tick.assign(used.size(), 0);
   std::vector<uint32_t> below(newest_ + 2, 0);  // kept ticks up to and with this one

@@ -38,9 +38,17 @@ class AgeClock {
   uint32_t tick_for(uint64_t age);
 
   uint64_t cut();
-  bool has_cuts() const { return cuts_made_.load(std::memory_order_acquire) != 0; }
+  // Whether somebody may ask what went since then.
+  bool has_cuts() const { return has_cuts_.load(std::memory_order_acquire); }
   uint32_t boundary(
       uint64_t cut);  // what is stamped later than this changed after the cut; BadInput: no such cut
+  // A cut that is not kept: its boundary, good until ticks are renumbered. Under the stripe's lock.
+  struct Mark {
+    uint32_t boundary = 0;
+    uint64_t numbering = 0;
+  };
+  Mark mark();
+  bool knows(const Mark& mark) const { return mark.numbering == numbering_; }  // under a stripe's lock
 
   // When the ticks run out the store renumbers the ones still in use (keeping order): old tick -> new tick.
   bool nearly_full() const { return tick() > last_tick_ - last_tick_ / 8; }
@@ -53,13 +61,15 @@ class AgeClock {
 
   uint64_t granular(uint64_t clock) const;
   uint32_t new_tick(uint64_t age);
+  uint32_t leave_behind();  // all ticks up to the one returned
   void set_age(uint32_t tick, uint64_t age);
 
   std::mutex lock_;
   std::atomic<uint64_t> now_{0};
   std::atomic<uint32_t> tick_{0};
-  std::atomic<uint64_t> cuts_made_{0};
-  uint32_t newest_ = 0;  // highest tick given out
+  std::atomic<bool> has_cuts_{false};
+  uint64_t numbering_ = 0;  // changes when no stripe is unlocked
+  uint32_t newest_ = 0;     // highest tick given out
   uint32_t last_tick_ = kMaxStamp;
   uint64_t granule_ = 0;  // 0: no table asks for ages
   std::vector<uint32_t> boundaries_;

@@ -100,6 +100,16 @@ TableImage read_table(Reader& r) {
   return t;
 }
 
+SlotImage read_slot(Reader& r) {
+  auto slot = r.get<SlotHead>();
+  SlotImage image{slot.slot, slot.slots, slot.seed, slot.clock, slot.full != 0, {}, {}};
+  std::vector<SampleSpan> spans = r.all<SampleSpan>(slot.spans);
+  std::vector<ShardRun> finished = r.all<ShardRun>(slot.finished);
+  image.identities = IdentitySet(std::move(spans), std::move(finished));
+  for (uint32_t i = 0; i < slot.tables; ++i) image.tables.push_back(read_table(r));
+  return image;
+}
+
 template <class T>
 size_t bytes_in(const std::vector<T>& values) {
   return values.size() * sizeof(T);
@@ -113,21 +123,46 @@ void check_home(const SlotImage& image, const Column<uint64_t>& hashes) {
 
 }  // namespace
 
-// Four independent lanes, so that it runs at memory speed. Not against forgers: the wire has its own secret.
-uint64_t checksum(std::span<const uint8_t> bytes) {
-  uint64_t lanes[4] = {1, 2, 3, 4};
-  size_t i = 0;
-  for (; i + 32 <= bytes.size(); i += 32) {
+void Checksum::add_blocks(const uint8_t* at, size_t blocks) {
+  uint64_t lanes[4];
+  std::copy_n(lanes_, 4, lanes);  // in registers
+  for (; blocks != 0; --blocks, at += kBlock) {
     for (size_t k = 0; k < 4; ++k) {
       uint64_t word;
-      std::memcpy(&word, bytes.data() + i + 8 * k, 8);
+      std::memcpy(&word, at + 8 * k, 8);
       lanes[k] = std::rotl((lanes[k] ^ word) * 0x9e3779b97f4a7c15ULL, 29);
     }
   }
-  uint64_t sum = bytes.size();
-  for (uint64_t lane : lanes) sum = mix64(sum ^ lane);
-  for (; i < bytes.size(); ++i) sum = mix64(sum ^ bytes[i]);
+  std::copy_n(lanes, 4, lanes_);
+}
+
+void Checksum::add(std::span<const uint8_t> bytes) {
+  bytes_ += bytes.size();
+  if (rests_ != 0) {
+    const size_t some = std::min(kBlock - rests_, bytes.size());
+    std::copy_n(bytes.data(), some, rest_ + rests_);
+    rests_ += some;
+    bytes = bytes.subspan(some);
+    if (rests_ < kBlock) return;
+    add_blocks(rest_, 1);
+  }
+  const size_t blocks = bytes.size() / kBlock;
+  add_blocks(bytes.data(), blocks);
+  rests_ = bytes.size() - blocks * kBlock;
+  std::copy_n(bytes.data() + blocks * kBlock, rests_, rest_);
+}
+
+uint64_t Checksum::value() const {
+  uint64_t sum = bytes_;
+  for (uint64_t lane : lanes_) sum = mix64(sum ^ lane);
+  for (size_t i = 0; i < rests_; ++i) sum = mix64(sum ^ rest_[i]);
   return sum;
+}
+
+uint64_t checksum(std::span<const uint8_t> bytes) {
+  Checksum sum;
+  sum.add(bytes);
+  return sum.value();
 }
 
 size_t ImageWriter::bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes) {
@@ -146,35 +181,52 @@ void ImageWriter::make_room(size_t bytes) {
   for (size_t at = 0; at < capacity_; at += kPage) buffer_[at] = 0;
 }
 
-void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shapes) {
+ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes) {
   const std::vector<SampleSpan>& spans = about.identities.spans();
   const std::vector<ShardRun>& finished = about.identities.finished();
-  size_ = bytes_of_image(about, shapes);
-  if (!has_room(size_)) make_room(size_);
-  at_ = size_ <= room_.size() ? room_.data() : buffer_.get();
-  uint8_t* at = at_ + sizeof(Head);
-  auto put = [&](const void* from, size_t bytes) {
-    if (bytes != 0) std::memcpy(at, from, bytes);
-    at += bytes;
+  const auto put = [](std::vector<uint8_t>& to, const void* from, size_t bytes) {
+    const auto* first = static_cast<const uint8_t*>(from);
+    to.insert(to.end(), first, first + bytes);
   };
-  auto leave = [&](size_t bytes) { return std::exchange(at, at + bytes); };
-  SlotHead head{about.slot,   about.slots,    about.seed,
-                about.clock,  about.full,     static_cast<uint32_t>(shapes.size()),
-                spans.size(), finished.size()};
-  put(&head, sizeof head);
-  put(spans.data(), bytes_in(spans));
-  put(finished.data(), bytes_in(finished));
-  columns_.clear();
+  ImageHeads heads;
+  heads.slot.resize(sizeof(Head));
+  const SlotHead slot{about.slot,   about.slots,    about.seed,
+                      about.clock,  about.full,     static_cast<uint32_t>(shapes.size()),
+                      spans.size(), finished.size()};
+  put(heads.slot, &slot, sizeof slot);
+  put(heads.slot, spans.data(), bytes_in(spans));
+  put(heads.slot, finished.data(), bytes_in(finished));
   for (const TableShape& t : shapes) {
-    TableHead table{t.id,
-                    t.dim,
-                    static_cast<uint8_t>(t.dtype),
-                    static_cast<uint8_t>(t.optimizer),
-                    t.state_floats,
-                    t.rows,
-                    t.waiting,
-                    t.gone};
-    put(&table, sizeof table);
+    const TableHead table{t.id,
+                          t.dim,
+                          static_cast<uint8_t>(t.dtype),
+                          static_cast<uint8_t>(t.optimizer),
+                          t.state_floats,
+                          t.rows,
+                          t.waiting,
+                          t.gone};
+    put(heads.tables.emplace_back(), &table, sizeof table);
+  }
+  return heads;
+}
+
+std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow) {
+  return std::bit_cast<std::array<uint8_t, kUnsummed>>(
+      Head{kMagic, kVersion, bytes - sizeof(Head), follow.value()});
+}
+
+void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shapes) {
+  const ImageHeads heads = heads_of(about, shapes);
+  full_ = about.full;
+  size_ = bytes_of_image(about, shapes);
+  make_room_for(size_);
+  at_ = size_ <= room_.size() ? room_.data() : buffer_.get();
+  uint8_t* at = std::copy(heads.slot.begin(), heads.slot.end(), at_);
+  const auto leave = [&](size_t bytes) { return std::exchange(at, at + bytes); };
+  columns_.clear();
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const TableShape& t = shapes[i];
+    at = std::copy(heads.tables[i].begin(), heads.tables[i].end(), at);
     TableColumns c{};
     c.rows = leave(t.rows * 8);
     c.row_ages = leave(t.rows * 8);
@@ -189,9 +241,9 @@ void ImageWriter::begin(const SlotImage& about, std::span<const TableShape> shap
 }
 
 void ImageWriter::finish() {
-  std::span<const uint8_t> body = bytes().subspan(sizeof(Head));
-  Head head{kMagic, kVersion, body.size(), checksum(body)};
-  std::memcpy(at_, &head, sizeof head);
+  Checksum sum;
+  sum.add(bytes().subspan(kUnsummed));
+  std::ranges::copy(signature(size_, sum), at_);
 }
 
 // The header of an image, if this build can read it.
@@ -225,21 +277,21 @@ SlotImage decode(std::span<const uint8_t> bytes) {
   Head head = head_of(r);
   std::span<const uint8_t> body = bytes.subspan(sizeof head);
   if (head.bytes != body.size() || head.checksum != checksum(body)) Reader::torn();
-  auto slot = r.get<SlotHead>();
-  SlotImage image{slot.slot, slot.slots, slot.seed, slot.clock, slot.full != 0, {}, {}};
+  SlotImage image = read_slot(r);
   if (image.slots < kStripes || !std::has_single_bit(image.slots) || image.slot >= image.slots)
     Reader::torn();
-  std::vector<SampleSpan> spans = r.all<SampleSpan>(slot.spans);
-  std::vector<ShardRun> finished = r.all<ShardRun>(slot.finished);
-  image.identities = IdentitySet(std::move(spans), std::move(finished));
-  for (uint32_t i = 0; i < slot.tables; ++i) {
-    image.tables.push_back(read_table(r));
-    check_home(image, image.tables.back().rows);
-    check_home(image, image.tables.back().waiting);
-    check_home(image, image.tables.back().gone);
+  for (const TableImage& table : image.tables) {
+    check_home(image, table.rows);
+    check_home(image, table.waiting);
+    check_home(image, table.gone);
   }
   r.finish();
   return image;
+}
+
+SlotImage view(std::span<const uint8_t> bytes) {
+  Reader r(bytes.subspan(sizeof(Head)));
+  return read_slot(r);
 }
 
 }  // namespace springtide

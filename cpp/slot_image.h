@@ -3,6 +3,7 @@
 // anything torn or foreign.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -77,10 +78,14 @@ class ImageWriter {
   // Memory for images of this size and some more, touched: making it takes as long as the copy itself, so it
   // is not for those who hold a lock.
   void make_room(size_t bytes);
+  void make_room_for(size_t bytes) {
+    if (!has_room(bytes)) make_room(bytes);
+  }
   void begin(const SlotImage& about, std::span<const TableShape> shapes);
   TableColumns& columns(size_t table) { return columns_[table]; }
-  void finish();  // when all columns are full
+  void finish();  // when all columns are full, unless the sum is made by others
   std::span<const uint8_t> bytes() const { return {at_, size_}; }
+  bool full() const { return full_; }
   // The next images are written there if they fit, and else into memory of its own.
   void write_into(std::span<uint8_t> room) { room_ = room; }
 
@@ -89,12 +94,41 @@ class ImageWriter {
   std::unique_ptr<uint8_t[]> buffer_;
   uint8_t* at_ = nullptr;
   size_t capacity_ = 0, size_ = 0;
+  bool full_ = true;
   std::vector<TableColumns> columns_;
 };
 // Good as long as the bytes are: its columns are not copied.
 SlotImage decode(std::span<const uint8_t> bytes);
+// The same of an image that this process has written, finished or not: nothing is checked.
+SlotImage view(std::span<const uint8_t> bytes);
 
+// Over bytes that lie in several places as if they lay one after the other. Four independent lanes, so that
+// it runs at memory speed. Not against forgers: the wire has its own secret.
+class Checksum {
+ public:
+  void add(std::span<const uint8_t> bytes);
+  uint64_t value() const;
+
+ private:
+  static constexpr size_t kBlock = 32;
+  void add_blocks(const uint8_t* at, size_t blocks);
+
+  uint64_t lanes_[4] = {1, 2, 3, 4};
+  uint8_t rest_[kBlock] = {};  // less than a block
+  size_t rests_ = 0;
+  uint64_t bytes_ = 0;
+};
 uint64_t checksum(std::span<const uint8_t> bytes);
+
+// An image whose columns lie elsewhere: what comes before the first table, and what before each.
+struct ImageHeads {
+  std::vector<uint8_t> slot;
+  std::vector<std::vector<uint8_t>> tables;
+};
+ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes);
+// The first bytes of an image, which say how many there are, and the sum of those that `follow` them.
+constexpr size_t kUnsummed = 24;
+std::array<uint8_t, kUnsummed> signature(uint64_t bytes, const Checksum& follow);
 
 // What the first bytes of an image say, unchecked against the rest: enough to note where it lies and to look
 // for it there again.

@@ -27,6 +27,12 @@ struct alignas(64) Slot {
 };
 static_assert(sizeof(Slot) == 64);
 
+// A part of a slot: cells whose hash, less the bits that say which slot it is, lies between these, both with.
+// A cell's place is its own for ever, however the index grows.
+struct Places {
+  uint64_t first = 0, last = UINT64_MAX;
+};
+
 class SlotIndex {
  public:
   SlotIndex(uint32_t slots, size_t reserve_bytes, const TableId* extent_table);
@@ -109,7 +115,17 @@ class SlotIndex {
   static size_t segment_cells(const Slot& slot) {
     return slot.bucket_mask == 0 ? 0 : (size_t{slot.bucket_mask} + 1) * kBucket;
   }
-  // One segment, by the number of a directory entry that leads to it; returns the entry of the next one.
+  template <class Visit>
+  void for_places(Slot& slot, const Places& places, Visit visit) {
+    const uint32_t end = entry_at(slot, places.last);
+    for (uint32_t at = entry_at(slot, places.first); at <= end;) {
+      at = for_segment(slot, at, [&](const Cell& cell) {
+        const uint64_t place = cell.hash << slot_bits_;
+        if (place >= places.first && place <= places.last) visit(cell);
+      });
+    }
+  }
+  // One segment, by the number of any directory entry that leads to it; returns the entry of the next one.
   template <class Visit>
   uint32_t for_segment(Slot& slot, uint32_t entry, Visit visit) {
     Cell* cells = cells_at(directory(slot)[entry]);
@@ -118,7 +134,8 @@ class SlotIndex {
       for (uint32_t i = 0; i < last; ++i) {
         if (cells[i].meta != 0) visit(cells[i]);
       }
-      if (slot.depth != 0) return entry + (uint32_t{1} << (slot.depth - header(cells, last).depth));
+      if (slot.depth != 0)
+        return (entry | ((uint32_t{1} << (slot.depth - header(cells, last).depth)) - 1)) + 1;
     }
     return entry + 1;
   }
@@ -153,9 +170,10 @@ class SlotIndex {
     if (slot.depth <= Slot::kInlineDepth) return slot.segments;
     return reinterpret_cast<uint32_t*>(pool_.at(slot.segments[0]));
   }
-  uint32_t entry_of(const Slot& slot, uint64_t hash) const {
-    return static_cast<uint32_t>((hash << slot_bits_) >> 1 >> (63 - slot.depth));  // depth may be 0
+  static uint32_t entry_at(const Slot& slot, uint64_t place) {
+    return static_cast<uint32_t>(place >> 1 >> (63 - slot.depth));  // depth may be 0
   }
+  uint32_t entry_of(const Slot& slot, uint64_t hash) const { return entry_at(slot, hash << slot_bits_); }
   uint32_t segment_unit(Slot& slot, uint64_t hash) const { return directory(slot)[entry_of(slot, hash)]; }
   static Header header(const Cell* cells, uint32_t last) { return std::bit_cast<Header>(cells[last].hash); }
   static void set_header(Cell* cells, uint32_t last, Header head) {

@@ -196,12 +196,17 @@ bool Store::scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vect
 
 std::vector<uint8_t> Store::export_slot(uint32_t slot, uint64_t since_cut) {
   ImageWriter image;
-  impl_->write_image(slot, since_cut, image);
+  export_slot(slot, since_cut, image);
   return {image.bytes().begin(), image.bytes().end()};
 }
 
 void Store::export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to) {
   impl_->write_image(slot, since_cut, to);
+  to.finish();
+}
+
+bool Store::copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes) {
+  return impl_->copy_slot(slot, since_cut, to, part_bytes);
 }
 
 void Store::import_slot(std::span<const uint8_t> image) {
@@ -214,6 +219,7 @@ bool Store::is_open(uint32_t slot) const { return impl_->is_open(slot); }
 
 void Store::close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to) {
   impl_->write_image(slot, since_cut, to, true);
+  to.finish();
 }
 
 void Store::refer(uint32_t slot, SlotReference& to) { impl_->refer(slot, to); }

@@ -15,6 +15,7 @@
 namespace springtide {
 
 class ImageWriter;
+class SlotCopy;
 struct SlotReference;
 class StoreImpl;
 
@@ -137,6 +138,9 @@ class Store {
   // checksummed. With since_cut != 0 only what changed after that cut, with tombstones for what went.
   std::vector<uint8_t> export_slot(uint32_t slot, uint64_t since_cut = 0);
   void export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to);  // into memory that is used again
+  // The same part by part, so that nobody waits long for the slot's lock: each call copies about so many
+  // bytes, and the one that returns true makes them the slot as it is then. All at once what is smaller.
+  bool copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes);
   // A full image replaces what the slot held, one since a cut is laid over it. BadInput on a torn or foreign
   // image, nothing changed then.
   void import_slot(std::span<const uint8_t> image);

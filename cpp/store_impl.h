@@ -1,6 +1,6 @@
 // The parts of a Store and what its files share: store.cpp (tables, wiring), store_pull.cpp, store_push.cpp,
 // store_once.cpp (pushes by identity), store_evict.cpp, store_slots.cpp (scan, loads),
-// store_export.cpp, store_import.cpp, store_gates.cpp.
+// store_export.cpp, store_copy.cpp, store_import.cpp, store_gates.cpp.
 #pragma once
 
 #include <array>
@@ -35,6 +35,7 @@ struct SlotHistory {
   uint32_t complete_from = 0;  // exports since a boundary before this tick must be full
 };
 
+class SlotCopy;
 struct StreamedItems;
 
 struct alignas(64) Stripe {
@@ -84,7 +85,10 @@ class StoreImpl {
   void set_closed(uint32_t slot, bool closed);
   bool is_open(uint32_t slot);
   std::vector<TableSpec> specs();
-  void write_image(uint32_t slot, uint64_t since_cut, ImageWriter& to, bool close = false);
+  // An image that lacks its sum. Returns 0, or with nothing written the size of one larger than `most_bytes`.
+  uint64_t write_image(uint32_t slot, uint64_t since_cut, ImageWriter& to, bool close = false,
+                       uint64_t most_bytes = UINT64_MAX);
+  bool copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes);
   void refer(uint32_t slot, SlotReference& to);
   enum class Into : uint8_t { any, closed, closed_then_open };
   void import_image(const SlotImage& image, Into into);
@@ -129,6 +133,8 @@ class StoreImpl {
                         std::span<const SampleSpan> spans, std::span<const uint8_t> speaks_for,
                         OnceStats& stats);
   uint32_t slots_a_stripe() const { return options.slots / kStripes; }
+  void copy_part(SlotCopy& to);
+  bool copy_end(SlotCopy& to);
 
   // Each is under the stripe's lock.
   void mark_closed(uint32_t slot, bool closed);

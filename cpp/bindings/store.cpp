@@ -10,6 +10,7 @@
 #include "bindings.h"
 #include "file_write.h"
 #include "hash.h"
+#include "slot_copy.h"
 #include "slot_image.h"
 
 using namespace nb::literals;
@@ -101,22 +102,23 @@ void import_array(Store& store, const ByteArray& image) {
   store.import_slot(span_of(image));
 }
 
-void copy_slot(Store& store, uint32_t slot, uint64_t since_cut, ImageWriter& into) {
+bool copy_slot(Store& store, uint32_t slot, uint64_t since_cut, SlotCopy& into, size_t part_bytes) {
   nb::gil_scoped_release release;
-  store.export_slot(slot, since_cut, into);
+  return store.copy_slot(slot, since_cut, into, part_bytes);
 }
 
-// A part of the copy, from `first`, into an open file whose `offset` is the place of the whole. Past its end:
-// nothing.
-void write_part(const ImageWriter& copy, int file, uint64_t offset, size_t first, size_t count) {
-  const std::span<const uint8_t> bytes = copy.bytes();
-  first = std::min(first, bytes.size());
+// So many more bytes of the copy into an open file, where `offset` is the place of the whole; what comes
+// first in it is known last. Whether all are written.
+bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
+  if (copy.size() == 0) throw BadInput("there is nothing to write: copy a slot first");
   int failed = 0;
   {
     nb::gil_scoped_release release;
-    failed = write_at(file, offset + first, bytes.subspan(first, std::min(count, bytes.size() - first)));
+    const uint64_t at = offset + copy.given();
+    failed = write_at(file, at, copy.next(count));
+    if (failed == 0 && copy.given() == copy.size()) failed = write_at(file, offset, copy.signature());
   }
-  if (failed == 0) return;
+  if (failed == 0) return copy.given() == copy.size();
   errno = failed;
   PyErr_SetFromErrno(PyExc_OSError);
   throw nb::python_error();
@@ -264,12 +266,12 @@ void bind_rows(nb::class_<Store>& store) {
 }
 
 void bind_images(nb::module_& m) {
-  nb::class_<ImageWriter>(m, "SlotCopy")
+  nb::class_<SlotCopy>(m, "SlotCopy")
       .def(nb::init<>())
-      .def_prop_ro("size", [](const ImageWriter& copy) { return copy.bytes().size(); })
-      .def_prop_ro("checksum", [](const ImageWriter& copy) { return facts_of(copy.bytes()).checksum; })
-      .def_prop_ro("full", [](const ImageWriter& copy) { return facts_of(copy.bytes()).full; })
-      .def("write_part", write_part, "file"_a, "offset"_a, "first"_a, "count"_a);
+      .def_prop_ro("size", &SlotCopy::size)
+      .def_prop_ro("checksum", &SlotCopy::checksum)
+      .def_prop_ro("full", &SlotCopy::full)
+      .def("write_on", write_on, "file"_a, "offset"_a, "count"_a = SIZE_MAX);
   m.def(
       "is_whole_image",
       [](const ByteArray& bytes) {
@@ -310,7 +312,7 @@ void bind_store(nb::module_& m) {
       .def("export_slot", export_slot, "slot"_a, "since_cut"_a = 0)
       .def("import_slot", import_slot, "image"_a)
       .def("import_slot", import_array, "image"_a)
-      .def("copy_slot", copy_slot, "slot"_a, "since_cut"_a, "into"_a)
+      .def("copy_slot", copy_slot, "slot"_a, "since_cut"_a, "into"_a, "part_bytes"_a = SIZE_MAX)
       .def("tables", tables_of)
       .def("is_open", &Store::is_open, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("clear_slot", &Store::clear_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())

@@ -1,9 +1,9 @@
 """A server's part of checkpoints: copies the slots it owns into a segment file, on the master's word, while it serves.
 
 In: orders, for which a thread of its own asks the master. Out: a file in the job's folder or on a disk of its own, and
-`Saved`: where each slot lies. Each slot is copied by the native store under its own short lock and then written in
-small pieces, all without the GIL; between two pieces the thread rests, so that training has the processors. Next:
-`master.saving`.
+`Saved`: where each slot lies. Each slot is copied by the native store and then written, both in small pieces and
+without the GIL; between two pieces the thread rests and holds no lock, so that training has the processors and the
+slot. Next: `master.saving`.
 """
 
 import contextlib
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 BUSY_SHARE = 0.25  # of one processor while nobody waits for the checkpoint
 REST_S = 0.002  # rests shorter than this are saved up
-PIECE_BYTES = 1 << 19  # written at once, in about half a millisecond: whoever serves waits no longer for its processor
+PIECE_BYTES = 1 << 19  # copied or written at once, in half a millisecond: whoever serves waits no longer
+WHOLE = sys.maxsize  # bytes of a piece while somebody waits for the checkpoint
 MOST_LINKS = 8  # increments after a full image, and up to as many more: so that not all slots become full ones at once
 
 
@@ -162,11 +163,14 @@ class Saver:
         copy, cut = self._copy, since.cut if since else 0
 
         def write(handle: int, at: int) -> tuple[int, int, bool]:
-            with pace:
-                self._role.store.copy_slot(slot, cut, copy)
-            for first in range(0, copy.size, PIECE_BYTES):
+            whole = False
+            while not whole:
                 with pace:
-                    copy.write_part(handle, at, first, PIECE_BYTES)
+                    whole = self._role.store.copy_slot(slot, cut, copy, WHOLE if pace.hurried else PIECE_BYTES)
+            written = False
+            while not written:
+                with pace:
+                    written = copy.write_on(handle, at, PIECE_BYTES)
             return copy.size, copy.checksum, copy.full
 
         return file.append(slot, write, since=since.number if since else 0)
@@ -216,6 +220,11 @@ class Pace:
         self._rest, self._owed, self._factor = rest, 0.0, (1 - share) / share
         self._began, self._waited_for = 0.0, waited_for
 
+    @property
+    def hurried(self) -> bool:
+        """Whether somebody waits for what is done."""
+        return self._waited_for()
+
     def __enter__(self) -> None:
         """Work begins."""
         self._began = time.monotonic()
@@ -223,7 +232,7 @@ class Pace:
     def __exit__(self, *_: object) -> None:
         """Work ends: rest, if there is enough to rest for."""
         self._owed += (time.monotonic() - self._began) * self._factor
-        if self._waited_for():
+        if self.hurried:
             self._owed = 0.0
         if self._owed > REST_S:
             began = time.monotonic()

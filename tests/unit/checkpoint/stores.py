@@ -56,7 +56,7 @@ def image_of(store, slot, cut=0):
     def write(file, at):
         copy = _native.SlotCopy()
         store.copy_slot(slot, cut, copy)
-        copy.write_part(file, at, 0, copy.size)
+        assert copy.write_on(file, at)
         return copy.size, copy.checksum, copy.full
 
     return write

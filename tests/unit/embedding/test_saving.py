@@ -108,9 +108,9 @@ def test_a_slot_that_leaves_while_it_is_copied_is_not_claimed(tmp_path):
         slots = store.slots
         cut, tables, forget = store.cut, store.tables, store.forget
 
-        def copy_slot(self, slot, cut, into):
+        def copy_slot(self, slot, *how):
             role.mine.discard(4) if slot == 4 else None
-            store.copy_slot(slot, cut, into)
+            return store.copy_slot(slot, *how)
 
     role.store = Leaving()
     said = saver.save(order(1))
@@ -127,9 +127,9 @@ def test_a_slot_that_comes_meanwhile_is_saved_by_its_new_owner(tmp_path):
         slots = store.slots
         cut, tables = store.cut, store.tables
 
-        def copy_slot(self, slot, cut, into):
+        def copy_slot(self, *how):
             role.mine.add(3)
-            store.copy_slot(slot, cut, into)
+            return store.copy_slot(*how)
 
     role.mine, role.store = {8, 9}, Growing()
     said = saving.Saver(role, tmp_path, "server-0.0").save(order(1))
@@ -189,21 +189,35 @@ def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
     assert not rests
 
 
-def test_a_large_slot_is_written_piece_by_piece_with_rests_between_and_reads_back_whole(tmp_path, monkeypatch):
+def test_a_large_slot_is_copied_and_written_piece_by_piece_with_rests_between_and_reads_back_whole(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(saving, "PIECE_BYTES", 1000)
     monkeypatch.setattr(saving, "REST_S", 0.0)
     ticks = itertools.count(0.0, 0.001)  # a busy machine would make some rests longer, and those after them unnecessary
     clock = types.SimpleNamespace(monotonic=lambda: next(ticks), thread_time=time.thread_time)
     monkeypatch.setattr(saving, "time", clock)
-    role, rests = Role(), []
+    role, rests, whole = Role(), [], []
     stores.train(role.store, range(20_000))
+    store = role.store
+
+    class Counted:
+        slots = store.slots
+        cut, tables = store.cut, store.tables
+
+        def copy_slot(self, *how):
+            whole.append(store.copy_slot(*how))
+            return whole[-1]
+
+    role.store = Counted()
     said = saving.Saver(role, tmp_path, "server-0.0", rest=rests.append).save(order(1))
     pieces = sum(-(-piece.length // 1000) for piece in said.written.pieces)
-    assert pieces > 5 * stores.SLOTS and len(rests) == pieces + stores.SLOTS, "after each piece and after each copy"
+    assert pieces > 5 * stores.SLOTS and len(whole) > 5 * stores.SLOTS and sum(whole) == stores.SLOTS
+    assert len(rests) == len(whole) + pieces, "after each part that is copied and each that is written"
     stores.publish(tmp_path, 1, said.written)
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
     restoring.restore(again, str(tmp_path), 1, range(stores.SLOTS))
-    assert stores.contents(again) == stores.contents(role.store)
+    assert stores.contents(again) == stores.contents(store)
 
 
 def test_the_reader_takes_what_the_saver_writes(server, tmp_path):
