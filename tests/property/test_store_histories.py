@@ -1,6 +1,7 @@
 """Random histories of two stores, native and NumPy side by side: after every call they must agree, float for float."""
 
 import dataclasses
+import tempfile
 
 import numpy as np
 import pytest
@@ -49,7 +50,9 @@ def specs(table_id: int) -> st.SearchStrategy[tables.TableSpec]:
 
 CALLS = st.lists(
     st.tuples(
-        st.sampled_from(["push"] * 6 + ["pull", "assign", "evict", "move", "cut", "delta", "clear", "nan"]),
+        st.sampled_from(
+            ["push"] * 6 + ["pull", "assign", "evict", "move", "cut", "delta", "clear", "nan", "parts", "parts"]
+        ),
         st.integers(0, 2**32 - 1),
     ),
     min_size=1,
@@ -154,6 +157,24 @@ def move(rng: np.random.Generator, source: Pair, target: Pair, since: int = 0) -
         target.oracle.import_slot(source.oracle.export_slot(slot, since))
 
 
+def copy_beside(rng: np.random.Generator, source: Pair, target: Pair, since: int) -> None:
+    """A slot copied part by part while the source is trained on is what the source has at the end."""
+    slot, copy = int(rng.integers(0, 2)) * (source.slots - 1), _native.SlotCopy()
+    part_bytes = int(rng.integers(50, 2000))
+    while not source.native.copy_slot(slot, since, copy, part_bytes):
+        if rng.integers(0, 3) == 0:
+            source.push(rng)
+        elif rng.integers(0, 6) == 0:
+            source.evict(rng)
+    with tempfile.TemporaryFile() as file:
+        while not copy.write_on(file.fileno(), 0, int(rng.integers(1, 5000))):
+            pass
+        image = file.read()
+    assert _native.image_facts(np.frombuffer(image, np.uint8)) == (slot, copy.full, copy.checksum)
+    target.native.import_slot(image)
+    target.oracle.import_slot(source.oracle.export_slot(slot, since))
+
+
 def play(pairs: tuple[Pair, Pair], calls: list[tuple[str, int]]) -> None:
     cut = 0
     for what, seed in calls:
@@ -176,6 +197,8 @@ def play(pairs: tuple[Pair, Pair], calls: list[tuple[str, int]]) -> None:
             for slot in (0, here.slots - 1):
                 pairs[1].native.import_slot(pairs[0].native.export_slot(slot, cut))
                 pairs[1].oracle.import_slot(pairs[0].oracle.export_slot(slot, cut))
+        elif what == "parts":
+            copy_beside(rng, pairs[0], pairs[1], cut if rng.integers(0, 2) else 0)
         elif what == "clear":
             slot = int(rng.integers(0, 2)) * (here.slots - 1)
             here.native.clear_slot(slot)
