@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "check.h"
+#include "slot_copy.h"
 #include "slot_image.h"
 #include "store_impl.h"
 
@@ -44,6 +45,7 @@ struct Tables {
   std::vector<uint8_t> image(uint32_t slot, uint64_t since_cut) {
     ImageWriter to;
     store.write_image(slot, since_cut, to);
+    to.finish();
     return {to.bytes().begin(), to.bytes().end()};
   }
   StoreImpl store;
@@ -154,6 +156,29 @@ TEST(images_of_many_ages_find_ticks_in_a_store_that_is_nearly_full) {
       CHECK(to.image(slot, 0) == bytes);
     }
   }
+}
+
+TEST(a_slot_whose_stamps_are_numbered_anew_between_its_parts_is_copied_at_once) {
+  Tables t(kFewTicks);
+  std::vector<TableId> tables(900);
+  std::vector<Key> keys(900);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    tables[i] = static_cast<TableId>(i % 3);
+    keys[i] = static_cast<Key>(i / 3);
+  }
+  uint64_t at = 0;
+  for (int round = 0; round < 4; ++round) t.push(tables, keys, ++at);
+  SlotCopy copy;
+  size_t parts = 0, fell = 0;
+  for (; !t.store.copy_slot(3, 0, copy, 40); ++parts) {
+    const uint32_t before = t.store.clock.tick();
+    for (uint32_t i = 0; i < kFewTicks; ++i) t.push({tables.data(), 3}, {keys.data() + i % 8, 3}, ++at);
+    fell += t.store.clock.tick() < before + kFewTicks;
+  }
+  const auto given = copy.next(SIZE_MAX);
+  std::vector<uint8_t> bytes(given.begin(), given.end());
+  std::ranges::copy(copy.signature(), bytes.begin());
+  CHECK(parts > 1 && fell == parts && bytes == t.image(3, 0));
 }
 
 TEST(ticks_may_run_out_while_others_push_copy_and_declare) {
