@@ -26,7 +26,8 @@ class SlotCopy {
  public:
   uint64_t size() const { return image_.bytes; }
   bool full() const { return full_; }
-  // Its bytes one after the other, so many at a time: summed up as they are given away, while they are near.
+  // Its bytes one after the other, at most so many at a time: summed up as they are given away, while they
+  // are near. Small pieces are put together; the end is an empty one.
   std::span<const uint8_t> next(size_t count);
   uint64_t given() const { return given_; }
   // When all were given: what the first of them are in truth, and their sum.
@@ -53,7 +54,7 @@ class SlotCopy {
 
   // To be called when it is: in parts, or at once.
   void complete() {
-    given_ = 0;
+    given_ = piece_ = inside_ = 0;
     sum_ = {};
   }
   void complete_at_once() {
@@ -64,6 +65,7 @@ class SlotCopy {
   }
 
   static constexpr uint64_t kMostParts = 4096;
+  static constexpr size_t kAlone = size_t{64} << 10;  // large enough for a write of its own
 
   uint32_t slot_ = 0;
   uint64_t since_cut_ = 0;
@@ -74,6 +76,7 @@ class SlotCopy {
   ImageWriter later_, end_, whole_;  // whole: a copy that was made at once
   ScatteredImage image_;
   uint64_t given_ = 0;
+  size_t piece_ = 0, inside_ = 0;  // what is to be given next
   Checksum sum_;
   std::vector<uint8_t> together_;
 };

@@ -7,19 +7,22 @@
 namespace springtide {
 
 std::span<const uint8_t> SlotCopy::next(size_t count) {
-  uint64_t before = given_, left = std::min<uint64_t>(std::max(count, kUnsummed), size() - given_);
+  if (given_ == 0) count = std::max(count, kUnsummed);
   std::span<const uint8_t> found;
   together_.clear();
-  for (const auto piece : image_.pieces) {
-    if (left == 0) break;
-    const uint64_t from = std::min<uint64_t>(before, piece.size());
-    found = piece.subspan(from, std::min(left, piece.size() - from));
-    before -= from;
-    left -= found.size();
-    if (left == 0 && together_.empty()) break;
-    together_.insert(together_.end(), found.begin(), found.end());
+  while (piece_ != image_.pieces.size() && together_.size() < count) {
+    const auto rest = image_.pieces[piece_].subspan(inside_);
+    if (rest.size() >= kAlone && !together_.empty()) break;
+    const auto some = rest.first(std::min(rest.size(), count - together_.size()));
+    inside_ += some.size();
+    if (some.size() == rest.size()) ++piece_, inside_ = 0;
+    if (rest.size() >= kAlone) {
+      found = some;
+      break;
+    }
+    together_.insert(together_.end(), some.begin(), some.end());
   }
-  if (!together_.empty()) found = together_;
+  if (found.empty()) found = together_;
   sum_.add(given_ == 0 ? found.subspan(std::min(kUnsummed, found.size())) : found);
   given_ += found.size();
   return found;

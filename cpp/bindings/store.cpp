@@ -114,8 +114,11 @@ bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
   int failed = 0;
   {
     nb::gil_scoped_release release;
-    const uint64_t at = offset + copy.given();
-    failed = write_at(file, at, copy.next(count));
+    const uint64_t end = copy.given() + std::min<uint64_t>(count, copy.size() - copy.given());
+    while (failed == 0 && copy.given() < end) {
+      const uint64_t at = offset + copy.given();
+      failed = write_at(file, at, copy.next(end - copy.given()));
+    }
     if (failed == 0 && copy.given() == copy.size()) failed = write_at(file, offset, copy.signature());
   }
   if (failed == 0) return copy.given() == copy.size();
