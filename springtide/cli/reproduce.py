@@ -15,7 +15,6 @@ from springtide.sim import plots, rows
 from springtide.sim.rows import Row
 
 QUICK_JOBS = 30
-TRACED = ("goldminer", "kale")
 Write = Callable[[pathlib.Path], list[pathlib.Path]]
 
 
@@ -42,18 +41,20 @@ def reproduce(name: str, wish: Wish, *, out: str | None, as_json: bool) -> int:
     """Reproduce one paper."""
     if name not in PAPERS:
         raise errors.UnknownName("reproduction", name, PAPERS)
-    if wish.ids is not None and name != "herald":
-        raise errors.BadInput(
-            f"--ids {wish.ids}: {name} trains on no ids; it is an option of `springtide reproduce herald`"
-        )
-    if (wish.trace is not None and name not in TRACED) or (wish.metrics and name != "goldminer"):
-        given = f"--metric {wish.metrics[0]}" if wish.metrics else f"--trace {wish.trace}"
-        others = "goldminer" if wish.metrics else " and ".join(TRACED)
-        raise errors.BadInput(f"{given}: {name} has no use for it; it is an option of `springtide reproduce {others}`")
+    for option, given, takers in (
+        ("--ids", wish.ids, ("herald",)), ("--trace", wish.trace, ("goldminer", "kale")),
+        ("--metric", next(iter(wish.metrics), None), ("goldminer",)),
+        ("--jobs", wish.jobs, ("dlrover-rm", "goldminer")),
+    ):  # fmt: skip
+        if given is not None and name not in takers:
+            others = " and ".join(takers)
+            raise errors.BadInput(
+                f"{option} {given}: {name} has no use for it; it is an option of `springtide reproduce {others}`"
+            )
     folder = None if out is None else options.made_folder("--out", out)
     if folder is not None:
         plots.pyplot()
-    chosen = range(1 if wish.quick else wish.seeds or PAPERS[name].seeds)
+    chosen = range(wish.seeds or (1 if wish.quick else PAPERS[name].seeds))
     found, said, write = PAPERS[name].rows(chosen, wish)
     remark = " (quick: shows that it runs, proves nothing)" if wish.quick else ""
     of = ", ".join(f"{value} {word}" for word, value in said.items())
@@ -77,7 +78,7 @@ def _say(line: str) -> None:
 def _dlrover_rm(seeds: range, wish: Wish) -> tuple[list[Row], dict[str, Any], Write]:
     from springtide.sim import reproduction
 
-    count = QUICK_JOBS if wish.quick else wish.jobs or 500
+    count = wish.jobs or (QUICK_JOBS if wish.quick else 500)
     found, seen = reproduction.rows(seeds, count, say=_say)
     return found, {"jobs": count}, lambda folder: reproduction.write(folder, found, seen, list(seeds))
 

@@ -116,14 +116,20 @@ def bounds(capacity: Capacity, workers: RoleWish, servers: RoleWish, quota: Quot
     memory = float(quota.memory_bytes or capacity.memory or UNKNOWN_MEMORY)
     too_much = (quota.cpu is not None and least.cpu > quota.cpu * (1 + shape.ROUNDING)) or least.memory > memory
     if too_much and (_asked_for(workers) or _asked_for(servers)) and (quota.cpu or quota.memory):
+        taken, allowed = _said(least.cpu, least.memory), _said(quota.cpu, quota.memory_bytes)
         raise errors.BadInput(
-            f"quota: {least} take {least.cpu:g} cores and {resources.show_memory(least.memory)}, more than the quota "
-            "allows; raise the quota, or ask for fewer or smaller roles"
+            f"{least} take {taken}, the quota is {allowed}; raise the quota, or ask for fewer or smaller roles"
         )
     return Bounds(
         least=least, most=most, cpu_step=CPU_STEP if most_cpu <= FINE else None,
         quota=shape.Capacity(cpu=max(most_cpu, least.cpu), memory=max(memory, float(least.memory))),
     )  # fmt: skip
+
+
+def _said(cpu: float | None, memory: int | None) -> str:
+    """Of cores and memory what there is: "1.5 cores and 2G"."""
+    cores = f"{cpu:g} cores" if cpu else ""
+    return " and ".join(filter(None, (cores, resources.show_memory(memory) if memory else "")))
 
 
 def first_shape(

@@ -21,6 +21,11 @@ POLICY = "policy"
 NAMED = (POLICY, "priority", "data_workers")
 """Fields of `PlanningConfig` that name a function."""
 
+NUMBER, WHOLE = "a number", "a whole number"
+VALUES: dict[Any, str] = {
+    int: WHOLE, int | None: WHOLE, float: NUMBER, float | None: NUMBER, bool: "true or false"
+}  # fmt: skip
+
 
 def planning_fields(*, policy: bool) -> tuple[str, ...]:
     """Fields of `PlanningConfig` that may be set; its policy may have an option of its own."""
@@ -45,7 +50,8 @@ def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", exam
         try:
             fits = msgspec.convert(value, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise errors.BadInput(f"{option} {text}: {error}; wanted NAME=VALUE, such as {example}") from error
+            wanted = VALUES.get(kind, f"{kind}, NAME=VALUE as in {example}")
+            raise errors.BadInput(f"{option} {text}: {value!r} is no value of {name}; wanted {wanted}") from error
         new[which][field] = replace(inner, **{part: fits}) if part else fits
     made = [replace(noun, **some) for (noun, _), some in zip(nouns, new, strict=True)]
     for one in made:

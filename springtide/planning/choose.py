@@ -50,8 +50,8 @@ def choose(bids: Sequence[Bid], capacity: Capacity, config: PlanningConfig) -> D
     if found is None:
         cpu, memory = options.used(np.zeros(len(bids), dtype=np.int64))
         return nothing(
-            f"even the least of {len(bids)} jobs takes {cpu:,.0f} cores and {memory / 2**30:,.0f} GiB; there are "
-            f"{capacity.cpu:,.0f} cores and {capacity.memory / 2**30:,.0f} GiB for them"
+            f"even the least of {len(bids)} jobs takes {cpu:,.5g} cores and {memory / 2**30:,.5g} GiB; there are "
+            f"{capacity.cpu:,.5g} cores and {capacity.memory / 2**30:,.5g} GiB for them"
         )
     plans = [_plan(table, at, bid, int(found.taken[at]), float(scale[at])) for at, bid in enumerate(bids)]
     changed = tuple(plan for plan in plans if plan is not None)

@@ -89,7 +89,7 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
         return "nothing sensible was measured in this shape yet"
     if job.stage in (Stage.WAITING, Stage.SAMPLING):
         if quiet < config.sample_s and (here.steps < config.sample_steps or here.windows < SAMPLED):
-            wanted = f"{config.sample_steps} in {SAMPLED} windows, or {config.sample_s:.0f}"
+            wanted = f"{config.sample_steps} in {SAMPLED} windows, or {config.sample_s:.0f} s"
             return f"sampled for {here.steps} steps in {here.windows} windows and {quiet:.0f} s; wanted {wanted}"
         return _busy_servers(job, job.shape, config) or _sized(job, job.shape, here, config, _servers)
     if job.stage is Stage.OPTIMIZING:

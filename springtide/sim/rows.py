@@ -56,7 +56,7 @@ def show(rows: Sequence[Row], *, title: str) -> None:
     """A table within 80 columns; notes below it."""
     screen = console.Console(width=80, highlight=False, emoji=False)
     screen.print(title, style="bold")
-    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1))
+    shown = table.Table(box=rich_box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False)  # 69 columns and 11 between them
     for column, width in (("figure", 11), ("what", 28), ("paper", 9), ("ours", 7), ("goal", 8), ("", 6)):
         justify: Literal["left", "right"] = "left" if column in {"figure", "what"} else "right"
         shown.add_column(column, justify=justify, overflow="fold", width=width)
@@ -97,4 +97,6 @@ def page(rows: Sequence[Row], *, title: str, pictures: Sequence[tuple[str, str]]
 
 
 def _figure(value: float | str | None) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

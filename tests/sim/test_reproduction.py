@@ -34,6 +34,21 @@ def test_the_tiny_version_gives_every_row_with_its_seeds_or_its_reason(capsys, t
         assert f"Fig. {number}:" in page
 
 
+def test_no_number_is_broken_in_two_and_no_line_is_longer_than_a_terminal(capsys):
+    shown = rows.row("000 Fig. 10", "widedeep: JCT over tuned by hand", 0.0141, [-0.13541], goal=0.0141, better="lower")
+    rows.show([shown, rows.row("001 Fig. 9", "steps", 10, [12363.94])], title="dlrover-rm")
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if "000 Fig. 10" in line)
+    assert line.split()[-5:] == ["0.0141", "-0.1354", "≤", "0.0141", "met"]
+    assert any(line.split()[-1:] == ["12,364"] for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_options_that_a_paper_has_no_use_for_are_refused(capsys):
+    assert app.main(["reproduce", "herald", "--jobs", "20"]) == 2
+    assert "--jobs 20: herald has no use for it" in capsys.readouterr().err
+
+
 def test_the_published_pages_are_what_their_tool_writes():
     tool = runpy.run_path(str(sources.ROOT / "tools" / "reproduction_page.py"))
     for name in tool["INTRODUCTIONS"]:

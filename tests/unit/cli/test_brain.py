@@ -34,7 +34,7 @@ MISTAKES = [
     (("serve", "--period", "0"), "wanted seconds, more than 0"),
     (("serve", "--planning", "roh=1"), "Did you mean 'rho'?"),
     (("serve", "--planning", "rho"), "wanted NAME=VALUE"),
-    (("serve", "--planning", "rho=much"), "Expected `float`"),
+    (("serve", "--planning", "rho=much"), "'much' is no value of rho; wanted a number"),
     (("serve", "--planning", "prices.cpu=-1"), "wanted neither below 0"),
     (("serve", "--planning", "prices.gpu=1"), "no planning setting named"),
     (("serve", "--planning", "prices=1", "--planning", "prices.cpu=1"), "Did you mean 'prices.cpu'?"),

@@ -116,7 +116,7 @@ def test_a_quota_beyond_this_machine_is_refused():
 
 
 def test_roles_that_were_asked_for_beyond_the_quota_are_refused():
-    with pytest.raises(errors.BadInput, match="raise the quota"):
+    with pytest.raises(errors.BadInput, match=r"take 8\.2 cores, the quota is 4 cores; raise the quota"):
         bounds(cluster(3, 4.0), RoleWish(count=8, cpu=1.0), RoleWish(), Quota(cpu=4.0))
 
 
