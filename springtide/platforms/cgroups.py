@@ -154,7 +154,7 @@ def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
     for base in bases_in(parent):
         found = _OURS.fullmatch(base.name)
         if found and name_of(int(found[2])) != found[1]:
-            children = [child for child in base.iterdir() if child.is_dir()]
+            children = folders_in(base)
             left = [pid for child in children for pid in read_members(child)]
             if not left:  # else its watchdog is about to kill them: the next run will find the group empty
                 removed += [folder for folder in (*children, base) if remove_folder(folder)]
@@ -166,6 +166,14 @@ def bases_in(parent: pathlib.Path) -> list[pathlib.Path]:
     try:
         return sorted(parent.glob("springtide-*-*-*"))
     except OSError:
+        return []
+
+
+def folders_in(base: pathlib.Path) -> list[pathlib.Path]:
+    """The groups of one agent; none where another that begins just now has removed them first."""
+    try:
+        return [child for child in base.iterdir() if child.is_dir()]
+    except FileNotFoundError:
         return []
 
 

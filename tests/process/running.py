@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import pathlib
 import pty
@@ -15,6 +14,7 @@ import termios
 import threading
 import time
 
+from springtide.telemetry import events as story
 from tests import waiting
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -131,8 +131,7 @@ def loop(*, body="pass", samples=2000):
 
 def events(folder, run="train"):
     """The story of a run so far."""
-    path = folder / ".springtide" / "runs" / run / "events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return story.read(folder / ".springtide" / "runs" / run / "events.jsonl")
 
 
 def wait_for_event(job, kind, **fields):
@@ -161,8 +160,11 @@ def alive(pid):
 
 def states(pid):
     """Of each thread of a process, as the kernel has it: T is stopped."""
-    tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
-    return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found.append(task.read_text().rpartition(")")[2].split()[0])
+    return found
 
 
 def kill(pid):

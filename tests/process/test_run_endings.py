@@ -1,12 +1,12 @@
 """How a job ends when someone ends it: Ctrl-C, kill -9 of a role or of the agent itself. Nothing is left behind."""
 
 import os
-import pathlib
 import signal
 import time
 
 import pytest
 
+from springtide.rpc import whereabouts
 from tests import waiting
 from tests.process import running
 
@@ -161,9 +161,5 @@ def test_a_stopped_master_is_noticed_and_does_not_keep_ctrl_c_waiting(tmp_path):
 
 
 def master_of(job):
-    """The process id of the job's master, which is a child of the command."""
-    for children in pathlib.Path(f"/proc/{job.process.pid}/task").glob("*/children"):
-        for pid in children.read_text().split():
-            if b"springtide.master.main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
-    raise AssertionError("no master")
+    """The process id of the job's master, as it says itself."""
+    return whereabouts.read(job.folder / ".springtide/runs/train/master.json").pid

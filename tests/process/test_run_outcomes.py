@@ -107,18 +107,21 @@ def test_a_taken_port_is_named(tmp_path):
             assert job.finish()[0] == 2
 
 
+TELLS_AND_WAITS = """if not trained:
+    import os, time
+    print('at', link.config.load().master, flush=True)
+    while not os.path.exists('go-on'):
+        time.sleep(0.01)"""
+
+
 def test_garbage_on_the_masters_port_does_not_harm_the_job(tmp_path):
-    running.script(
-        tmp_path,
-        running.loop(
-            body="if not trained:\n    print('at', link.config.load().master, flush=True)\n    sys.stdin.read()"
-        ),
-    )
+    running.script(tmp_path, running.loop(body=TELLS_AND_WAITS))
     with running.springtide("run", "train.py", folder=tmp_path) as job:
         host, port = job.wait_for("at 127.0.0.1:").removeprefix("at ").split(":")
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b""):
             with socket.create_connection((host, int(port))) as stranger:
                 stranger.sendall(garbage)
+        (tmp_path / "go-on").touch()
         assert job.finish()[0] == 0
 
 

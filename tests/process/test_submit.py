@@ -1,5 +1,6 @@
 """`springtide submit` on this machine: a job that no terminal keeps, looked at and steered by other commands."""
 
+import contextlib
 import json
 import os
 import signal
@@ -38,7 +39,8 @@ def folder(tmp_path, monkeypatch):
     yield tmp_path
     for run in runs.find(tmp_path / ".springtide/runs"):
         if run.running:
-            os.kill(run.card.agent_pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it is through just now
+                os.kill(run.card.agent_pid, signal.SIGKILL)
 
 
 def submitted(folder):

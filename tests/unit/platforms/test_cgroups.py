@@ -97,6 +97,12 @@ def test_a_dead_agents_groups_are_removed_by_the_next(tmp_path, said):
     assert {path.name for path in tmp_path.rglob("springtide-*")} == {"springtide-of-someone", alive.name}
 
 
+def test_a_dead_agents_groups_that_another_removes_meanwhile_are_no_trouble(tmp_path, monkeypatch):
+    gone = tmp_path / f"springtide-{os.getpid()}-1-1"
+    monkeypatch.setattr(cgroups, "bases_in", lambda parent: [gone])
+    assert cgroups.remove_stale(tmp_path) == [gone]
+
+
 def test_a_process_has_one_name_for_life():
     mine = cgroups.name_of(os.getpid())
     start = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
