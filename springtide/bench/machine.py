@@ -95,7 +95,12 @@ def _shares(start: Moment | None, end: Moment | None) -> tuple[float, float] | N
         return None
     capacity = (end.at - start.at) * (os.cpu_count() or 1)
     others = (end.busy - start.busy) - (end.ours - start.ours)
-    return round(max(0.0, others) / capacity, 4), round(max(0.0, end.steal - start.steal) / capacity, 4)
+    return _share(others, capacity), _share(end.steal - start.steal, capacity)
+
+
+def _share(part: float, capacity: float) -> float:
+    """Between nothing and all: ticks are coarse, and a moment is not one where other processes come between."""
+    return round(min(1.0, max(0.0, part) / capacity), 4)
 
 
 def _now() -> Moment | None:

@@ -17,8 +17,10 @@ newer release into `newer_jars()`, `newer=True` runs that one. ZooKeeper is a pr
 broker kills only the broker; it is always the old one.
 """
 
+import contextlib
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -39,6 +41,7 @@ STARTED = re.compile(rb"\[Kafka ?Server (id=)?0\],? started")
 """What it says then, before 1.1 and since."""
 KEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 UP_S = 60.0
+PORTS = range(20_000, 32_000)  # to choose from
 SESSION_MS = 3000  # ZooKeeper forgets a killed broker after this: before, a new one would not start
 TICK_MS = 200  # ZooKeeper's clock; sessions are from 2 to 20 of them
 _NEW_JAVA = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
@@ -250,8 +253,11 @@ class KafkaBroker:
 
 
 def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
+    """Below those that the kernel gives to any connection: else one may be gone before its process listens."""
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise errors.UserError(f"no {count} free ports on 127.0.0.1 from {PORTS[0]} to {PORTS[-1]}; end what listens there")

@@ -182,8 +182,8 @@ def test_a_standby_takes_over_with_all_promises_and_the_one_before_says_nothing_
             plan = (await job.advise(views.waiting(), epoch=0, now=0.0)).plan
             waiting = asyncio.create_task(second(plan))
             await asyncio.to_thread(terminate, url)
-            await asyncio.wait_for(waiting, 30)
-            await asyncio.wait_for(service.deposed.wait(), 30)
+            await asyncio.wait_for(waiting, 120)
+            await asyncio.wait_for(service.deposed.wait(), 120)
             with pytest.raises((errors.BrainUnreachable, errors.TemporaryError)):
                 await job.advise(replace(views.waiting(), name="another"), epoch=0, now=0.0)
 

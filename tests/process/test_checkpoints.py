@@ -30,9 +30,9 @@ def test_a_job_stopped_half_way_goes_on_with_other_numbers_of_servers_and_worker
     counting.write(tmp_path, ids)
     script = ["--", ".", "2", "20"]
     several = ["run", "count.py", "--workers", "2", "--servers", "2", "--checkpoint-every", "0.5"]
-    with running.springtide(*several, *script, "0.1", folder=tmp_path) as job:
+    with running.springtide(*several, *script, "0.3", folder=tmp_path) as job:
         waiting.until(
-            lambda: [e for e in checkpoints(tmp_path, "count") if e["outcome"] == "complete" and e["samples"] > 1000],
+            lambda: [e for e in checkpoints(tmp_path, "count") if e["outcome"] == "complete" and e["samples"] > 200],
             "a checkpoint with a part of the data",
         )
         job.send(signal.SIGINT)

@@ -10,7 +10,7 @@ from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.guarding import GuardRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from tests.process import running
+from tests.process import counting, running
 from tests.process.test_limits import limited as limited
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -26,7 +26,10 @@ from torch import nn
 
 import springtide as st
 
-samples, ids, dim, pause_s = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+folder = pathlib.Path(sys.argv[1])
+hurry = folder / "hurry"
+samples, ids, dim = map(int, sys.argv[2:5])
+pause_s, later_s = map(float, sys.argv[5:7])
 data = torch.arange(samples * ids).reshape(samples, ids)  # every id once: rows grow to the end
 
 
@@ -44,14 +47,14 @@ model = Counter()
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 dataset = torch.utils.data.TensorDataset(data)
 model, optimizer, batches = job.prepare(model, optimizer, dataset, batch_size=128, shuffle=False)
-for (x,) in batches:
-    time.sleep(pause_s)  # what a real model would compute
+for step, (x,) in enumerate(batches):
+    time.sleep(0.0 if hurry.exists() else pause_s if step < 100 else later_s)  # what a real model would compute
     optimizer.zero_grad()
     (-model(x)).backward()
     optimizer.step()
 if job.rank == 0:
     keys, rows = model.table.springtide_binding.client.scan(model.table.springtide_binding.tables[0].name)
-    np.savez(pathlib.Path(sys.argv[1]) / "counts.npz", keys=keys, counts=rows[:, 0])
+    np.savez(folder / "counts.npz", keys=keys, counts=rows[:, 0])
 """
 
 
@@ -65,21 +68,27 @@ def decisions(job):
 
 
 def grown(tmp_path, *, guards, **more):
-    """A job whose tables grow past the memory of one server."""
+    """A job whose tables grow past the memory of one server, slowly from a third on: another takes time to begin."""
     rules = CheckpointRules(every_s=5.0)
     spec = JobSpec(name="grows", server_memory=220 << 20, guards=guards, checkpoints=rules, slots=256, **more)
     script = tmp_path / running.script(tmp_path, SCRIPT)
-    return LocalCluster(script, [tmp_path, 40_000, 8, 128, 0.05], spec=spec, folder=tmp_path)
+    return LocalCluster(script, [tmp_path, 40_000, 8, 128, 0.02, 0.2], spec=spec, folder=tmp_path)
 
 
 @pytest.mark.parametrize("sync", ["async", pytest.param("bsp", marks=pytest.mark.soak)])
 def test_servers_are_added_before_memory_runs_out(tmp_path, limited, sync):
+    def added():
+        return [text for text in decisions(job) if text.startswith("scale from 1 to")]
+
     with grown(tmp_path, guards=GuardRules(), sync=sync) as job:
+        decided = job.until(lambda _: added())
+        job.until(lambda status: job.settled(status, status.servers_wanted, known=0))
+        counting.hurry(tmp_path)
         ended = job.wait()
 
     assert ended.phase is Phase.FINISHED, ended.why
-    added = [text for text in decisions(job) if text.startswith("scale from 1 to")]
-    assert len(added) >= 1 and "memory would run out: server-0: rows grow to" in added[0]
+    assert decided.samples < 0.6 * ended.samples, "there is room for more rows still"
+    assert "memory would run out: server-0: rows grow to" in added()[0]
     assert not any("memory" in str(event.get("how", "")) for event in job.story if event["event"] == "exited")
     assert counts_are_exact(tmp_path, 320_000)
 
@@ -103,7 +112,7 @@ def test_a_server_on_a_slow_machine_is_replaced(tmp_path, limited, sync, workers
         slots=256,
     )  # fmt: skip
     script = tmp_path / running.script(tmp_path, SCRIPT)
-    with LocalCluster(script, [tmp_path, 300_000, 8, 16, 0.01], spec=spec, folder=tmp_path) as job:
+    with LocalCluster(script, [tmp_path, 300_000, 8, 16, 0.01, 0.01], spec=spec, folder=tmp_path) as job:
         job.until(lambda status: status.samples > 20_000)
         assert job.throttle("server-1", 0.03)
         ended = job.wait()

@@ -10,7 +10,7 @@ from springtide.domain.job import JobSpec, Phase
 from springtide.testing import kafka_broker
 from springtide.testing.cluster import LocalCluster
 from tests import waiting
-from tests.process import stream_counting
+from tests.process import counting, stream_counting
 
 pytestmark = [
     pytest.mark.extra("confluent_kafka"),
@@ -59,11 +59,12 @@ def check(folder, status, rows):
 def train_while_broker_and_worker_are_killed(folder, broker, url):
     """A job on records of the topic at `url`, which it has hardly begun with then."""
     rows = fill(url, 3000, partitions=3)
-    with job_of(folder, url, pause_s=0.02) as job:
+    with job_of(folder, url, pause_s=0.2) as job:
         job.until(lambda status: status.samples > 300)
         broker.kill()
         job.kill_each("worker-1")
         broker.start()
+        counting.hurry(folder)
         check(folder, job.wait(), rows)
 
 

@@ -41,7 +41,7 @@ def test_they_leave_in_peace(tmp_path, seed, successors):
     ids = counting.draw(np.random.default_rng(seed), 400 * workers * BATCH - 5)
     script = counting.write(tmp_path, ids)
     spec = JobSpec(name="leaving", workers=workers, servers=2, slots=64, heartbeat_s=0.2, seed=seed)
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=spec, folder=tmp_path / "runs") as job:
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.25], spec=spec, folder=tmp_path / "runs") as job:
         job.until(lambda status: status.samples > 0 and {("joined", each) for each in successors} <= told(job))
         for member in successors:
             assert leave(job, member)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 PACED = running.loop(
     body="if not trained:\n    print('training', flush=True)\n"
-    "import os, time; time.sleep(0.0 if os.path.exists('hurry') else 0.2)",
+    "import os, time; time.sleep(0.0 if os.path.exists('hurry') else 0.6)",
     samples=12_000,
 )
 FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)", samples=10**12)

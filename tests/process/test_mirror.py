@@ -39,7 +39,7 @@ def run(folder, seed, losses, *, batches):
         name="counts", workers=1, servers=2, heartbeat_s=0.2, relaunches=1000, backoff_s=0.0, slots=128, seed=seed,
         checkpoints=CheckpointRules(every_s=0.5, mirror=True),
     )  # fmt: skip
-    with LocalCluster(script, [folder, 1, BATCH, 0.1], spec=spec, folder=folder / "runs") as job:
+    with LocalCluster(script, [folder, 1, BATCH, 0.3], spec=spec, folder=folder / "runs") as job:
         for role in losses:
             saved = job.status.checkpoint
             job.until(lambda status, saved=saved: status.checkpoint >= saved + 2)

@@ -49,7 +49,7 @@ def wait_back(job, role, before):
 
 @pytest.mark.timeout(400)
 def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_over_the_network(tmp_path):
-    ids, hosts, cluster = begin(tmp_path, SEED, batches=180, pause=0.2)
+    ids, hosts, cluster = begin(tmp_path, SEED, batches=180, pause=0.5)
     with cluster as job:
         job.until(lambda status: status.checkpoint >= 2)
         before = len(ready(job, "server-1"))

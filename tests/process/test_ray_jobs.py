@@ -51,7 +51,7 @@ def gone(pid):
 
 def test_a_job_that_loses_its_master_its_steward_and_a_whole_node_trains_everything_once(world, tmp_path, rng):
     ids = counting.draw(rng, 8_000)
-    job = world.do("submit", plan_of(tmp_path, ids, name="hurt", workers=1))
+    job = world.do("submit", plan_of(tmp_path, ids, name="hurt", workers=1, pause_s=0.4))
     world.do("until", job, samples=100, workers=1, servers=2)
     world.do("ask", job, messages.Scale(2, None, "asked by a test"))
     world.do("until", job, workers=2)
@@ -59,9 +59,9 @@ def test_a_job_that_loses_its_master_its_steward_and_a_whole_node_trains_everyth
     assert before["server-0"][0] != before["server-1"][0], "servers are spread over the nodes"
 
     world.do("kill_master", job)
-    world.do("until", job, samples=world.do("status", job).samples + 200)
+    world.do("until", job, samples=world.do("status", job).samples + 100)
     world.do("kill_steward", job)
-    world.do("until", job, samples=world.do("status", job).samples + 200)
+    world.do("until", job, samples=world.do("status", job).samples + 100)
     assert world.do("holders", job) == before, "roles outlive their steward, and the next one adopts them"
 
     (victim,) = world.do("nodes")

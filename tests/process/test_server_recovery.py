@@ -67,7 +67,7 @@ def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_r
         return job
 
     rules = CheckpointRules(every_s=1.5)
-    status, job, wrong = run(tmp_path, 11, batches=700, hurt=hurt, pause_s=0.1, checkpoints=rules)
+    status, job, wrong = run(tmp_path, 11, batches=700, hurt=hurt, pause_s=0.25, checkpoints=rules)
     assert not wrong, wrong
     assert status.samples == 700 * BATCH - 5
     back = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
@@ -181,8 +181,8 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
     ids = counting.draw(np.random.default_rng(31), 300 * BATCH - 5)
     script = counting.write(tmp_path, ids)
     first = spec(servers=1, checkpoints=CheckpointRules(every_s=0.5))
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=first, folder=tmp_path / "runs") as job:
-        job.until(lambda status: status.checkpoint and status.samples > 20 * BATCH)
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.25], spec=first, folder=tmp_path / "runs") as job:
+        job.until(lambda status: status.checkpoint and status.samples > 8 * BATCH)
         job.stop()
         stopped = job.wait()
     assert stopped.phase is Phase.STOPPED and 0 < stopped.samples < len(ids), stopped
@@ -192,8 +192,10 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
     rules = CheckpointRules(
         every_s=0.5, folder=str(tmp_path / "full"), resume=where, resume_number=number, numbers_after=number
     )
-    with LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=spec(checkpoints=rules), folder=tmp_path / "more") as job:
-        job.until(lambda status: status.samples >= stopped.samples + 20 * BATCH)
+    with LocalCluster(
+        script, [tmp_path, 1, BATCH, 0.25], spec=spec(checkpoints=rules), folder=tmp_path / "more"
+    ) as job:
+        job.until(lambda status: status.samples >= stopped.samples + 8 * BATCH)
         assert not job.status.checkpoint and job.kill("server-1")
         job.until(lambda _: lives(job, "server-1") > 1)
         counting.hurry(tmp_path)

@@ -81,7 +81,7 @@ def test_one_server_becomes_three_and_then_two_under_workers_that_keep_rows_whil
         # what moved as the master died is in nobody's story; a server goes when its last slot has moved
         job.until(lambda status: at_rest(job, 2, status))
 
-    job = run(tmp_path, 3, hurt, batches=2500, pause_s=0.05, cache=caching.rules("16K", staleness=3))
+    job = run(tmp_path, 3, hurt, batches=2500, pause_s=0.1, cache=caching.rules("16K", staleness=3))
     kept = job.status.cache
     assert kept.on and kept.hits > 0 and "3 at most of 3" in kept.why, kept
     told = [event for event in job.story if event["event"] == "moved"]

@@ -26,7 +26,7 @@ HASHING += """
 
 @pytest.mark.timeout(400)
 def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp_path):
-    ids = counting.draw(np.random.default_rng(3), BATCHES * BATCH - 5)
+    ids = counting.draw(np.random.default_rng(3), 2 * BATCHES * BATCH - 5)
     script = counting.write(tmp_path, ids, HASHING)
     rules = JobSpec(
         name="split", workers=1, servers=1, heartbeat_s=0.1, backoff_s=0.0, feeding=FeedRules(workers=1), seed=3

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from springtide.sim import side_by_side
+from tests.process.running import alive
 from tests.waiting import until
 
 PARENT = """
@@ -34,17 +35,8 @@ def test_one_thing_is_done_here():
     assert side_by_side.each(pid_and_square, [3]) == [(os.getpid(), 9)]
 
 
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rsplit(")", 1)[1].split()[0] == "Z"  # nobody has looked after it yet
-
-
 def test_a_reproduction_that_is_killed_leaves_no_process_behind():
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         children = [int(parent.stdout.readline()) for _ in range(2)]
         parent.send_signal(signal.SIGKILL)
-    until(lambda: all(gone(pid) for pid in children))
+    until(lambda: not any(alive(pid) for pid in children))

@@ -1,6 +1,5 @@
 """A test that dies leaves no container behind."""
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import pytest
 
 from springtide.testing.kubernetes import containers
 from tests import waiting
+from tests.process.running import alive
 
 pytestmark = pytest.mark.process
 
@@ -21,7 +21,7 @@ from springtide.testing.kubernetes.server import ApiServer
 from tests import waiting
 
 folder = sys.argv[1]
-pod = {"name": "m", "image": "x:1", "command": ["sh", "-c", "setsid sleep 99 & sleep 99"]}
+pod = {"name": "m", "image": "x:1", "command": ["sh", "-c", "setsid sleep 999 & sleep 999"]}
 
 async def begin(server, kubelet):
     async with Client.open(str(server.kubeconfig)) as client:
@@ -42,12 +42,4 @@ def test_containers_end_with_the_process_that_ran_them(tmp_path: pathlib.Path) -
         [sys.executable, "-c", DIES, str(tmp_path)], stdout=subprocess.PIPE, cwd=root, text=True, timeout=240
     )
     pid = int(done.stdout)
-    waiting.until(lambda: not is_alive(pid), "what it started in it is of its namespace, and ends with it")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    waiting.until(lambda: not alive(pid), "what it started in it is of its namespace, and ends with it")

@@ -55,7 +55,7 @@ def test_twelve_seconds_of_work_at_the_pace_of_late_are_kept_in_hand():
     hands, clock = Hands(), Clock()
     hands.open(CARD)
     master = Master(hands)
-    ahead = leases.Ahead(master, hands, patience_s=5, clock=clock)
+    ahead = leases.Ahead(master, hands, patience_s=60, clock=clock)
     assert isinstance(ahead.more(CARD), messages.Leased)
     lead = []
     for _ in range(600):  # 60 s at 100 samples a second
@@ -65,7 +65,7 @@ def test_twelve_seconds_of_work_at_the_pace_of_late_are_kept_in_hand():
         hands.acknowledge(claimed[1:])
         ahead.keep_up(CARD, 10)
         if ahead._asked:
-            ahead._asked.result(5)
+            ahead._asked.result(60)
         lead.append(hands.unclaimed)
     assert min(lead[50:]) >= 1100 and max(lead) <= 1400
     assert max(master.asked) <= leases.MOST
@@ -75,7 +75,7 @@ def test_twelve_seconds_of_work_at_the_pace_of_late_are_kept_in_hand():
 def test_with_tiny_shards_the_number_of_leases_is_bounded():
     hands, clock = Hands(), Clock()
     hands.open(CARD)
-    ahead = leases.Ahead(Master(hands), hands, patience_s=5, clock=clock)
+    ahead = leases.Ahead(Master(hands), hands, patience_s=60, clock=clock)
     ahead.more(CARD)
     for _ in range(50):  # 10,000 samples a second: twelve seconds would be 1,200 leases
         clock.now += 0.1
@@ -85,7 +85,7 @@ def test_with_tiny_shards_the_number_of_leases_is_bounded():
             hands.acknowledge(claimed[1:])
         ahead.keep_up(CARD, 1000)
         if ahead._asked:
-            ahead._asked.result(5)
+            ahead._asked.result(60)
         assert len(hands) <= leases.MOST_HELD
     ahead.close()
 
@@ -99,13 +99,13 @@ def test_after_the_end_it_does_not_ask_while_it_has_work():
         asked.append(most)
         return messages.End()
 
-    ahead = leases.Ahead(ask, hands, patience_s=5, clock=clock)
+    ahead = leases.Ahead(ask, hands, patience_s=60, clock=clock)
     for _ in range(10):
         hands.claim(10)
         clock.now += 1
         ahead.keep_up(CARD, 10)
         if ahead._asked:
-            ahead._asked.result(5)
+            ahead._asked.result(60)
     assert len(asked) == 1
     assert ahead.more(CARD) == messages.End()
     ahead.close()
@@ -115,7 +115,7 @@ def test_when_it_hurries_one_more_is_asked_for_however_much_is_in_hand():
     hands, clock = Hands(), Clock()
     hands.open(CARD)
     master = Master(hands)
-    ahead = leases.Ahead(master, hands, patience_s=5, clock=clock)
+    ahead = leases.Ahead(master, hands, patience_s=60, clock=clock)
     hands.take(CARD, [Grant(1000 + n, 0, n, 0, 100) for n in range(40)])
     hurried = []
     for second in range(6):
