@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from springtide import export
+from springtide.cli import app
 from tests.process import running
 
 pytestmark = pytest.mark.process
@@ -52,12 +53,12 @@ def test_an_exported_model_predicts_the_same_in_plain_pytorch(tmp_path):
         torch.testing.assert_close(plain(ids[:100]), torch.load(tmp_path / "predicted.pt"), rtol=1e-5, atol=1e-6)
 
 
-def test_bad_input_is_told_in_a_line(tmp_path):
+def test_bad_input_is_told_in_a_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     for arguments, said in (
         (("export", "nothing", "exports"), "no jobs in"),
         (("export", str(tmp_path), "exports", "--format", "parket"), "Did you mean 'parquet'?"),
         (("export", str(tmp_path), "exports"), "no checkpoint in"),
     ):
-        with running.springtide(*arguments, folder=tmp_path) as command:
-            command.wait_for(said)
-            assert command.finish()[0] == 2
+        assert app.main([*arguments]) == 2
+        assert said in capsys.readouterr().err

@@ -1,11 +1,14 @@
 """Looking at a running job and steering it, from other commands."""
 
+import contextlib
+import io
 import json
 import os
 import signal
 
 import pytest
 
+from springtide.cli import app
 from tests import waiting
 from tests.process import running
 
@@ -21,10 +24,11 @@ def command(folder, *arguments):
 
 
 def shown(folder):
-    """The status of the newest job."""
-    code, out = command(folder, "status", "--json")
-    assert code == 0, out
-    return json.loads(out[-1])
+    """The status of the newest job; looked at often, so not by a process of its own each time."""
+    said = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(said):
+        assert app.main(["status", "--json"]) == 0, said.getvalue()
+    return json.loads(said.getvalue().splitlines()[-1])
 
 
 def usage_of(folder):

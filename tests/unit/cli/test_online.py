@@ -97,7 +97,7 @@ def page(folder):  # noqa: F811
 
 
 def fetched(url):
-    with urllib.request.urlopen(url, timeout=5) as reply:
+    with urllib.request.urlopen(url, timeout=60) as reply:
         return reply.headers, reply.read()
 
 

@@ -53,6 +53,6 @@ def test_a_steward_that_is_started_again_after_the_end_only_leaves(tmp_path, mon
     monkeypatch.setattr(steward.Steward, "_leave", lambda self: left.set())
     plan = SimpleNamespace(spec=SimpleNamespace(name="ctr"), debug=False, script="train.py", arguments=())
     again = steward.Steward(SimpleNamespace(name="ctr", plan=plan, run_folder=str(tmp_path), began_at=3.0))
-    assert left.wait(10)
+    assert left.wait(60)
     assert again.status() == status
     again._loop.close()

@@ -174,7 +174,7 @@ def test_closing_wakes_the_thread_that_receives() -> None:
     with sides(shared=True) as (caller, _), ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(caller.recv)
         caller.close()
-        assert isinstance(waiting.exception(timeout=10), EOFError)
+        assert isinstance(waiting.exception(timeout=60), EOFError)
 
 
 def test_a_caller_with_another_secret_is_told_and_turned_away() -> None:
@@ -195,7 +195,7 @@ def test_a_listener_that_does_not_know_the_secret_is_not_spoken_to() -> None:
         greeting._say(sock, greeting.Challenge(greeting.VERSION, b"n" * 32))
         assert isinstance(greeting._hear(sock), greeting.Answer)
         greeting._say(sock, greeting.Welcome(b"no proof", "somewhere"))
-        assert "does not know the job's secret" in str(calling.exception(timeout=10))
+        assert "does not know the job's secret" in str(calling.exception(timeout=60))
         sock.close()
 
 
@@ -224,7 +224,7 @@ def test_a_closed_listener_wakes_who_waits_at_it() -> None:
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(listening.accept) for _ in range(2)]
         listening.close()
-        assert all(isinstance(one.exception(timeout=10), EOFError) for one in waiting)
+        assert all(isinstance(one.exception(timeout=60), EOFError) for one in waiting)
 
 
 HEADS = {

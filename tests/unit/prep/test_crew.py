@@ -24,7 +24,7 @@ class FakeFeed:
         return SimpleNamespace(made=self.made)
 
     def next(self):
-        return self.said.get(timeout=10)
+        return self.said.get(timeout=60)
 
 
 class FakeWorker:

@@ -74,7 +74,7 @@ def served(ask, text=lambda: "x 1\n"):
 
 def test_prometheus_gets_them_over_http():
     def ask(address):
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as reply:
             return reply.headers["Content-Type"], reply.read()
 
     assert served(ask) == ("text/plain; version=0.0.4; charset=utf-8", b"x 1\n")
@@ -84,7 +84,7 @@ def test_prometheus_gets_them_over_http():
 def test_anything_else_is_refused(path, data, code):
     def ask(address):
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(f"http://{address}{path}", data, timeout=5)
+            urllib.request.urlopen(f"http://{address}{path}", data, timeout=60)
         with caught.value as refused:
             return refused.code
 
@@ -94,7 +94,7 @@ def test_anything_else_is_refused(path, data, code):
 def test_figures_that_cannot_be_made_harm_nobody():
     def ask(address):
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(f"http://{address}/metrics", timeout=5)
+            urllib.request.urlopen(f"http://{address}/metrics", timeout=60)
         with caught.value as failed:
             return failed.code, failed.read()
 

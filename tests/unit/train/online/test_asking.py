@@ -28,7 +28,7 @@ def test_a_cut_that_is_not_answered_is_not_asked_again_meanwhile_and_keeps_no_pr
     asking = Asking(link, CARD, stream=None)
     first, second = (Cut(0, 0, 5),), (Cut(0, 0, 6),)
     asking.cut(first)
-    assert link.begun.acquire(timeout=10)
+    assert link.begun.acquire(timeout=60)
     asking.cut(second)
     assert link.asked == [first]
     cutting = [one for one in threading.enumerate() if one.name.startswith("springtide-cuts")]
@@ -36,7 +36,7 @@ def test_a_cut_that_is_not_answered_is_not_asked_again_meanwhile_and_keeps_no_pr
     link.back.set()
     cutting[0].join()
     asking.cut(second)
-    assert link.begun.acquire(timeout=10)
+    assert link.begun.acquire(timeout=60)
     assert link.asked == [first, second]
     asking.close()
     asking.cut(first)
@@ -65,10 +65,10 @@ def test_a_question_is_always_with_the_master_though_the_stream_is_looked_at_sel
     asking = Asking(link, CARD, stream=link, every_s=1e9)
     asking.begin()
     try:
-        assert all(link.asked.acquire(timeout=10) for _ in range(4))
+        assert all(link.asked.acquire(timeout=60) for _ in range(4))
         assert link.looked == 1
         asking.hurry()
         while link.looked == 1:
-            assert link.asked.acquire(timeout=10), "whoever is in a hurry has the stream looked at again"
+            assert link.asked.acquire(timeout=60), "whoever is in a hurry has the stream looked at again"
     finally:
         asking.close()
