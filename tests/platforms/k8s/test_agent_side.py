@@ -161,12 +161,17 @@ def test_what_is_started_is_in_the_plan_and_exits_are_read_from_pods(job):
 
 def test_a_pod_that_nobody_starts_is_given_up_with_the_clusters_own_words(job):
     async def work(client):
-        async with opened(client, pending_s=0.3) as platform:
+        at = [0.0]
+        async with opened(client, pending_s=30.0, clock=lambda: at[0]) as platform:
             exits = []
             platform.start(launch(WORKERS[0]), exits.append)
             await client.create(PODS, pod(WORKERS[0]))
             said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
             await client.patch(PODS, "ctr-worker-0-0", {"status": {"conditions": [said]}}, subresource="status")
+            seen = platform._pods
+            await waiting.soon(lambda: seen.get("ctr-worker-0-0", {}).get("status", {}).get("conditions"))
+            assert exits == []
+            at[0] = 31.0
             await waiting.soon(lambda: exits)
             assert exits[0].unplaced == "0/3 nodes"
             await until_plan(client, [])

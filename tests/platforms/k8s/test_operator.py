@@ -154,7 +154,7 @@ def test_resources_of_a_running_pod_change_in_place(cluster: Cluster, tmp_path: 
         await mark(client, "ctr-worker-0-0", "Running")
         await plan(client, {**WORKER, "cpu": 2, "memory": 2 << 30})
         await waiting.soon(lambda: limits(client, "ctr-worker-0-0", {"cpu": "2", "memory": "2Gi"}))
-        assert (await plan_status(client))["inPlaceResize"]
+        await waiting.soon(lambda: resizes(client))
 
     working(cluster, tmp_path, work)
 
@@ -225,6 +225,10 @@ async def state(client: Client, pod: str, phase: str):
 async def made_of(client: Client, number: int):
     made = (await plan_status(client)).get("made") or {}
     return made if len(made) == number else None
+
+
+async def resizes(client: Client) -> bool:
+    return bool((await plan_status(client)).get("inPlaceResize"))
 
 
 async def limits(client: Client, pod: str, wanted: dict[str, str]) -> bool:
