@@ -68,7 +68,7 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path, monkeypatch):
-    monkeypatch.setattr(mirroring, "CONNECT_S", 0.5)
+    monkeypatch.setattr(mirroring, "CONNECT_S", 60.0)
     made = Pair(tmp_path)
     with contextlib.ExitStack() as stack:
         for taking in made.taking:
@@ -138,9 +138,11 @@ def test_a_buddy_whose_folder_went_gets_all_that_the_next_increment_follows(pair
     assert pair.restored(2)[0] == pair.contents()
 
 
-def test_no_buddy_or_one_that_is_gone_leaves_a_checkpoint_without_a_mirror_and_says_why(pair):
+def test_no_buddy_or_one_that_is_gone_leaves_a_checkpoint_without_a_mirror_and_says_why(pair, monkeypatch):
     owned(pair)
-    first, second = pair.save(1, buddies=[None, Buddy("server-0", "127.0.0.1:1")])
+    with monkeypatch.context() as hasty:
+        hasty.setattr(mirroring, "CONNECT_S", 0.5)
+        first, second = pair.save(1, buddies=[None, Buddy("server-0", "127.0.0.1:1")])
     assert first.unmirrored == "there is no other server to keep a copy"
     assert second.unmirrored == "server-0 cannot be reached at 127.0.0.1:1"
     assert not pair.manifest.mirrored and pair.restored(1) == (pair.contents(), {})
@@ -184,7 +186,7 @@ def test_a_copy_at_a_url_has_each_file_once_though_a_folder_went(pair, tmp_path)
 
 
 def test_a_server_answers_nothing_that_is_for_the_master(pair):
-    link = mirroring.channel.Channel(pair.taking[0].address, SECRET, connect_timeout_s=5.0)
+    link = mirroring.channel.Channel(pair.taking[0].address, SECRET, connect_timeout_s=60.0)
     try:
         with pytest.raises(errors.BadInput, match="for the master"):
             link.ask(messages.StatusRequest())

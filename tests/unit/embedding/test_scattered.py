@@ -81,7 +81,7 @@ def part(store):
 
 @pytest.fixture
 def hosts(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(scattered, "CONNECT_S", 0.5)
+    monkeypatch.setattr(scattered, "CONNECT_S", 60.0)
     made = Hosts(tmp_path, mirror=getattr(request, "param", True))
     with contextlib.ExitStack() as stack:
         for taking in made.taking:
