@@ -120,7 +120,7 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
 ):
     """`own`: it has a checkpoint of its own by then; else it goes back to the one that it went on from."""
     rules = CheckpointRules(every_s=0.3, keep=1000)
-    _, quiet, expected = train(tmp_path / "quiet", pause_s=0.3, meanwhile=save, workers=workers, checkpoints=rules)
+    _, quiet, expected = train(tmp_path / "quiet", pause_s=0.1, meanwhile=save, workers=workers, checkpoints=rules)
     folder = str(tmp_path / "quiet" / "runs" / "steps" / "checkpoints")
     saved = (reader.read(folder, number) for number in sorted(reader.numbers(place_of(folder))))
     manifest = next(one for one in saved if one.step)
@@ -138,7 +138,7 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     every_s = 0.3 if own else 3600.0
     rules = CheckpointRules(every_s=every_s, resume=folder, resume_number=manifest.number, numbers_after=1000)
     status, resumed, found = train(
-        tmp_path / "second", pause_s=0.3, meanwhile=lose_a_server, workers=workers, checkpoints=rules
+        tmp_path / "second", pause_s=0.1, meanwhile=lose_a_server, workers=workers, checkpoints=rules
     )
     assert status.phase is Phase.FINISHED and status.samples == 6000, status
     for rank in range(workers):

@@ -45,7 +45,7 @@ def test_a_lost_worker_takes_a_caching_group_back_to_its_checkpoint_and_scaling_
         job.scale(2)
         until_formed(job, 2)
 
-    status, wrong = count(tmp_path, 1, batches=1200, hurt=hurt, pause_s=0.1)
+    status, wrong = count(tmp_path, 1, batches=1200, hurt=hurt, pause_s=0.05)
     assert not wrong, wrong
     assert status.cache.hits > 0 and status.cache.saved > 0
 

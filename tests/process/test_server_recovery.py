@@ -67,7 +67,7 @@ def test_killed_servers_one_both_and_one_with_a_worker_and_the_master_lose_and_r
         return job
 
     rules = CheckpointRules(every_s=1.5)
-    status, job, wrong = run(tmp_path, 11, batches=700, hurt=hurt, pause_s=0.25, checkpoints=rules)
+    status, job, wrong = run(tmp_path, 11, batches=700, hurt=hurt, pause_s=0.1, checkpoints=rules)
     assert not wrong, wrong
     assert status.samples == 700 * BATCH - 5
     back = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
