@@ -30,7 +30,7 @@ class AloneLink:
         self.hands = Hands()
         self._shared: dict[str, bytes] = {}
         self.latest = Report()
-        self.draining = False
+        self.draining = self.unneeded = False
         self.group_lost = self.save_due = 0
         self._before_finish: list[Callable[[], None]] = []
 

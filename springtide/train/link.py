@@ -172,6 +172,11 @@ class Link(Protocol):
         """The job was asked to stop: push the batch in hand, then end the loop."""
         ...
 
+    @property
+    def unneeded(self) -> bool:
+        """Whether this worker was never given a lease and has been told that there is none left."""
+        ...
+
     def before_finish(self, call: Callable[[], None]) -> None:
         """Something to do before the end is told, such as a last report."""
         ...
@@ -199,6 +204,7 @@ class MasterLink:
         self._objects: dict[str, bytes] = {}
         self._welcome: Welcome | None = None
         self._draining = self._fenced = self._over = False
+        self.unneeded = self._given = False
         self._turns: dict[str, int] = {}
         self.group_lost = self.save_due = 0
         self._before_finish: list[Callable[[], None]] = []
@@ -234,6 +240,8 @@ class MasterLink:
         reply = self._channel.ask(asked)
         assert isinstance(reply, Leased | Regroup | Wait | End)
         self.hands.told(words)
+        self._given = self._given or isinstance(reply, Leased)
+        self.unneeded = isinstance(reply, End) and not self._given
         if isinstance(reply, Leased):
             self._reach(reply.servers)
             self.hands.take(card, reply.grants, reply.era, reply.cuts)

@@ -49,7 +49,8 @@ def tell(error: BaseException, script: str) -> int:
     not_theirs = isinstance(error, errors.JobFailed | errors.TemporaryError)
     blame = Blame.INFRASTRUCTURE if not_theirs else Blame.USER
     try:
-        link.current().fail(raised.first_line(error, script), trace, blame)
+        here = link.current()
+        here.fail(raised.first_line(error, script, unneeded=here.unneeded), trace, blame)
     except errors.SpringtideError as lost:
         log.error("could not tell the master: %s", lost)
     return 1

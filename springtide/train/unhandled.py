@@ -27,15 +27,17 @@ def show_all() -> None:
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    if script is None or not is_plain(error):
+    if script is None or not is_plain(error, os.path.abspath(script)):
         sys.__excepthook__(kind, error, trace)
         return
     print(f"error: {error} ({raised.place(trace, os.path.abspath(script))})", file=sys.stderr)
     print("SPRINGTIDE_DEBUG=1 shows the traceback", file=sys.stderr)
 
 
-def is_plain(error: BaseException) -> bool:
+def is_plain(error: BaseException, script: str) -> bool:
     """Whether the message says it all: a mistake in what we were given, not something that the user's code raised."""
     if not isinstance(error, errors.UserError) or isinstance(error, errors.UserCodeFailed):
         return False
-    return error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
+    if error.__cause__ is None and (error.__context__ is None or error.__suppress_context__):
+        return True
+    return raised.is_all_ours(error, script)

@@ -1,5 +1,7 @@
 """The link of a script that trains alone, and how a worker finds its master."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from springtide import config, errors
@@ -34,6 +36,19 @@ def test_alone_there_is_no_one_to_wait_for():
     alone.report(Report(samples=5))
     assert alone.latest.samples == 5
     alone.finish()
+
+
+def test_a_worker_that_is_only_told_the_end_was_not_needed(monkeypatch):
+    answers = [messages.Wait(), messages.End(), messages.Leased(()), messages.End()]
+    master = SimpleNamespace(ask=lambda _: answers.pop(0), own_host="here")
+    monkeypatch.setattr(link.channel, "for_member", lambda *_: master)
+    worker = link.MasterLink(config.Settings(secret="00"), rank=1)
+    card = DatasetCard(samples=100, batch_size=10)
+    told = []
+    while answers:
+        worker.lease(card, 1)
+        told.append(worker.unneeded)
+    assert told == [False, True, False, False]
 
 
 def test_the_secret_is_read_from_its_file(tmp_path):

@@ -24,11 +24,27 @@ def test_the_line_is_the_innermost_one_of_the_users_own(tmp_path):
     assert raised.first_line(error, script).startswith("JSONDecodeError: Expecting property name")
 
 
+def test_a_line_of_what_cython_compiled_is_nobodys(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "exec(compile('raise OSError(1)', 'pyarrow/error.pxi', 'exec'))\n"
+    error, script = caught(tmp_path, text)
+    assert raised.first_line(error, script) == "OSError: 1 (train.py:1)"
+
+
 def test_an_error_of_many_lines_or_none_is_one_line(tmp_path):
     error, script = caught(tmp_path, "raise RuntimeError('first\\nsecond')\n")
     assert raised.first_line(error, script) == "RuntimeError: first (train.py:1)"
     error, script = caught(tmp_path, "x = 1\nassert x == 2\n")
     assert raised.first_line(error, script) == "AssertionError (train.py:2)"
+
+
+def test_a_name_that_a_loop_without_a_batch_did_not_define_is_explained(tmp_path):
+    error, script = caught(tmp_path, "for loss in ():\n    pass\nprint(loss)\n")
+    assert raised.first_line(error, script) == "NameError: name 'loss' is not defined (train.py:3)"
+    said = raised.first_line(error, script, unneeded=True)
+    assert "(train.py:3): no batch was left for this worker" in said and "Define before the loop" in said
+    error, script = caught(tmp_path, "raise ValueError('mine')\n")
+    assert raised.first_line(error, script, unneeded=True) == "ValueError: mine (train.py:1)"
 
 
 def test_a_syntax_error_names_its_own_line(tmp_path):

@@ -22,7 +22,7 @@ def as_python_is(monkeypatch):
 def raised(text):
     """What a script of this text raises."""
     try:
-        exec(compile(text, str(SCRIPT), "exec"), {"errors": errors})
+        exec(compile(text, str(SCRIPT), "exec"), {"errors": errors, "config": config})
     except Exception as error:
         return type(error), error, error.__traceback__
     raise AssertionError("nothing was raised")
@@ -35,11 +35,20 @@ def test_a_mistake_is_one_message_with_the_users_line(capsys):
     assert capsys.readouterr().err == said
 
 
+def test_so_is_one_that_we_found_by_an_error_of_others(capsys):
+    unhandled.show_briefly()
+    sys.excepthook(*raised("config.job_secret(config.Settings(secret_file='/nowhere'))"))
+    said = capsys.readouterr().err
+    assert said.startswith("error: cannot read the job's secret from /nowhere") and "Traceback" not in said
+
+
 @pytest.mark.parametrize("text", [
     "raise ValueError('mine')",
     "raise errors.JobFailed('the job cannot go on')",
     "raise errors.UnreadableSample('sample 3 cannot be made')",
     "raise errors.BadInput('no such column') from KeyError('age')",
+    "class Mine:\n    def __fspath__(self):\n        raise OSError('my own')\n"
+    "config.job_secret(config.Settings(secret_file=Mine()))",
     "try:\n    {}['age']\nexcept KeyError:\n    raise errors.BadInput('while something else was wrong')",
 ])  # fmt: skip
 def test_everything_else_has_its_traceback(capsys, text):
