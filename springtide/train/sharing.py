@@ -200,11 +200,13 @@ class Sharing:
             digest=0 if coming is None else coming.digest,
             refused=frozenset(lookups.computed() & set(tables)),
         )
-        self._reducer.words = words.said(said, tables)
+        numbers = words.said(said, tables)
+        self._reducer.words[: len(numbers)] = numbers  # there is room for all tables, also those that no cache may keep
 
     def listen(self, number: int) -> None:
         """All have spoken: what follows for the push of step `number`."""
-        verdict = words.heard(self._reducer.sums, self.allotting.tables, self.allotting.place.workers)
+        tables = self.allotting.tables
+        verdict = words.heard(self._reducer.sums[: words.length(tables)], tables, self.allotting.place.workers)
         if verdict.torn:
             raise errors.JobFailed(
                 "a rank has left its loop, or has called job.flush(), while others still train: in a bsp group every "

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+import springtide as st
 from springtide.domain.caching import CacheUse
 from springtide.train import words
 from springtide.train.allotting import NOT_YET, Allotted, Allotting
@@ -99,6 +100,34 @@ def test_ids_that_the_model_computes_cannot_be_scheduled_and_it_says_so_and_goes
     assert "samples are shared out in runs: the ids of every table are computed inside the model" in caplog.text
     for had, _, _, sharing in found:
         assert len(had) == 10 and not sharing.allotting.on and not sharing.allotting.wholes
+
+
+class Admitting(clicks.Clicks):
+    """Has a table besides whose rows servers admit by themselves, so that no cache may keep them."""
+
+    def __init__(self):
+        super().__init__()
+        self.rare = st.EmbeddingBag(1, min_count=2, init="zeros")
+
+    def forward(self, ids):
+        return super().forward(ids) + self.rare(ids).squeeze(1)
+
+
+def admitting(**options):
+    _, dataset = clicks.make(**options)
+    torch.manual_seed(2)
+    return Admitting(), dataset
+
+
+def test_a_table_that_no_cache_may_keep_is_trained_beside_those_that_are_kept():
+    states = []
+    for cache in ("off", "64M"):
+        with ranks.Group(workers=2) as group:
+            found = train(group, model_of=admitting, cache=cache, allocation="random")
+        assert [len(had) for had, _, _, _ in found] == [10, 10]
+        states.append(found[0][2])
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, atol=1e-5, rtol=1e-4)
 
 
 class Shaky(Dataset):
