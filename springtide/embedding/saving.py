@@ -92,9 +92,16 @@ class Saver:
         """Of one slot after the other, in the same memory."""
 
     def save(self, order: messages.Save) -> messages.Saved:
-        """Write what the order asks for. A disk that does not take it is told, not raised."""
-        with behind():
-            return self._save(order)
+        """Write what the order asks for. What keeps it from being done is told, not raised: the master waits for it."""
+        try:
+            with behind():
+                return self._save(order)
+        except errors.SpringtideError:
+            raise
+        except Exception as error:
+            log.exception("checkpoint %d", order.number)
+            why = f"{type(error).__name__}: {error}"
+            return messages.Saved(order.term, order.number, error=why, part=order.part)
 
     def _save(self, order: messages.Save) -> messages.Saved:
         began, cpu = time.monotonic(), time.thread_time()

@@ -164,6 +164,24 @@ def test_a_full_disk_is_told_and_the_next_one_tries_again(server, tmp_path):
     assert since(saver.save(order(2))) == {0}
 
 
+def test_whatever_keeps_a_save_from_being_done_is_told_and_leaves_nothing(tmp_path):
+    role = Role()
+    saver, store = saving.Saver(role, tmp_path, "server-0.0"), role.store
+
+    class Starved:
+        slots, cut, tables = store.slots, store.cut, store.tables
+
+        def copy_slot(self, slot, *how):
+            raise MemoryError("no room for a copy")
+
+    role.store = Starved()
+    said = saver.save(order(1))
+    assert said.written is None and said.error == "MemoryError: no room for a copy"
+    assert not list(tmp_path.iterdir())
+    role.store = store
+    assert saver.save(order(2)).written is not None
+
+
 def test_details_of_shards_that_a_checkpoint_has_are_forgotten(server):
     role, saver = server
     for shard in range(4):
