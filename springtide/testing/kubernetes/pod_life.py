@@ -332,6 +332,7 @@ class PodLife:
             host=self._place.host,
             began=self._began,
             now=time.time(),
+            last=last,
         )
         if pending:
             status["conditions"] += pod_status.timed({"PodResizePending": (True, pending)}, [], time.time())

@@ -105,11 +105,16 @@ def phase(policy: str, first: Sequence[State], states: Sequence[State]) -> str:
         return "Failed"
     if any(not each.ended or each.code != 0 for each in first):
         return "Pending"
-    if any(each.running or (each.last is not None and not each.ended) for each in states):
+    if any(each.running or (each.last is not None and not each.ended) or comes_back(policy, each) for each in states):
         return "Running"
     if any(not each.ended for each in states):
         return "Running" if any(each.ended for each in states) else "Pending"
     return "Failed" if any(each.code != 0 for each in states) else "Succeeded"
+
+
+def comes_back(policy: str, state: State) -> bool:
+    """Whether a container that has ended is to be started again."""
+    return state.ended and (policy == "Always" or (policy == "OnFailure" and state.code != 0))
 
 
 def conditions(
@@ -151,9 +156,10 @@ def status(
     host: str,
     began: float,
     now: float,
+    last: bool = False,
 ) -> Json:
-    """The whole status."""
-    now_phase = phase(pod["spec"].get("restartPolicy", "Always"), first, states)
+    """The whole status. `last`: nothing is started again, whatever the policy says."""
+    now_phase = phase("Never" if last else pod["spec"].get("restartPolicy", "Always"), first, states)
     holds = conditions(now_phase, first, states, sandbox=bool(address))
     found: Json = {
         "phase": now_phase,
