@@ -10,6 +10,7 @@
 #include "check.h"
 #include "half.h"
 #include "store.h"
+#include "tables_for_tests.h"
 
 using namespace springtide;
 
@@ -19,15 +20,6 @@ constexpr uint32_t kSlots = 64;
 constexpr TableId kTables = 3;
 
 StoreOptions small() { return {kSlots, 7, uint64_t{256} << 20, 1}; }
-
-TableSpec spec(TableId id, uint32_t dim, OptimKind kind) {
-  TableSpec t;
-  t.id = id;
-  t.name = "t" + std::to_string(id);
-  t.dim = dim;
-  t.optim.kind = kind;
-  return t;
-}
 
 // What an image says, whatever the order of its rows.
 struct Said {

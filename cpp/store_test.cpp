@@ -8,19 +8,11 @@
 
 #include "check.h"
 #include "hash.h"
+#include "tables_for_tests.h"
 
 using namespace springtide;
 
 namespace {
-
-TableSpec spec(TableId id, uint32_t dim, OptimKind kind) {
-  TableSpec t;
-  t.id = id;
-  t.name = "t" + std::to_string(id);
-  t.dim = dim;
-  t.optim.kind = kind;
-  return t;
-}
 
 StoreOptions small(uint32_t threads = 1) { return {64, 7, uint64_t{256} << 20, threads}; }
 

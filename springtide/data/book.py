@@ -127,7 +127,7 @@ class Book(Passes):
             fair //= 2 * self.workers
             batches = min(batches, 1 << (fair // card.batch_size).bit_length() >> 1)
         size, deadline = max(1, batches) * card.batch_size, at + self.lease_s
-        most, others = min(most, MOST_GRANTS), self._readers.here - {holder.rank}
+        most, others = min(most, MOST_GRANTS), self._readers.here - {holder.rank} if ledger.failures else ()
         return ledger.lease(holder, most=most, size=size, budget=fair, deadline=deadline, others=others)
 
     def report(self, holder: Holder, words: Sequence[Progress], at: float, era: int | None = None) -> Verdict:
