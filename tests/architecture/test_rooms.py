@@ -4,7 +4,7 @@ import ast
 
 from tests.architecture import sources
 
-FILE_LINES = 450
+FILE_LINES = 600
 FUNCTION_LINES = 60
 SAYS_NOTHING = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "api", "tools", "lib"}
 
