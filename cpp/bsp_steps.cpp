@@ -114,7 +114,11 @@ uint64_t BspSteps::complete() const {
 uint64_t BspSteps::settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest) {
   const std::lock_guard lock(mutex_);
   if (!stopped_.empty()) throw StepMissing(stopped_);
-  if (at_rest && parts_.empty()) applied_ = std::max(applied_, step);
+  if (at_rest && applied_ > step) {  // parts of the steps between would be taken for applied, and dropped
+    throw StepMissing("a group cannot go on after step " + std::to_string(step) + " here, where step " +
+                      std::to_string(applied_) + " is applied");
+  }
+  if (at_rest && parts_.empty()) applied_ = step;
   const uint64_t spent = apply_up_to(step);
   workers_ = workers;
   generation_ = std::max(generation_, generation);
@@ -158,9 +162,9 @@ std::string BspSteps::missing(uint64_t step) const {
   return ": no part of rank " + ranks;
 }
 
-void BspSteps::reset(uint64_t applied, uint32_t workers, uint32_t generation) {
+void BspSteps::reset(uint32_t workers, uint32_t generation) {
   const std::lock_guard lock(mutex_);
-  applied_ = applied;
+  applied_ = 0;
   workers_ = workers;
   generation_ = std::max(generation_, generation);
   parts_.clear();

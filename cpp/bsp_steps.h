@@ -51,13 +51,15 @@ class BspSteps {
   // The last step up to which all are complete here.
   uint64_t complete() const;
   // The group is formed anew: steps up to `step` are applied, later parts dropped. `at_rest`: all ranks are
-  // after that step, so one that is not complete here was before this server had any slots.
+  // after that step, so one that is not complete here was before this server had any slots. StepMissing when
+  // more is applied here.
   uint64_t settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest = false);
   // Blocks until `step` is complete and applies it; StepMissing after `timeout_s`, naming the ranks that are
   // missing.
   void wait(uint64_t step, double timeout_s);
-  // The group went back: what is buffered is dropped, those who wait are told.
-  void reset(uint64_t applied, uint32_t workers, uint32_t generation);
+  // The group goes back: nothing is applied, what is buffered is dropped, those who wait are told. After
+  // which step it goes on, `settle` says.
+  void reset(uint32_t workers, uint32_t generation);
   void cancel(const std::string& why);  // for good: the server stops
   uint64_t applied() const;
 

@@ -23,9 +23,19 @@ TEST(a_group_that_went_back_takes_nothing_of_the_time_before) {
   BspSteps steps(store, 1);
   CHECK(steps.add(1, 0, 3, {}));
   steps.apply(1);
-  steps.reset(0, 1, 4);
+  steps.reset(1, 4);
   CHECK(!steps.add(1, 0, 3, {}));
   CHECK(steps.complete() == 0);
+}
+
+TEST(a_server_without_steps_joins_a_group_at_rest_and_one_that_is_ahead_of_it_refuses) {
+  Store store{StoreOptions{}};
+  BspSteps steps(store, 1);
+  steps.settle(26, 1, 1, true);
+  CHECK(steps.applied() == 26);
+  steps.settle(26, 1, 2, true);  // its leader was lost meanwhile
+  CHECK(steps.applied() == 26);
+  CHECK(checks::throws<StepMissing>([&] { steps.settle(25, 1, 3, true); }));
 }
 
 TEST(a_group_may_have_any_ranks_and_no_more_of_them_than_workers) {

@@ -267,7 +267,7 @@ std::vector<uint16_t> Server::owned() const {
   return mine;
 }
 
-void Server::set_generation(uint32_t generation, uint64_t applied_step, uint32_t workers) {
+void Server::set_generation(uint32_t generation, uint32_t workers) {
   ServerState& state = impl_->state;
   if (generation < state.generation) {
     throw BadInput("generation " + std::to_string(generation) + " is older than " +
@@ -275,7 +275,7 @@ void Server::set_generation(uint32_t generation, uint64_t applied_step, uint32_t
   }
   if (workers == 0) throw BadInput("a group of 0 workers");
   state.generation = generation;
-  state.steps.reset(applied_step, workers, generation);
+  state.steps.reset(workers, generation);
 }
 
 ServerStats Server::stats() const { return impl_->state.stats(); }

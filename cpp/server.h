@@ -94,8 +94,8 @@ class Server {
   void expect_anew();             // refuses slots over connections that were made before
   bool take_back(uint32_t slot);  // after a hand-over in doubt, whose target is known to be lost
   std::vector<uint16_t> owned() const;
-  // bsp: the group went back to `applied_step`; frames of an older generation are refused from now on.
-  void set_generation(uint32_t generation, uint64_t applied_step, uint32_t workers);
+  // bsp: the group goes back; frames of an older generation are refused from now on.
+  void set_generation(uint32_t generation, uint32_t workers);
   ServerStats stats() const;
   // No new connections; requests that have arrived are answered, for `drain_s` at most. Twice is fine.
   void stop(double drain_s);

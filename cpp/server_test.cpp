@@ -129,7 +129,7 @@ TEST(bsp_sums_in_rank_order) {
   } catch (const PeerLost& e) {
     CHECK(std::string(e.what()).find("no part of rank 0, 1, 2") != std::string::npos);
   }
-  cluster[0].set_generation(1, 0, workers);
+  cluster[0].set_generation(1, workers);
   CHECK_THROWS(PeerLost, pulled(*ranks[0], routed));
 }
 

@@ -103,8 +103,7 @@ void bind_server(nb::module_& m) {
       .def("expect_anew", &st::Server::expect_anew, nb::call_guard<nb::gil_scoped_release>())
       .def("take_back", &st::Server::take_back, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("owned", &st::Server::owned, nb::call_guard<nb::gil_scoped_release>())
-      .def("set_generation", &st::Server::set_generation, nb::arg("generation"), nb::arg("applied_step"),
-           nb::arg("workers"))
+      .def("set_generation", &st::Server::set_generation, nb::arg("generation"), nb::arg("workers"))
       .def("stats", &stats_of)
       .def("stop", &st::Server::stop, nb::arg("drain_s"), nb::call_guard<nb::gil_scoped_release>());
   m.def("hmac_sha256", &hmac, nb::arg("key"), nb::arg("message"));

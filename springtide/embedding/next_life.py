@@ -30,8 +30,6 @@ class Source(NamedTuple):
     number: int
     spared: tuple[str, ...] = ()
     """What was read from a mirror, and why, each in a sentence."""
-    step: int = 0
-    """Of a bsp group: the step after which it was made."""
     unusable: tuple[str, ...] = ()
     """Newer ones that could not be used, and why, each in a sentence."""
 
@@ -77,7 +75,7 @@ def _import(
     spared = tuple(f"{file} was read from its mirror: {why}" for file, why in done.spared.items())
     for each in spared:
         log.warning("%s", each)
-    return source._replace(spared=spared, step=done.step)
+    return source._replace(spared=spared)
 
 
 def _learn_tables(store: _native.Store, wanted: messages.Restore, place: str | Place) -> Source:

@@ -22,8 +22,6 @@ class Restored(NamedTuple):
     seconds: float
     spared: dict[str, str]
     """Files that were read from their mirrors, and what is wrong with them."""
-    step: int = 0
-    """Of a bsp group: the step after which the checkpoint was made."""
 
     def __str__(self) -> str:
         return f"{self.slots} slots, {self.bytes / 2**20:.1f} MiB in {self.seconds:.2f} s"
@@ -44,4 +42,4 @@ def restore(store: _native.Store, where: str | Place, number: int, slots: Iterab
             store.import_slot(image)
             size += len(image)
         count += 1
-    return Restored(count, size, time.monotonic() - began, spared, manifest.step)
+    return Restored(count, size, time.monotonic() - began, spared)

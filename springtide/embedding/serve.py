@@ -167,9 +167,9 @@ class ServerRole:
         """Take slots only over connections that are made from now on: what a dead server has sent comes too late."""
         self._server.expect_anew()
 
-    def restart_group(self, *, generation: int, applied_step: int, workers: int) -> None:
-        """bsp: the group went back to `applied_step`; requests of older generations are refused."""
-        self._server.set_generation(generation, applied_step, workers)
+    def restart_group(self, *, generation: int, workers: int) -> None:
+        """bsp: refuse requests of older generations. Which step the group is after, its leader says."""
+        self._server.set_generation(generation, workers)
 
     def forget(self, shards: Sequence[int]) -> None:
         """These shards are finished: slots keep that, and drop the details.

@@ -135,8 +135,8 @@ def serve_job(
         except errors.SpringtideError as error:
             link.ask(messages.ServerReady("", error=str(error)))
             raise
-    if source.step or welcome.generation:
-        role.restart_group(generation=welcome.generation, applied_step=source.step, workers=welcome.workers)
+    if welcome.generation:
+        role.restart_group(generation=welcome.generation, workers=welcome.workers)
     if welcome.placement is not None:
         role.place(welcome.placement)
     address = role.start()

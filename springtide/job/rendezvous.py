@@ -37,7 +37,7 @@ class Formation:
     """Whether there is one; else all begin with the leader's as it is."""
     resting: tuple[int, ...] = ()
     at_rest: bool = False
-    """Nobody who has trained has a step in hand: slots may move before the group goes on."""
+    """Nobody has a step in hand, or nobody has trained yet: slots may move before the group goes on."""
     over: bool = False
     """Nobody goes on: all have ended, or a step cannot be completed and the job is to stop anyway."""
 
@@ -66,7 +66,7 @@ def _formed(members: Sequence[Holder], arrived: Mapping[Holder, Arrival], *, ove
         members=tuple(members),
         leader=(known or list(members))[0],
         known=bool(known),
-        at_rest=bool(known) and all(arrived[holder].idle for holder in known),
+        at_rest=all(arrived[holder].idle for holder in known),
         resting=tuple(holder.rank for holder in members if arrived[holder].resting),
         over=over,
     )

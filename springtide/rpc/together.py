@@ -39,7 +39,7 @@ class Formed(Message, frozen=True):
     over: bool = False
     """The receiver takes part no more: the group goes on without it, or not at all."""
     at_rest: bool = False
-    """Nobody has a step in hand: all who have trained are after the same one."""
+    """Nobody has a step in hand: all who have trained are after the same one, which is the model's if none has."""
     restored: bool = False
     """Nobody has the model, but the servers have a checkpoint's: the leader takes it from there."""
     deaths: int = 0

@@ -211,16 +211,18 @@ class Group:
         if leads:
             if formed.first and not formed.restored:
                 self._model.assign_tables()
-            complete = self._backend.regroup()
-            if formed.at_rest:  # and what servers with their first slots say of steps means nothing
-                complete = stepper.count
-            self._backend.settle_group(complete, len(formed.ranks), at_rest=formed.at_rest)
+            complete, restored = self._backend.regroup(), None
             if formed.restored:
-                place = self._take_over(complete)
-                news = torch.tensor([complete, place.shard, place.first, *place.counts], dtype=torch.int64)
-            else:
-                stepper.catch_up(complete)
-                news = torch.tensor([complete, *stepper.spot(), *stepper.counts()], dtype=torch.int64)
+                restored = model_state.from_bytes(self._model, group_state.get(self._client))
+                log.info("going on after step %d, with the model that the servers hold", restored.step)
+            if formed.at_rest:  # the model says the step: a server that has just got its first slots knows none
+                complete = stepper.count if restored is None else restored.step
+            self._backend.settle_group(complete, len(formed.ranks), at_rest=formed.at_rest)
+            stepper.catch_up(complete)
+            spot, counts = stepper.spot(), stepper.counts()
+            if restored is not None:
+                spot, counts = Spot(restored.shard, restored.first), restored.counts
+            news = torch.tensor([complete, *spot, *counts], dtype=torch.int64)
         allreduce.broadcast(gloo, news, leader)
         complete = int(news[0])
         if not leads and not self._fresh:
@@ -234,11 +236,3 @@ class Group:
         self._reducer.group = gloo
         self._reducer.elder = leader if formed.generation > 1 else None
         return complete
-
-    def _take_over(self, complete: int) -> group_model.Place:
-        """The model of the checkpoint that the servers hold."""
-        place = model_state.from_bytes(self._model, group_state.get(self._client))
-        if place.step != complete:
-            raise errors.JobFailed(f"the servers are at step {complete}, the model that they hold is of {place.step}")
-        log.info("going on after step %d, with the model that the servers hold", complete)
-        return place

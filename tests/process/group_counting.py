@@ -16,8 +16,11 @@ BATCH = 32
 COUNTING = counting.SCRIPT.replace(
     "(-model(x[:, :1] % 50, x)).backward()",
     "(-(model(x[:, :1] % 50, x) - model.steps.sum()) / len(x) - model.steps.sum()).backward()",
-)
-"""In a group gradients are means: each occurrence counts 1 / BATCH, and the dense parameter one a step as ever."""
+).replace("model = Counter()", "while (folder / 'wait').exists():\n    time.sleep(0.02)\nmodel = Counter()")
+"""In a group gradients are means: each occurrence counts 1 / BATCH, and the dense parameter one a step as ever.
+
+While there is a file `wait`, workers that have joined prepare nothing, so no group is formed.
+"""
 
 
 FORMED = re.compile(r"form a bsp group of (\d+) workers?, number (\d+)")

@@ -176,6 +176,23 @@ def count(folder, seed, **how):
     return group_counting.count(folder, spec, seed, begun=lambda status: status.checkpoint, **how)
 
 
+@pytest.mark.timeout(400)
+def test_a_server_that_gets_its_first_slots_while_the_group_goes_back_joins_at_the_step_of_the_checkpoint(tmp_path):
+    def hurt(job):
+        job.scale(servers=3)
+        job.until(lambda _: any(event["event"] == "ready" and event["role"] == "server-2" for event in job.story))
+        assert not job.moves(), "a group is in the middle of a shard"
+        (tmp_path / "wait").touch()
+        _, before = formed(job)
+        job.kill_each("server-0")
+        job.until(lambda status: any(move["target"] == "server-2" for move in job.moves()) and not status.slots_moving)
+        (tmp_path / "wait").unlink()
+        until_back(job, before)
+
+    _, wrong = count(tmp_path, 5, batches=600, hurt=hurt)
+    assert not wrong, wrong
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_lost_server_a_lost_server_and_worker_the_master_too_and_all_ranks_count_every_occurrence_once(tmp_path):

@@ -60,7 +60,7 @@ def test_when_all_ranks_are_lost_nobody_has_the_model():
     assert not lost.known
 
 
-def test_a_group_is_at_rest_when_nobody_who_has_trained_has_a_step_in_hand():
+def test_a_group_is_at_rest_when_nobody_has_a_step_in_hand():
     assert formed({A: TRAINED, B_AGAIN: FRESH}, active=(A, B_AGAIN)).at_rest
     assert not formed({A: TRAINED, B: IN_HAND}).at_rest
-    assert not formed({A: FRESH, B: FRESH}, ranks=()).at_rest
+    assert formed({A: FRESH, B: FRESH}, ranks=()).at_rest, "slots may still be on their way to a new server"

@@ -140,3 +140,29 @@ def test_nothing_more_goes_to_a_server_that_is_to_leave(tmp_path):
         assert rollout.moving == 0 and not rollout.goal_for(Role(RoleKind.SERVER, 0)).parcels
 
     run(job, work)
+
+
+def test_a_group_that_begins_anew_waits_until_slots_have_moved_and_its_workers_know_where_they_are(tmp_path):
+    """A server that got its first slots in the middle of a step would know nothing of it."""
+    job = Job(tmp_path, heartbeat_s=0.01, sync="bsp")
+
+    async def work():
+        record, slots = job.desk.record, job.desk.record.placement.slots_of(1)
+        record.begun = False  # as after a return to the checkpoint: nobody has trained anything
+        job.desk._happen(events.ServersScaled(1, "asked by a test"))
+        job.desk.tick()
+        async with asyncio.timeout(30.0):
+            while not job.desk._rollout.moving:
+                await asyncio.sleep(0)
+        forming = asyncio.create_task(job.ask("worker-0", messages.Form(fresh=True, idle=True, address="a:1")))
+        await asyncio.sleep(0)
+        goal = job.desk._rollout.goal_for(Role(RoleKind.SERVER, 1))
+        assert [parcel.slots for parcel in goal.parcels] == [slots] and not forming.done()
+        await job.ask("server-1", messages.SlotsMoved(slots, 0))
+        await asyncio.sleep(0)
+        assert not forming.done() and job.desk._rollout.moving == 0
+        await job.ask("worker-0", messages.Heartbeat(epoch=record.epoch))
+        async with asyncio.timeout(30.0):
+            assert (await forming).at_rest
+
+    run(job, work)
