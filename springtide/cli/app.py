@@ -16,6 +16,7 @@ from springtide.cli import brain, k8s, reaching, streams, trying, watching
 from springtide.cli.grouped import taking
 from springtide.cli.online import OnlineOptions
 from springtide.cli.options import RUNS, Debug, ExportOptions, FeedingOptions, Job, Json, KeepingOptions, Runs
+from springtide.telemetry import output
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
@@ -262,6 +263,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # whoever read us has left: nothing more to say, not even at exit
         return 0
+    finally:
+        output.finish()
 
 
 def _usage_error(error: BaseException, given: list[str]) -> int:

@@ -23,7 +23,7 @@ from springtide.domain.elastic_job import ElasticJob, Following, Keeping, Patien
 from springtide.launch import here, resolving
 from springtide.platforms import local_reach
 from springtide.rpc import messages
-from springtide.telemetry import logs
+from springtide.telemetry import logs, output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,7 @@ Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], N
 
 def execute(options: RunOptions, witness: Witness | None = None) -> tuple[messages.JobStatus, logs.RunFiles]:
     """Run a job to its end; how it ended, and where its files are. A witness sees every status, and may speak."""
+    output.keep_going()  # a job must outlive whoever reads what it prints
     begun = here.begin(job_of(options), pathlib.Path(options.logs), code=pathlib.Path(), say=said)
     begun = replace(begun, plan=replace(begun.plan, port=options.port, debug=options.debug, tls=options.tls))
     return asyncio.run(_run(begun, witness)), begun.files

@@ -104,6 +104,13 @@ class Agent:
         except errors.SpringtideError as error:
             status = msgspec.structs.replace(self._last, phase=Phase.FAILED, why=str(error), blame=blame_of(error))
             raise
+        except BaseException as error:  # a fault of this process; where another agent may follow, the job is not over
+            if not self.plan.adopt:
+                why = f"the process that kept the job failed: {type(error).__name__}: {error}".rstrip(": ")
+                status = msgspec.structs.replace(
+                    self._last, phase=Phase.FAILED, why=why, blame=Blame.INFRASTRUCTURE
+                )  # fmt: skip
+            raise
         finally:
             if status.phase.over or not self.plan.adopt:
                 self._platform.close()

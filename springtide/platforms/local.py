@@ -54,6 +54,7 @@ class LocalPlatform:
         self._warm = warm
         self._running: dict[Life, Running] = {}
         self._watched = Watched(say)
+        self._watched.replace_dead_watchdogs()
 
     def start(self, launch: Launch, on_exit: Callable[[RoleExit], None]) -> int:
         """Start a role in the watchdog's process group, its output going to its log."""

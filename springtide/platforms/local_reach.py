@@ -134,12 +134,16 @@ def last_status(run: runs.Run) -> messages.JobStatus:
     until = max((event["at"] for event in story), default=run.card.began_at)
     told = [event for event in story if event["event"] == "phase"]
     saved = [event for event in story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
+    phase, why = Phase.FAILED, "the command that ran it was killed, and the job with it"
+    if told and Phase(told[-1]["phase"]).over:
+        phase, why = Phase(told[-1]["phase"]), told[-1]["why"]
+    elif told:
+        why += f" (it was {told[-1]['phase']})"
     return messages.JobStatus(
         name=run.card.name,
-        phase=Phase.FAILED,
-        why="the command that ran it was killed, and the job with it"
-        + (f" (it was {told[-1]['phase']})" if told else ""),
-        blame=Blame.INFRASTRUCTURE,
+        phase=phase,
+        why=why,
+        blame=Blame.INFRASTRUCTURE if phase is Phase.FAILED else Blame.NONE,
         elapsed_s=until - run.card.began_at,
         samples=max((event.get("samples", 0) for event in (*told, *saved)), default=0),
         checkpoint=saved[-1]["number"] if saved else 0,

@@ -1,8 +1,9 @@
-"""Ends all processes of a job when its agent ends, even by SIGKILL. Runs as a script, `python -I -S watchdog.py`.
+"""Ends all processes of a job when its agent ends, even by SIGKILL. Runs as `python -I -S watchdog.py GROUP`.
 
 In: standard input, a pipe whose other end only the agent holds; on it, control groups to remove in the end, one a line.
-It leads the process group that all roles are started in; when the pipe closes it kills the group, itself included, so
+All roles are started in the watchdog's process group; when the pipe closes it kills the group, itself included, so
 nothing can be left behind, children of roles neither. A last child, outside the group, removes the control groups.
+GROUP is the process group that the agent has put the watchdog into; 0: one of its own, which it leads.
 """
 
 import os
@@ -20,7 +21,7 @@ def main() -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     folders = [folder for folder in sys.stdin.read().splitlines() if os.path.isdir(folder)]
-    if os.getpgrp() == os.getpid():  # never a group that is not its own
+    if os.getpgrp() == (int(sys.argv[1]) or os.getpid()):  # never a group that is not the job's
         if folders:
             remove_afterwards(folders)
         os.killpg(os.getpgrp(), signal.SIGKILL)

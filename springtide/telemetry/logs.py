@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from springtide.domain.cluster import Role
-from springtide.telemetry import events
+from springtide.telemetry import events, output
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,7 @@ LONGEST = 500  # characters of an error that are passed on: it becomes a line of
 
 def log_to_stderr(*, debug: bool = False) -> None:
     """Set up logging of a role's process; the platform has pointed standard error at the role's log file."""
+    output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_FORMAT))
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
@@ -168,6 +169,7 @@ def log_to_stderr(*, debug: bool = False) -> None:
 
 def log_quietly(*, debug: bool = False) -> None:
     """Set up our own logger only, warnings and worse: in a worker the root logger belongs to the user's script."""
+    output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_FORMAT))
     ours = logging.getLogger("springtide")

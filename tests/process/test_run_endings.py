@@ -1,6 +1,7 @@
 """How a job ends when someone ends it: Ctrl-C, kill -9 of a role or of the agent itself. Nothing is left behind."""
 
 import os
+import pathlib
 import signal
 import time
 
@@ -131,6 +132,41 @@ def test_no_role_outlives_a_killed_agent_nor_do_their_children(tmp_path):
         waiting.until(
             lambda: not any(running.alive(pid) for pid in (*pids.values(), child)), "all processes of the job are gone"
         )
+
+
+def watchdog_of(job, *before):
+    """The process id of the command's watchdog, once it is another than those before."""
+
+    def found():
+        for path in pathlib.Path(f"/proc/{job.process.pid}/task").glob("*/children"):
+            for pid in map(int, path.read_text().split()):
+                named = b"watchdog.py" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+                if named and pid not in before and running.alive(pid):
+                    return pid
+        return None
+
+    return waiting.until(found, "there is a watchdog")
+
+
+def test_a_killed_watchdog_is_replaced_and_still_no_role_outlives_the_command(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
+        job.wait_for("training")
+        pids = joined(job, {"server-0", "worker-0", "worker-1"})
+        first = watchdog_of(job)
+        running.kill(first)
+        running.kill(pids["worker-1"])  # it is started again while there is no watchdog, or a new one
+        running.wait_for_event(job, "joined", role="worker-1", incarnation=1)
+        second = watchdog_of(job, first)
+        running.kill(second)
+        last = watchdog_of(job, first, second)
+        running.kill(pids["server-0"])
+        running.wait_for_event(job, "joined", role="server-0", incarnation=1)
+        pids = [*job.roles().values(), master_of(job), last]
+        assert all(running.alive(pid) for pid in pids)
+        job.send(signal.SIGKILL)
+        job.finish()
+        waiting.until(lambda: not any(running.alive(pid) for pid in pids), "all processes of the job are gone")
 
 
 def test_a_killed_master_is_replaced_and_everyone_goes_on(tmp_path):

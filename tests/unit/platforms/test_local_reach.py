@@ -2,10 +2,11 @@
 
 import os
 
+from springtide.domain.job import Phase
 from springtide.platforms import local_reach
 from springtide.platforms.local_reach import LocalReach, Tail
 from springtide.platforms.reach import LogLine
-from springtide.telemetry import logs, runs
+from springtide.telemetry import events, logs, runs
 from springtide.telemetry.runs import RunCard
 
 
@@ -53,3 +54,24 @@ def test_logs_of_one_role_are_its_own(tmp_path):
         (reach.run.files.logs / f"{role}.log").write_text(f"I am {role}\n")
     assert list(reach.logs(["worker-1"], lines=5, follow=True)) == [LogLine("worker-1", "I am worker-1")]
     assert reach.roles() == ["worker-0", "worker-1"] and not reach.running()
+
+
+def told(reach, *phases):
+    """A story of these phases, without its last line."""
+    story = events.EventLog(reach.run.files.events)
+    for phase in phases:
+        story.write("phase", phase=phase, why=f"it is {phase}", samples=7)
+    story.close()
+
+
+def test_a_job_whose_last_line_was_not_written_is_as_its_story_tells(tmp_path):
+    reach = reach_of(tmp_path, running=False)
+    told(reach, "running", "finished")
+    assert (reach.status().phase, reach.status().why, reach.status().samples) == (Phase.FINISHED, "it is finished", 7)
+
+
+def test_a_job_that_was_killed_while_it_ran_has_failed(tmp_path):
+    reach = reach_of(tmp_path, running=False)
+    told(reach, "running")
+    assert reach.status().phase is Phase.FAILED
+    assert reach.status().why == "the command that ran it was killed, and the job with it (it was running)"

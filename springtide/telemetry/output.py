@@ -1,0 +1,128 @@
+"""Standard output and error that never fail or stop the program that prints.
+
+In: `keep_going()`, called by `springtide run` and by every role. Out: `sys.stdout` and `sys.stderr` write as before,
+but a reader that has gone away, a reader that does not read, and a full disk cost only the output. Lost bytes are
+counted, and the count is printed as soon as something can be printed again.
+"""
+
+import contextlib
+import io
+import os
+import select
+import stat
+import sys
+import threading
+from typing import Any, TextIO
+
+MOST_HELD = 1 << 20
+"""Bytes kept for a reader that does not read: some minutes of progress. More output is dropped."""
+PIPE_ROOM = 4096
+"""Bytes that a pipe takes without blocking whenever `poll` says that it takes any (PIPE_BUF); a notice needs some."""
+READER_WAIT_S = 0.1
+"""A reader that is only busy has caught up by then. Later writes do not wait until it reads again."""
+
+
+class SteadyOutput(io.RawIOBase):
+    """A file descriptor whose `write` always succeeds and never waits long."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.RLock()  # a signal handler may print while its thread prints
+        self._held = bytearray()
+        self._lost, self._why, self._stalled = 0, "", False
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, data: "bytes | bytearray | memoryview", /) -> int:  # type: ignore[override]
+        """Write what the descriptor takes now; hold or drop the rest."""
+        size = memoryview(data).nbytes
+        with self._lock:
+            if self._held and len(self._held) + size > MOST_HELD:
+                self._drop_held("nobody has read it for long")
+            self._held += data
+            self._write_held(0.0 if self._stalled else READER_WAIT_S)
+        return size
+
+    def finish(self) -> None:
+        """Write what is held, and wait for a reader that does not read: the program has nothing else left to do."""
+        with self._lock:
+            self._write_held(None)
+
+    def _write_held(self, wait_s: float | None) -> None:
+        while self._held:
+            self._stalled = not self._takes(wait_s)
+            if self._stalled:
+                return
+            notice = f"[{self._lost} bytes of output were lost: {self._why}]\n".encode() if self._lost else b""
+            try:
+                written = os.write(self._descriptor, notice + self._held[: self._room()])
+            except BlockingIOError:
+                self._stalled = True
+                return
+            except OSError as error:
+                self._drop_held(error.strerror or str(error))
+                return
+            if written >= len(notice):
+                self._lost = 0
+                del self._held[: written - len(notice)]
+
+    def _room(self) -> int:
+        regular = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+        return len(self._held) if regular else PIPE_ROOM // 2
+
+    def _takes(self, wait_s: float | None) -> bool:
+        """Whether the descriptor takes a write without blocking. One that is broken does: the write tells how."""
+        asked = select.poll()
+        asked.register(self._descriptor, select.POLLOUT)
+        return bool(asked.poll(None if wait_s is None else wait_s * 1000))
+
+    def _drop_held(self, why: str) -> None:
+        self._lost += len(self._held)
+        self._why = why
+        self._held.clear()
+
+    def _after_fork(self) -> None:
+        """The thread that held the lock may not exist in the child."""
+        self._lock = threading.RLock()
+        self._held.clear()
+
+
+def keep_going() -> None:
+    """Make this process's own standard output and error steady; streams that someone else has put there stay."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream is getattr(sys, f"__{name}__"):
+            steady = _steady(stream)
+            setattr(sys, name, steady)
+            setattr(sys, f"__{name}__", steady)
+
+
+def finish() -> None:
+    """Wait until all output is written or lost. Call it once, last."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(steady := getattr(stream, "buffer", None), SteadyOutput):
+            steady.finish()
+
+
+def _steady(stream: TextIO) -> TextIO:
+    below: Any = stream.buffer
+    if isinstance(below, SteadyOutput):
+        return stream
+    with contextlib.suppress(OSError):
+        stream.flush()
+    return io.TextIOWrapper(
+        SteadyOutput(stream.fileno()),  # type: ignore[type-var]
+        encoding=stream.encoding, errors=stream.errors, line_buffering=True,
+        write_through=getattr(stream, "write_through", False),
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""A job outlives whoever reads what it prints: `2>&1 | head`, a collector that dies or stops, a full `/dev/full`."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from springtide.domain.job import JobSpec, Phase
+from springtide.platforms import local_reach
+from springtide.telemetry import events, runs
+from springtide.testing.cluster import LocalCluster
+from tests import waiting
+from tests.process import running
+
+pytestmark = pytest.mark.process
+
+CHATTY = running.loop(body="print('training', 'x' * 200, flush=True)", samples=20 * 400)
+FOREVER = running.loop(body="if not trained:\n    print('training', flush=True)", samples=10**12)
+
+
+@contextlib.contextmanager
+def started(folder, out):
+    """`springtide run train.py` with both of its outputs there; it is dead afterwards."""
+    environment = {**os.environ, "PYTHONPATH": str(running.ROOT)}
+    command = [sys.executable, "-m", "springtide.cli.app", "run", "--no-plan", "train.py"]
+    job = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out)
+    try:
+        yield job
+    finally:
+        job.kill()
+        job.wait()
+
+
+@contextlib.contextmanager
+def read_by_us(folder):
+    """The same, and a file with what it prints."""
+    ours, theirs = os.pipe()
+    with os.fdopen(ours) as reader, started(folder, theirs) as job:
+        os.close(theirs)
+        yield job, reader
+
+
+def status(folder):
+    """What `springtide status --json` says."""
+    command = [sys.executable, "-m", "springtide.cli.app", "status", "--json"]
+    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    return json.loads(said.splitlines()[-1])
+
+
+def all_was_trained(folder):
+    """Whether the job has finished and its log has every line."""
+    log = (folder / ".springtide/runs/train/logs/worker-0.log").read_text().splitlines()
+    found = status(folder)
+    return (found["phase"], found["samples"], len(log), log[-1]) == ("finished", 8000, 401, "trained 8000")
+
+
+def test_a_job_goes_on_when_its_reader_leaves(tmp_path):
+    running.script(tmp_path, CHATTY)
+    with read_by_us(tmp_path) as (job, reader):
+        for _ in range(3):  # as `| head -3` does
+            assert reader.readline()
+        reader.close()
+        assert job.wait(running.PATIENCE_S) == 0
+    assert all_was_trained(tmp_path)
+
+
+def test_a_job_whose_output_finds_no_room_goes_on(tmp_path):
+    running.script(tmp_path, CHATTY)
+    with open("/dev/full", "w") as full, started(tmp_path, full) as job:
+        assert job.wait(running.PATIENCE_S) == 0
+    assert all_was_trained(tmp_path)
+
+
+def test_a_job_does_not_wait_for_a_reader_that_has_stopped_reading(tmp_path):
+    running.script(tmp_path, CHATTY)
+    story = tmp_path / ".springtide/runs/train/events.jsonl"
+    with read_by_us(tmp_path) as (job, reader):
+        waiting.until(lambda: [e for e in events.read(story) if e["event"] == "ended"], "the job is over")
+        said = reader.read()  # it reads again
+        assert job.wait(running.PATIENCE_S) == 0 and "job train finished in" in said
+    assert all_was_trained(tmp_path)
+
+
+def test_a_job_that_nobody_reads_still_drains_when_it_is_asked_to(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with read_by_us(tmp_path) as (job, reader):
+        while "training" not in reader.readline():
+            pass
+        reader.close()
+        job.send_signal(signal.SIGINT)
+        assert job.wait(running.PATIENCE_S) == 130
+    assert status(tmp_path)["phase"] == "stopped"
+
+
+def test_a_job_whose_keeper_fails_has_failed(tmp_path):
+    class Broken(LocalCluster):
+        def _look(self, status):
+            raise ZeroDivisionError("a fault of its own")
+
+    script = tmp_path / running.script(tmp_path, FOREVER)
+    with (
+        Broken(script, spec=JobSpec(name="train"), folder=tmp_path / "runs") as job,
+        pytest.raises(ZeroDivisionError),
+    ):
+        job.wait()
+    (run,) = runs.find(tmp_path / "runs")
+    found = local_reach.last_status(run)
+    assert found.phase is Phase.FAILED
+    assert found.why == "the process that kept the job failed: ZeroDivisionError: a fault of its own"
