@@ -30,9 +30,9 @@ def write(found: Found, model: nn.Module) -> bytes:
     return written.getvalue()
 
 
-def read(file: Any, model: nn.Module) -> Found:
+def read(written: bytes, model: nn.Module) -> Found:
     """In the process that trains this model."""
-    found: Found = _Unpickler(file, model).load()
+    found: Found = _Unpickler(io.BytesIO(written), model).load()
     return found
 
 
@@ -67,7 +67,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, model: nn.Module) -> None:
+    def __init__(self, file: io.BytesIO, model: nn.Module) -> None:
         super().__init__(file)
         self._model = model
 
@@ -80,7 +80,7 @@ class _Unpickler(pickle.Unpickler):
 def _has_name(item: Any) -> bool:
     """Whether it goes by a name that pickle itself would not find, or not take.
 
-    A process that was not forked has nothing of the script but copies: by their names the trainer has the originals.
+    The process that has searched has nothing of the script but copies: by their names the trainer has the originals.
     """
     bare, of_script = _named(item.__module__, item.__qualname__), str(item.__module__) == SCRIPT
     if bare is None:

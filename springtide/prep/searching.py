@@ -1,12 +1,11 @@
-"""The life of a process that looks for a split while the loop trains on: whichever way it came to its model.
+"""The process that searches for a split while the loop trains on.
 
 In: a model, and batches that it was called with. Out: what prep/split.py has found (prep/found.py), in memory that it
-shares with the loop's process; or why there is nothing, and an exit status. It is nobody's trainer: it runs one thread
-at lower priority, differentiates nothing, and ends with the loop's process. Started by: prep/beside.py.
+shares with the loop's process; or why there is nothing, and an exit status. It runs one thread at lower priority, and
+ends with the loop's process. Started by: prep/sending.py.
 """
 
 import faulthandler
-import gc
 import os
 import signal
 import traceback
@@ -22,7 +21,7 @@ from springtide.prep.parts import Unsplit
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
-PATIENCE_S = 120.0  # who takes longer hangs: in a fork, some lock was held by a thread that it does not have
+PATIENCE_S = 120.0  # a search that takes longer hangs: the largest of the zoo takes 6 s of a core, which many may share
 NICENESS = 5  # it shares the loop's cores and gets about a quarter of one that both want
 FAILED = 1  # how one ends that has found nothing, or not what holds here
 
@@ -40,16 +39,12 @@ def live(question: Callable[[], Question], answer: int, parent: int) -> NoReturn
     code, told = FAILED, b""
     try:
         orphans.die_with(parent)
-        gc.disable()  # nothing of the parent's is to be finalized here
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         signal.alarm(int(2 * PATIENCE_S))
         os.nice(NICENESS)
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
         faulthandler.enable(answer, all_threads=False)
-        torch.set_num_threads(1)  # in a fork the others' threads are not there
+        torch.set_num_threads(1)  # the loop has the other cores
         code, told = _look(*question())
     except BaseException:
         told = traceback.format_exc().encode()
@@ -61,7 +56,7 @@ def live(question: Callable[[], Question], answer: int, parent: int) -> NoReturn
 
 
 def _look(model: nn.Module, given: Arguments, more: Sequence[Arguments]) -> tuple[int, bytes]:
-    made = split.split(model, *given, more=more, gradients=False)
+    made = split.split(model, *given, more=more)
     if isinstance(made, Unsplit) and made.explanation.why.startswith(split.FORWARD_FAILED):
         return FAILED, made.explanation.why.encode()  # it may be this process that it cannot bear
     return 0, found.write(made, model)

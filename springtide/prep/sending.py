@@ -1,4 +1,4 @@
-"""A model sent to a process that was not forked off its own: one with a GPU's context, or whose forks fail.
+"""Send a model to a new process.
 
 In: a model between two steps, and batches that it was called with. Out: a process that has a copy of it, with the
 script's own classes, and looks for a split (prep/searching.py). Tables go without their rows, which stand-ins make up,
@@ -31,8 +31,8 @@ class NoRoom(Exception):
     """A GPU cannot hold the model twice."""
 
 
-def start(question: Question, answer: int) -> int:
-    """A process that answers; its id. Raises whatever a model raises that cannot be taken apart."""
+def start(question: Question, answer: int) -> subprocess.Popen[bytes]:
+    """A process that writes its answer to `answer`. Raises whatever a model raises that cannot be pickled."""
     _check_room(question.model)
     asked = os.memfd_create("springtide-model", os.MFD_CLOEXEC)
     try:
@@ -40,14 +40,12 @@ def start(question: Question, answer: int) -> int:
             torch.save(question, file, pickle_module=_pickling(question.model))
         os.lseek(asked, 0, os.SEEK_SET)
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-c", _RUN, str(asked), str(answer), str(os.getpid())],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             pass_fds=[asked, answer],
             env=config.child_environment({}, {"OMP_NUM_THREADS": "1"}, {"PYTHONPATH": paths}),
         )  # fmt: skip
-        process.returncode = 0  # prep/beside.py waits for it
-        return process.pid
     finally:
         os.close(asked)
 

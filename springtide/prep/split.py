@@ -34,15 +34,13 @@ def split(
     more: Sequence[tuple[tuple[Any, ...], dict[str, Any]]] = (),
     opaque: tuple[type, ...] = (),
     label: stages.Label | None = None,
-    gradients: bool = True,
     known: Sequence[Refusal] = (),
 ) -> Split | Unsplit:
     """Split forward as it runs now, in the mode that the model is in.
 
     `more` are further calls, on which the split is verified; a last, smaller batch among them is worth having. `opaque`
     are types of modules that stay whole, beside tables. `label` names the device of a node, where that is not what it
-    ran on. Without `gradients` they are not compared: that is left to `confirm`. `known`: what rungs have said
-    elsewhere, which are not tried again.
+    ran on. `known`: what rungs have said elsewhere, which are not tried again.
     """
     calls = _calls(args, kwargs, more)
     whole = standins.tables(model, opaque)
@@ -50,7 +48,7 @@ def split(
     if why:
         return Unsplit(Explanation(why=why))
     with untouched(model, list(whole.values())) as before:
-        return _climb(model, calls, whole, before, label, gradients, known)
+        return _climb(model, calls, whole, before, label, known)
 
 
 def confirm(
@@ -98,11 +96,10 @@ def _climb(
     whole: dict[str, nn.Module],
     before: Untouched,
     label: stages.Label | None,
-    gradients: bool,
     known: Sequence[Refusal],
 ) -> Split | Unsplit:
     """Rung by rung; the first whose split is verified is taken."""
-    calls, own, failed = verify.own_runs(model, calls, whole, before, gradients=gradients)
+    calls, own, failed = verify.own_runs(model, calls, whole, before)
     if not calls:
         return Unsplit(Explanation(why=f"{FORWARD_FAILED}: {capture.refusal('', failed).why}" if failed else ""))
     trial = Trial(model, calls, whole, before, own, label, unread.varying([call.leaves for call in calls]))

@@ -1,6 +1,5 @@
-"""A split that another process has looked for is the one that would be found here; what fails there is done here."""
+"""A split that another process finds is the one that would be found here; what fails there is left to the loop."""
 
-import io
 import os
 import select
 import signal
@@ -35,17 +34,8 @@ def looked_for(model, given):
     return search.take()
 
 
-@pytest.fixture
-def only(monkeypatch):
-    """No other ways than these."""
-    return lambda *ways: monkeypatch.setattr(beside, "ways", lambda: list(ways))
-
-
-BOTH = [beside.FORK, pytest.param(beside.SEND, marks=pytest.mark.soak)]  # the second imports torch, for seconds
-
-
 def trained(model):
-    """A step further: what torch's engine has run once does not work in a fork."""
+    """A step further."""
     ((raw, dense), _), *_ = calls(8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     model(raw, dense).sum().backward()
@@ -53,13 +43,14 @@ def trained(model):
     optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("way", BOTH, ids=lambda way: way.name)
-def test_what_another_process_has_found_is_what_would_be_found_here_and_runs_on_the_live_model(only, way):
-    only(way)
+def test_what_another_process_has_found_is_what_would_be_found_here_and_runs_on_the_live_model():
     model, given = hashed.make(), calls(8, 8, 4)
     trained(model)
     chance, before = torch.get_rng_state(), {name: one.clone() for name, one in model.state_dict().items()}
-    there = looked_for(model, given)
+    search = beside.Beside(model, given[0], given[1:])
+    waiting.until(lambda: search.done, within_s=2 * searching.PATIENCE_S)
+    there = search.take()
+    assert not search.why
     assert torch.equal(torch.get_rng_state(), chance)
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
     here = split.split(model, *given[0], more=given[1:])
@@ -70,13 +61,6 @@ def test_what_another_process_has_found_is_what_would_be_found_here_and_runs_on_
     assert held.explanation.verified == 2
     leaves = list(given[1][0])
     assert torch.equal(held.rest(held.crossing(leaves), leaves), model(*leaves))
-
-
-def test_a_search_whose_answer_was_taken_closes_no_file_of_others(only):
-    only(beside.FORK)
-    search = beside.Beside(hashed.make(), calls(8)[0], [])
-    waiting.until(lambda: search.done, within_s=2 * PATIENCE_S)
-    assert search.take() is not None
     other = os.memfd_create("somebody's")  # has the lowest number that is free: the one of the answer
     search.close()
     os.close(other)
@@ -92,7 +76,7 @@ def test_a_split_that_no_longer_holds_is_not_confirmed():
 
 
 class OnlyHere(nn.Module):
-    """Cannot be run in a fork: by its own word, by being killed, or by never coming to an end."""
+    """Cannot be run in another process: by its own word, by being killed, or by never coming to an end."""
 
     def __init__(self, how):
         super().__init__()
@@ -101,7 +85,7 @@ class OnlyHere(nn.Module):
     def forward(self, raw, dense):
         if os.getpid() != self.pid:
             if self.how == "raises":
-                raise RuntimeError("a connection that a fork does not have")
+                raise RuntimeError("a connection that only the trainer has")
             if self.how == "hangs":
                 signal.pause()
             if self.how == "dies":
@@ -109,11 +93,20 @@ class OnlyHere(nn.Module):
         return self.top(dense)
 
 
-@pytest.mark.parametrize("how", ["raises", "dies", "hangs"])
-def test_what_cannot_be_found_out_beside_is_left_to_the_loop(monkeypatch, only, how):
-    monkeypatch.setattr(searching, "PATIENCE_S", 0.5 if how == "hangs" else PATIENCE_S)
-    only(beside.FORK)
-    assert looked_for(OnlyHere(how), calls(4)) is None
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("raises", "a connection that only the trainer has"),
+        pytest.param("dies", "ended with -9", marks=pytest.mark.soak),
+        ("hangs", "longer than"),
+    ],
+)
+def test_what_cannot_be_found_out_beside_is_left_to_the_loop_with_the_reason(monkeypatch, how, why):
+    monkeypatch.setattr(searching, "PATIENCE_S", 0.5 if how == "hangs" else searching.PATIENCE_S)
+    search = beside.Beside(OnlyHere(how), calls(4)[0], [])
+    waiting.until(lambda: search.done, within_s=2 * searching.PATIENCE_S + PATIENCE_S)
+    assert search.take() is None
+    assert why in search.why
 
 
 class Marked(nn.Module):
@@ -143,41 +136,21 @@ def test_functions_that_are_marked_are_the_live_ones_again_when_what_was_found_i
     model, given = Marked(), calls(8, 4)
     known = [Refusal(rung=rung, why="") for rung in (capture.LOOSE, capture.STRICT, dynamo_rung.NAME)]
     made = split.split(model, *given[0], more=given[1:], known=known)
-    check_marked(model, found.read(io.BytesIO(found.write(made, model)), model), given)
+    check_marked(model, found.read(found.write(made, model), model), given)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("way", [beside.FORK, beside.SEND], ids=lambda way: way.name)
-def test_functions_that_are_marked_are_the_live_ones_again_whoever_has_looked(only, way):
-    only(way)
+def test_functions_that_are_marked_are_the_live_ones_again_when_another_process_has_looked():
     model, given = Marked(), calls(8, 4)
     check_marked(model, looked_for(model, given), given)
 
 
-def test_where_a_fork_fails_another_way_is_gone(only):
-    def start(question, answer):
-        question.model.how = "runs"
-        return beside.fork(question, answer)
-
-    only(beside.FORK, beside.Way("another", start))
-    assert isinstance(looked_for(OnlyHere("raises"), calls(8, 4)), split.Unsplit), "it has nothing that could move"
-
-
-def test_a_model_that_can_neither_be_forked_nor_sent_is_left_to_the_loop_with_both_reasons(only):
-    model = OnlyHere("raises")
+def test_a_model_that_cannot_be_sent_is_left_to_the_loop_with_the_reason():
+    model = hashed.make()
     model.lock = threading.Lock()
     search = beside.Beside(model, calls(4)[0], [])
-    waiting.until(lambda: search.done, within_s=PATIENCE_S)
-    assert search.take() is None
-    fork, send = search.why.split("; ")
-    assert fork.startswith("a fork: ") and "a connection that a fork does not have" in fork
-    assert send.startswith("a process of its own: ") and "lock" in send
-
-
-def test_a_process_with_a_gpus_context_is_not_forked(monkeypatch):
-    assert beside.ways() == [beside.FORK, beside.SEND]
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert beside.ways() == [beside.SEND]
+    assert search.done and search.take() is None
+    assert "cannot be sent" in search.why and "lock" in search.why
 
 
 class Branching(hashed.Hashed):
@@ -189,9 +162,8 @@ class Branching(hashed.Hashed):
         return self.top(torch.cat([self.bag(ids) * scale, dense], dim=1)).squeeze(1)
 
 
-@pytest.mark.parametrize("way", BOTH, ids=lambda way: way.name)
-def test_what_only_dynamo_captures_is_found_beside_the_loop_too(only, way):
-    only(way)
+@pytest.mark.soak
+def test_what_only_dynamo_captures_is_found_beside_the_loop_too():
     model, given = Branching().train(), calls(8, 8, 4)
     trained(model)
     there = looked_for(model, given)
@@ -208,7 +180,7 @@ def test_a_search_does_not_outlive_a_loop_that_is_killed():
     loop = os.fork()
     if loop == 0:
         search = beside.Beside(OnlyHere("hangs"), calls(4)[0], [])
-        os.write(tell, str(search._gone._pid).encode())
+        os.write(tell, str(search._process.pid).encode())
         signal.pause()
     searcher = int(os.read(told, 32))
     watched = os.pidfd_open(searcher)

@@ -66,7 +66,6 @@ def test_what_needs_the_gpu_is_a_stage_of_its_own_after_the_cpus():
 
 def test_a_split_is_looked_for_beside_a_loop_on_the_gpu_by_a_process_of_its_own():
     model = OnGpu().train()
-    assert beside.ways() == [beside.SEND], "a fork cannot use a GPU's context"
     search = beside.Beside(model, call(64), [call(64, 1), call(17, 2)])
     waiting.until(lambda: search.done, within_s=120)
     there = search.take()

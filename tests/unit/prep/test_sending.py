@@ -26,7 +26,7 @@ def test_it_is_split_as_it_would_be_here():
     model, given = hashed.make(), calls(8, 8, 4)
     there, _ = sent(Question(model, given[0], given[1:]))
     ours = split.split(model, *given[0], more=given[1:])
-    theirs = split.split(there.model, *there.given, more=there.more, gradients=False)
+    theirs = split.split(there.model, *there.given, more=there.more)
     assert isinstance(ours, split.Split) and ours.digest == theirs.digest
 
 
