@@ -34,12 +34,15 @@ class ServedLink(link.AloneLink):
 
 @pytest.fixture
 def served_job():
-    """`served_job(servers=2, sync="bsp")` is a job with that many servers, which end with the test."""
+    """`served_job(servers=2, sync="bsp")` is a job with that many servers, which end with the test.
+
+    `stores` are the servers' tables, and `pushes()` says how many pushes each server has had.
+    """
     running = []
 
     def start(servers=1, sync="async", **settings):
         loaded = config.load(settings, environ={})
-        addresses, stores = [], []
+        addresses, stores, servers_here = [], [], []
         owners = np.array([slot % servers for slot in range(SLOTS)], dtype=np.uint16)
         for index in range(servers):
             options = _native.ServerOptions()
@@ -50,8 +53,10 @@ def served_job():
             host, port = server.start()
             addresses.append(f"{host}:{port}")
             running.append(server)
+            servers_here.append(server)
         job = Job(loaded, ServedLink(loaded, addresses, sync))
         job.stores = stores
+        job.pushes = lambda: [int(server.stats()["pushes"]) for server in servers_here]
         return job
 
     yield start

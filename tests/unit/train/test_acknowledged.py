@@ -1,0 +1,51 @@
+"""Progress is told only of batches whose push every server has: else a worker that dies then has lost them."""
+
+import contextlib
+
+import pytest
+import torch
+
+from springtide.embedding.client import TableClient
+from tests.unit.train import clicks
+from tests.unit.train.relay import Relay
+
+
+class WaitedFor:
+    """A push that reaches its servers only once it is waited for."""
+
+    def __init__(self, pending, relays):
+        self._pending, self._relays = pending, relays
+
+    def wait(self):
+        for relay in self._relays:
+            relay.release()
+        self._pending.wait()
+
+
+@pytest.mark.parametrize("sync", ["async", "bsp"])
+def test_a_batch_is_acknowledged_only_when_all_servers_have_its_push(served_job, monkeypatch, sync):
+    job = served_job(servers=2, sync=sync, shared_memory=False)
+    with contextlib.ExitStack() as stack:
+        relays = [Relay(address) for address in job._link.addresses]
+        for relay in relays:
+            stack.callback(relay.close)
+        job._link.addresses = [relay.address for relay in relays]
+        model, dataset = clicks.make(samples=20)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        # one batch a pass: nothing else is asked of the servers between its push and its acknowledgement
+        model, optimizer, batches = job.prepare(model, optimizer, dataset, batch_size=20, sync=sync)
+        push, had = TableClient.push, []
+
+        def push_held(client, *parts, **named):
+            for relay in relays:
+                relay.hold()
+            return WaitedFor(push(client, *parts, **named), relays)
+
+        monkeypatch.setattr(TableClient, "push", push_held)
+        acknowledge = job._link.hands.acknowledge
+        monkeypatch.setattr(
+            job._link.hands, "acknowledge", lambda claims: (had.append(job.pushes()), acknowledge(claims))
+        )
+        for _ in range(2):
+            clicks.train(model, optimizer, batches)
+        assert had == [[1, 1], [2, 2]]
