@@ -118,7 +118,7 @@ class CachedBackend final : public Backend {
   RowCache guests_;  // values of rows that other ranks keep, for one step
   std::map<uint64_t, std::unique_ptr<Planned>> plans_;
   bool flush_next_ = false;
-  bool on_servers_ = true;  // servers have every row of every rank: the last push was a flush
+  bool on_servers_ = true;  // servers have every row of every rank: none was kept since a flush
   uint64_t pushed_ = 0;     // the last planned step that was pushed
   uint64_t life_ = 0;       // rises with clear(): what was asked for before does not enter
   std::vector<std::weak_ptr<PullUnderWay>> under_way_;

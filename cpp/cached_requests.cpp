@@ -217,7 +217,7 @@ std::unique_ptr<Pending> CachedBackend::push(std::span<const Part> parts, const 
         kept.back()->copy_in();
       }
       if (next != nullptr) begin(*next);
-      on_servers_ = flush;
+      on_servers_ = flush || (on_servers_ && planned == nullptr);  // without a plan nothing was kept anywhere
       if (flush) ++count_.flushes;
     }
   }

@@ -73,6 +73,9 @@ class Settings:
     identities: bool = True
     """Whether pushes name their batches, so that none is applied twice. Off only to measure what that costs: then a
     push whose answer is lost fails the step, and work that is done again counts again."""
+    whole_table_bytes: int = 512 << 20
+    """Largest table, in bytes, that a script may read whole through `table.weight`. A worker holds such a read in its
+    memory; a larger table is refused, and rows are looked up by their ids."""
     shared_memory: bool = True
     """Whether to move rows through shared memory where a server is on this host; TCP otherwise."""
     report_usage: bool = False
@@ -175,6 +178,7 @@ def check(settings: Settings) -> Settings:
     slots = settings.slots
     if not 64 <= slots <= 65536 or slots & (slots - 1):
         raise errors.BadInput(f"slots={slots}: wanted a power of two from 64 to 65536, such as 1024")
+    whole.number(settings.whole_table_bytes, "whole_table_bytes", "a whole number of bytes")
     for name in ("reconnect_s", "recovery_s"):
         if getattr(settings, name) < 0:
             raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, or 0 for never")

@@ -25,13 +25,28 @@ Floats = npt.NDArray[np.float32]
 Behind = Callable[[_native.Backend], _native.Backend]
 
 READ_CHUNK_ROWS = 1 << 18
-"""Rows read or assigned in one request: bounds the memory of a table-sized call."""
+READ_CHUNK_BYTES = 1 << 26
+"""Rows, and their bytes, read or assigned in one request: bounds the memory of a table-sized call, and a frame."""
+WHOLE_TABLE_BYTES = 1 << 29
+"""Bytes of the largest table that is read whole through its `weight`."""
+
+
+def chunk_rows(dim: int) -> int:
+    """How many rows of so many floats go into one request."""
+    return max(1, min(READ_CHUNK_ROWS, READ_CHUNK_BYTES // (4 * dim)))
 
 
 class TableClient:
     """The tables of one job as this process sees them."""
 
-    def __init__(self, backend: _native.Backend, *, threads: int = 1, behind: Behind | None = None) -> None:
+    def __init__(
+        self,
+        backend: _native.Backend,
+        *,
+        threads: int = 1,
+        behind: Behind | None = None,
+        whole_table_bytes: int = WHOLE_TABLE_BYTES,
+    ) -> None:
         """`threads` take part in deduplicating, pooling and reducing a large batch.
 
         `behind`: puts a cache of rows before the tables.
@@ -47,14 +62,18 @@ class TableClient:
         self.lookups: lookup.Lookups | None = None
         self.before_read: Callable[[Sequence[int]], None] = lambda tables: None
         """Told of the tables of a read that no batch has announced; may refuse it."""
+        self.whole_table_bytes = whole_table_bytes
         self.loads = True
         """Whether load_state_dict may write rows."""
         self._specs: dict[str, tables.TableSpec] = {}
 
     @classmethod
-    def local(cls, *, slots: int = 1024, seed: int = 0, threads: int = 1, servers: int = 1) -> "TableClient":
+    def local(
+        cls, *, slots: int = 1024, seed: int = 0, threads: int = 1, servers: int = 1, **options: Any
+    ) -> "TableClient":
         """Tables in this process. More than one "server" is for tests: as many stores, slots shared out over them."""
-        return cls(_native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers), threads=threads)
+        backend = _native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers)
+        return cls(backend, threads=threads, **options)
 
     @classmethod
     def connect(
@@ -208,8 +227,9 @@ class TableClient:
         keys = _as_keys(keys, name)
         self.before_read([spec.id])
         out = np.empty((len(keys), spec.dim), dtype=np.float32)
-        for first in range(0, len(keys), READ_CHUNK_ROWS):
-            chunk = keys[first : first + READ_CHUNK_ROWS]
+        chunk_size = chunk_rows(spec.dim)
+        for first in range(0, len(keys), chunk_size):
+            chunk = keys[first : first + chunk_size]
             part = self.dense(spec.id, chunk, spec.dim, exact=True)
             self.pull([part])
             out[first : first + len(chunk)] = part.rows().reshape(-1, spec.dim)
@@ -225,8 +245,9 @@ class TableClient:
                 f"table {name!r}: rows of shape {tuple(rows.shape)} for {len(keys)} keys; "
                 f"wanted ({len(keys)}, {spec.dim})"
             )
-        for first in range(0, len(keys), READ_CHUNK_ROWS):
-            chunk = keys[first : first + READ_CHUNK_ROWS]
+        chunk_size = chunk_rows(spec.dim)
+        for first in range(0, len(keys), chunk_size):
+            chunk = keys[first : first + chunk_size]
             part = self.dense(spec.id, chunk, spec.dim)
             part.rows()[:] = rows[first : first + len(chunk)].reshape(-1)
             self.backend.assign([part], keep)

@@ -7,12 +7,11 @@ order of the model. Next: train/ fits optimizers (embedding/optim.py), declares 
 import logging
 from typing import Any
 
-import torch
 from torch import nn
 
 from springtide import errors
 from springtide.domain import tables
-from springtide.embedding import calls, modules, served
+from springtide.embedding import calls, modules, served, table_weight
 from springtide.embedding.client import TableClient
 from springtide.embedding.tables import ServedTable, TableBook, TableRequest
 
@@ -87,20 +86,6 @@ def _why_whole(module: Any, paths: dict[nn.Module, list[str]], tied: dict[int, n
     return None if other is None else f"{paths[other][0]!r} ({type(other).__name__}) has the same weight"
 
 
-def _watch(weight: nn.Parameter, name: str) -> None:
-    """Autograd never reaches the weight of a served table, unless the loss has read it by itself."""
-
-    def refuse(grad: torch.Tensor) -> None:
-        raise errors.BadInput(
-            f"the loss reads the weight of table {name!r}, which shows only rows of the last step: the others are on "
-            "servers. A penalty over model.parameters(): leave tables out and give their group weight_decay, or "
-            "penalize the rows that the module gives. A layer with the same weight: assign it before job.prepare"
-        )
-
-    if weight.requires_grad:
-        weight.register_hook(refuse)
-
-
 def _bind_open(module: Any, path: str, client: TableClient, book: TableBook) -> None:
     if module.springtide_binding is not None:
         raise errors.BadInput(f"{path!r} is bound already: a model is prepared once")
@@ -109,7 +94,7 @@ def _bind_open(module: Any, path: str, client: TableClient, book: TableBook) -> 
         keys, rows = module.loaded.pop(own, (None, None))
         added.append(book.add(request, name=name, path=path, weight=module.weight, initial=rows, initial_keys=keys))
     module.springtide_binding = served.Binding(client, tuple(added), module.features(added))
-    _watch(module.weight, added[0].name)
+    table_weight.serve_weight(module.weight, client, added[0])
 
 
 def _bind_plain(
@@ -124,6 +109,11 @@ def _bind_plain(
         raise errors.BadInput(f"{path!r} is served already: a model is prepared once")
     served.check_supported(module, path)
     weight = module.weight
+    if weight._backward_hooks or weight._post_accumulate_grad_hooks:
+        raise errors.BadInput(
+            f"{path!r} has a hook on its weight, which would never run: gradients go to servers by rows. Remove it; "
+            "after loss.backward() weight.grad has the gradient of the step's rows"
+        )
     if weight.device.type != "cpu":
         raise errors.BadInput(
             f"{path!r} is on {weight.device}: served tables are looked up on the CPU; build it there (rows leave it "
@@ -140,8 +130,7 @@ def _bind_plain(
         initial = weight.detach().clone()
         known = book.add(request, name=path, path=path, weight=weight, initial=initial)
         by_weight[id(weight)] = known
-        weight.data = torch.empty(0, module.embedding_dim)
-        _watch(weight, path)
+        table_weight.serve_weight(weight, client, known)
     else:
         known.paths = (*known.paths, path)
     feature = calls.Feature(path, known, module.padding_idx, pull_padding=base is nn.Embedding)

@@ -29,7 +29,7 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Plan:
-    """The features of a step that stay the same from batch to batch, and the parameters that show their rows."""
+    """The features of a step that stay the same from batch to batch, and the parameters that get their gradients."""
 
     def __init__(self, features: tuple[Feature, ...]) -> None:
         self.features = features
@@ -94,21 +94,15 @@ class Gathered:
         return both
 
     def show(self, groups: Sequence[int]) -> None:
-        """Let the weights of these groups show their unique rows, and their gradients as `grad`."""
-        rows, grads = torch.from_numpy(self.step.rows()), torch.from_numpy(self.step.grads())
+        """Put the gradients of these groups into the `grad` of their weights: one row for each unique id."""
+        grads = torch.from_numpy(self.step.grads())
         if len(self.plan.weights) == 1 and not self.plan.dims[0]:
-            weight = self.plan.weights[0]
-            weight.grad = None
-            weight.data = rows
-            weight.grad = self.shown[0] = grads
+            self.plan.weights[0].grad = self.shown[0] = grads
             return
-        sizes = [end - begin for begin, end in itertools.pairwise(self.step.group_begin)]
-        all_rows, all_grads = rows.split(sizes), grads.split(sizes)
+        all_grads = grads.split([end - begin for begin, end in itertools.pairwise(self.step.group_begin)])
         for group in groups:
-            weight, shape = self.plan.weights[group], (-1, self.plan.dims[group]) if self.plan.dims[group] else (-1,)
-            weight.grad = None
-            weight.data = all_rows[group].view(shape)
-            weight.grad = self.shown[group] = all_grads[group].view(shape)
+            shape = (-1, self.plan.dims[group]) if self.plan.dims[group] else (-1,)
+            self.plan.weights[group].grad = self.shown[group] = all_grads[group].view(shape)
 
     def shares_weights(self, other: "Gathered") -> bool:
         """Whether some parameter shows rows of both."""
@@ -162,7 +156,8 @@ class Pooled(torch.autograd.Function):
         plan = gathered.plan
         ready = [None if grad is None else as_rows(grad) for grad in grads]
         given = [(0, 0) if grad is None else (grad.data_ptr(), grad.stride(0)) for grad in ready]
-        trained = [weight.requires_grad for weight in plan.weights]
+        with torch._C.DisableTorchFunctionSubclass():
+            trained = [weight.requires_grad for weight in plan.weights]
         to_weights = [
             torch.zeros(call.weights.shape) if call.weights is not None and needed else None
             for (_, call), needed in zip(ctx.calls, ctx.needs_input_grad[4:], strict=True)

@@ -222,7 +222,8 @@ class Lookups:
     def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, Call]]) -> tuple[torch.Tensor, ...]:
         if len(calls) == 1 and columns.fits(gathered, calls[0][1]):
             return (columns.PooledColumns.apply(self._anchor, gathered, calls[0][1], self._after_backward),)  # type: ignore[no-untyped-call]
-        trained = any(weight.requires_grad for weight in gathered.plan.weights)
+        with torch._C.DisableTorchFunctionSubclass():
+            trained = any(weight.requires_grad for weight in gathered.plan.weights)
         anchor = self._anchor if trained else self._anchor.detach()
         outs: tuple[torch.Tensor, ...] = Pooled.apply(  # type: ignore[no-untyped-call]
             anchor, gathered, calls, self._after_backward, *(call.weights for _, call in calls)

@@ -15,13 +15,13 @@ from torch import nn
 from springtide import errors
 from springtide.domain import tables, whole
 from springtide.embedding import calls, columns, optim
-from springtide.embedding.served import Binding
+from springtide.embedding.served import Binding, KeepsWeight
 from springtide.embedding.tables import ServedTable, TableRequest
 
 Init = str | tuple[str | float, ...] | tables.Init
 
 
-class _OpenTable(nn.Module):
+class _OpenTable(KeepsWeight):
     """What modules without a row count share: the binding, and state dicts of keys and rows."""
 
     def __init__(self, weight: torch.Tensor) -> None:

@@ -1,7 +1,7 @@
 """nn.Embedding and nn.EmbeddingBag whose rows live on servers. `convert` turns plain ones into these, in place.
 
-In: the same inputs as in torch. Out: the same outputs; `weight` shows the unique rows of the step and their gradient.
-Next: embedding/lookup.py. Tables without a row count: embedding/modules.py.
+In: the same inputs as in torch. Out: the same outputs. Next: embedding/lookup.py. What `weight` is: table_weight.py.
+Tables without a row count: embedding/modules.py.
 """
 
 from typing import Any
@@ -68,7 +68,18 @@ def write_rows(binding: Binding, table: ServedTable, weight: torch.Tensor, key: 
     return None
 
 
-class _WholeTable:
+class KeepsWeight(nn.Module):
+    """A module whose `weight` stays as it is whatever the model is moved or cast to: rows are on servers."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        weight, self._parameters["weight"] = self._parameters["weight"], None
+        try:
+            return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._parameters["weight"] = weight
+
+
+class _WholeTable(KeepsWeight):
     """state_dict() reads the table under the usual name, load_state_dict() writes it."""
 
     springtide_binding: Binding

@@ -41,7 +41,7 @@ class ServedTable:
     paths: tuple[str, ...]
     """Where in the model its modules are; a shared module has several."""
     weight: torch.nn.Parameter
-    """Shows the unique rows of the current step, and their gradient. Tables of one collection share it."""
+    """The module's parameter, which gets the gradient of the step's rows. Tables of one `EmbeddingBags` share it."""
     initial: torch.Tensor | None = None
     """Weights that the model came with: they are given once a job. None: rows start as their init."""
     initial_keys: torch.Tensor | None = None

@@ -75,7 +75,7 @@ def _inputs(program: Captured, leaves: Sequence[Any]) -> dict[str, Any]:
             leaf = leaves[program.leaves[node.name]]
             made[node.name] = leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
         else:
-            value = program.states[node.name].value.detach()
+            value = program.states[node.name].live().detach()
             # what nobody reads is a table's: it may be large, and lie where a fork of this process cannot look
             made[node.name] = value.clone() if node.users else value
     return made

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from springtide.embedding import modules
+from springtide.embedding.table_weight import TableWeight
 from springtide.prep import leaves
 
 PLAIN = (nn.Embedding, nn.EmbeddingBag)
@@ -58,18 +59,34 @@ def standing_in(whole: Sequence[nn.Module], *, watch: list[torch.Tensor] | None 
     before, outer = [vars(module).get("forward") for module in whole], (list(_now.modules), _now.watch)
     _now.modules = list(whole)
     _now.watch = watch if watch is not None else _now.watch
+    weights = _weights(whole)
     try:
+        for part, _, plain in weights:
+            part._parameters["weight"] = plain
         for number, module in enumerate(whole):
             forward = _forward(number, module)
             object.__setattr__(module, "forward", forward if watch is None else _watched(forward))
         yield
     finally:
         _now.modules, _now.watch = outer
+        for part, weight, _ in weights:
+            part._parameters["weight"] = weight
         for module, own in zip(whole, before, strict=True):
             if own is None:
                 vars(module).pop("forward", None)
             else:
                 object.__setattr__(module, "forward", own)
+
+
+def _weights(whole: Sequence[nn.Module]) -> list[tuple[nn.Module, TableWeight, nn.Parameter]]:
+    """Modules with a served table's weight, and a plain parameter of its size, which a tracer may read, for each."""
+    parts = [part for module in whole for part in module.modules()]
+    served = [(part, one) for part in parts if isinstance(one := part._parameters.get("weight"), TableWeight)]
+    plain = {
+        id(one): nn.Parameter(torch.full((), 0.5, dtype=one.dtype).expand(one.shape), one.requires_grad)
+        for _, one in served
+    }
+    return [(part, one, plain[id(one)]) for part, one in served]
 
 
 def call(module: nn.Module, layout: str, inputs: Inputs) -> list[torch.Tensor]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from springtide.embedding.table_weight import TableWeight
 from springtide.prep import leaves, standins
 from springtide.prep.capture import Call
 from springtide.prep.statefulness import Refused
@@ -166,7 +167,7 @@ def _same_outputs(own: Any, given: Any) -> None:
 def _gradients(model: nn.Module, given: Any, rows: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """Of a sum over all outputs, by parameters and rows that can be reached; nothing is kept in .grad."""
     outs = [one for one in leaves.flatten(given)[0] if isinstance(one, torch.Tensor) and one.requires_grad]
-    own = [one for one in model.parameters() if one.requires_grad]
+    own = [one for one in model.parameters() if one.requires_grad and not isinstance(one, TableWeight)]
     looked_up = [one for one in rows if one.requires_grad]
     if not outs or any(one._backward_hooks for one in own):
         return []

@@ -44,7 +44,10 @@ def to_tables(to_master: link.Link, settings: config.Settings, *, behind: Behind
 def tables(welcome: Welcome, settings: config.Settings, *, behind: Behind | None = None) -> TableClient:
     """The tables of the job: on its servers, or in this process when there are none."""
     if not welcome.servers:
-        return TableClient.local(slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads())
+        return TableClient.local(
+            slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads(),
+            whole_table_bytes=settings.whole_table_bytes,
+        )  # fmt: skip
     nowhere = ("", 0)  # of a server that has left, or is away
     where = [addresses.parse(address) if address else nowhere for address in welcome.servers]
     hosts, ports = zip(*where, strict=True)
@@ -65,7 +68,9 @@ def tables(welcome: Welcome, settings: config.Settings, *, behind: Behind | None
         lives=list(welcome.lives),
         tls=welcome.certificates,
     )
-    client = TableClient(backend, threads=torch.get_num_threads(), behind=behind)
+    client = TableClient(
+        backend, threads=torch.get_num_threads(), behind=behind, whole_table_bytes=settings.whole_table_bytes
+    )
     client.loads = False  # by load_state_dict: first values are given once
     return client
 

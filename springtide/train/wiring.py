@@ -19,6 +19,7 @@ from springtide.embedding import convert, uncompiled, wishes
 from springtide.embedding.client import Behind, TableClient
 from springtide.embedding.lookup import Lookups
 from springtide.embedding.served import NOT_PICKLED
+from springtide.embedding.table_weight import TableWeight
 from springtide.embedding.tables import ServedTable
 from springtide.train import caching, connect, copies, dense, group_state, link, outlining, words
 from springtide.train.allreduce import Reducer
@@ -244,8 +245,7 @@ def once(to_master: link.Link, what: str, do: Callable[[], None]) -> None:
 
 def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Dense parameters and buffers of the model, named: what every worker must begin with alike."""
-    tables = {id(module.weight) for module in model.modules() if hasattr(module, "springtide_binding")}
-    params = [(name, param) for name, param in model.named_parameters() if id(param) not in tables]
+    params = [(name, param) for name, param in model.named_parameters() if not isinstance(param, TableWeight)]
     return [*params, *model.named_buffers()]
 
 

@@ -131,15 +131,6 @@ def test_a_weight_that_is_computed_is_not_served(caplog):
     assert model(torch.tensor([1])).shape == (1, 2)
 
 
-@pytest.mark.parametrize("kind", [lambda: nn.EmbeddingBag(6, 4, mode="sum"), lambda: springtide.EmbeddingBag(4)])
-def test_a_loss_that_reads_the_weight_of_a_served_table_is_refused(make_served, kind):
-    model = make_served(nn.Sequential(kind(), nn.Linear(4, 1))).model
-    out = model(torch.tensor([[1, 2]])).sum()
-    with pytest.raises(errors.BadInput, match=r"the loss reads the weight of table '0'.*weight_decay"):
-        (out + sum(param.pow(2).sum() for param in model.parameters())).backward()
-    (model(torch.tensor([[1, 2]])).sum() + model[1].weight.pow(2).sum()).backward()
-
-
 def test_state_dicts_are_the_usual_ones(make_pair):
     pair = make_pair(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1)))
     pair.assert_same()

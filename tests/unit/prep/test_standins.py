@@ -1,10 +1,13 @@
 """Tables stand aside while a program is captured: nobody is asked for rows, and afterwards the live tables are used."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import springtide as st
+from springtide.embedding.table_weight import TableWeight
 from springtide.prep import leaves, standins
 from springtide.prep.split import Split, split
 from springtide.prep.untouched import same
@@ -73,6 +76,35 @@ def test_a_split_of_served_tables_looks_up_the_live_rows(served):
 def test_stand_ins_are_gone_afterwards(served):
     model, _ = served
     assert all("forward" not in vars(part) for part in model.modules())
+    assert isinstance(model.plain.weight, TableWeight) and isinstance(model.many.weight, TableWeight)
+
+
+class Ranking(nn.Module):
+    """Ids are hashed, and all rows of a table are scored: its weight is read whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.user, self.item = nn.Embedding(97, 4), nn.Embedding(50, 4)
+
+    def forward(self, ids):
+        hashed = ((ids * 31 + 7) * 13 % 97 + ids // 97) % 97
+        return (self.user(hashed).sum(1) @ self.item.weight.T).logsumexp(1)
+
+
+def test_a_forward_that_reads_a_weight_is_split_and_reads_the_live_rows():
+    torch.manual_seed(3)
+    model = Ranking()
+    plain, data = copy.deepcopy(model), torch.utils.data.TensorDataset(torch.zeros(4))
+    model, _, _ = st.join().prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data)
+    (ids, _), _ = call(16)
+    divided = split(model, (ids,), {}, more=[((call(9)[0][0],), {})])
+    assert isinstance(divided, Split) and divided.explanation.moved, divided.explanation.text()
+    given = divided.rest(divided.crossing([ids]), [ids])
+    torch.testing.assert_close(given, plain(ids))
+    given.sum().backward()
+    plain(ids).sum().backward()
+    by_row = [model.item.weight.grad, plain.item.weight.grad]  # ours in an order of its own
+    torch.testing.assert_close(*(one.sort(0).values for one in by_row))
 
 
 def test_made_up_rows_change_with_every_id_and_its_place():

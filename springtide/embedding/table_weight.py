@@ -1,0 +1,251 @@
+"""The `weight` of a served table: its rows are on servers, and every read of it gives all of them or is refused.
+
+In: the nn.Parameter of an embedding, which `serve_weight` turns into a `TableWeight` in place, so that optimizers and
+names stay valid. Out: sizes, dtype and `grad` without a request; the whole table for anything that needs values, with
+gradients where the loss reads it. `grad` has the rows of the step only. Next: embedding/lookup.py.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from springtide import errors
+from springtide.embedding import calls, uncompiled
+from springtide.embedding.client import TableClient, chunk_rows
+from springtide.embedding.lookup import Lookups
+from springtide.embedding.tables import ServedTable
+
+Function = Callable[..., Any]
+
+_VALUES = ("T", "mT", "H", "mH", "real", "imag", "data", "grad")
+_LIKE = ("empty", "zeros", "ones", "full", "rand", "randn", "randint")
+_METHODS = (
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous", "element_size",
+    "is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg", "is_inference", "is_pinned", "is_shared",
+    "data_ptr", "untyped_storage", "get_device", "is_same_size", "_is_view", "__len__", "requires_grad_",
+    "retain_grad", "new_empty", "new_zeros", "new_ones", "new_full", "new_tensor",
+)  # fmt: skip
+DESCRIBING: frozenset[Function] = frozenset(
+    [
+        *(
+            getattr(torch.Tensor, name).__get__
+            for name in dir(torch._C.TensorBase)
+            if type(getattr(torch._C.TensorBase, name)).__name__ == "getset_descriptor" and name not in _VALUES
+        ),
+        torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
+        *(getattr(torch.Tensor, name) for name in _METHODS),
+        *(getattr(torch, f"{name}_like") for name in _LIKE),
+        torch.numel, torch.is_floating_point, torch.is_complex, torch.is_signed, torch.is_conj, torch.is_same_size,
+    ]
+)  # fmt: skip
+"""Torch functions that need no values: answered from the shape and dtype, without a request to servers."""
+DETACHING: frozenset[Function] = frozenset(
+    [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__, torch.Tensor.tolist]  # type: ignore[attr-defined]
+)
+HOOKING: frozenset[Function] = frozenset(
+    [torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook, torch.autograd.grad]
+)
+_IN_PLACE = frozenset(f"__i{name}__" for name in (
+    "add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul",
+))  # fmt: skip
+
+INSTEAD = (
+    "Call the module with the ids that are needed; for a penalty over model.parameters() leave tables out and give "
+    "their group weight_decay"
+)
+
+
+class TableWeight(nn.Parameter):
+    """An nn.Parameter with the size of the whole table and no memory for it. `serve_weight` makes one."""
+
+    springtide_reader: "TableReader"
+
+    @classmethod
+    def __torch_function__(cls, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a torch function on the whole table, or without it where it needs no values."""
+        if func in DESCRIBING:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        return _run_on_whole(func, args, kwargs or {})
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        """The gradient of the rows of this step, one row for each of their ids: what the next push sends."""
+        return self.__dict__.get("springtide_grad")
+
+    @grad.setter
+    def grad(self, grad: torch.Tensor | None) -> None:
+        self.__dict__["springtide_grad"] = grad
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.__dict__["springtide_grad"] = None
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """Whose weight it is; no rows are fetched to print it."""
+        return f"TableWeight({self.springtide_reader}, requires_grad={self.requires_grad})"
+
+    def __format__(self, spec: str) -> str:
+        """As `repr` has it."""
+        return format(repr(self), spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        """A parameter with all values of now."""
+        memo[id(self)] = copy = nn.Parameter(_plain(self.detach()), self.requires_grad)
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a parameter with all values of now."""
+        return nn.Parameter(_plain(self.detach()), self.requires_grad).__reduce_ex__(protocol)
+
+
+class FetchedRows(torch.Tensor):
+    """Rows as they were read from servers. Views of them stay so; what is computed of them are plain tensors."""
+
+    springtide_reader: "TableReader"
+
+    @classmethod
+    @uncompiled.outside_graphs
+    def __torch_function__(cls, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a torch function, unless it writes to the copy: the table would not change."""
+        kwargs = kwargs or {}
+        written = next(_of(FetchedRows, _written(func, args, kwargs)), None)
+        if written is not None and func is not torch.Tensor.requires_grad_:
+            written.springtide_reader.refuse_write(func)
+        with torch._C.DisableTorchFunctionSubclass():
+            out = func(*args, **kwargs)
+            source = next(_of(FetchedRows, (args, kwargs)), None)
+            if source is None or func in DESCRIBING:
+                return out
+            return pytree.tree_map_only(torch.Tensor, lambda one: _same_memory(one, source), out)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """A plain tensor."""
+        memo[id(self)] = copy = _plain(self).clone()
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a plain tensor."""
+        return _plain(self).__reduce_ex__(protocol)
+
+
+class TableReader:
+    """Reads one served table whole, for its `TableWeight`."""
+
+    def __init__(self, client: TableClient, table: ServedTable) -> None:
+        self._client, self._table = client, table
+        self._dtype: torch.dtype = getattr(torch, table.request.dtype)
+        self._feature = calls.Feature(table.name, table)
+
+    def __repr__(self) -> str:
+        request = self._table.request
+        rows = f"{request.rows} rows" if request.rows else "any number of rows"
+        return f"table {self._table.name!r}, {rows} of {request.dim} {request.dtype}, on servers"
+
+    def read(self, weight: TableWeight) -> torch.Tensor:
+        """The whole table. Where gradients are recorded, as a lookup of all of its ids: they reach every row."""
+        self._refuse_size()
+        if torch.is_grad_enabled() and weight.requires_grad:
+            lookups = self._client.lookups or Lookups(self._client)
+            ids = torch.arange(self._table.request.rows).split(chunk_rows(self._table.request.dim))
+            rows = torch.cat([lookups.run(self, part)[0] for part in ids])
+        else:
+            rows = torch.from_numpy(self._client.read(self._table.name, np.arange(self._table.request.rows)))
+        fetched = rows.to(self._dtype).as_subclass(FetchedRows)
+        fetched.springtide_reader = self
+        return fetched
+
+    def call(self, ids: torch.Tensor) -> calls.Call:
+        """The lookup of these ids, padding included: reading a weight knows none."""
+        return calls.row_call(self._feature, ids)
+
+    def _refuse_size(self) -> None:
+        request, name = self._table.request, self._table.name
+        if not request.rows:
+            raise errors.BadInput(
+                f"the weight of table {name!r} is read, but the table has no row count, so there is no whole of it. "
+                f"{INSTEAD}; model.state_dict() has the keys and rows that exist"
+            )
+        size, most = request.rows * request.dim * self._dtype.itemsize, self._client.whole_table_bytes
+        if size > most:
+            raise errors.BadInput(
+                f"the weight of table {name!r} is read, which takes all of its {request.rows} rows: {size} bytes, more "
+                f"than whole_table_bytes={most}. {INSTEAD}; or allow more: st.join(whole_table_bytes={size})"
+            )
+
+    def refuse_write(self, func: Function) -> None:
+        """BadInput: rows that were read are a copy."""
+        raise errors.BadInput(
+            f"{_name(func)}() writes to the weight of table {self._table.name!r}, whose rows are on servers: the "
+            "change would be lost. Set weights before job.prepare; alone, model.load_state_dict() sets them later too"
+        )
+
+    def refuse_gradient(self, func: Function) -> None:
+        """BadInput: autograd does not reach the parameter itself."""
+        raise errors.BadInput(
+            f"{_name(func)}() on the weight of table {self._table.name!r}: its gradient goes to servers by rows, and "
+            "not through autograd. After loss.backward() it is in weight.grad, one row for each id of the step"
+        )
+
+
+def serve_weight(weight: nn.Parameter, client: TableClient, table: ServedTable) -> None:
+    """Turn a parameter into the `TableWeight` of this table, in place."""
+    request = table.request
+    weight.grad = None
+    if request.rows:
+        dtype: torch.dtype = getattr(torch, request.dtype)
+        nothing = torch.full((), math.nan, dtype=dtype).expand(request.rows, request.dim)
+        if weight.is_meta:  # of another kind for torch: `data` cannot be set
+            torch.utils.swap_tensors(weight, nn.Parameter(nothing, weight.requires_grad))
+        weight.data = nothing
+    weight.__class__ = TableWeight
+    served: Any = weight
+    served.springtide_reader = TableReader(client, table)
+
+
+@uncompiled.outside_graphs
+def _run_on_whole(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    weight = next(_of(TableWeight, (args, kwargs)))
+    if func in HOOKING:
+        weight.springtide_reader.refuse_gradient(func)
+    if next(_of(TableWeight, _written(func, args, kwargs)), None) is not None:
+        weight.springtide_reader.refuse_write(func)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and func not in DETACHING):
+        args, kwargs = pytree.tree_map_only(TableWeight, lambda one: one.springtide_reader.read(one), (args, kwargs))
+    return func(*args, **kwargs)
+
+
+def _plain(rows: torch.Tensor) -> torch.Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        return rows.as_subclass(torch.Tensor)
+
+
+def _same_memory(out: torch.Tensor, source: FetchedRows) -> torch.Tensor:
+    if out.layout is not torch.strided or out.untyped_storage().data_ptr() != source.untyped_storage().data_ptr():
+        return out
+    view = out.as_subclass(FetchedRows)
+    view.springtide_reader = source.springtide_reader
+    return view
+
+
+def _written(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What of its arguments a torch function writes to, by the conventions of torch's names."""
+    name = _name(func)
+    first = args[0] if args else next(iter(kwargs.values()), None)
+    if name in _IN_PLACE or name in ("__set__", "__delete__", "__setitem__"):
+        return (first,)
+    in_place = name.endswith("_") and not name.endswith("__")
+    return (first, kwargs.get("out")) if in_place else (kwargs.get("out"),)
+
+
+def _name(func: Function) -> str:
+    return getattr(func, "__name__", type(func).__name__).split(".")[0]
+
+
+def _of(kind: type[Any], tree: Any) -> Iterator[Any]:
+    return (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, kind))
