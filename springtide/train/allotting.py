@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 Places = NDArray[np.int64]
 NOT_YET = "where the model finds its ids is not known yet"
+NO_IDS = "the ids of every table are computed inside the model, or by data workers: nobody knows them ahead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class Allotting:
             return False
         tables = [table for table in self.tables if table not in verdict.refused]
         if not tables:
-            self.end("the ids of every table are computed inside the model: nobody knows them ahead", for_good=True)
+            self.end(NO_IDS, for_good=True)
             log.warning("samples are shared out in runs: %s", self.why)
             return False
         if verdict.refused:

@@ -3,7 +3,7 @@
 In: orders of train/batches.py, and the master's word on who feeds (train/link.py). Out: batches in the same order,
 wherever they were made. Any two batches may come from different places, so leases, identities and the end of a pass are
 what they were. When data workers are wanted for the first time, the worker finds what they can do for it
-(train/splitting.py), at a batch boundary; one of all workers writes the job's package (prep/package.py), and those
+(train/splitting.py), between two batches; one of all workers writes the job's package (prep/package.py), and those
 whose program was split in the same way are fed. What cannot be handed over is told, and the job goes on without.
 """
 
@@ -35,7 +35,11 @@ NO_INDICES = "an IterableDataset has no indices that could be handed to data wor
 
 
 class Feeding:
-    """One a `job.prepare`, of a data set with indices. `read` in one thread; the master's word comes in another."""
+    """One a `job.prepare`, of a data set with indices.
+
+    `read` runs in one thread, the loop's or one that reads ahead; the master's word comes in another; what touches the
+    model, `between_batches`, runs in the loop's.
+    """
 
     def __init__(self, source: Source, splitting: Splitting, to_master: Link, welcome: Welcome) -> None:
         self._source, self._splitting, self._link, self._welcome = source, splitting, to_master, welcome
@@ -57,9 +61,8 @@ class Feeding:
         """Batches in the order in which they are wanted, as `Source.read` gives them; `Fed` where others made them."""
         stream, self._last = _Stream(wanted), time.perf_counter()
         while not stream.ended:
-            self._boundary()
             fed = self.fed
-            part = _Noted(stream.part(lambda fed=fed: self._boundary() == fed))  # type: ignore[misc]
+            part = _Noted(stream.part(lambda fed=fed: self.fed == fed))  # type: ignore[misc]
             easy = tolerant or self._skips
             for one in self._from_others(part, easy) if fed else self._from_here(part, easy):
                 asked = part.popleft()
@@ -182,8 +185,8 @@ class Feeding:
 
     # ---- what they need ----
 
-    def _boundary(self) -> bool:
-        """Between two batches, in the loop: see to the package once data workers are wanted. Whether we are fed."""
+    def between_batches(self) -> None:
+        """In the loop's thread, when it is done with a batch: see to the package once data workers are wanted."""
         if self._wanted and self._feed is None and not self._unfed:
             self._splitting.watch()
             if self._splitting.ready and self._splitting.look_beside():
@@ -191,7 +194,6 @@ class Feeding:
         if self._dropped:
             why, self._dropped = self._dropped, ""
             self._splitting.drop(why)
-        return self.fed
 
     def _prepare(self) -> None:
         try:

@@ -44,6 +44,10 @@ One = torch.optim.Optimizer
 Registered = TypeVar("Registered")
 Optimizers = TypeVar("Optimizers", One, list[One], tuple[One, ...])
 SCALINGS = ("worker_batch", "global_batch")
+IN_ORDER = (
+    'reduction="batch-order" trains a batch a few samples at a time; what data workers compute of forward() is for '
+    "whole batches"
+)
 
 
 def join(**settings: Any) -> "Job":
@@ -293,9 +297,7 @@ class Job:
         place = None if together is None else lambda: together.place
         if opened.samples is not None:
             card = orders.fit_to_group(card, group * unit)
-            whole = wired.step.sharing is not None  # a schedule goes by where ids are in a batch
-            split = "off" if whole or cutting is not None else self._welcome.feeding.split
-            self._splitting = Splitting(wired.model, opened, seed=self._welcome.seed, mode=split)
+            self._splitting = self._splits(opened, wired)
         reader = self._reader(opened)
         if Job.witness is not None:
             Job.witness(self._splitting, opened)
@@ -330,8 +332,28 @@ class Job:
         length = card.epochs * len(orders.batch_bounds(card.samples_used, size, group)) if fixed else None
         return batches.Batches(
             feed if cutting is None else lambda passes: cutting.cut(feed(passes)), wired.step, self.meter,
-            ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._registry.rest,
+            ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._at_rest(reader),
         )  # fmt: skip
+
+    def _splits(self, opened: sources.Source, wired: wiring.Wired) -> Splitting:
+        """What searches for the part of forward() that data workers can compute, if nothing else forbids that."""
+        how: Any = {}
+        if wired.cutting is not None:
+            how = {"forbidden": lambda: IN_ORDER}
+        elif (sharing := wired.step.sharing) is not None:
+            how = {"forbidden": lambda: sharing.forbids_split, "on_split": sharing.give_up_cache}
+        return Splitting(wired.model, opened, seed=self._welcome.seed, mode=self._welcome.feeding.split, **how)
+
+    def _at_rest(self, reader: "sources.Source | feeding.Feeding") -> Callable[[], None]:
+        """What is done between two batches, in the loop's thread."""
+        if not isinstance(reader, feeding.Feeding):
+            return self._registry.rest
+
+        def at_rest() -> None:
+            self._registry.rest()
+            reader.between_batches()
+
+        return at_rest
 
     def _reader(self, opened: sources.Source) -> "sources.Source | feeding.Feeding":
         """Where batches are read: where there is a master and samples have indices, data workers may come to do it."""

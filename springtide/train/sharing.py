@@ -28,6 +28,10 @@ DIFFERENT = (
 ACCUMULATED = "gradients are accumulated over several batches: who trains a row alone is known for one batch only"
 
 READ_MIDWAY = "rows are read in the middle of a pass, which a cache does not allow without job.flush()"
+BY_IDS = "samples are given to workers by the ids in whole batches, which must be there before forward() runs"
+ASKED = f'cache= or allocation= was asked for: {BY_IDS}. Use cache="off" to have forward() split'
+KEPT = f"workers keep rows, since measuring has shown that it pays: {BY_IDS}"
+SPLIT = "data workers compute a part of forward(), so the ids of whole batches are not known before it"
 NO_PASS = "no pass is under way"
 FIRST_PASS = 'a whole pass must show first that rows are not read in its middle; cache="auto" does not wait for that'
 MEASURING = "steps are measured, to find out whether one pays"
@@ -102,7 +106,7 @@ class Sharing:
         """Seconds to read this rank's part of a batch, of late."""
         self._now: Handed | None = None
         self._following: Handed | None = None
-        self._in_pass = self._read_midway = False
+        self._in_pass = self._read_midway = self._split = False
         self._whole_passes = 0
 
     def decide_by(self, deciding: Deciding, *, at_once: bool) -> None:
@@ -112,7 +116,19 @@ class Sharing:
         not before a whole pass has shown that nobody does so, unless `at_once`.
         """
         self._deciding, self._whole_passes = deciding, int(at_once)
-        self.allotting.on_paper = lambda: deciding.look if deciding.asked else None
+        self.allotting.on_paper = lambda: deciding.look if deciding.asked and not self._split else None
+
+    @property
+    def forbids_split(self) -> str:
+        """Why forward() must stay whole as things are now; "": it need not."""
+        if self._deciding is None:
+            return ASKED
+        return KEPT if self.allotting.permitted else ""
+
+    def give_up_cache(self) -> None:
+        """A part of forward() has moved to data workers: this group finds out no more whether a cache pays."""
+        self._split = True
+        self.allotting.end(SPLIT, for_good=True)
 
     @property
     def clean(self) -> bool:
@@ -186,19 +202,19 @@ class Sharing:
         self._following = self._now.following() if self._now is not None and not empty else None
         coming = None if self._following is None else self._following.plan
         crowded = self.cache is not None and self.cache.crowded
-        leads = self._deciding if not self.allotting.place.rank and not empty else None
+        leads = self._deciding if not self.allotting.place.rank and not empty and not self._split else None
         wish = None if leads is None else leads.wish
         said = words.Words(
             flush=empty or self._following is None or crowded or self._save_due(),
             empty=empty,
             last=self._following is None and not empty,
-            ready=lookups.settled and not (self._deciding is not None and self._read_midway),
+            ready=(lookups.settled or self._split) and not (self._deciding is not None and self._read_midway),
             go=wish is True,
             stop=wish is False,
             paper=leads is not None and leads.trying,
             effort=0 if self.allotting.place.rank else self.allotting.effort_within(self._needed_s()),
             digest=0 if coming is None else coming.digest,
-            refused=frozenset(lookups.computed() & set(tables)),
+            refused=frozenset(tables if self._split else lookups.computed() & set(tables)),
         )
         numbers = words.said(said, tables)
         self._reducer.words[: len(numbers)] = numbers  # there is room for all tables, also those that no cache may keep
@@ -246,7 +262,7 @@ class Sharing:
             self.cache.close()
         if not empty:
             self._now = self._following = None
-            if self._deciding is not None and self._whole_passes and not self._read_midway:
+            if self._deciding is not None and self._whole_passes and not (self._read_midway or self._split):
                 self._deciding.stepped(on=self.allotting.on)
 
     def accumulated(self) -> None:

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 Indices = NDArray[np.int64]
 SHORT_S = 0.01  # nobody would notice
-NOT_ASKED = "that was asked for"
+OFF = "--split off was asked for"
 
 
 class Fed(NamedTuple):
@@ -88,15 +88,31 @@ class Made:
 class Splitting:
     """One a `job.prepare` over a data set with indices. For the loop's thread, but for `receive` and `own`."""
 
-    def __init__(self, model: nn.Module, source: Source, *, seed: int = 0, mode: SplitMode = "auto") -> None:
-        """`seed`: of the feed, under which batches with chance in them are made; `mode`: see `FeedRules.split`."""
+    def __init__(
+        self,
+        model: nn.Module,
+        source: Source,
+        *,
+        seed: int = 0,
+        mode: SplitMode = "auto",
+        forbidden: Callable[[], str] = lambda: "",
+        on_split: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`seed`: of the feed, under which batches with chance in them are made; `mode`: see `FeedRules.split`.
+
+        `forbidden`: why forward() must stay whole as things are now; "": it need not. `on_split` is called when a part
+        of it moves. Both in the loop's thread, between two batches.
+        """
         self.reread = 0
         """Batches that were read again here, since somebody wanted a leaf that had stayed behind."""
         self.asks: Callable[[tuple[int, ...]], None] = lambda numbers: None
         """Told of leaves that are wanted after all, by their numbers: they are to travel from now on."""
         self.when_ready: Callable[[], None] | None = None
         """Called once enough was seen, between two batches."""
-        self._model, self._source, self._seed, self._enabled = model, source, seed, mode != "off"
+        self._model, self._source, self._seed = model, source, seed
+        self._forbidden: Callable[[], str] = (lambda: OFF) if mode == "off" else forbidden
+        self._on_split = on_split
+        self._enabled = not self._forbidden()
         self._apart = mode == "stages"
         self._watching = Watching(model)
         self._leading = Leading(model)
@@ -156,7 +172,7 @@ class Splitting:
     def look_beside(self) -> bool:
         """Between two batches, when ready: have the split looked for by another process. True: `make` need not wait."""
         watched, began = self._watching, time.perf_counter()
-        if self._made is not None or not self._enabled:
+        if self._made is not None or self._forbidden():
             return True
         if self._beside is None:
             watched.end(watched.lacking)
@@ -179,7 +195,7 @@ class Splitting:
             self._watching.end(self._watching.lacking)
             began = time.perf_counter()
             looked_s = began - self._beside_since if self._beside is not None else 0.0
-            made = self._split() if self._enabled else self._whole(NOT_ASKED)
+            made = self._whole(why) if (why := self._forbidden()) else self._split()
             still_s = time.perf_counter() - began + self._still_s
             self._made = replace(made, seconds=still_s, beside_s=looked_s, in_vain=self._in_vain)
             log.info("data workers: %s", self._made.told)
@@ -245,6 +261,7 @@ class Splitting:
         self._seconds_a_batch = _seconds(found, [leaves.flatten(one)[0] for one in given[: len(samples)]])
         self._forward = SplitForward(self._model, call, found)
         types = codec.types_in([tree, shipping.Left(0, (), "")])
+        self._on_split()
         digest = hashlib.sha256(f"{found.digest} {call!r}".encode()).hexdigest()[:16]
         return Made(pipeline=pipeline, digest=digest, types=types, explanation=found.explanation)
 

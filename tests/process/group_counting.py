@@ -50,11 +50,13 @@ def until_back(job, number):
     until_trained(job)
 
 
-def count(folder, spec, seed, *, batches, hurt, begun=lambda status: status.samples > 0, pause_s=0.01, **more):
+def count(
+    folder, spec, seed, *, batches, hurt, begun=lambda status: status.samples > 0, pause_s=0.01, text=COUNTING, **more
+):
     """Hurt it once it has begun; what is left then may be trained as quickly as can be."""
     assert COUNTING != counting.SCRIPT
     ids = counting.draw(np.random.default_rng(seed), batches * BATCH)
-    script = counting.write(folder, ids, COUNTING)
+    script = counting.write(folder, ids, text)
     with LocalCluster(script, [folder, 1, BATCH, pause_s], spec=spec(seed=seed, **more), folder=folder / "runs") as job:
         job.until(begun)
         hurt(job)

@@ -8,26 +8,31 @@ import pytest
 from springtide.domain.feeding import FeedRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting
+from tests.process import counting, group_counting
 
 pytestmark = pytest.mark.process
 
 BATCH, BATCHES = 32, 400
-HASHING = counting.SCRIPT.replace(
-    "def forward(self, small, large):", "def forward(self, large):\n        small = large[:, :1] % 50"
-)
-HASHING = HASHING.replace("(-model(x[:, :1] % 50, x))", "(-model(x))").replace(
-    "    optimizer.zero_grad()\n", "    split = vars(model).get('forward')\n    optimizer.zero_grad()\n", 1
-)
+
+
+def hashing(text):
+    """The script, with ids that forward() makes itself."""
+    text = text.replace(
+        "def forward(self, small, large):", "def forward(self, large):\n        small = large[:, :1] % 50"
+    ).replace("model(x[:, :1] % 50, x)", "model(x)")
+    text = text.replace(
+        "    optimizer.zero_grad()\n", "    split = vars(model).get('forward')\n    optimizer.zero_grad()\n", 1
+    )
+    return text + "(folder / 'split-calls').write_text(str(split.split_calls if split else 0))\n"
+
+
+HASHING = hashing(counting.SCRIPT)
 HASHING = HASHING.replace(
     "        self.steps =",
     "        self.deep = nn.Sequential(nn.Linear(3, 256), nn.ReLU(), nn.Linear(256, 256)).requires_grad_(False)\n"
     "        self.steps =",
 ).replace("self.steps.sum()", "self.steps.sum() + 0 * self.deep(large / 2.0**63).sum()")
 """With products of matrices that take several threads, as ordinary models have: a fork would wait for them forever."""
-HASHING += """
-(folder / "split-calls").write_text(str(split.split_calls if split else 0))
-"""
 
 
 @pytest.mark.timeout(400)
@@ -51,6 +56,22 @@ def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp
     (told,) = [str(each["why"]) for each in job.story if "hand reading" in str(each.get("what"))]
     found = re.search(r"found out in ([\d.]+) s beside the loop; the loop stood still for ([\d.]+) s", told)
     assert found and float(found[2]) < float(found[1]), told
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_a_bsp_group_whose_cache_is_left_open_is_split_and_counts_what_it_should(tmp_path):
+    def hurt(job):
+        made = job.until(lambda status: status.feed is not None and status.feed.made >= 40).feed.made
+        job.kill_each("data-worker-0")
+        job.until(lambda status: status.phase.over or (status.feed is not None and status.feed.made >= made + 40))
+
+    fed = dict(heartbeat_s=0.1, backoff_s=0.0, feeding=FeedRules(workers=1))
+    rules = lambda **more: JobSpec(name="group", workers=2, servers=1, sync="bsp", **fed, **more)  # noqa: E731
+    text = hashing(group_counting.COUNTING)
+    _, wrong = group_counting.count(tmp_path, rules, 6, batches=BATCHES, hurt=hurt, pause_s=0.2, text=text)
+    assert not wrong, wrong
+    assert int((tmp_path / "split-calls").read_text()) > 20
 
 
 @pytest.mark.soak

@@ -106,6 +106,15 @@ def numbers(one):
     return batch.flatten().tolist()
 
 
+def looped(feeding, wanted):
+    """What a loop over these gets."""
+    got = []
+    for one in feeding.read(wanted):
+        got.append(one)
+        feeding.between_batches()
+    return got
+
+
 def test_without_data_workers_it_reads_for_itself(worker):
     feeding, _ = worker()
     got = list(feeding.read(wants(5)))
@@ -125,7 +134,7 @@ def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_afte
     reading = feeding.read(iter(wants(200)))
     got = [next(reading)]
     master.want()
-    got.append(next(reading))  # here the package is begun
+    feeding.between_batches()  # here the package is begun
     assert master.packaged.wait(20)
     serving = Serving(package.load(tmp_path / "package", secret=SECRET), 0, SECRET)
     try:
@@ -139,7 +148,7 @@ def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_afte
     finally:
         serving.close()
     assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(200)]
-    assert isinstance(got[2], torch.Tensor | Fed) and isinstance(got[-1], torch.Tensor)
+    assert isinstance(got[1], torch.Tensor | Fed) and isinstance(got[-1], torch.Tensor)
     state = feeding.state
     assert state.taken == 200 and 0 < state.made < 200
 
@@ -160,7 +169,7 @@ def test_pauses_keep_their_place_while_it_is_fed(worker, tmp_path):
 def fed(feeding, master, folder, **serving):
     """A data worker that feeds it."""
     master.want()
-    list(feeding.read(wants(1)))
+    feeding.between_batches()
     assert master.packaged.wait(20)
     made = Serving(package.load(folder / "package", secret=SECRET), 0, SECRET, **serving)
     until(lambda: feeding._packaged is not None)
@@ -271,7 +280,7 @@ def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
     stuck.handle = threading.Lock()
     feeding, master = worker(stuck)
     master.want()
-    got = list(feeding.read(wants(3)))
+    got = looped(feeding, wants(3))
     assert [numbers(one) for one in got] == [one.indices.tolist() for one in wants(3)]
     assert master.refused.wait(20)
     assert "lock" in master.told[0].lower()
@@ -283,7 +292,7 @@ def test_a_package_that_can_be_written_nowhere_is_refused_and_batches_read_here(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "package"))
     feeding, master = worker()
     master.want()
-    assert len(list(feeding.read(wants(3)))) == 3
+    assert len(looped(feeding, wants(3))) == 3
     assert master.refused.wait(20) and "cannot be written" in master.told[0]
 
 
@@ -307,11 +316,11 @@ def test_a_program_that_was_split_otherwise_is_not_fed(worker):
     other._link = master  # the second worker of the same job
     master.claim = lambda key: key not in master._shared
     master.want()
-    list(feeding.read(wants(1)))
+    feeding.between_batches()
     assert master.packaged.wait(20)
     master._shared = {key: value.replace(b"whole", b"other") for key, value in master._shared.items()}
     other._heed(Feeders(9, 1))
-    list(other.read(wants(1)))
+    other.between_batches()
     until(lambda: other._unfed)
     assert "split otherwise" in other._unfed and not other.fed
 
@@ -345,6 +354,6 @@ def test_a_package_that_cannot_be_delivered_is_told_and_nothing_waits_for_it(wor
     monkeypatch.setattr(master, "settle", settled.append)
     monkeypatch.setattr(master, "deliver", Mock(side_effect=errors.BadInput("far too large for the wire")))
     master.want()
-    assert len(list(feeding.read(wants(2)))) == 2
+    assert len(looped(feeding, wants(2))) == 2
     assert master.refused.wait(20) and "far too large" in master.told[0]
     assert settled == [PACKAGE_KEY], "checkpoints begin only when all that is done once is done"
