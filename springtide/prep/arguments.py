@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from springtide.embedding import routes
+from springtide.prep.nodes import is_record
 
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 Path = tuple[routes.Step, ...]
@@ -107,7 +108,7 @@ def nodes(batch: Any, path: Path = ()) -> list[tuple[Path, Any]]:
         return [found for key, value in batch.items() for found in nodes(value, (*path, ("item", key)))]
     if isinstance(batch, tuple | list):
         return [found for i, value in enumerate(batch) for found in nodes(value, (*path, ("item", i)))]
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+    if is_record(batch):
         names = [field.name for field in dataclasses.fields(batch)]
         return [found for name in names for found in nodes(getattr(batch, name), (*path, ("attr", name)))]
     return [(path, batch)]
@@ -126,7 +127,7 @@ def _trace(given: Any, name: str, batch: Any, places: Mapping[int, Path]) -> Par
     if isinstance(given, dict | tuple | list):
         keys, parts = _opened(given)
         return Node(type(given), keys, tuple(_trace(one, name, batch, places) for one in parts))
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+    if is_record(given):
         names = tuple(field.name for field in dataclasses.fields(given))
         return Node(type(given), names, tuple(_trace(getattr(given, one), name, batch, places) for one in names))
     raise Computed(f"{name}, a {type(given).__name__}")
@@ -142,7 +143,7 @@ def _fill(part: Part, batch: Any) -> Any:
     if isinstance(part, Leaf):
         found = part.route.follow(batch)
         if found is None:
-            raise Another(f"it has nothing at {spelled(part.route.path)}")
+            raise Another(f"a batch has another structure than those before it: it has no {spelled(part.route.path)}")
         return found
     parts = [_fill(one, batch) for one in part.parts]
     if issubclass(part.kind, dict):

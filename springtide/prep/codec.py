@@ -95,7 +95,7 @@ def pack(tree: Any) -> Message:
         node = packing.node(tree)
         header = _encode(nodes.Header(nodes.VERSION, packing.size, node))
     except _Unfit as unfit:
-        raise errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}") from None
+        raise _refused(unfit) from None
     except RecursionError:
         raise errors.BadInput("a batch cannot be sent: it is nested too deeply, or holds itself") from None
     except (OverflowError, UnicodeEncodeError) as error:
@@ -104,6 +104,21 @@ def pack(tree: Any) -> Message:
         if packing is not None:
             packing.by_type.clear()  # it holds itself by these: batches would stay until the next collection of garbage
     return Message(header, packing.pieces, packing.size, packing.keep)
+
+
+def check(tree: Any) -> None:
+    """`BadInput` where a batch of this kind cannot be sent, or would come out of a message as something else."""
+    packing = _Packing()
+    try:
+        packing.node(tree)
+    except _Unfit as unfit:
+        raise _refused(unfit) from None
+    finally:
+        packing.by_type.clear()
+
+
+def _refused(unfit: _Unfit) -> errors.BadInput:
+    return errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}")
 
 
 class NotYet(Exception):
@@ -188,9 +203,13 @@ class _Packing:
     def tensor(self, item: torch.Tensor) -> nodes.Node:
         name = nodes.DTYPE_NAMES.get(item.dtype)
         if name is None or item.layout is not _STRIDED or item.is_nested or item.is_meta:
-            raise _Unfit(f"a tensor of {item.dtype}, {item.layout}; wanted a plain, dense one")
+            raise _Unfit(
+                f"a tensor of {item.dtype}, {item.layout}; wanted a plain, dense one (make it so in forward())"
+            )
         if item.requires_grad:
             raise _Unfit("a tensor that requires grad; wanted data only (detach it)")
+        if own := vars(item):
+            raise _Unfit(f"a tensor with attributes of its own ({', '.join(own)}), which would be lost on the way")
         if not (item.is_cpu and item.is_contiguous()) or item.is_neg() or item.is_conj():
             item = item.cpu().resolve_conj().resolve_neg().contiguous()
         size = item.nbytes
@@ -241,10 +260,7 @@ class _Packing:
             parts, context = _pytree.SUPPORTED_NODES[kind].flatten_fn(item)
             made = self.each((f".parts[{index}]", part) for index, part in enumerate(parts))
             return nodes.Registered(nodes.type_name(kind), made, self.each([(".context", context)])[0])
-        raise _Unfit(
-            f"of type {nodes.type_name(kind)}; wanted tensors, arrays, numbers, strings, and tuples, lists, dicts, "
-            "named tuples or dataclasses of them"
-        )
+        raise _Unfit(f"of type {nodes.type_name(kind)}; {_wanted(item)}")
 
     def each(self, items: Iterable[tuple[str, Any]]) -> list[nodes.Node]:
         made = []
@@ -342,6 +358,15 @@ class _Unpacking:
                 f"known: {', '.join(sorted(self.types))}"
             )
         return self.types[name]
+
+
+def _wanted(item: Any) -> str:
+    """What may be there instead of something that cannot travel."""
+    if isinstance(item, torch.Tensor):
+        return "wanted a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
+    if dataclasses.is_dataclass(item):
+        return "wanted a dataclass with nothing but its fields: attributes that __post_init__ sets would be lost"
+    return "wanted tensors, arrays, numbers, strings, and tuples, lists, dicts, named tuples or dataclasses of them"
 
 
 def _assemble(kind: type, items: list[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 In: trees of tuples, lists, dicts, named tuples, dataclasses and what torch's pytree knows (TorchRec registers its own).
 Out: the leaves in order, and a `Shape` that rebuilds the tree. A list of strings is one leaf, as a batch has as many as
-samples. Used by: prep/split.py on both sides of the cut.
+samples; so is an object that could not be rebuilt. Used by: prep/split.py on both sides of the cut.
 """
 
 import dataclasses
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.utils import _pytree as pytree
+
+from springtide.prep import nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def _walk(tree: Any, found: list[Any]) -> Shape:
     elif kind in pytree.SUPPORTED_NODES:
         children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
         parts = tuple(children)
-    elif dataclasses.is_dataclass(tree):
+    elif nodes.is_record(tree):
         context = tuple(field.name for field in dataclasses.fields(tree))
         parts = tuple(getattr(tree, name) for name in context)
     else:

@@ -110,8 +110,14 @@ def is_named_tuple(kind: type) -> bool:
 
 
 def is_record(item: Any) -> bool:
-    """Whether something goes as `Named`, being a dataclass."""
-    return dataclasses.is_dataclass(item) and not isinstance(item, type)
+    """Whether something goes as `Named`, being a dataclass that is nothing but its fields.
+
+    One with further attributes (from `__post_init__`, or given later), or that is a dict or list too, would lose them.
+    """
+    if not dataclasses.is_dataclass(item) or isinstance(item, type) or type(item).__new__ is not object.__new__:
+        return False
+    names = [field.name for field in dataclasses.fields(item)]
+    return getattr(item, "__dict__", {}).keys() <= set(names) and all(hasattr(item, name) for name in names)
 
 
 def type_name(kind: type) -> str:

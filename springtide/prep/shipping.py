@@ -59,6 +59,8 @@ class First:
         try:
             crossing: Sequence[Any] | None = leaves.flatten(self.call.fill(batch))[0]
             crossing = self.run(crossing) if self.run is not None and crossing is not None else crossing
+        except arguments.Another as error:
+            return {"batch": batch, "unsplit": str(error)}
         except Exception as error:  # whatever a part of the user's forward may raise: it raises again in the trainer
             return {"batch": batch, "unsplit": f"{type(error).__name__}: {error}"}
         if crossing is None:
@@ -95,7 +97,10 @@ def dtype_of(left: Left) -> torch.dtype:
 
 
 def replaced(batch: Any, places: Mapping[arguments.Path, Callable[[Any], Any]]) -> Any:
-    """A batch with something else at some places, made of what was there; all the rest is the same objects."""
+    """A batch with something else at some places, made of what was there; all the rest is the same objects.
+
+    Places that this batch does not have (its list is shorter, a key is missing) are passed over.
+    """
     if not places:
         return batch
     if () in places:
@@ -108,10 +113,14 @@ def replaced(batch: Any, places: Mapping[arguments.Path, Callable[[Any], Any]]) 
         return type(batch)._make(parts) if hasattr(batch, "_make") else type(batch)(parts)
     changed = copy.copy(batch)
     for (kind, name), below in inner.items():
+        try:
+            part = getattr(batch, name) if kind == "attr" else batch[name]
+        except (AttributeError, LookupError, TypeError):
+            continue
         if kind == "attr":
-            object.__setattr__(changed, name, replaced(getattr(batch, name), below))
+            object.__setattr__(changed, name, replaced(part, below))
         else:
-            changed[name] = replaced(batch[name], below)
+            changed[name] = replaced(part, below)
     return changed
 
 

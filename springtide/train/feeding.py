@@ -52,6 +52,7 @@ class Feeding:
         self._unfed = ""
         """Why this worker reads for itself, whoever is there."""
         self._dropped = ""
+        self._told_made_here = False
         self._taken, self._read_s, self._looped_s, self._last = 0, 0.0, 0.0, 0.0
         if not welcome.feeding.off:
             splitting.watch(looking=True)
@@ -67,7 +68,7 @@ class Feeding:
             for one in self._from_others(part, easy) if fed else self._from_here(part, easy):
                 asked = part.popleft()
                 self._count()
-                yield self._answer(one, asked, tolerant) if isinstance(one, Unreadable) else one
+                yield self._answer(one, asked, tolerant, fed) if isinstance(one, Unreadable) else one
                 self._count()
 
     @property
@@ -117,19 +118,37 @@ class Feeding:
             whole = made is None or isinstance(made, Fed | Unreadable)
             yield made if whole else self._splitting.receive(made, part[0].indices, part[0].name)
 
-    def _answer(self, failed: Unreadable, asked: Wanted, tolerant: bool) -> Any:
-        """In place of a batch that could not be made: its `Rest`, or which of its samples are to blame."""
+    def _answer(self, failed: Unreadable, asked: Wanted, tolerant: bool, fed: bool) -> Any:
+        """In place of a batch that could not be made: its `Rest`, or which of its samples are to blame.
+
+        One that data workers could not make may be none of a sample's fault: it cannot be sent, or a file is not there.
+        """
 
         def fetch(indices: Any) -> Any:
             with chance.seeded(self._welcome.seed, asked.name):  # the batch's random numbers, not the loop's
                 return self._source.fetch(indices)
 
+        if fed:
+            try:
+                made = as_batch(fetch(asked.indices))
+            except Exception as error:  # whatever the data set may raise: which sample is to blame is found out below
+                log.debug("a batch that data workers could not make cannot be made here either: %s", error)
+            else:
+                self._tell_made_here(failed.error)
+                return Fed(made)
         found = poison.find(fetch, asked.indices)
         if self._skips:
             return self._rest(fetch, asked, found)
         if not tolerant:
             return Fed(as_batch(fetch(asked.indices)))  # raises what the data set raises, or it can be read by now
         return failed if found is None else Unreadable(f"{found}: {found.error}")
+
+    def _tell_made_here(self, error: str) -> None:
+        """A data worker has failed at a batch that can be made here; said once."""
+        if not self._told_made_here:
+            self._told_made_here = True
+            log.warning("data workers could not make a batch, so it is made here: %s", error)
+            self._link.note("make batches here that data workers cannot", error)
 
     def _rest(self, fetch: Fetch, asked: Wanted, found: poison.Poison | None) -> poison.Rest:
         """What is left of a batch, once the master knows what is not. A rank that has nothing left borrows a sample."""

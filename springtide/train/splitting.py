@@ -195,6 +195,7 @@ class Splitting:
             self._watching.end(self._watching.lacking)
             began = time.perf_counter()
             looked_s = began - self._beside_since if self._beside is not None else 0.0
+            codec.check(self._one_batch())
             made = self._whole(why) if (why := self._forbidden()) else self._split()
             still_s = time.perf_counter() - began + self._still_s
             self._made = replace(made, seconds=still_s, beside_s=looked_s, in_vain=self._in_vain)
@@ -226,12 +227,21 @@ class Splitting:
 
     def _whole(self, why: str, explanation: Explanation | None = None) -> Made:
         first = shipping.First(self._source.fetch)
-        seen = self._watching.samples
-        with seeded(self._seed, (0,)):  # the loop's own random numbers stay where they are
-            types = codec.types_in(first(seen[0].indices)) if seen else {}
+        types = codec.types_in({"batch": self._one_batch()})
         return Made(
             pipeline=Pipeline((Stage("read", first),)), digest="whole", types=types, explanation=explanation, why=why
         )
+
+    def _one_batch(self) -> Any:
+        """A batch as the data set makes it; None where it raises, which data workers will tell of."""
+        seen, source = self._watching.samples, self._source
+        indices = seen[0].indices if seen else np.arange(min(source.batch_size, source.samples or 0))
+        try:
+            with seeded(self._seed, (0,)):  # the loop's own random numbers stay where they are
+                return as_batch(source.fetch(indices))
+        except Exception:
+            log.info("the first batch cannot be made", exc_info=True)
+            return None
 
     def _split(self) -> Made:
         watched = self._watching
@@ -241,6 +251,8 @@ class Splitting:
             return self._cut(watched.call, watched.samples)
         except errors.BadInput:
             raise
+        except arguments.Another as error:
+            return self._whole(str(error))
         except Exception as error:  # a program that trains must not fail because it cannot be split
             log.warning("forward() could not be split", exc_info=True)
             return self._whole(f"the split failed: {type(error).__name__}: {error}")
@@ -291,8 +303,12 @@ class Splitting:
         count = len(sample.indices) // 2
         if count < 2:
             return []
-        with seeded(self._seed, (0,)):
-            return [call.fill(as_batch(self._source.fetch(sample.indices[:count])))]
+        try:
+            with seeded(self._seed, (0,)):
+                return [call.fill(as_batch(self._source.fetch(sample.indices[:count])))]
+        except Exception as error:  # a list of samples is shorter then, a collate_fn may take no other size
+            log.info("no smaller batch to try a split with: %s", error)
+            return []
 
     def _pipeline(self, found: split.Split, call: arguments.Call, sample: Sample) -> Pipeline:
         with seeded(self._seed, (0,)):

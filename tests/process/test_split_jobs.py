@@ -58,6 +58,28 @@ def test_ids_that_data_workers_hash_are_counted_once_also_when_one_is_killed(tmp
     assert found and float(found[2]) < float(found[1]), told
 
 
+LISTED = hashing(counting.SCRIPT).replace(
+    "def forward(self, large):", "def forward(self, rows):\n        large = torch.stack(rows)"
+)
+LISTED = LISTED.replace("batch_size=batch", "batch_size=batch, collate_fn=list")
+"""A batch is a list of samples: the last one's is shorter, and so is that of half a batch."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_batches_that_are_lists_are_fed_and_counted_once(tmp_path):
+    ids = counting.draw(np.random.default_rng(8), BATCHES * BATCH - 5)
+    script = counting.write(tmp_path, ids, LISTED)
+    rules = JobSpec(name="lists", workers=1, servers=1, heartbeat_s=0.1, feeding=FeedRules(workers=1), seed=8)
+    with LocalCluster(script, [tmp_path, 1, BATCH, 0.4], spec=rules, folder=tmp_path) as job:
+        job.until(lambda status: status.feed is not None and status.feed.made >= 20)
+        counting.hurry(tmp_path)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED, status
+    wrong = counting.differences(tmp_path, ids, epochs=1, batch=BATCH)
+    assert not wrong, wrong
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_a_bsp_group_whose_cache_is_left_open_is_split_and_counts_what_it_should(tmp_path):

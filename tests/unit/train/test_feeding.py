@@ -1,5 +1,7 @@
 """A worker that is fed, and not: batches come in order, whoever makes them, and the change is at any batch."""
 
+import dataclasses
+import re
 import tempfile
 import threading
 from unittest.mock import Mock
@@ -77,11 +79,11 @@ def worker(tmp_path):
     """A worker over Numbers, and its master."""
     made = []
 
-    def make(dataset=None, **rules):
+    def make(dataset=None, collate_fn=None, **rules):
         master = Master()
         rules = FeedRules(**({"split": "off"} | rules))
         welcome = config_welcome(master, rules, tmp_path)
-        source = sources.open_source(dataset or Numbers(), batch_size=4)
+        source = sources.open_source(dataset or Numbers(), batch_size=4, collate_fn=collate_fn)
         splitting = Splitting(nn.Linear(1, 1), source, mode="off")
         made.append(Feeding(source, splitting, master, welcome))
         return made[-1], master
@@ -287,6 +289,69 @@ def test_a_data_set_that_cannot_travel_is_refused_and_read_here(worker):
     assert not feeding.fed
 
 
+class OwnBatch:
+    """A batch of the user's own class."""
+
+    def __init__(self, samples):
+        self.x = torch.stack(samples)
+
+
+class OwnTensor(torch.Tensor):
+    """A tensor of the user's own class."""
+
+
+@dataclasses.dataclass
+class Summed:
+    """A batch whose class sets more than its fields."""
+
+    x: torch.Tensor
+
+    def __post_init__(self):
+        self.total = self.x.sum()
+
+
+def marked_tensor(samples):
+    x = torch.stack(samples)
+    x.source = "clicks"
+    return x
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "why"),
+    [
+        (OwnBatch, r"batch is of type .*\.OwnBatch; wanted tensors"),
+        (lambda samples: [torch.stack(samples).as_subclass(OwnTensor)], r"batch\[0\] .*a plain tensor, not a subclass"),
+        (lambda samples: {"x": torch.stack(samples).to_sparse()}, r"batch\['x'\] .*torch\.sparse_coo.*in forward\(\)"),
+        (lambda samples: Summed(torch.stack(samples)), "attributes that __post_init__ sets would be lost"),
+        (marked_tensor, r"attributes of its own \(source\), which would be lost"),
+    ],
+)
+def test_batches_that_cannot_be_sent_are_made_here_and_no_data_worker_is_asked_for_one(worker, collate_fn, why):
+    feeding, master = worker(collate_fn=collate_fn)
+    master.want()
+    got = looped(feeding, wants(3))
+    assert len(got) == 3 and type(got[0]) is type(collate_fn([torch.zeros(1)]))
+    assert master.refused.wait(20)
+    assert re.search(why, master.told[0]) and not master.packaged.is_set()
+
+
+@pytest.mark.parametrize("tolerant", [True, False])
+def test_a_single_batch_that_cannot_be_sent_is_made_here_and_that_is_said_once(worker, tmp_path, tolerant):
+    def collate(samples):
+        stacked = torch.stack(samples)
+        return stacked.to_sparse() if int(stacked[0]) in (4, 8) else stacked
+
+    feeding, master = worker(collate_fn=collate)
+    serving = fed(feeding, master, tmp_path)
+    try:
+        got = list(feeding.read(wants(4), tolerant=tolerant))
+    finally:
+        serving.close()
+    assert [one.batch.to_dense().flatten().tolist() for one in got] == [one.indices.tolist() for one in wants(4)]
+    ((what, why),) = master.noted[1:]
+    assert what == "make batches here that data workers cannot" and "torch.sparse_coo" in why
+
+
 def test_a_package_that_can_be_written_nowhere_is_refused_and_batches_read_here(worker, tmp_path, monkeypatch):
     (tmp_path / "package").write_text("no folder")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "package"))
@@ -306,7 +371,7 @@ def test_looking_for_poison_draws_no_random_numbers_of_the_loop(worker):
 
     feeding, _ = worker(Noisy(), poison="skip")
     failed, before = Unreadable("torn"), torch.get_rng_state()
-    assert numbers(feeding._answer(failed, wants(1)[0], True).batch) == [0, 1, 3]
+    assert numbers(feeding._answer(failed, wants(1)[0], True, False).batch) == [0, 1, 3]
     assert torch.equal(torch.get_rng_state(), before)
 
 

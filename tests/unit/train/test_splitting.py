@@ -11,7 +11,7 @@ import torch
 import springtide
 from springtide.data import source as sources
 from springtide.embedding import routes
-from springtide.prep import arguments, codec, shipping, split
+from springtide.prep import arguments, beside, codec, shipping, split
 from springtide.prep.explain import Explanation
 from springtide.prep.shipping import Left
 from springtide.prep.stage import Stage
@@ -44,7 +44,16 @@ class Training:
     """A loop alone, whose batches are made here or come through the pipeline, as `fed(number of the batch)` says."""
 
     def __init__(
-        self, monkeypatch, fed=lambda number: False, epochs=2, touch=lambda batch: None, job=None, beside=False
+        self,
+        monkeypatch,
+        fed=lambda number: False,
+        epochs=2,
+        touch=lambda batch: None,
+        job=None,
+        beside=False,
+        model=None,
+        dataset=None,
+        **options,
     ):
         self.fed, self.number, self.touch, self.beside = fed, 0, touch, beside
         self.made = self.package = None
@@ -56,10 +65,10 @@ class Training:
 
         monkeypatch.setattr(sources.Source, "read", read)
         self.job = job or springtide.join(master="", seed=1)
-        model = hashed.make()
+        model = model or hashed.make()
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
         self.model, self.optimizer, self.batches = self.job.prepare(
-            model, optimizer, hashed.data(), batch_size=BATCH, epochs=epochs
+            model, optimizer, dataset or hashed.data(), batch_size=BATCH, epochs=epochs, **options
         )
         self.splitting = self.job._splitting
         self.splitting.watch()
@@ -143,6 +152,70 @@ def test_a_split_that_is_found_beside_the_loop_trains_the_same_model_whenever_it
     assert training.made.beside_s > training.made.seconds
     assert "beside the loop; the loop stood still for 0." in training.made.told
     assert training.splitting._forward.split_calls > 15 and training.splitting._forward.whole_calls == 0
+
+
+class Baskets(torch.utils.data.Dataset):
+    """Sample i is a basket of items; a batch has a list of them, with one tensor for each basket or for each item."""
+
+    def __init__(self, *, each_item):
+        self.each_item = each_item
+
+    def __len__(self):
+        return 124  # the last batch has fewer than the others
+
+    def __getitem__(self, index):
+        return torch.arange(5 - index % 5) * 7 + index, float(index % 3)
+
+    def collate(self, samples):
+        baskets = [ids for ids, _ in samples]
+        items = list(torch.cat(baskets).split(1)) if self.each_item else baskets
+        return items, torch.tensor([len(ids) for ids in baskets]), torch.tensor([y for _, y in samples])
+
+
+class OfLists(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items = torch.nn.Embedding(hashed.ROWS, 1)
+
+    def forward(self, items, sizes):
+        values = self.items(torch.cat(items) * 31 % hashed.ROWS).squeeze(1)
+        of = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+        return torch.zeros(len(sizes)).index_add(0, of, values)
+
+
+@pytest.mark.parametrize("each_item", [True, False], ids=["a list of another length each time", "shorter at the end"])
+def test_batches_with_lists_of_tensors_are_trained_whatever_their_length(monkeypatch, each_item):
+    def trained(fed):
+        torch.manual_seed(0)
+        model, dataset = OfLists(), Baskets(each_item=each_item)
+        training = Training(
+            monkeypatch, fed, model=model, dataset=dataset, beside=True, collate_fn=dataset.collate, shuffle=False
+        )
+        losses = []
+        for items, sizes, y in training.batches:
+            training.optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(training.model(items, sizes), y)
+            loss.backward()
+            training.optimizer.step()
+            losses.append(loss.item())
+        return (losses, training.model.state_dict()), training
+
+    monkeypatch.setattr(beside, "Beside", Here)
+    plain, _ = trained(lambda number: False)
+    found, training = trained(lambda number: True)
+    assert same(found, plain) and len(found[0]) == 2 * 16
+    assert training.made is not None
+    if each_item:
+        assert "not called alike with every batch (test_splitting.py:" in training.made.why
+
+
+class Here:
+    """Instead of a search in another process: what is not there is looked for in this one."""
+
+    done, why = True, "it is to be done here"
+
+    def __init__(self, model, given, more):
+        self.take = lambda: None
 
 
 def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch, by_hand):
