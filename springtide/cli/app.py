@@ -154,7 +154,8 @@ def run(
         planning=tuple(planning or ()), brain=brain, history=history, feeding=feeding, guards=guards, grace_s=grace,
         checkpoint_every_s=keeping.checkpoint_every, checkpoint_dir=keeping.checkpoint_dir,
         checkpoint_url=keeping.checkpoint_url, upload_every_s=keeping.upload_every, mirror=keeping.mirror,
-        resume=keeping.resume, following=following, exporting=exporting, as_json=as_json, debug=debug,
+        resume=keeping.resume, disk_s=keeping.disk_wait, following=following, exporting=exporting, as_json=as_json,
+        debug=debug,
     )  # fmt: skip
     return verb.run(options)
 

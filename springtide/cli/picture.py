@@ -106,6 +106,8 @@ def picture(status: JobStatus) -> Group:
         notes.add_row("plan", f"{status.stage}: {status.target or status.shape or 'not all of it is there'}")
     if status.decision:
         notes.add_row("decided", decision_of(status))
+    if status.disk_trouble and not status.phase.over:
+        notes.add_row("disk", status.disk_trouble)
     if status.checkpoint_trouble:
         notes.add_row("saved", saving_of(status))
     if status.left_out:

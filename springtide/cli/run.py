@@ -61,6 +61,7 @@ class RunOptions:
     brain: str = ""
     history: str | None = None
     grace_s: float = 30.0
+    disk_s: float = 600.0
     checkpoint_every_s: float | None = None
     checkpoint_dir: str = ""
     checkpoint_url: str = ""
@@ -137,7 +138,7 @@ def job_of(options: RunOptions) -> ElasticJob:
         seed=options.seed, slots=options.slots, recovery=recovery_of(options.recovery), relaunches=options.relaunches,
         patience=Patience(
             join_s=options.timeout_s, silence_s=options.silence_s, heartbeat_s=options.heartbeat_s,
-            grace_s=options.grace_s, tries=options.tries,
+            grace_s=options.grace_s, disk_s=options.disk_s, tries=options.tries,
         ),
         guards=options.guards, stragglers=dict(rule_of(text) for text in options.stragglers), plan=options.plan,
         planning=pairs("--planning", options.planning, "sample_s=20"), brain=options.brain, history=options.history,

@@ -65,6 +65,8 @@ def text(reach: Reach, job: JobStatus) -> str:
         lines += outcome.measures(job)
         if job.why:
             lines += wrap(f"why     {job.why}")
+        if job.disk_trouble:
+            lines += wrap(f"disk    {job.disk_trouble}")
     if (job.shards_leased or job.epochs > 1) and job.online is None:
         lines += wrap(f"shards  {shards(job)}")
     if reach.platform != "local":

@@ -100,7 +100,7 @@ class PlainView:
     def __init__(self, console: Console, heading: list[str], follow: Follow) -> None:
         self._heading, self._follow = heading, follow
         self._next_at = 0.0
-        self._last = self._shown = self._decision = self._trouble = ""
+        self._last = self._shown = self._decision = self._trouble = self._disk = ""
 
     def __enter__(self) -> Self:
         for line in self._heading:
@@ -120,6 +120,7 @@ class PlainView:
             self._decision = decision_of(status)
             self.say(f"{status.elapsed_s:6.1f} s  {self._decision}")
         self._tell_saving(status)
+        self._tell_disk(status)
         news = line_of(msgspec.structs.replace(status, elapsed_s=0.0))
         if time.monotonic() >= self._next_at and news != self._shown:
             self._next_at = time.monotonic() + LINE_EVERY_S
@@ -137,6 +138,15 @@ class PlainView:
             again = "" if trouble else "is complete, checkpoints are well again"
             self.say(f"{status.elapsed_s:6.1f} s  saved: {saving_of(status)} {again}".rstrip())
             self._trouble = trouble
+
+    def _tell_disk(self, status: JobStatus) -> None:
+        """Once, when the master can write nothing any more and when it can again."""
+        trouble = re.sub(r"\d+", "", status.disk_trouble)
+        if trouble != self._disk and not status.phase.over:
+            self.say(
+                f"{status.elapsed_s:6.1f} s  disk: {status.disk_trouble or 'there is room again, the job goes on'}"
+            )
+            self._disk = trouble
 
     def _relay(self) -> None:
         for line in self._follow.lines():  # the script's own lines stay as they are

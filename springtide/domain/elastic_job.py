@@ -160,6 +160,8 @@ class Patience:
     """Seconds between two heartbeats of a role."""
     grace_s: float = 30.0
     """Seconds that workers get to finish the batch in hand when the job is stopped."""
+    disk_s: float = 600.0
+    """Seconds that the job waits for a full disk under its run folder before it fails."""
     tries: int = 3
     """How often data that cannot be read is tried before the job fails."""
 
@@ -172,8 +174,9 @@ class Patience:
                 f"silence_s {self.silence_s:g} (--silence) with heartbeat_s {self.heartbeat_s:g} (--heartbeat): every "
                 "role would count as lost between two of its heartbeats; wait for two of them at least"
             )
-        if not 0 <= self.grace_s < math.inf:
-            raise errors.BadInput(f"grace_s {self.grace_s:g}: wanted seconds, 0 or more")
+        for name in ("grace_s", "disk_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise errors.BadInput(f"{name} {getattr(self, name):g}: wanted seconds, 0 or more")
         if self.tries < 1:
             raise errors.BadInput(f"tries {self.tries}: wanted 1 or more")
 

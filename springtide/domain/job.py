@@ -89,6 +89,8 @@ class JobSpec:
     """How often a worker or server may fail and be started again, within minutes; an eviction does not count."""
     backoff_s: float = 1.0
     """Seconds before the second relaunch of a role; doubled for each further one. The first is at once."""
+    disk_s: float = 600.0
+    """How long a disk that the master's journal cannot be written to is waited for; then the job fails."""
     drain_s: float = 30.0
     """How long a worker that scaling removes may take to finish the batch in hand."""
     tries: int = 3

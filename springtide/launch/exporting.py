@@ -90,7 +90,7 @@ class Exporter:
 
     async def _keep(self) -> None:
         while not self._stopping:
-            with self._log.open("ab") as out:
+            with logs.open_log(self._log) as out:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
                 )

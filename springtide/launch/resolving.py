@@ -46,7 +46,7 @@ def resolve(
         name=job.name, servers=sizes.servers, workers=sizes.workers, sync=job.sync,
         slots=resumed.slots if resumed else job.slots, seed=resumed.seed if resumed else job.seed,
         join_s=job.patience.join_s, silence_s=job.patience.silence_s, heartbeat_s=job.patience.heartbeat_s,
-        relaunches=job.relaunches, tries=job.patience.tries, recovery=job.recovery,
+        relaunches=job.relaunches, tries=job.patience.tries, disk_s=job.patience.disk_s, recovery=job.recovery,
         checkpoints=keeping.rules(
             job.checkpoints, servers=sizes.servers, resume=job.resume, resumed=resumed,
             exports=job.following.export_every,

@@ -11,6 +11,8 @@ import pathlib
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from springtide import errors
 from springtide.domain.caching import decided
 from springtide.domain.checkpoints import CheckpointRules
@@ -49,6 +51,8 @@ log = logging.getLogger(__name__)
 HOLD_HEARTBEAT_S = 0.2  # one that comes while a server is away, so that its next life is known as soon as it is there
 AGENT_GRACE_S = 10.0  # an agent that has hung up may come back within this time; else the job has lost its host
 AWAY_S = 1.0  # between two ticks: more than that, and the master was stopped or starved, and could hear nobody
+FROM_ROLES = (messages.JoinServer, messages.JoinWorker, messages.JoinDataWorker, messages.Fail)
+"""Requests of roles that have not joined yet."""
 SNAPSHOT_ENTRIES = 5000  # of the journal: going through so many again takes a second or two at the most
 
 
@@ -70,8 +74,11 @@ class Desk:
         self.over = asyncio.Event()
         """Set when the agent has said that the master may go, or has gone itself."""
         self._clock, self._journal = clock, journal
-        pen = Pen(record, story, clock, journal, leave=self.over.set)
-        self.tell, self._kept, self._written = pen.tell, pen.kept, pen.written
+        pen = self._pen = Pen(record, story, clock, journal, leave=self.over.set)
+        self.tell, self._kept = pen.tell, pen.kept
+        state = record.state
+        self._shown = messages.Outlook(messages.JobStatus(state.spec.name, state.phase, state.why, 0.0), term=term)
+        """The newest outlook that the journal knows all of: what is shown while its disk is full."""
         self._changed = meetings.Turnstile()
         self._balance = balance.Balance(record.state.spec.stragglers)
         self._tally, self._gate = tally.Tally(), meetings.Doorway(self._changed)
@@ -82,7 +89,7 @@ class Desk:
         self._usages = Usages()
         self._agents: set[Peer] = set()
         self._agent_left_at: float | None = None
-        self._ticked_at = clock()
+        self._ticked_at, self._stuck = clock(), ""
         self.lag = Lag(time.monotonic)
         self._agreeing = Agreeing(record, self._changed, kept=self._kept)
         saving = saving or Saving(CheckpointRules(), pathlib.Path())
@@ -129,11 +136,36 @@ class Desk:
         self.rounds.take_over()
 
     async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
-        """One request, one reply; waiting is allowed. What the reply rests on is written before it leaves."""
+        """One request, one reply; waiting is allowed. What the reply rests on is written before it leaves.
+
+        While the journal's disk is full, roles wait for their replies and train what they hold leases of. The agent
+        and commands do not wait: they are shown the job as it was, and why it makes no decisions.
+        """
+        if not isinstance(request, FROM_ROLES) and (peer.role is None or peer.role.kind is RoleKind.AGENT):
+            return await self._handle_outsider(peer, request)
         try:
             return await self._answer(peer, request)
         finally:
-            await self._written()
+            await self._pen.written()
+
+    async def _handle_outsider(self, peer: Peer, request: messages.Request) -> messages.Reply:
+        if isinstance(request, messages.JoinAgent | messages.Shutdown):  # they change nothing that is kept
+            return await self._answer(peer, request)
+        if not self._pen.stuck:
+            try:
+                reply = await self._answer(peer, request)
+            finally:
+                written = await self._pen.written_unless_stuck()
+            if written:
+                self._shown = reply if isinstance(reply, messages.Outlook) else self._shown
+                return reply
+        shown = msgspec.structs.replace(self._shown.status, disk_trouble=self._pen.trouble)
+        match request:
+            case messages.Look():
+                return msgspec.structs.replace(self._shown, status=shown)
+            case messages.StatusRequest():
+                return shown
+        raise errors.TemporaryError(f"the job takes no orders while its journal cannot be written: {self._pen.stuck}")
 
     async def _answer(self, peer: Peer, request: messages.Request) -> messages.Reply:
         match request:
@@ -199,11 +231,19 @@ class Desk:
                 self._agent_left_at = self._clock()
 
     def tick(self) -> None:
-        """Let deadlines pass."""
+        """Let deadlines pass; not while nothing can be kept: the time until then counts for nobody."""
+        self._pen.tell_rest()
+        if self._pen.stuck:
+            self._stuck = self._pen.stuck
+            return
+        if self._stuck:
+            self.tell("disk_full", why=f"the job goes on; until now it could not: {self._stuck}")
+            self._stuck = ""
+            self.record.book.renew(self._clock())  # its holders could not be heard
         now = self._clock()
         away_s, self._ticked_at = now - self._ticked_at - self._away_s, now
         if away_s > 0:
-            log.warning("this process did not run for %.1f s", away_s + self._away_s)
+            log.warning("this process did not run, or decided nothing, for %.1f s", away_s + self._away_s)
             self.state.forgive(away_s)
         if self._agent_left_at is not None and now - self._agent_left_at > AGENT_GRACE_S:
             log.warning("the agent has gone; so do I")
@@ -225,7 +265,11 @@ class Desk:
         self._feeding.tick(self._usage)
         journal = self._journal
         if journal is not None and journal.since_snapshot >= SNAPSHOT_ENTRIES and journal.idle:
-            journal.save(self.record.to_bytes())
+            try:
+                journal.save(self.record.to_bytes())
+            except errors.SpringtideError as error:
+                log.warning("no snapshot of the journal: %s", error)
+                journal.since_snapshot = 0  # it is tried again after as many entries
 
     def status(self) -> messages.JobStatus:
         """The whole job at this moment."""
@@ -233,7 +277,7 @@ class Desk:
         return standing.status_of(
             self.record, self._tally, self._usage, term=self.term, now=now, lag_s=self.lag.longest_s,
             rounds=self.rounds, moving=self._rollout.moving, autoscale=self.autoscale, feeding=self._feeding,
-            online=self.online.status(now),
+            online=self.online.status(now), disk_trouble=self._pen.trouble,
         )  # fmt: skip
 
     # ---- members ----

@@ -5,6 +5,7 @@ The past outlives the master, and the run: `traffic.jsonl` of an earlier one can
 one that fails or hangs changes nothing but the reason.
 """
 
+import logging
 import math
 import os
 import pathlib
@@ -21,6 +22,8 @@ from springtide.telemetry import series
 from springtide.telemetry.events import as_disk_error
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.series import Series
+
+log = logging.getLogger(__name__)
 
 COLD_STEPS = 6  # an hour that is taken to go on as the last minutes, where nothing else is known
 COLD_HIGH = 1.5
@@ -124,8 +127,8 @@ class Foresight:
         try:
             fresh.write_bytes(msgspec.json.encode(shown))
             os.replace(fresh, self._path)
-        except OSError as error:
-            raise as_disk_error(error, self._path) from error
+        except OSError as error:  # it is only shown
+            log.warning("%s", as_disk_error(error, self._path))
 
     async def close(self) -> None:
         """Nothing more is asked."""

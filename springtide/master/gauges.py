@@ -32,6 +32,7 @@ def families(status: JobStatus) -> list[Family]:
         *one("springtide_relaunches_total", "Processes started again.", status.relaunches, kind="counter"),
         *one("springtide_master_term", "Which master this is.", status.term),
         *one("springtide_checkpoint", "Number of the last complete checkpoint.", status.checkpoint),
+        *one("springtide_disk_full", "Whether the master waits for room on its disk.", int(bool(status.disk_trouble))),
         *one("springtide_slots_moving", "Slots on their way to another server.", status.slots_moving),
         *roles(status),
     ]

@@ -4,12 +4,17 @@ In: entries of `master.record`, as msgpack. Out: the same after a restart. All e
 written in one transaction, and no reply leaves before the entries behind it are written: a master killed at any moment
 has promised nothing that its successor does not know. (WAL with synchronous=NORMAL: what is committed survives the end
 of the process, however it ends; the end of the machine may cost the last moments, and members with it.)
+
+A disk that takes no more is waited for: entries stay in memory, in order, and are tried again until `patience_s` has
+passed since the first failure. Only then the journal has failed.
 """
 
 import asyncio
 import contextlib
+import errno
 import pathlib
 import sqlite3
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -19,6 +24,8 @@ from springtide.telemetry.events import as_disk_error
 
 FORMAT = 2
 """Raised when entries or snapshots change their meaning; another version's journal is refused."""
+
+AGAIN_S = 0.5  # between two attempts to write to a disk that took nothing: soon enough after there is room again
 
 _TABLES = """
 create table if not exists head (one integer primary key check (one = 1), format integer, term integer, began real);
@@ -35,11 +42,16 @@ class Superseded(errors.JobFailed):
 class Journal:
     """One open journal. Used from one event loop."""
 
-    def __init__(self, path: pathlib.Path, *, term: int, now: float) -> None:
-        self.path, self.term = path, term
+    def __init__(self, path: pathlib.Path, *, term: int, now: float, patience_s: float = 0.0) -> None:
+        self.path, self.term, self._patience_s = path, term, patience_s
         self._waiting: list[msgspec.Raw] = []
         self._committed: asyncio.Future[None] | None = None
+        self._tried: asyncio.Future[bool] | None = None
+        """Whether the first attempt to write what waits has succeeded."""
         self._failed: errors.SpringtideError | None = None
+        self._stuck_since: float | None = None
+        self._stuck_why = ""
+        self._again: asyncio.TimerHandle | None = None
         with self._sqlite():
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
             self._file.execute("pragma journal_mode=wal")
@@ -81,7 +93,7 @@ class Journal:
         self._waiting.append(msgspec.Raw(entry))
         if self._committed is None:
             loop = asyncio.get_running_loop()
-            self._committed = loop.create_future()
+            self._committed, self._tried = loop.create_future(), loop.create_future()
             loop.call_soon(self._flush)
 
     async def committed(self) -> None:
@@ -90,6 +102,25 @@ class Journal:
             await asyncio.shield(self._committed)
         elif self._failed:
             raise self._failed
+
+    async def tried(self) -> bool:
+        """Wait until everything appended so far is written, or the disk took none of it. Whether it is written."""
+        if self._tried is not None and not await asyncio.shield(self._tried):
+            return False
+        if self._failed:
+            raise self._failed
+        return True
+
+    @property
+    def stuck(self) -> str:
+        """Why nothing can be written for now, and for how long that has been so; empty: everything is written."""
+        if self._stuck_since is None:
+            return ""
+        passed_s = time.monotonic() - self._stuck_since
+        return (
+            f"cannot write {self.path} since {passed_s:.0f} s ({self._stuck_why}); free some space. Until then no "
+            f"leases are given and nothing is decided; after {self._patience_s:g} s the job fails"
+        )
 
     def save(self, snapshot: bytes) -> None:
         """Keep the state as a whole; entries before it are forgotten. Call it when nothing waits to be written."""
@@ -107,24 +138,57 @@ class Journal:
         """Write what waits and close the file."""
         if self._committed is not None:
             self._flush()
+        if self._again is not None:
+            self._again.cancel()
         self._file.close()
 
     def _flush(self) -> None:
+        """Write what waits, as one turn."""
         if self._committed is None:
             return
-        waiting, self._waiting = self._waiting, []
-        told, self._committed = self._committed, None
         try:
-            with self._sqlite(), self._turn():
-                self._file.execute("insert into turns values (?, ?)", (self._next, _encoder.encode(waiting)))
-        except errors.SpringtideError as error:
-            self._failed = error
-            told.set_exception(error)
-            told.exception()  # whoever waits will see it; if nobody does, `append` raises it
+            with self._turn():
+                self._file.execute("insert into turns values (?, ?)", (self._next, _encoder.encode(self._waiting)))
+        except sqlite3.OperationalError as error:  # the disk is full, or fails
+            self._wait_for_disk(error)
+        except sqlite3.Error as error:
+            self._fail(self._as_error(error))
+        except Superseded as error:
+            self._fail(error)
         else:
             self._next += 1
-            self.since_snapshot += len(waiting)
-            told.set_result(None)
+            self.since_snapshot += len(self._waiting)
+            self._stuck_since, self._stuck_why = None, ""
+            self._settle(None)
+
+    def _wait_for_disk(self, error: sqlite3.Error) -> None:
+        now = time.monotonic()
+        self._stuck_since, self._stuck_why = self._stuck_since or now, str(error)
+        if now - self._stuck_since >= self._patience_s:
+            failure = self._as_error(error)
+            waited = f". It was tried for {self._patience_s:g} s (--disk-wait)" if self._patience_s else ""
+            self._fail(type(failure)(f"{failure}{waited}"))
+            return
+        if self._tried is not None and not self._tried.done():
+            self._tried.set_result(False)
+        self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._flush)
+
+    def _fail(self, error: errors.SpringtideError) -> None:
+        self._failed, self._stuck_since = error, None
+        self._settle(error)
+
+    def _settle(self, error: errors.SpringtideError | None) -> None:
+        """What waited is written, or never will be: tell those who wait for it."""
+        committed, tried = self._committed, self._tried
+        self._waiting, self._committed, self._tried = [], None, None
+        assert committed is not None and tried is not None
+        if error is None:
+            committed.set_result(None)
+        else:
+            committed.set_exception(error)
+            committed.exception()  # whoever waits will see it; if nobody does, `append` raises it
+        if not tried.done():
+            tried.set_result(True)
 
     def _take_over(self, now: float) -> tuple[float, int]:
         """Put our term down; when the job began, and the number of the next turn."""
@@ -151,10 +215,11 @@ class Journal:
             if check and (term := self._file.execute("select term from head").fetchone()[0]) != self.term:
                 raise Superseded(f"master number {term} has taken over from number {self.term}")
             yield
+            self._file.execute("commit")
         except BaseException:
-            self._file.execute("rollback")
+            if self._file.in_transaction:  # SQLite has ended it already where the disk was full
+                self._file.execute("rollback")
             raise
-        self._file.execute("commit")
 
     @contextlib.contextmanager
     def _sqlite(self) -> Iterator[None]:
@@ -162,9 +227,12 @@ class Journal:
         try:
             yield
         except sqlite3.Error as error:
-            if "full" in str(error):
-                raise as_disk_error(OSError(28, str(error)), self.path) from error
-            raise errors.JobFailed(f"the master's journal {self.path} cannot be used: {error}") from error
+            raise self._as_error(error) from error
+
+    def _as_error(self, error: sqlite3.Error) -> errors.SpringtideError:
+        if "full" in str(error):
+            return as_disk_error(OSError(errno.ENOSPC, str(error)), self.path)
+        return errors.JobFailed(f"the master's journal {self.path} cannot be used: {error}")
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -70,13 +70,14 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
     except OSError as error:
         return say_error(files, term, events.as_disk_error(error, files.events))
     try:
-        journal = Journal(files.journal, term=term, now=time.time())
+        journal = Journal(files.journal, term=term, now=time.time(), patience_s=spec.disk_s)
         desk = open_desk(spec, story, journal, advised_by(spec, files))
         listener = Listener(secret, desk.handle, desk.lost, term=term, certificates=at.certificates)
         address = await listener.start(at.host, at.port, at.said)
         exposing = await expose(desk, files.root.name, spec.online.metrics_port)
     except (errors.UserError, errors.JobFailed) as error:
-        story.close()
+        with contextlib.suppress(errors.UserError):
+            story.close()
         return say_error(files, term, error)
     log.info(
         "job %s: serving at %s, waiting for %d servers, %d workers", spec.name, address, spec.servers, spec.workers
@@ -93,7 +94,10 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
     await asyncio.gather(desk.autoscale.close(), desk.online.close(), exposing.close())
     await listener.close()
     journal.close()
-    story.close()
+    try:
+        story.close()
+    except errors.UserError as error:
+        log.warning("the story lacks its end: %s", error)
     return 0
 
 
@@ -175,10 +179,11 @@ def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> Record:
 
 
 def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:
-    """Why there is no master."""
+    """Why there is no master. Where the disk is full only the log says it, and the agent looks for itself."""
     log.error("%s", error)
     said = whereabouts.Whereabouts(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
-    whereabouts.write(files.master, said)
+    with contextlib.suppress(OSError):
+        whereabouts.write(files.master, said)
     return 1
 
 

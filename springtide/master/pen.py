@@ -1,7 +1,8 @@
 """Writes down what must survive and what should be told: the journal and the story, and what a full disk means.
 
-In: changes and events of `master.desk`. Out: entries in `master.journal`, lines of the story. What cannot be written
-fails the job, once; a master that another has replaced leaves.
+In: changes and events of `master.desk`. Out: entries in `master.journal`, lines of the story. While the journal waits
+for its disk (`stuck`) nothing that was promised leaves. A journal that has failed fails the job, once; the story never
+does. A master that another has replaced leaves.
 """
 
 import asyncio
@@ -53,16 +54,39 @@ class Pen:
             if self._journal is not None:
                 await self._journal.committed()
         except errors.SpringtideError as error:
-            self._break(error)
-            if isinstance(error, Superseded):
-                await asyncio.Event().wait()  # say nothing more: the connection closes, and the new master answers
+            await self._give_up(error)
+
+    async def written_unless_stuck(self) -> bool:
+        """The same, but do not wait for a disk that is full: False then."""
+        try:
+            return self._journal is None or await self._journal.tried()
+        except errors.SpringtideError as error:
+            await self._give_up(error)
+            return True
+
+    @property
+    def stuck(self) -> str:
+        """Why nothing can be kept for now; empty: it can."""
+        return self._journal.stuck if self._journal is not None else ""
+
+    @property
+    def trouble(self) -> str:
+        """What cannot be written for now, for people; empty: everything is."""
+        return self.stuck or str(self._story.trouble or "")
 
     def tell(self, kind: str, **fields: Any) -> None:
-        """Write the story; a disk that takes no more fails the job, once."""
-        try:
-            self._story.write(kind, **fields)
-        except errors.UserError as error:
-            self._break(error)
+        """Write the story."""
+        self._story.write(kind, **fields)
+
+    def tell_rest(self) -> None:
+        """Write what a full disk has kept from the story."""
+        if self._story.trouble is not None:
+            self._story.write_rest()
+
+    async def _give_up(self, error: errors.SpringtideError) -> None:
+        self._break(error)
+        if isinstance(error, Superseded):
+            await asyncio.Event().wait()  # say nothing more: the connection closes, and the new master answers
 
     def _break(self, error: errors.SpringtideError) -> None:
         """What must survive cannot be written any more."""

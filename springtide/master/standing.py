@@ -24,7 +24,7 @@ MOST_SHOWN = 20  # of the batches that were trained in part: a status is sent te
 def status_of(
     record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float, lag_s: float = 0.0,
     rounds: Rounds | None = None, moving: int = 0, autoscale: Autoscale | None = None, feeding: Feeding | None = None,
-    online: OnlineState | None = None,
+    online: OnlineState | None = None, disk_trouble: str = "",
 ) -> JobStatus:  # fmt: skip
     """The whole job at this moment; after its end, as it was then."""
     state, book = record.state, record.book
@@ -79,6 +79,7 @@ def status_of(
         extra_workers=state.planned.extra,
         settled=autoscale.settled if autoscale else False,
         online=online,
+        disk_trouble=disk_trouble,
     )
 
 

@@ -60,7 +60,10 @@ class Agent:
     ) -> None:
         self.plan, self._files, self._platform, self._say = plan, files, platform, say
         self._secret = pathlib.Path(plan.secret_file) if plan.secret_file else files.secret
-        self._keeper = Keeper(platform, files, self._master_launch, next_term or keeper.counting())
+        self._keeper = Keeper(
+            platform, files, self._master_launch, next_term or keeper.counting(), disk_s=plan.spec.disk_s, say=say
+        )
+        self._story: events.EventLog | None = None
         self._reconciler = reconcile.Reconciler()
         self._exits: deque[RoleExit] = deque()
         self._news = asyncio.Event()
@@ -88,6 +91,8 @@ class Agent:
 
         Cancelled, or told that another agent has the job (`Fenced`), it leaves what can go on without it.
         """
+        if self.plan.adopt:
+            await self._keeper.until_room()
         if not self.plan.secret_file:
             write_secret(self._files, keep=self.plan.adopt)
         if self.plan.tls and not (self.plan.adopt and self._files.tls.exists()):
@@ -119,6 +124,7 @@ class Agent:
                 self._tell_end(status)
             else:
                 self._platform.leave()
+                self._close_story()
 
     def _adopt(self) -> None:
         found = self._platform.adopt(self._ended)
@@ -164,8 +170,9 @@ class Agent:
         while True:
             await self._tell_exits(master)
             if self._stop_why and not self._stop_told:
-                await self._ask(master, messages.Stop(self._stop_why))
-                self._stop_told = True
+                with contextlib.suppress(errors.TemporaryError):  # it takes no orders now: told at the next look
+                    await self._ask(master, messages.Stop(self._stop_why))
+                    self._stop_told = True
             outlook = await self._ask(master, messages.Look(self._measure()))
             assert isinstance(outlook, messages.Outlook)
             status = self._last = outlook.status
@@ -193,10 +200,11 @@ class Agent:
         return self._stop_asked_at is not None and time.monotonic() - self._stop_asked_at > self.plan.grace_s
 
     async def _tell_exits(self, master: connection.Connection) -> None:
-        """Each is forgotten when a master has taken note of it, not before."""
-        while self._exits:
-            await self._ask(master, messages.Exited(self._exits[0]))
-            self._exits.popleft()
+        """Each is forgotten when a master has taken note of it, not before: at the next look, if it cannot now."""
+        with contextlib.suppress(errors.TemporaryError):
+            while self._exits:
+                await self._ask(master, messages.Exited(self._exits[0]))
+                self._exits.popleft()
 
     async def _ask(self, master: connection.Connection, request: messages.Request) -> messages.Reply:
         """Ask the master, but neither for ever nor when the user has had enough."""
@@ -291,22 +299,30 @@ class Agent:
     def _tell(self, kind: str, **fields: Any) -> None:
         """Add to the story what no master can tell: lines are written whole, so two writers do no harm."""
         try:
-            story = events.EventLog(self._files.events)
-            story.write(kind, **fields)
-            story.close()
-        except (OSError, errors.UserError) as error:  # the job's outcome matters more
+            self._story = self._story or events.EventLog(self._files.events)
+            self._story.write(kind, **fields)
+        except OSError as error:  # the job's outcome matters more
             log.warning("the story misses %s: %s", kind, error)
 
     def _tell_end(self, status: messages.JobStatus) -> None:
         """The last line of the story is the last status, for those who ask later."""
         self._tell("ended", status=msgspec.to_builtins(status))
+        self._close_story()
+
+    def _close_story(self) -> None:
+        story, self._story = self._story, None
+        try:
+            if story is not None:
+                story.close()
+        except errors.UserError as error:
+            log.warning("the story lacks its end: %s", error)
 
     # ---- ending ----
 
     async def _wind_down(self, master: connection.Connection, status: messages.JobStatus) -> None:
         """Workers first, then servers: a worker that still saves its model needs them. The story tells their ends."""
         grace_s = 0.0 if status.phase is Phase.FAILED else self.plan.grace_s
-        with contextlib.suppress(errors.MasterUnreachable, Killed):  # how the job ended is known
+        with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):  # how it ended is known
             await self._end(master, RoleKind.WORKER, wait_s=grace_s)
             await self._end(master, RoleKind.DATA_WORKER, wait_s=0.0)
             await self._end(master, RoleKind.SERVER, wait_s=0.0)

@@ -2,13 +2,13 @@
 
 In: `platforms.agent` says how to launch one and that it cannot reach it; the platform says which number it has. Out:
 where the master to talk to is, or `JobFailed` with the reason from its log when masters die as soon as they listen.
+A full disk is waited for before the next master is started: its journal must be written first of all.
 """
 
 import asyncio
 import contextlib
 import itertools
 import logging
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -20,7 +20,7 @@ from springtide.platforms.base import Launch, Platform
 from springtide.platforms.waiting import Result
 from springtide.rpc import connection, messages, whereabouts
 from springtide.rpc.whereabouts import Whereabouts
-from springtide.telemetry import logs
+from springtide.telemetry import disk_room, logs
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ SHORT_LIVES = 5  # in a row, before the job fails
 DYING_S = 0.5  # a connection closes a little before the process has ended: its exit is the better reason
 PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # before the next start, by the number of short lives in a row
 
-ROOM_BYTES = 1 << 17  # with less on its disk a master cannot begin its journal and its log
+ROOM_LOOK_S = 0.5  # between two looks at a disk that is full
 
 MASTER = Role(RoleKind.MASTER)
 
@@ -54,9 +54,12 @@ class Keeper:
     """One master at a time. The one before is dead when the next is started."""
 
     def __init__(
-        self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], Launch], next_term: NextTerm
-    ) -> None:
+        self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], Launch], next_term: NextTerm, *,
+        disk_s: float = 0.0, say: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """`disk_s`: how long a full disk is waited for. `say` gets what the user should know."""
         self._platform, self._files, self._launch, self._next_term = platform, files, launch, next_term
+        self._disk_s, self._say = disk_s, say
         self.term = 0
         self.last_exit: RoleExit | None = None
         self.why_replaced = ""
@@ -90,6 +93,7 @@ class Keeper:
         self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"
         await self.end()
         while True:
+            await self.until_room()
             self._count_life()
             if self._short_lives >= SHORT_LIVES:
                 raise errors.JobFailed(
@@ -102,6 +106,19 @@ class Keeper:
             except errors.MasterUnreachable as error:
                 log.warning("%s", error)
                 await self.end()
+
+    async def until_room(self) -> None:
+        """Wait until the run's folder takes files again; `JobFailed` when that takes too long."""
+        began, folder = time.monotonic(), self._files.root
+        while why := disk_room.lacking(folder):
+            if time.monotonic() >= began + self._disk_s:
+                raise errors.JobFailed(
+                    f"no master can be started: {folder} takes no files ({why}), and has not for {self._disk_s:g} s "
+                    "(--disk-wait); free some space and go on with --resume"
+                )
+            if time.monotonic() < began + ROOM_LOOK_S:
+                self._say(f"{folder} takes no files ({why}): the next master waits for up to {self._disk_s:g} s")
+            await asyncio.sleep(ROOM_LOOK_S)
 
     async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Wait for something that the master does, unless it ends."""
@@ -141,7 +158,9 @@ class Keeper:
     def _reason(self) -> str:
         """The last line of its log; on a full disk there is none."""
         path = self._files.log_of(MASTER)
-        if shutil.disk_usage(path.parent).free < ROOM_BYTES:
-            return f"There is no room to write in {path.parent}: free some, or choose another place with --logs DIR"
+        if why := disk_room.lacking(path.parent):
+            return (
+                f"Nothing can be written to {path.parent} ({why}): free some space, or choose another with --logs DIR"
+            )
         lines = logs.tail(path, lines=1)
         return f"Its log ({path}) ends: {lines[0].strip()}" if lines else f"Its log is {path}"

@@ -61,7 +61,7 @@ class LocalPlatform:
         path = self._files.log_of(launch.life.role)
         group = self._watched.make_group(str(launch.life), launch.limits)
         try:
-            with open(path, "ab") as log:
+            with logs.open_log(path) as log:
                 began = log.tell()
                 process = self._fork(launch, group, log) or self._spawn(launch, group, log)
         except OSError as error:

@@ -17,7 +17,7 @@ from springtide.domain.job import Blame, Phase
 from springtide.platforms import asking
 from springtide.platforms.reach import Card, LogLine
 from springtide.rpc import messages
-from springtide.telemetry import events, logs, runs
+from springtide.telemetry import disk_room, events, logs, runs
 
 LOOK_S = 0.2  # between two looks at log files
 
@@ -62,7 +62,10 @@ class LocalReach:
                 status = asyncio.run(self._ask(messages.StatusRequest()))
                 assert isinstance(status, messages.JobStatus)
                 return status
-            except (errors.MasterUnreachable, OSError):
+            except (errors.MasterUnreachable, OSError) as error:
+                root = self.run.files.root
+                if self.run.running and (why := disk_room.lacking(root)):
+                    raise errors.MasterUnreachable(f"{root} takes no files ({why}): free some space. {error}") from None
                 if self.run.running:
                     raise
         return last_status(self.run)

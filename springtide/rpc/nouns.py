@@ -116,6 +116,8 @@ class JobStatus(Message, frozen=True):
     """Time of day at which that began."""
     checkpoint_trouble: str = ""
     """What became of the last one, if it was not completed."""
+    disk_trouble: str = ""
+    """Why the master can write nothing for now: it makes no decisions and gives no leases until it can."""
     uploaded: int = 0
     """The last one that is at the checkpoint URL too; 0: none."""
     saving_last: bool = False

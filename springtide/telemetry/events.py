@@ -6,35 +6,56 @@ In: the master tells what changed and why. Out: `events.jsonl`, which every view
 import errno
 import pathlib
 import time
-from typing import Any, TextIO
+from collections import deque
+from typing import Any
 
 import msgspec
 
 from springtide import errors
 
+MOST_UNWRITTEN = 10_000
+"""Events that are kept for a disk that is full; a job tells some a second at the most. Older ones are lost then."""
+
 
 class EventLog:
-    """An open `events.jsonl`. A full disk is raised as `DiskFull`, naming the file."""
+    """An open `events.jsonl`. What a full disk does not take is kept in memory and written when there is room."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
-        self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the job lives
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the job lives
+        self._unwritten: deque[bytes] = deque()
+        self._torn = False
+        """Whether a line was written in part: the next one must not continue it."""
+        self.trouble: errors.UserError | None = None
+        """Why the newest events are not in the file."""
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one event with the time of day."""
         line = msgspec.json.encode({"at": round(time.time(), 3), "event": kind, **fields})
+        self._unwritten.append(line + b"\n")
+        if len(self._unwritten) > MOST_UNWRITTEN:
+            self._unwritten.popleft()
+        self.write_rest()
+
+    def write_rest(self) -> None:
+        """Try once more to write what the disk did not take."""
         try:
-            self._file.write(line.decode() + "\n")
-            self._file.flush()
+            while self._unwritten:
+                line = (b"\n" if self._torn else b"") + self._unwritten[0]
+                written = self._file.write(line)
+                self._torn = written != len(line)
+                if not self._torn:
+                    self._unwritten.popleft()
+            self.trouble = None
         except OSError as error:
-            raise as_disk_error(error, self.path) from error
+            self.trouble = as_disk_error(error, self.path)
 
     def close(self) -> None:
-        """Close the file; what could not be written has been said before."""
-        try:
-            self._file.close()
-        except OSError as error:
-            raise as_disk_error(error, self.path) from error
+        """Close the file; `trouble` is raised if events are missing from it."""
+        self.write_rest()
+        self._file.close()
+        if self.trouble is not None:
+            raise self.trouble
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -3,12 +3,14 @@
 In: the directory of a run. Out: `logs/<role>.log` (standard output and error of that process) beside `events.jsonl`.
 """
 
+import errno
 import logging
 import os
 import pathlib
 import re
 import sys
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from springtide.domain.cluster import Role
 from springtide.telemetry import events, output
@@ -113,6 +115,17 @@ def make_run(base: pathlib.Path, job: str) -> RunFiles:
             number += 1
         except OSError as error:
             raise events.as_disk_error(error, root) from error
+
+
+def open_log(path: pathlib.Path) -> BinaryIO:
+    """A log to append to. On a disk that takes no new file the output is lost: a process is worth more than its log."""
+    try:
+        return open(path, "ab")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        logging.getLogger(__name__).warning("no room for %s: what its process prints is lost", path)
+        return open(os.devnull, "ab")
 
 
 def tail(path: pathlib.Path, lines: int = 20) -> list[str]:

@@ -4,6 +4,7 @@ In: points, as a master makes them. Out: the file, which a later master, the das
 as many lines as are kept it is written anew, whole or not at all; a line that a crash has cut off is left out.
 """
 
+import logging
 import os
 import pathlib
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ import msgspec
 from springtide import errors
 from springtide.telemetry.events import as_disk_error
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -25,21 +27,23 @@ class Series(Generic[T]):
         self.points: list[T] = read(path, kind)[-most:]
         """Those that are kept, the oldest first."""
         self._lines = len(self.points)
+        self._behind = False
+        """Whether the file lacks some of them."""
         if path.exists():  # without what a crash has cut off
             self._write(self.points)
 
     def add(self, *points: T) -> None:
-        """Append some."""
+        """Append some. What a full disk does not take is written with the next ones."""
         self.points = [*self.points, *points][-self._most :]
         self._lines += len(points)
-        if self._lines > 2 * self._most:
+        if self._behind or self._lines > 2 * self._most:
             self._write(self.points)
             return
         try:
             with open(self.path, "ab") as file:
                 file.write(_encoded(points))
         except OSError as error:
-            raise as_disk_error(error, self.path) from error
+            self._fall_behind(error)
 
     def _write(self, points: Iterable[T]) -> None:
         fresh = self.path.with_name(self.path.name + ".new")
@@ -47,8 +51,14 @@ class Series(Generic[T]):
             fresh.write_bytes(_encoded(points))
             os.replace(fresh, self.path)
         except OSError as error:
-            raise as_disk_error(error, self.path) from error
-        self._lines = len(self.points)
+            self._fall_behind(error)
+            return
+        self._lines, self._behind = len(self.points), False
+
+    def _fall_behind(self, error: OSError) -> None:
+        if not self._behind:
+            log.warning("%s", as_disk_error(error, self.path))
+        self._behind = True
 
 
 def read(path: pathlib.Path, kind: type[T], *, strict: bool = False) -> list[T]:

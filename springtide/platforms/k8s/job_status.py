@@ -56,7 +56,7 @@ def conditions(status: messages.JobStatus) -> list[Condition]:
     )  # fmt: skip
     running = phase is Phase.RUNNING
     changing = not over and (phase in (Phase.STARTING, Phase.DRAINING) or not all_there or status.slots_moving > 0)
-    lacking = status.lacks or ("" if all_there or not running else "some roles are away")
+    lacking = status.disk_trouble or status.lacks or ("" if all_there or not running else "some roles are away")
     trains = running and status.workers_alive > 0
     return [
         Condition(

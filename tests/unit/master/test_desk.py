@@ -246,11 +246,11 @@ def test_the_story_says_who_came_and_how_it_ended(tmp_path):
     assert story[-1]["phase"] == "failed"
 
 
-def test_a_full_disk_fails_the_job_and_says_so(tmp_path):
+def test_a_story_that_cannot_be_written_is_said_and_costs_nothing_else(tmp_path):
     async def test(master, clock):
         await master.handle(Peer(address="server-0"), messages.JoinServer(0, 7))
         status = master.status()
-        assert status.phase is Phase.FAILED
-        assert status.why.startswith("no room left to write /dev/full")
+        assert status.phase is Phase.STARTING
+        assert status.disk_trouble.startswith("no room left to write /dev/full")
 
     with_desk(test, tmp_path, path=pathlib.Path("/dev/full"))

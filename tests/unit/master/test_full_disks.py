@@ -1,24 +1,29 @@
-"""A disk that fills while a checkpoint is written: the job trains on, says so, and the next one with room is whole."""
+"""A disk that fills: a checkpoint fails and the next one is whole; a journal that cannot be written is waited for."""
 
+import asyncio
 import contextlib
-import resource
 
+import pytest
+
+from springtide import errors
 from springtide.checkpoint import reader
-from springtide.domain.job import Phase
+from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.job import JobSpec, Phase
+from springtide.domain.samples import DatasetCard
 from springtide.embedding import restoring
+from springtide.master import desk
+from springtide.master import journal as journals
+from springtide.master.desk import Desk
+from springtide.master.record import Record
+from springtide.rpc import messages
+from springtide.rpc.listener import Peer
+from springtide.telemetry import events
+from springtide.telemetry.events import EventLog
+from tests.full_disks import no_file_longer_than
 from tests.unit.checkpoint import stores
+from tests.unit.master.test_desk import Clock, everyone
 from tests.unit.master.test_rounds import with_job
-
-
-@contextlib.contextmanager
-def no_file_longer_than(size):
-    """As if the disk were full beyond that."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+from tests.waiting import soon
 
 
 def files(job):
@@ -78,3 +83,76 @@ def test_a_manifest_that_finds_no_room_costs_its_checkpoint_and_the_next_is_whol
         assert job.outcomes[-1] == (2, "complete") and reader.latest(str(job.folder)).manifest.number == 2
 
     with_job(test, tmp_path)
+
+
+CARD = DatasetCard(samples=20, batch_size=10, shard_batches=1)
+
+
+def with_journal(test, tmp_path, monkeypatch, **spec):
+    """Run an async test with a desk whose journal is a file."""
+    monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+
+    async def run():
+        clock, record = Clock(), Record(JobSpec(name="job", **spec))
+        with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as story:
+            journal = journals.Journal(tmp_path / "journal.db", term=1, now=0.0, patience_s=record.state.spec.disk_s)
+            try:
+                await test(Desk(record, story, clock, journal), clock)
+            finally:
+                journal.close()
+
+    asyncio.run(run())
+
+
+def test_while_the_journal_cannot_be_written_roles_wait_and_everyone_else_is_told(tmp_path, monkeypatch):
+    async def test(master, clock):
+        peers = await everyone(master)
+        before = await master.handle(peers["agent"], messages.Look(()))
+        with no_file_longer_than(0):
+            lease = asyncio.create_task(master.handle(peers["worker-0"], messages.LeaseRequest(CARD)))
+            await soon(lambda: master.status().disk_trouble, "it is noticed")
+            shown = await master.handle(peers["agent"], messages.Look(()))
+            assert shown.wanted == before.wanted and "no leases are given" in shown.status.disk_trouble
+            status = await master.handle(Peer(address="command"), messages.StatusRequest())
+            assert status.phase is Phase.RUNNING and "free some space" in status.disk_trouble
+            with pytest.raises(errors.TemporaryError, match="takes no orders while its journal cannot be written"):
+                await master.handle(Peer(address="command"), messages.Scale(3, None))
+            lost = messages.Exited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=2, signal="SIGKILL"))
+            with pytest.raises(errors.TemporaryError):
+                await master.handle(peers["agent"], lost)
+            clock.now = 1000.0  # far more than a silence, and than a lease lasts
+            master.tick()
+            assert not lease.done()
+        assert (await lease).grants[0].shard == 0
+        master.tick()
+        assert not master.status().disk_trouble and master.status().relaunches == 0, "nobody was silent"
+        assert master.status().shards_leased == 1, "and no lease has run out"
+        await master.handle(peers["agent"], lost)
+        assert master.status().relaunches == 1
+
+    with_journal(test, tmp_path, monkeypatch)
+    (full,) = [event for event in events.read(tmp_path / "events.jsonl") if event["event"] == "disk_full"]
+    assert "cannot write" in full["why"]
+
+
+def test_a_journal_that_cannot_be_written_for_too_long_fails_the_job(tmp_path, monkeypatch):
+    async def test(master, clock):
+        peers = await everyone(master)
+        with no_file_longer_than(0):
+            await master.handle(peers["worker-0"], messages.LeaseRequest(CARD))
+        status = (await master.handle(peers["agent"], messages.Look(()))).status
+        assert status.phase is Phase.FAILED and "It was tried for 0.05 s (--disk-wait)" in status.why
+
+    with_journal(test, tmp_path, monkeypatch, disk_s=0.05)
+
+
+def test_a_snapshot_that_finds_no_room_costs_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(desk, "SNAPSHOT_ENTRIES", 1)
+
+    async def test(master, clock):
+        await everyone(master)
+        with no_file_longer_than(0):
+            master.tick()
+        assert master.status().phase is Phase.RUNNING
+
+    with_journal(test, tmp_path, monkeypatch)

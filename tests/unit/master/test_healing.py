@@ -32,6 +32,8 @@ SERVER = Role(RoleKind.SERVER, 1)
 class Kept:
     """A journal in memory."""
 
+    stuck = ""
+
     def __init__(self):
         self.entries, self.since_snapshot, self.idle = [], 0, True
 
@@ -40,6 +42,9 @@ class Kept:
 
     async def committed(self):
         pass
+
+    async def tried(self):
+        return True
 
 
 class Job:

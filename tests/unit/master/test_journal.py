@@ -12,6 +12,7 @@ import pytest
 from springtide import errors
 from springtide.master import journal as journals
 from springtide.master.journal import Journal, Superseded
+from tests.full_disks import no_file_longer_than
 
 
 def in_loop(test):
@@ -152,3 +153,62 @@ def test_the_spec_that_a_job_began_with_stays_whatever_later_masters_are_given(t
     again = Journal(tmp_path / "journal.db", term=2, now=0.0)
     assert again.begun_with(b"two") == b"one"
     again.close()
+
+
+def test_a_full_disk_is_waited_for_and_nothing_is_lost_or_turned_round(tmp_path, monkeypatch):
+    monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+
+    async def test():
+        path = tmp_path / "journal.db"
+        journal = Journal(path, term=1, now=0.0, patience_s=600.0)
+        journal.append(b"\x00")
+        await journal.committed()
+        assert await journal.tried() and not journal.stuck
+        with no_file_longer_than(0):
+            journal.append(b"\x01")
+            waits = asyncio.create_task(journal.committed())
+            assert not await journal.tried(), "whoever cannot wait is told"
+            assert f"cannot write {path} since 0 s" in journal.stuck
+            journal.append(b"\x02")
+            assert not await journal.tried() and not journal.idle and not waits.done()
+        await waits
+        assert await journal.tried() and not journal.stuck and journal.idle
+        journal.append(b"\x03")
+        journal.close()
+        again = Journal(path, term=2, now=0.0)
+        assert again.read()[1] == [b"\x00", b"\x01", b"\x02", b"\x03"]
+        again.close()
+
+    in_loop(test)
+
+
+def test_a_disk_that_stays_full_fails_the_journal_when_the_time_is_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+
+    async def test():
+        journal = Journal(tmp_path / "journal.db", term=1, now=0.0, patience_s=0.05)
+        with no_file_longer_than(0):
+            journal.append(b"\x01")
+            with pytest.raises(errors.SpringtideError, match=r"It was tried for 0[.]05 s"):
+                await journal.committed()
+        assert not journal.stuck
+        for late in (lambda: journal.append(b"\x02"), journal.tried):
+            with pytest.raises(errors.SpringtideError, match="It was tried for"):
+                if (waits := late()) is not None:
+                    await waits
+        journal.close()
+
+    in_loop(test)
+
+
+def test_a_master_that_was_replaced_does_not_wait_for_its_disk(tmp_path):
+    async def test():
+        old = Journal(tmp_path / "journal.db", term=1, now=0.0, patience_s=600.0)
+        new = Journal(tmp_path / "journal.db", term=2, now=0.0)
+        old.append(b"\x01")
+        with pytest.raises(Superseded):
+            await old.committed()
+        old.close()
+        new.close()
+
+    in_loop(test)

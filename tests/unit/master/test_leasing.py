@@ -21,10 +21,13 @@ FOUR = tuple(Seen(partition, 0, 100) for partition in range(4))
 class Kept(list):
     """A journal in memory, of a desk whose record is made again from it."""
 
-    since_snapshot, idle = 0, True
+    since_snapshot, idle, stuck = 0, True, ""
 
     async def committed(self):
         pass
+
+    async def tried(self):
+        return True
 
 
 def ask(progress=(), seen=FOUR, era=0):

@@ -1,7 +1,6 @@
 """Keeping a master running, on a platform that is a script: which master listens, hangs or dies is up to the test."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +11,8 @@ from springtide.platforms.base import Launch
 from springtide.rpc import whereabouts
 from springtide.rpc.whereabouts import Whereabouts
 from springtide.telemetry import logs
+from tests.full_disks import no_file_longer_than
+from tests.waiting import soon
 
 LOST = errors.MasterUnreachable("lost the connection")
 
@@ -52,9 +53,9 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setattr(keeper, "PAUSES_S", (0.0,))
     monkeypatch.setattr(keeper, "DYING_S", 0.01)
 
-    def make(play, next_term=None):
+    def make(play, next_term=None, **more):
         platform, launch = Scripted(files, play), lambda life: Launch(life=life, module="none")
-        return platform, keeper.Keeper(platform, files, launch, next_term or keeper.counting())
+        return platform, keeper.Keeper(platform, files, launch, next_term or keeper.counting(), **more)
 
     return make
 
@@ -112,10 +113,12 @@ def test_masters_that_die_at_once_again_and_again_fail_the_job_with_the_reason_f
     assert len(platform.terms) == keeper.SHORT_LIVES
 
 
-def test_a_master_that_has_no_room_to_write_says_so(kept, monkeypatch):
-    _, keep = kept(lambda self, term: self.die(term, code=1))
-    monkeypatch.setattr(keeper.shutil, "disk_usage", lambda folder: SimpleNamespace(free=4096))
-    with pytest.raises(errors.MasterUnreachable, match=r"no room to write in .*choose another place with --logs"):
+def test_a_first_master_that_has_no_room_to_write_says_so_at_once(kept):
+    _, keep = kept(lambda self, term: self.die(term, code=1), disk_s=600.0)
+    with (
+        no_file_longer_than(0),
+        pytest.raises(errors.MasterUnreachable, match=r"Nothing can be written to .*choose another with --logs"),
+    ):
         asyncio.run(keep.start())
 
 
@@ -180,3 +183,35 @@ def test_a_platform_that_does_not_answer_is_asked_again_for_a_number(kept):
 
     asyncio.run(play())
     assert platform.terms == [1, 2]
+
+
+def test_a_full_disk_is_waited_for_before_the_next_master_is_started(kept, monkeypatch):
+    monkeypatch.setattr(keeper, "ROOM_LOOK_S", 0.01)
+    said = []
+    platform, keep = kept(Scripted.listen, disk_s=60.0, say=said.append)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        with no_file_longer_than(0):
+            replacing = asyncio.create_task(keep.replace(LOST))
+            await soon(lambda: said, "it is said")
+            assert platform.terms == [1] and "takes no files" in said[0]
+        assert (await replacing).address == "here:2"
+
+    asyncio.run(play())
+    assert platform.terms == [1, 2]
+
+
+def test_a_disk_that_stays_full_fails_the_job_when_the_time_is_over(kept, monkeypatch):
+    monkeypatch.setattr(keeper, "ROOM_LOOK_S", 0.01)
+    platform, keep = kept(Scripted.listen, disk_s=0.02)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        with no_file_longer_than(0), pytest.raises(errors.JobFailed, match=r"takes no files .* for 0[.]02 s"):
+            await keep.replace(LOST)
+
+    asyncio.run(play())
+    assert platform.terms == [1]

@@ -8,6 +8,7 @@ import pytest
 from springtide import errors
 from springtide.domain.cluster import Role, RoleKind
 from springtide.telemetry import events, logs
+from tests.full_disks import no_file_longer_than
 
 
 def test_events_are_json_lines_in_order(tmp_path):
@@ -22,10 +23,29 @@ def test_events_are_json_lines_in_order(tmp_path):
 
 def test_a_full_disk_is_named_with_what_to_do():
     story = events.EventLog(pathlib.Path("/dev/full"))
+    story.write("joined", role="worker-0")
     with pytest.raises(errors.DiskFull, match="no room left to write /dev/full; free some space, or choose another"):
-        story.write("joined", role="worker-0")
-    with pytest.raises(errors.DiskFull):
         story.close()
+
+
+def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(tmp_path):
+    path = tmp_path / "events.jsonl"
+    story = events.EventLog(path)
+    story.write("joined", role="worker-0")
+    with no_file_longer_than(path.stat().st_size + 20):  # less than a line
+        for number in range(3):
+            story.write("decision", what=f"decision {number}")
+        assert story.trouble is not None
+    story.write_rest()
+    assert story.trouble is None
+    story.write("phase", phase="running")
+    story.close()
+    whole = [line for line in path.read_text().splitlines() if line.endswith("}")]
+    told = [json.loads(line) for line in whole]
+    assert [one.get("what", one["event"]) for one in told] == [
+        "joined", "decision 0", "decision 1", "decision 2", "phase"
+    ]  # fmt: skip
+    assert len(path.read_text().splitlines()) == 6, "what was written of the first line stands alone"
 
 
 def test_runs_of_one_name_get_folders_of_their_own(tmp_path):

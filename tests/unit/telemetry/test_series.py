@@ -5,6 +5,7 @@ import pytest
 
 from springtide import errors
 from springtide.telemetry.series import Series, read
+from tests.full_disks import no_file_longer_than
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -47,8 +48,12 @@ def test_a_file_by_hand_is_refused_with_its_line(tmp_path):
         read(tmp_path, Point)
 
 
-def test_a_disk_that_takes_no_more_is_said(tmp_path):
+def test_what_a_full_disk_did_not_take_is_written_with_the_next_points(tmp_path, caplog):
     series = Series(tmp_path / "p", Point, most=5)
-    series.path.mkdir()
-    with pytest.raises(errors.BadInput, match="cannot write"):
-        series.add(Point(1.0))
+    series.add(Point(1))
+    with no_file_longer_than(0):
+        series.add(Point(2))
+        series.add(Point(3))
+    assert len(caplog.messages) == 1 and "cannot write" in caplog.text
+    series.add(Point(4))
+    assert read(series.path, Point) == [Point(1), Point(2), Point(3), Point(4)]

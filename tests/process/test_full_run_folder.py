@@ -1,0 +1,66 @@
+"""The disk of the run's folder is full for a while: the job waits, says so, and goes on with every sample once."""
+
+import numpy as np
+import pytest
+
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec, Phase
+from springtide.platforms import local_reach
+from springtide.telemetry import runs
+from springtide.testing.cluster import LocalCluster
+from tests.process import counting, disks
+
+pytestmark = [pytest.mark.process, disks.needs_root]
+BATCH = 32
+
+
+def spec_of(tmp_path, **others):
+    """Checkpoints are elsewhere: they have tests of their own."""
+    return JobSpec(
+        name="full", workers=2, servers=1, slots=64, heartbeat_s=0.1, relaunches=100, backoff_s=0.0,
+        checkpoints=CheckpointRules(every_s=0.5, folder=str(tmp_path / "checkpoints")), **others,
+    )  # fmt: skip
+
+
+def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
+    ids = counting.draw(np.random.default_rng(47), 300 * BATCH - 5)
+    script = counting.write(tmp_path, ids)
+    with (
+        disks.disk(tmp_path / "disk", "8m") as small,
+        LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=spec_of(tmp_path), folder=small) as job,
+    ):
+        job.until(lambda status: status.checkpoint and status.samples > 20 * BATCH)
+        disks.fill(small / "others")
+        told = job.until(lambda status: "journal.db since" in status.disk_trouble)
+        assert told.phase is Phase.RUNNING
+        (run,) = runs.find(small)
+        assert "free some space" in local_reach.LocalReach(run).status().disk_trouble, "`springtide status` says it"
+        job.kill("worker-1")
+        assert job.status.phase is Phase.RUNNING
+        (small / "others").unlink()
+        job.until(lambda status: not status.disk_trouble and status.relaunches)
+        disks.fill(small / "others")
+        job.until(lambda status: status.disk_trouble)
+        job.kill("master")  # the next one has nothing to write its journal to
+        job.kill("worker-0")
+        (small / "others").unlink()
+        job.until(lambda status: status.term == 2)
+        counting.hurry(tmp_path)
+        status = job.wait()
+    assert status.phase is Phase.FINISHED and status.samples == len(ids), status
+    assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
+
+
+def test_a_disk_that_stays_full_fails_the_job_and_is_named(tmp_path):
+    ids = counting.draw(np.random.default_rng(48), 300 * BATCH)
+    script = counting.write(tmp_path, ids)
+    with (
+        disks.disk(tmp_path / "disk", "8m") as small,
+        LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=spec_of(tmp_path, disk_s=1.0), folder=small) as job,
+    ):
+        job.until(lambda status: status.samples)
+        disks.fill(small / "others")
+        status = job.wait()
+    assert status.phase is Phase.FAILED
+    assert status.why.startswith(f"no room left to write {small}/full/journal.db; free some space")
+    assert "tried for 1 s (--disk-wait)" in status.why
