@@ -1,4 +1,4 @@
-"""The trainer's part of the third rung: the user's own forward, whose calls of torch's are answered from what crossed.
+"""The trainer's part of the second rung: the user's own forward, whose calls of torch's are answered from what crossed.
 
 In: what crossed, and the model's inputs. Forward runs as it is, in Python. A call that is known by its key
 (prep/terms.py) is not made: one whose value crossed gives that, any other a promise, which is kept by making the call

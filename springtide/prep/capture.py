@@ -1,12 +1,13 @@
 """The ladder: from a model and a call to a graph of it, by the first way that works.
 
-In: a model and batches as it was called with. Rungs: torch.export, not strict and strict (Python's bytecode is read);
-then dynamo's first graph (prep/dynamo_rung.py); then marked functions (prep/marked.py). A rung that does not hold gives
-its reason and the user's line. Out: `Captured`. Next: prep/split.py tries what comes after on it.
+In: a model and batches as it was called with. Rungs: torch.export; then dynamo's first graph (prep/dynamo_rung.py);
+then marked functions (prep/marked.py). A rung that does not hold gives its reason and the user's line. Out: `Captured`.
+Next: prep/split.py tries what comes after on it.
 """
 
 import contextlib
 import io
+import logging
 import traceback
 import warnings
 from collections.abc import Callable, Sequence, Set
@@ -23,8 +24,15 @@ from springtide.prep import unread as unreading
 from springtide.prep.captured import Captured, State
 from springtide.prep.explain import Refusal
 from springtide.prep.guard import Guard, TensorKind, relation
+from springtide.prep.statefulness import Refused
 
-LOOSE, STRICT = "torch.export", "torch.export (strict)"
+log = logging.getLogger(__name__)
+
+EXPORT = "torch.export"
+UNTRACED = "torch cannot trace this line"
+MARK = "a function of yours that depends on its arguments alone moves if you mark it @springtide.stateless"
+ON_VALUES = ("data-dependent", "Data-dependent", "Data dependent", "nonzero", ".item()", "scalar value")
+"""Words of torch's errors for a program whose course depends on the values of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,6 @@ def by_export(
     given: Any,
     whole: dict[str, nn.Module],
     *,
-    strict: bool,
     changed: Set[str] = frozenset(),
     unread: dict[int, str] | None = None,
 ) -> Captured:
@@ -92,15 +99,17 @@ def by_export(
     """
     call = calls[0]
     tensors = call.tensors
+    if not tensors:
+        raise Refused(f"model(...) is given no tensor, and torch traces nothing else; {MARK}")
     dims = tuple(_dims(number, calls) for number in tensors)
     unread = unread or {}
     flat = Flat(model, call.leaves, call.shape, unread)
     quiet = contextlib.redirect_stderr(io.StringIO())  # torch prints graphs that it gives up
     with warnings.catch_warnings(), standins.standing_in(list(whole.values())), quiet:
         warnings.simplefilter("ignore")
-        program = torch.export.export(flat, tuple(tensors.values()), dynamic_shapes=(dims,), strict=strict)
+        program = torch.export.export(flat, tuple(tensors.values()), dynamic_shapes=(dims,), strict=False)
         mutated = set(changed) | _mutated(program, changed)
-    found = _captured(model, program, call, given, whole, mutated, STRICT if strict else LOOSE)
+    found = _captured(model, program, call, given, whole, mutated, EXPORT)
     found.guard.unread = {number: type(call.leaves[number]) for number in unread}
     found.guard.fixed = {number: leaf for number, leaf in found.guard.fixed.items() if number not in unread}
     return found
@@ -223,8 +232,8 @@ def guard_of(call: Call, shown: dict[int, Any], ranges: dict[str, Any], assumed:
     return Guard(len(call.leaves), tensors, fixed, tuple(dict.fromkeys([*relations, *assumed])))
 
 
-def refusal(rung: str, error: BaseException) -> Refusal:
-    """Why a rung did not hold, with the user's line that stopped it."""
+def refusal(rung: str, error: BaseException, tracers: Sequence[str] = ()) -> Refusal:
+    """Why a rung did not hold, with the user's line that stopped it. Of `tracers`, errors are for the log only."""
     line, text = "", ""
     one: BaseException | None = error
     while one is not None and not line:
@@ -236,7 +245,20 @@ def refusal(rung: str, error: BaseException) -> Refusal:
     told = captured.users_line(str(error))
     if told[0]:
         line, text = told
-    return Refusal(rung=rung, why=_first_words(error), line=line, text=text)
+    log.debug("%s did not hold", rung or "forward()", exc_info=error)
+    return Refusal(
+        rung=rung, why=_untraced(error, text) if rung in tracers else _first_words(error), line=line, text=text
+    )
+
+
+def _untraced(error: BaseException, text: str) -> str:
+    """Why a tracer has given up, as a user can use it. The forward itself runs: its own errors came before."""
+    said = f"{type(error).__name__} {error}"
+    if "numpy" in said or "np." in text:
+        return f"{UNTRACED}, since it calls NumPy; {MARK}"
+    if any(word in said for word in ON_VALUES):
+        return f"{UNTRACED}, since it depends on values of a tensor; {MARK}"
+    return f"{UNTRACED if text else 'torch cannot trace forward()'}; {MARK}"
 
 
 def _first_words(error: BaseException) -> str:

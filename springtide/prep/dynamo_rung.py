@@ -1,4 +1,4 @@
-"""The third rung: dynamo's first graph. What comes after a break in it (`.item()`, other libraries) stays as it is.
+"""The second rung: dynamo's first graph. What comes after a break in it (`.item()`, other libraries) stays as it is.
 
 In: a model that torch.export does not take. Out: the first graph as `Captured`: dynamo reads forward up to its first
 break and is stopped there, so nothing of the process is rewritten. The trainer runs the user's own forward: next,

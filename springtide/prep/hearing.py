@@ -1,4 +1,4 @@
-"""Which of the calls that a forward makes give the values that cross: the third rung's program, found in eager code.
+"""Which of the calls that a forward makes give the values that cross: the second rung's program, found in eager code.
 
 In: a model, its calls, and a stage that gives values for each; dynamo has named the user's line and the operation that
 each comes from, and has rewritten the rest. Forward is run as it is, and listened to. Out: `Answering`, which knows the

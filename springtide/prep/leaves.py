@@ -61,7 +61,7 @@ def _walk(tree: Any, found: list[Any]) -> Shape:
     kind = type(tree)
     context: Any = None
     parts: Sequence[Any]
-    if _strings(tree):
+    if is_text(tree):
         found.append(tree)
         return Shape()
     if kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
@@ -80,5 +80,6 @@ def _walk(tree: Any, found: list[Any]) -> Shape:
     return Shape(kind, context, tuple([_walk(part, found) for part in parts]))
 
 
-def _strings(tree: Any) -> bool:
+def is_text(tree: Any) -> bool:
+    """Whether this is a list of strings: one leaf."""
     return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(one, str | bytes) for one in tree)

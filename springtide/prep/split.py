@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from springtide.prep import capture, marked, stages, standins, telling, unread, verify
+from springtide.prep import capture, dynamo_rung, marked, stages, standins, telling, unread, verify
 from springtide.prep.capture import Call
 from springtide.prep.explain import Explanation, Refusal
 from springtide.prep.parts import Split, Unsplit
@@ -120,7 +120,7 @@ def _climb(
         except unread.Read as error:
             refusals.append(replace(capture.refusal(ANY, error), why=str(error)))
         except Exception as error:
-            refusals.append(capture.refusal(name, error))
+            refusals.append(capture.refusal(name, error, tracers=(capture.EXPORT, dynamo_rung.NAME)))
         else:
             if made.explanation.moved:
                 took_s = time.process_time() - began

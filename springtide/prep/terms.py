@@ -1,4 +1,4 @@
-"""What a tensor is, told by how it was made: the third rung knows the values that it answers by their terms.
+"""What a tensor is, told by how it was made: the second rung knows the values that it answers by their terms.
 
 In: calls of torch's functions, as a forward makes them. Out: a key for each, of the function's name and of what its
 arguments are: inputs of the model, buffers, results of earlier calls, constants. Two forwards, in whichever process,

@@ -20,6 +20,7 @@ from springtide.prep import (
     hearing,
     marked,
     observing,
+    seen_inside,
     stages,
     standins,
     statefulness,
@@ -33,6 +34,7 @@ from springtide.prep.parts import Split
 from springtide.prep.rest import Rest
 from springtide.prep.stage import Stage
 from springtide.prep.staleness import Watch
+from springtide.prep.statefulness import Refused
 from springtide.prep.untouched import Untouched
 
 Rung = Callable[[Sequence[Refusal]], Split]
@@ -54,19 +56,18 @@ class Trial:
 
     def rungs(self) -> list[tuple[str, Rung]]:
         """Names and ways, the best first. Those that read bytecode would look at what must not be read."""
-        reading = [(capture.STRICT, lambda _: self.exported(strict=True)), (dynamo_rung.NAME, self.begun)]
         return [
-            (capture.LOOSE, lambda _: self.exported(strict=False)),
-            *([] if self.unread else reading),
+            (capture.EXPORT, lambda _: self.exported()),
+            *([] if self.unread else [(dynamo_rung.NAME, self.begun)]),
             (marked.NAME, lambda _: self.by_marks()),
         ]
 
-    def exported(self, *, strict: bool) -> Split:
+    def exported(self) -> Split:
         """torch.export's graph of the whole forward, divided."""
         given, changed = self.own.outputs[0], self.own.changed
-        program = capture.by_export(
-            self.model, self.calls, given, self.whole, strict=strict, changed=changed, unread=self.unread
-        )
+        if kind := seen_inside.unknown(given):
+            raise Refused(f"forward() returns a {kind}, which only forward() itself can make")
+        program = capture.by_export(self.model, self.calls, given, self.whole, changed=changed, unread=self.unread)
         return self.divided(program)
 
     def begun(self, refusals: Sequence[Refusal]) -> Split:

@@ -5,6 +5,7 @@ copies them: outputs, buffers that forward writes, random numbers drawn, gradien
 both. Raises `Refused` with the first difference.
 """
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ import torch
 from torch import nn
 
 from springtide.embedding.table_weight import TableWeight
-from springtide.prep import leaves, standins
+from springtide.prep import leaves, seen_inside, standins
 from springtide.prep.capture import Call
+from springtide.prep.guard import is_equal
 from springtide.prep.statefulness import Refused
 from springtide.prep.untouched import Untouched, same
 
@@ -152,21 +154,21 @@ def _refuse_if_usual(split: Any, call: Call, number: int) -> None:
 
 
 def _same_outputs(own: Any, given: Any) -> None:
-    ours, shape = leaves.flatten(own)
-    theirs, other = leaves.flatten(given)
-    if shape != other:
-        raise Refused("the structure of what forward() returns differs between batches")
-    for at, (one, two) in enumerate(zip(ours, theirs, strict=True)):
+    ours, theirs = seen_inside.walk(own), seen_inside.walk(given)
+    for (path, one), (other, two) in itertools.zip_longest(ours, theirs, fillvalue=("", Absent)):
+        where = f"output{path}"
+        if path != other or (type(one) is not type(two) and not isinstance(one, torch.Tensor)):
+            raise Refused(f"{where} has another structure than that of forward() itself, or than for another batch")
         if isinstance(one, torch.Tensor):
             if not isinstance(two, torch.Tensor) or not same(one, two):
-                raise Refused(f"output {at} is not equal bit by bit to that of forward() itself")
-        elif type(one) is not type(two) or one != two:
-            raise Refused(f"output {at} is {one!r} by forward() itself and {two!r} in the captured program")
+                raise Refused(f"{where} is not equal bit by bit to that of forward() itself")
+        elif not seen_inside.has_parts(one) and not is_equal(one, two):
+            raise Refused(f"{where} is {one!r} by forward() itself and {two!r} in the captured program")
 
 
 def _gradients(model: nn.Module, given: Any, rows: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """Of a sum over all outputs, by parameters and rows that can be reached; nothing is kept in .grad."""
-    outs = [one for one in leaves.flatten(given)[0] if isinstance(one, torch.Tensor) and one.requires_grad]
+    outs = [one for one in seen_inside.tensors(given) if one.requires_grad]
     own = [one for one in model.parameters() if one.requires_grad and not isinstance(one, TableWeight)]
     looked_up = [one for one in rows if one.requires_grad]
     if not outs or any(one._backward_hooks for one in own):

@@ -253,9 +253,9 @@ class Splitting:
             raise
         except arguments.Another as error:
             return self._whole(str(error))
-        except Exception as error:  # a program that trains must not fail because it cannot be split
+        except Exception:  # a program that trains must not fail because it cannot be split
             log.warning("forward() could not be split", exc_info=True)
-            return self._whole(f"the split failed: {type(error).__name__}: {error}")
+            return self._whole("the search for a split failed; the worker's log has the error")
 
     def _cut(self, call: arguments.Call, samples: Sequence[Sample]) -> Made:
         self._paths = whole_leaves(call)

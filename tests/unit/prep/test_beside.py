@@ -134,7 +134,7 @@ def check_marked(model, made, given):
 
 def test_functions_that_are_marked_are_the_live_ones_again_when_what_was_found_is_read_back():
     model, given = Marked(), calls(8, 4)
-    known = [Refusal(rung=rung, why="") for rung in (capture.LOOSE, capture.STRICT, dynamo_rung.NAME)]
+    known = [Refusal(rung=rung, why="") for rung in (capture.EXPORT, dynamo_rung.NAME)]
     made = split.split(model, *given[0], more=given[1:], known=known)
     check_marked(model, found.read(found.write(made, model), model), given)
 
