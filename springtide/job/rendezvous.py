@@ -22,8 +22,6 @@ class Arrival(NamedTuple):
     """It has no step in hand."""
     resting: bool = False
     """Its script has ended; it stays only to hand its model on."""
-    address: str = ""
-    """Where the others meet if it leads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -348,6 +348,8 @@ class Desk:
                 return await self._agreeing.answer(holder, request)
             case messages.Form():
                 return await self._forming.join(holder, request)
+            case messages.Meet():
+                return await self._forming.meet(holder, request)
             case messages.AtStep():
                 return await self._stepping.reached(request)
             case messages.Enter():

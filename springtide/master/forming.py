@@ -1,7 +1,8 @@
 """Where the workers of a bsp group wait for one another, and what each is told when the group is formed.
 
-In: `master.desk`, with `Form` requests and after whatever may have changed who is needed. Out: answers by holder. Not
-journaled: a worker whose master is replaced asks again; only that a group was formed is kept (`job.events.Formed`).
+In: `master.desk`, with `Form` and `Meet` requests and after whatever may have changed who is needed. Out: answers by
+holder. Not journaled: a worker whose master is replaced asks again; only that a group was formed is kept
+(`job.events.Formed`).
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from springtide import errors
 from springtide.domain.cluster import RoleKind
 from springtide.domain.leases import Holder
 from springtide.job import events, groups, rendezvous
@@ -41,6 +43,10 @@ class Forming:
         self._last: dict[Holder, messages.Formed] = {}
         self._rollout: Rollout | None = None
         self._at_rest = False
+        self._met: dict[str, bytes] = {}
+        """What members of the newest group have given one another."""
+        self._met_in = self._failed = 0
+        """The generation that did, and the last one whose members could not all reach one another."""
 
     def wait_for(self, rollout: Rollout) -> None:
         """Slots of a bsp group move between two shards, while all of its ranks wait here."""
@@ -55,8 +61,11 @@ class Forming:
             return last
         if request.bound and request.generation == state.generation and state.group:
             self._happen(events.GroupLost(groups.rows_lost(state.nodes, state.group)))
+        if state.group.get(holder.rank) == holder.incarnation:  # so whoever still wants to meet it waits in vain
+            self._failed = state.generation
+            self._changed.turn()
         self._answers.pop(holder, None)
-        self._arrived[holder] = Arrival(request.fresh, request.idle, request.resting, request.address)
+        self._arrived[holder] = Arrival(request.fresh, request.idle, request.resting)
         self.gather()
         try:
             await self._changed.until(lambda: holder in self._answers)
@@ -64,6 +73,25 @@ class Forming:
             self.leave(holder)
             raise
         return self._answers.pop(holder)
+
+    async def meet(self, holder: Holder, request: messages.Meet) -> messages.Met:
+        """Members of the group tell one another where they are. GroupChanged when one of them will not come."""
+        state, generation = self._record.state, request.generation
+
+        def over() -> bool:
+            member = state.group.get(holder.rank) == holder.incarnation
+            return not member or state.generation != generation or state.group_lost or self._failed == generation
+
+        if self._met_in < generation == state.generation:
+            self._met, self._met_in = {}, generation
+        met = self._met
+        if not over():
+            met.update(request.given)
+            self._changed.turn()
+        await self._changed.until(lambda: over() or met.keys() >= set(request.wanted))
+        if over():
+            raise errors.GroupChanged(f"group {generation} is over: a member of it is lost, or forms another")
+        return messages.Met(dict(met))
 
     def leave(self, holder: Holder) -> None:
         """It waits no more: lost, or its connection."""
@@ -119,14 +147,13 @@ class Forming:
         state, at = self._record.state, self._clock()
         breaks = dataclasses.replace(state.safety.breaks)
         groups.note_formed(breaks, state, formed.members, at=at)  # as it will be once this group is formed
-        address = self._arrived[formed.leader].address
         restored = not formed.known and state.safety.known and bool(self._record.book.passes)
         save = self._last_save() if formed.over else 0
         ranks = tuple(holder.rank for holder in formed.members)
         for holder in list(self._arrived):
             member = holder in formed.members
             self._answers[holder] = self._last[holder] = messages.Formed(
-                generation, ranks, formed.leader.rank, address, first=not formed.known, resting=formed.resting,
+                generation, ranks, formed.leader.rank, first=not formed.known, resting=formed.resting,
                 over=formed.over or not member, restored=restored, save=save, at_rest=formed.at_rest,
                 deaths=breaks.losses, watched_s=breaks.watched_s(at), return_s=breaks.return_s,
                 saved=state.safety.known,

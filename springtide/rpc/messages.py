@@ -68,9 +68,11 @@ from springtide.rpc.together import Enter as Enter
 from springtide.rpc.together import Form as Form
 from springtide.rpc.together import Formed as Formed
 from springtide.rpc.together import Leave as Leave
+from springtide.rpc.together import Meet as Meet
+from springtide.rpc.together import Met as Met
 from springtide.rpc.together import Regroup as Regroup
 
-VERSION = 8
+VERSION = 9
 """Raised when a message changes meaning; both sides must have the same."""
 
 
@@ -393,6 +395,7 @@ Request = (
     | Claim
     | Settle
     | Form
+    | Meet
     | AtStep
     | Enter
     | Leave
@@ -419,6 +422,7 @@ Reply = (
     | Leased
     | CutsNoted
     | Formed
+    | Met
     | Regroup
     | Wait
     | End

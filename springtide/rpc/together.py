@@ -16,10 +16,8 @@ class Form(Message, frozen=True):
     """It has no step in hand."""
     resting: bool = False
     """Its script has ended: it only hands its parameters on, should another need them."""
-    address: str = ""
-    """Where the others meet it if it leads."""
     generation: int = 0
-    """The last one it knows of."""
+    """The last one that it was told of, whether its members could reach one another or not."""
     bound: bool = False
     """Rows in workers' caches, or its part of the step in hand, went with the member that was lost."""
 
@@ -31,7 +29,6 @@ class Formed(Message, frozen=True):
     ranks: tuple[int, ...]
     leader: int
     """Its dense parameters are the group's."""
-    address: str = ""
     first: bool = False
     """Nobody has trained anything yet: the leader's parameters and weights are as its script made them."""
     resting: tuple[int, ...] = ()
@@ -52,6 +49,24 @@ class Formed(Message, frozen=True):
     """Whether there is a complete checkpoint."""
     save: int = 0
     """It is over for all: the leader is to put the model on the servers for this checkpoint, the last one."""
+
+
+class Meet(Message, frozen=True):
+    """A member of the group that was just formed gives the others these values: where its sockets are.
+
+    Answered with `Met` once all `wanted` keys are there, or with `GroupChanged` when this group will not meet any more.
+    """
+
+    generation: int
+    given: dict[str, bytes]
+    """All that it has given so far: asked again, of the next master too, nothing is missing."""
+    wanted: tuple[str, ...] = ()
+
+
+class Met(Message, frozen=True):
+    """What the members of the group have given so far, by key."""
+
+    values: dict[str, bytes]
 
 
 class AtStep(Message, frozen=True):

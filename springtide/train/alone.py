@@ -14,7 +14,7 @@ from springtide.domain.job import Blame
 from springtide.domain.leases import Holder, Nothing
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import Cut, Seen
-from springtide.rpc.messages import AtStep, End, Feeders, Form, Formed, Leased, Report, Servers, Wait, Welcome
+from springtide.rpc.messages import AtStep, End, Feeders, Form, Formed, Leased, Meet, Report, Servers, Wait, Welcome
 from springtide.rpc.shuffling import Shufflers
 from springtide.train.hands import Hands
 
@@ -98,7 +98,11 @@ class AloneLink:
 
     def form(self, asked: Form) -> Formed:
         """A group of one, until its script has ended."""
-        return Formed(asked.generation + 1, (0,), 0, asked.address, first=asked.fresh, over=asked.resting)
+        return Formed(asked.generation + 1, (0,), 0, first=asked.fresh, over=asked.resting)
+
+    def meet(self, asked: Meet) -> dict[str, bytes]:
+        """There is nobody else."""
+        return asked.given
 
     def stop_at(self, asked: AtStep) -> bool:
         """There are no checkpoints."""

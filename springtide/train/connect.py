@@ -1,6 +1,7 @@
-"""Reach the others: the servers that hold the tables, and in a bsp group the other ranks.
+"""Reach the servers that hold the tables, and say where this worker itself can be reached.
 
-In: what the master said in its Welcome. Out: a TableClient, a place to meet, and a reader of the client's own clock.
+In: what the master said in its Welcome. Out: a TableClient, this worker's own address, and a reader of the client's
+clock.
 """
 
 import dataclasses
@@ -15,7 +16,6 @@ from springtide.embedding.client import Behind, TableClient
 from springtide.rpc import addresses
 from springtide.rpc.messages import Welcome
 from springtide.train import link
-from springtide.train.allreduce import MEETING
 from springtide.train.meter import Spent, in_process
 
 NANO = 1e-9
@@ -89,22 +89,6 @@ def spending(client: TableClient) -> Callable[[], Spent]:
         )
 
     return read
-
-
-def open_meeting(host: str) -> Any:
-    """A store at a free port, where the ranks of a group can meet."""
-    tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
-    return tcp_store(host, 0, None, is_master=True, wait_for_workers=False, use_libuv=False)
-
-
-def reach_meeting(address: str) -> Any:
-    """The store that another rank has opened; `GroupChanged` when it is gone."""
-    tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
-    host, port = addresses.parse(address)
-    try:
-        return tcp_store(host, port, None, is_master=False, wait_for_workers=False, timeout=MEETING, use_libuv=False)
-    except RuntimeError as error:
-        raise errors.GroupChanged(f"who leads the group cannot be reached at {address}: {error}") from None
 
 
 def own_host(welcome: Welcome) -> str:

@@ -25,9 +25,10 @@ from springtide import errors
 from springtide.checkpoint import group_model
 from springtide.embedding.client import TableClient
 from springtide.planning.caching import Risk
-from springtide.rpc import addresses, messages
+from springtide.rpc import messages
 from springtide.train import allreduce, connect, group_state, link, model_state
 from springtide.train.allreduce import Reducer
+from springtide.train.group_store import GroupStore
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +111,8 @@ class Group:
         self._fresh = self._in = True
         self._formed, self._formed_at = messages.Formed(0, (), 0), time.monotonic()
         self.place = Place(welcome.rank, welcome.workers, welcome.generation)
+        self._told = welcome.generation
+        """The newest generation that the master has told of."""
 
     def form(self, stepper: Stepper, *, resting: bool = False) -> int:
         """Wait for the group and join it, as often as it takes; the last step that is complete on all servers.
@@ -118,13 +121,9 @@ class Group:
         """
         while self._in:
             self._reducer.group = None  # hangs up, so that the others notice too
-            host = connect.own_host(self._welcome)
-            meeting = connect.open_meeting(host)
-            address = addresses.join(host, meeting.port)
-            asked = messages.Form(
-                self._fresh, stepper.idle, resting, address, self.place.generation, bound=stepper.bound
-            )  # fmt: skip
+            asked = messages.Form(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
             formed = self._link.form(asked)
+            self._told = formed.generation
             if formed.over:
                 self._in = False
                 if formed.save and formed.leader == self._welcome.rank and not self._fresh:
@@ -137,7 +136,7 @@ class Group:
                     "in a bsp group every rank must take the same steps"
                 )
             try:
-                return self._meet(formed, meeting, stepper)
+                return self._meet(formed, stepper)
             except errors.GroupChanged:
                 continue
         return -1
@@ -201,10 +200,10 @@ class Group:
         log.info("checkpoint %d: the model of step %d is on the servers", number, stepper.count)
         return self._link.stop_at(messages.AtStep(number, stepper.count, *spot, last=last))
 
-    def _meet(self, formed: messages.Formed, meeting: Any, stepper: Stepper) -> int:
+    def _meet(self, formed: messages.Formed, stepper: Stepper) -> int:
         rank, leads = self._welcome.rank, formed.leader == self._welcome.rank
         self._backend.set_generation(formed.generation)
-        store = meeting if leads else connect.reach_meeting(formed.address)
+        store = GroupStore(self._link, formed.generation)
         index, leader = formed.ranks.index(rank), formed.ranks.index(formed.leader)
         gloo = allreduce.form_group(store, rank=index, workers=len(formed.ranks), host=connect.own_host(self._welcome))
         news = torch.zeros(3 + len(self._model.optimizers), dtype=torch.int64)

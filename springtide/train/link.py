@@ -20,7 +20,7 @@ from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import Cut, Seen
 from springtide.prep import parcels
 from springtide.rpc import channel, messages
-from springtide.rpc.messages import AtStep, End, Form, Formed, Leased, Regroup, Report, Servers, Wait, Welcome
+from springtide.rpc.messages import AtStep, End, Form, Formed, Leased, Meet, Regroup, Report, Servers, Wait, Welcome
 from springtide.rpc.messages import Feeders as Feeders
 from springtide.rpc.shuffling import Shufflers
 from springtide.telemetry.own_usage import OwnUsage
@@ -115,6 +115,13 @@ class Link(Protocol):
 
     def form(self, asked: Form) -> Formed:
         """Wait until the bsp group, the first or another one, is formed."""
+        ...
+
+    def meet(self, asked: Meet) -> dict[str, bytes]:
+        """What members of the group that was just formed give one another; waits for what is wanted.
+
+        `GroupChanged`: some of it will not come.
+        """
         ...
 
     group_lost: int
@@ -297,6 +304,12 @@ class MasterLink:
         reply = self._channel.ask(asked)
         assert isinstance(reply, Formed)
         return reply
+
+    def meet(self, asked: Meet) -> dict[str, bytes]:
+        """What members of the group give one another."""
+        reply = self._channel.ask(asked)
+        assert isinstance(reply, messages.Met)
+        return reply.values
 
     def stop_at(self, asked: AtStep) -> bool:
         """Wait while the servers copy what they hold after this step."""

@@ -154,7 +154,7 @@ def test_a_group_that_begins_anew_waits_until_slots_have_moved_and_its_workers_k
         async with asyncio.timeout(30.0):
             while not job.desk._rollout.moving:
                 await asyncio.sleep(0)
-        forming = asyncio.create_task(job.ask("worker-0", messages.Form(fresh=True, idle=True, address="a:1")))
+        forming = asyncio.create_task(job.ask("worker-0", messages.Form(fresh=True, idle=True)))
         await asyncio.sleep(0)
         goal = job.desk._rollout.goal_for(Role(RoleKind.SERVER, 1))
         assert [parcel.slots for parcel in goal.parcels] == [slots] and not forming.done()

@@ -13,7 +13,7 @@ CARD = dataclasses.replace(test_rounds.CARD, in_step=True)
 
 async def form(job, generation=0, **more):
     """The one worker is the group."""
-    return await job.ask("worker-0", messages.Form(not generation, True, address="a:1", generation=generation, **more))
+    return await job.ask("worker-0", messages.Form(not generation, True, generation=generation, **more))
 
 
 async def begin(job):

@@ -28,7 +28,7 @@ class Meeting:
     def __init__(self, workers):
         self.workers = workers
         self.barrier = threading.Barrier(workers)
-        self.address = ""
+        self.given, self.more = {}, threading.Condition()
 
 
 class RankLink(link.AloneLink):
@@ -52,11 +52,17 @@ class RankLink(link.AloneLink):
         self.left_out.append(left_out)
 
     def form(self, asked):
-        if self.rank == 0:
-            self.meeting.address = asked.address
         self.meeting.barrier.wait(60)
         ranks = tuple(range(self.meeting.workers))
-        return Formed(asked.generation + 1, ranks, 0, self.meeting.address, first=asked.fresh, over=asked.resting)
+        return Formed(asked.generation + 1, ranks, 0, first=asked.fresh, over=asked.resting)
+
+    def meet(self, asked):
+        with self.meeting.more:
+            given = self.meeting.given.setdefault(asked.generation, {})
+            given.update(asked.given)
+            self.meeting.more.notify_all()
+            assert self.meeting.more.wait_for(lambda: given.keys() >= set(asked.wanted), 60)
+            return dict(given)
 
 
 class Group:
