@@ -4,9 +4,12 @@ In: a model with nn.Embedding, nn.EmbeddingBag, st.* or TorchRec collections. Ou
 order of the model. Next: train/ fits optimizers (embedding/optim.py), declares the tables and assigns the weights.
 """
 
+import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from springtide import errors
@@ -17,11 +20,14 @@ from springtide.embedding.tables import ServedTable, TableBook, TableRequest
 
 log = logging.getLogger(__name__)
 
+InitFunction = Callable[[torch.Tensor], Any]
+
 PLAIN: dict[type[nn.Module], type[nn.Module]] = {
     nn.EmbeddingBag: served.ServedEmbeddingBag,
     nn.Embedding: served.ServedEmbedding,
 }
 OPEN = (modules.EmbeddingBag, modules.Embedding, modules.EmbeddingBags)
+COLLECTIONS = ("EmbeddingBagCollection", "EmbeddingCollection")
 
 
 def convert(model: nn.Module, client: TableClient) -> list[ServedTable]:
@@ -30,6 +36,8 @@ def convert(model: nn.Module, client: TableClient) -> list[ServedTable]:
     paths = _paths(model)
     by_weight: dict[int, ServedTable] = {}
     tied = _held_by_others(paths)
+    collections = [module for module in paths if _is_collection(module)]
+    init_of = {table: init for module in collections for table, init in _torchrec().first_values(module)}
     for module, places in paths.items():
         path = places[0] or "table"
         if isinstance(module, OPEN):
@@ -37,15 +45,23 @@ def convert(model: nn.Module, client: TableClient) -> list[ServedTable]:
         elif isinstance(module, nn.EmbeddingBag | nn.Embedding):
             why = _why_whole(module, paths, tied)
             if why is None:
-                _bind_plain(module, path, client, book, by_weight)
+                _bind_plain(module, path, client, book, by_weight, init_of.get(module))
             else:
                 log.warning("%r is not served, but trained whole as a dense parameter: %s", path, why)
-    for module, places in paths.items():
-        if type(module).__name__ in ("EmbeddingBagCollection", "EmbeddingCollection"):
-            from springtide.embedding import torchrec_modules
-
-            torchrec_modules.bind(module, places[0])
+    for module in collections:
+        _torchrec().bind(module, paths[module][0])
     return list(book.by_name.values())
+
+
+def _is_collection(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind.__name__ in COLLECTIONS and kind.__module__.startswith("torchrec.")
+
+
+def _torchrec() -> Any:
+    from springtide.embedding import torchrec_modules
+
+    return torchrec_modules
 
 
 def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
@@ -103,6 +119,7 @@ def _bind_plain(
     client: TableClient,
     book: TableBook,
     by_weight: dict[int, ServedTable],
+    init_fn: InitFunction | None,
 ) -> None:
     base = nn.EmbeddingBag if isinstance(module, nn.EmbeddingBag) else nn.Embedding
     if isinstance(module, served.ServedEmbeddingBag | served.ServedEmbedding):
@@ -114,10 +131,10 @@ def _bind_plain(
             f"{path!r} has a hook on its weight, which would never run: gradients go to servers by rows. Remove it; "
             "after loss.backward() weight.grad has the gradient of the step's rows"
         )
-    if weight.device.type != "cpu":
+    if weight.device.type not in ("cpu", "meta"):
         raise errors.BadInput(
-            f"{path!r} is on {weight.device}: served tables are looked up on the CPU; build it there (rows leave it "
-            "for the servers anyway) and move only the dense part"
+            f"{path!r} is on {weight.device}: served tables are looked up on the CPU; build it there, or on 'meta' "
+            "(rows leave it for the servers anyway), and move only the dense part"
         )
     known = by_weight.get(id(weight))
     if known is None:
@@ -126,9 +143,9 @@ def _bind_plain(
             raise errors.BadInput(
                 f"the weight of {path!r} is {dtype}; servers keep {', '.join(tables.DTYPES)}: call .float() on it"
             )
-        request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype)
-        initial = weight.detach().clone()
-        known = book.add(request, name=path, path=path, weight=weight, initial=initial)
+        init, keys, initial = _first_values(module, init_fn)
+        request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype, init=init)
+        known = book.add(request, name=path, path=path, weight=weight, initial=initial, initial_keys=keys)
         by_weight[id(weight)] = known
         table_weight.serve_weight(weight, client, known)
     else:
@@ -139,3 +156,26 @@ def _bind_plain(
         served_class if type(module) is base else type(type(module).__name__, (served_class, type(module)), {})
     )
     module.springtide_binding = served.Binding(client, (known,), (feature,))
+
+
+def _first_values(
+    module: Any, init_fn: InitFunction | None
+) -> tuple[tables.Init, torch.Tensor | None, torch.Tensor | None]:
+    """What rows begin with: an init that servers make rows of, and keys and rows that the job is given once.
+
+    A weight on the meta device has no values: rows begin as torch.nn, or TorchRec's `init_fn`, would make them.
+    """
+    weight = module.weight
+    if not weight.is_meta:
+        return tables.Init(), None, weight.detach().clone()
+    if init_fn is None:  # nn.Embedding.reset_parameters
+        padding = None if module.padding_idx is None else torch.tensor([module.padding_idx])
+        zeros = None if padding is None else torch.zeros(1, module.embedding_dim)
+        return tables.Init(kind="normal", b=1.0), padding, zeros
+    if isinstance(init_fn, functools.partial) and init_fn.func is nn.init.uniform_ and not init_fn.args:
+        low, high = init_fn.keywords.get("a", 0.0), init_fn.keywords.get("b", 1.0)
+        return tables.Init(kind="uniform", a=float(low), b=float(high)), None, None
+    made = torch.empty(weight.shape, dtype=weight.dtype)
+    with torch.no_grad():
+        init_fn(made)
+    return tables.Init(), None, made

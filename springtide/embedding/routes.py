@@ -46,7 +46,8 @@ def key_of(value: Any) -> tuple[Any, ...]:
     """What two tensors have in common that show the same memory in the same way, unchanged in between."""
     if type(value) is not torch.Tensor:
         if is_jagged(value):
-            return ("jagged", key_of(value.values()), tuple(value.keys()))
+            parts = (value.values(), value.lengths(), value.weights_or_none())
+            return ("jagged", *(None if one is None else key_of(one) for one in parts), tuple(value.keys()))
         if not isinstance(value, torch.Tensor):
             return (id(value),)  # the call that follows says what was wanted
     stride = value.stride()

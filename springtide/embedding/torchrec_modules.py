@@ -4,6 +4,7 @@ In: a collection whose inner tables embedding/convert.py has bound. Imported onl
 `torchrec`). State dicts keep TorchRec's names, since the inner modules keep their places.
 """
 
+import platform
 from typing import Any
 
 import torch
@@ -16,7 +17,17 @@ try:
     from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
     from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 except ImportError as error:
-    raise errors.MissingExtra("serving TorchRec's collections", "torchrec") from error
+    then = "pip install --no-deps torchrec" if platform.machine() == "aarch64" else ""
+    raise errors.MissingExtra(
+        f"TorchRec cannot be imported ({error}): serving its collections", "torchrec", then=then
+    ) from error
+
+
+def first_values(collection: Any) -> list[tuple[torch.nn.Module, Any]]:
+    """Tables of a collection, and the function that makes the first values of each."""
+    if isinstance(collection, EmbeddingBagCollection):
+        return [(collection.embedding_bags[one.name], one.init_fn) for one in collection.embedding_bag_configs()]
+    return [(collection.embeddings[one.name], one.init_fn) for one in collection.embedding_configs()]
 
 
 def bind(collection: Any, path: str) -> None:
@@ -36,6 +47,7 @@ def bind(collection: Any, path: str) -> None:
             first = modules[0].springtide_binding
             tables = tuple(module.springtide_binding.tables[0] for module in modules)
             collection.__class__ = turned
+            collection._device = torch.device("cpu")
             collection.springtide_binding = Binding(first.client, tables, tuple(features))
 
 

@@ -202,7 +202,13 @@ def dense_groups(
                 if id(param) in taken or not param.requires_grad:
                     continue
                 taken.add(id(param))
-                members.append((names.get(id(param), f"optimizer {number}, group {index}, parameter {place}"), param))
+                name = names.get(id(param), f"optimizer {number}, group {index}, parameter {place}")
+                if param.is_meta:
+                    raise errors.BadInput(
+                        f"parameter {name!r} is on the meta device and has no values: only tables may be there. Build "
+                        "dense layers on the CPU or a GPU, or give them values with model.to_empty() and an init"
+                    )
+                members.append((name, param))
             if members:
                 groups.append(DenseGroup(optimizer=optimizer, index=index, members=tuple(members)))
     return groups

@@ -74,8 +74,6 @@ def test_what_cannot_be_served_is_refused():
         converted(nn.Sequential(nn.EmbeddingBag(5, 2, scale_grad_by_freq=True)))
     with pytest.raises(errors.BadInput, match=r"the weight of '0' is float64; servers keep float32.* call \.float\(\)"):
         converted(nn.Sequential(nn.EmbeddingBag(5, 2, dtype=torch.float64)))
-    with pytest.raises(errors.BadInput, match="is on meta"):
-        converted(nn.Sequential(nn.EmbeddingBag(5, 2, device="meta")))
 
 
 def test_a_model_is_prepared_once():
@@ -149,3 +147,12 @@ def test_a_copy_of_a_served_model_reads_the_same_tables(make_served):
     served = make_served(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Linear(4, 1)))
     ids = torch.tensor([[1, 2]])
     torch.testing.assert_close(copy.deepcopy(served.model)(ids), served.model(ids))
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_a_table_on_the_meta_device_begins_as_torch_would_make_it(make_served, kind):
+    served = make_served(nn.Sequential(kind(2000, 4, padding_idx=3, device="meta")))
+    rows = served.model.state_dict()["0.weight"]
+    assert abs(float(rows.mean())) < 0.05 and abs(float(rows.std()) - 1) < 0.05
+    assert (rows[3] == 0).all()
+    assert served.client.specs[0].init.kind == "normal", "made by servers, and never in the memory of a worker"

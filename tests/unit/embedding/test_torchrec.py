@@ -1,7 +1,11 @@
 """TorchRec's collections, served: the same values, state dicts and training as TorchRec's own."""
 
+import pathlib
+import tomllib
+
 import pytest
 import torch
+from packaging.requirements import Requirement
 from torch import nn
 
 from springtide import errors
@@ -78,3 +82,61 @@ def test_a_row_collection_gives_the_same_jagged_tensors_and_trains_alike(make_pa
             assert torch.equal(ours[name].lengths(), theirs[name].lengths())
         pair.train(lambda model, given=given: sum(part.values().sin().sum() for part in model["ec"](given).values()))
     pair.assert_same()
+
+
+def on_meta(kind):
+    from torchrec.modules import embedding_configs, embedding_modules
+
+    collection = embedding_modules.EmbeddingBagCollection if kind == "bags" else embedding_modules.EmbeddingCollection
+    config = embedding_configs.EmbeddingBagConfig if kind == "bags" else embedding_configs.EmbeddingConfig
+    more = {"t1": {}, "t2": {"weight_init_min": 2.0, "weight_init_max": 3.0}, "t3": {"init_fn": nn.init.ones_}}
+    return collection(
+        device=torch.device("meta"),
+        tables=[
+            config(name=name, embedding_dim=4, num_embeddings=100, feature_names=[f"f{name[1]}"], **given)
+            for name, given in more.items()
+        ],
+    )
+
+
+@pytest.mark.parametrize("kind", ["bags", "rows"])
+def test_a_collection_on_the_meta_device_begins_as_torchrec_would_make_it(make_served, kind):
+    model = nn.ModuleDict({"it": on_meta(kind), "top": nn.Linear(4, 1)})
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    before = [id(one) for one in model.parameters()]
+    served = make_served(model, lambda _: optimizer)
+    assert [id(one) for one in served.model.parameters()] == before, "the optimizer's own parameters"
+    assert not any(one.is_meta for one in served.model.parameters()) and served.model["it"].device.type == "cpu"
+    first, second, third = (rows for name, rows in served.model.state_dict().items() if name.startswith("it."))
+    assert 0.08 < first.max() <= 0.1 and -0.1 <= first.min() < -0.08 and abs(first.mean()) < 0.02
+    assert 2.0 <= second.min() < 2.1 and 2.9 < second.max() <= 3.0
+    assert torch.equal(third, torch.ones(100, 4))
+    given = served.model["it"](batch(1))
+    rows = given.values() if kind == "bags" else torch.cat([one.values() for one in given.values()])
+    rows.sum().backward()
+    assert served.step() and not torch.equal(next(iter(served.model.state_dict().values())), first)
+
+
+def test_the_lengths_and_weights_of_features_are_part_of_what_was_fetched_ahead(make_served):
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+    served = make_served(nn.ModuleDict({"ebc": bag_collection()}))
+    lookups, ebc = served.lookups, served.model["ebc"]
+    for seed in range(3):
+        given = batch(seed)
+        lookups.begin(lookups.prefetch(given))
+        ebc(given)
+        flipped = KeyedJaggedTensor(keys=given.keys(), values=given.values(), lengths=given.lengths().flip(0))
+        with torch.no_grad():
+            ours = ebc(flipped).values()
+            lookups.learn(None)
+            torch.testing.assert_close(ours, ebc(flipped).values())
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_extra_asks_for_what_there_are_wheels_of(machine):
+    project = tomllib.loads((pathlib.Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    asked = [Requirement(one) for one in project["optional-dependencies"]["torchrec"]]
+    names = {one.name for one in asked if one.marker is None or one.marker.evaluate({"platform_machine": machine})}
+    assert ("torchrec" in names) == (machine == "x86_64"), "it requires fbgemm-gpu, of which ARM has none"
+    assert ("fbgemm-gpu-cpu" in names) == (machine == "aarch64")

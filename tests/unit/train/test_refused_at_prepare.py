@@ -26,6 +26,10 @@ def sgd(model):
         (lambda model, opt, data: (model, torch.optim.SGD, data), "optimizer is a type: wanted a torch.optim.Optim"),
         (lambda model, opt, data: (model, {"a": opt}, data), "optimizer is a dict: wanted a torch.optim.Optimizer"),
         (lambda model, opt, data: (model, opt, 7), "cannot train from a int"),
+        (
+            lambda model, opt, data: (on_meta := model.to("meta"), sgd(on_meta), data),
+            "'mlp.0.weight' is on the meta dev",
+        ),
     ],
 )
 def test_what_cannot_be_prepared_is_refused_with_what_to_do(change, words):
