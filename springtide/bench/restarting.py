@@ -3,6 +3,7 @@
 In: a running job. Out: the rules by which the next one goes on from there. `bench rescale` and `bench hot-server`.
 """
 
+from springtide.checkpoint import reader
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.testing.cluster import LocalCluster
 
@@ -15,4 +16,5 @@ def stop(job: LocalCluster) -> CheckpointRules:
     job.stop("to be started again")
     last = job.wait().checkpoint
     folder = str((job.files.root / "checkpoints").absolute())
-    return CheckpointRules(every_s=EVERY_S, resume=folder, resume_number=last)
+    run = reader.read(folder, last).run
+    return CheckpointRules(every_s=EVERY_S, resume=folder, resume_number=last, resume_run=run)

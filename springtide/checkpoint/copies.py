@@ -19,7 +19,7 @@ from springtide.checkpoint.manifest import number_in
 from springtide.checkpoint.segments import leave_room
 
 PART_BYTES = 4 << 20
-NAME = re.compile(r"server-\d+\.\d+(\+\d+)?-\d{6,}\.seg")
+NAME = re.compile(r"server-\d+\.\d+(\+\d+)?-\d{6,}\.[0-9a-z]+\.seg")
 
 
 class Part(NamedTuple):

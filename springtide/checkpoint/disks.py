@@ -1,21 +1,19 @@
-"""Whether a server sees the job's folder, or has a disk of its own: the master leaves a mark there, and servers look.
+"""Whether a server sees the job's folder, or has a disk of its own: the run's claim is there, and servers look for it.
 
-In: the folder and the mark that the master names. Out: a `Disk`: where this server writes its part of checkpoints, and
+In: the folder and the claim that the master names. Out: a `Disk`: where this server writes its part of checkpoints, and
 the machine it is on, if nobody else can read there. Next: `embedding.saving` writes, `embedding.mirroring` gives away.
 """
 
-import contextlib
 import errno
 import os
 import pathlib
-import secrets
 import stat
 import tempfile
 from typing import NamedTuple
 
 from springtide import errors
-
-MARK = "mark"
+from springtide.checkpoint import claims
+from springtide.checkpoint.places import Folder
 
 
 class Disk(NamedTuple):
@@ -27,27 +25,14 @@ class Disk(NamedTuple):
     """The machine, where nobody on another one sees the folder; empty: all see it."""
 
 
-def mark(folder: pathlib.Path) -> str:
-    """The mark of a folder, made if there is none. Empty: it cannot be written, which saving will tell better."""
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            return (folder / MARK).read_text("ascii")
-        except FileNotFoundError:
-            made = secrets.token_hex(8)
-            unfinished = folder / f"{MARK}.{made}"
-            unfinished.write_text(made, "ascii")
-            unfinished.rename(folder / MARK)
-            return made
-    return ""
-
-
-def found(folder: str, marked: str, *, scratch: str = "", node: str = "") -> Disk:
-    """The job's folder, if its mark is seen and no other is given; else one of this machine, for this job alone."""
-    if not scratch and (not marked or _seen(pathlib.Path(folder)) == marked):
+def found(folder: str, run: str, claim: str, *, scratch: str = "", node: str = "") -> Disk:
+    """The job's folder, if the run's claim is seen there and no other is given; else one of this machine, for this run
+    alone. Without a claim the folder could not be written to, which saving tells better.
+    """
+    if not scratch and (not claim or _sees(folder, run, claim)):
         return Disk(pathlib.Path(folder))
     base = pathlib.Path(scratch) if scratch else pathlib.Path(tempfile.gettempdir()) / f"springtide-{os.getuid()}"
-    own = base / (marked or "unmarked")
+    own = base / run
     try:
         if not scratch:
             _keep_private(base)
@@ -57,15 +42,7 @@ def found(folder: str, marked: str, *, scratch: str = "", node: str = "") -> Dis
             f"this server does not see the job's folder {folder}, and cannot write to {own} either: "
             f"{error.strerror or error}. Set SPRINGTIDE_SCRATCH to a folder of this machine that it may write to."
         ) from error
-    return Disk(own, node or machine())
-
-
-def machine() -> str:
-    """The same for all processes of one machine, until it starts again."""
-    try:
-        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return os.uname().nodename
+    return Disk(own, node or claims.machine())
 
 
 def _keep_private(base: pathlib.Path) -> None:
@@ -76,8 +53,9 @@ def _keep_private(base: pathlib.Path) -> None:
         raise PermissionError(errno.EPERM, f"{base} is another user's")
 
 
-def _seen(folder: pathlib.Path) -> str:
+def _sees(folder: str, run: str, claim: str) -> bool:
     try:
-        return (folder / MARK).read_text("ascii")
-    except (OSError, UnicodeDecodeError):
-        return ""
+        seen = claims.read(Folder(pathlib.Path(folder)), claim)
+    except OSError:
+        return False
+    return seen is not None and seen.run == run

@@ -1,8 +1,9 @@
 """Brings a checkpoint together in the run's folder, where its files lie on disks of servers: the last one of a job that
 has no URL, so that its model outlives the servers.
 
-In: `python -m springtide.checkpoint.gather FOLDER NUMBER ADDRESSES`, started by `master.uploading`: a process of its
-own with little priority; ADDRESSES is JSON: where each server gives files away; the environment has the job's secret.
+In: `python -m springtide.checkpoint.gather FOLDER NUMBER ADDRESSES CLAIM`, started by `master.uploading`: a process of
+its own with little priority; ADDRESSES is JSON: where each server gives files away; CLAIM too: the run's claim of its
+folder; the environment has the job's secret.
 Out: one JSON line, and the checkpoint as if all servers had seen the folder: it can be gone on from, and exported.
 """
 
@@ -16,25 +17,28 @@ import time
 import msgspec
 
 from springtide import config, errors
-from springtide.checkpoint import reader, writer
+from springtide.checkpoint import claims, reader, writer
+from springtide.checkpoint.claims import Claim
 from springtide.checkpoint.copies import PART_BYTES
 from springtide.checkpoint.manifest import without_mirrors
 from springtide.checkpoint.places import Folder, Place
 from springtide.checkpoint.scattered import Scattered
 from springtide.checkpoint.upload import NICE, Uploaded, end_with_parent
+from springtide.domain.checkpoints import Lineage
 from springtide.rpc import messages
 
 
-def gather(folder: pathlib.Path, number: int, scattered: Place) -> Uploaded:
+def gather(folder: pathlib.Path, number: int, claim: Claim, scattered: Place) -> Uploaded:
     """Fetch what is missing, publish the manifest anew, drop what it does not need."""
     began, here = time.monotonic(), Folder(folder)
-    manifest = reader.known(here, number)
+    manifest = reader.known(here, number, lineage=Lineage(claim.run))
     whole = without_mirrors(manifest)
     files = size = 0
     for source, file in zip(manifest.files, whole.files, strict=True):
         if here.size(file.name) != file.size:
             fetch(scattered, reader.whole_copy(scattered, source), folder / file.name, file.size)
             files, size = files + 1, size + file.size
+    claims.take(here, claim)
     writer.publish(here, whole)
     writer.drop_unneeded(here, [whole])
     return Uploaded(number, str(folder), files, size, time.monotonic() - began)
@@ -54,7 +58,7 @@ def fetch(place: Place, name: str, target: pathlib.Path, size: int) -> None:
 
 def main(arguments: list[str]) -> int:
     """One checkpoint, and a line that says what became of it."""
-    folder, number, addresses = arguments
+    folder, number, addresses, claim = arguments
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(NICE)
     settings = config.load()
@@ -63,7 +67,7 @@ def main(arguments: list[str]) -> int:
         secret = config.job_secret(settings)
         place = Scattered(folder, pathlib.Path(folder), lambda _: known, secret, certificates=settings.tls)
         with contextlib.closing(place):
-            done = gather(pathlib.Path(folder), int(number), place)
+            done = gather(pathlib.Path(folder), int(number), msgspec.json.decode(claim, type=Claim), place)
     except (errors.SpringtideError, OSError) as error:
         done = Uploaded(int(number), folder, error=str(error))
     print(msgspec.json.encode(done).decode(), flush=True)

@@ -13,7 +13,7 @@ import msgspec
 from springtide import errors
 from springtide.domain.tables import TableSpec
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the meaning of a field changes; another version's manifest is refused with both numbers."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, its length
@@ -53,6 +53,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A complete checkpoint."""
 
     job: str
+    run: str
+    """Identity of the run that made it. Another run does not restore it, unless it goes on from it."""
     number: int
     begun_at: float
     """Time of day at which the ledger was noted; the slots were copied after that."""
@@ -122,9 +124,9 @@ def number_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def segment_name(life: str, number: int) -> str:
-    """The file of the images that one server life writes for one checkpoint."""
-    return f"{life}-{number:06d}.seg"
+def segment_name(life: str, number: int, run: str) -> str:
+    """The file of the images that one server life writes for one checkpoint. No two runs have a name in common."""
+    return f"{life}-{number:06d}.{run}.seg"
 
 
 def without_mirrors(manifest: Manifest) -> Manifest:
@@ -145,7 +147,7 @@ def folder_of(name: str) -> str:
 
 def number_in(name: str) -> int | None:
     """The checkpoint for which a segment file was written; None: it is none."""
-    found = re.fullmatch(r".+-(\d{6,})\.seg", name)
+    found = re.fullmatch(r".+-(\d{6,})\.[0-9a-z]+\.seg", name)
     return int(found[1]) if found else None
 
 
@@ -163,7 +165,10 @@ def decode(content: bytes) -> Manifest:
     if magic != _MAGIC:
         raise errors.BadInput("the file is not a manifest of a checkpoint")
     if version != FORMAT:
-        raise errors.BadInput(f"the manifest has format {version}; this version reads {FORMAT}")
+        raise errors.BadInput(
+            f"the manifest has format {version}, from another version of Springtide; this one reads {FORMAT}: use the "
+            "version that made it"
+        )
     body = content[_HEAD.size :]
     if len(body) != length:
         raise errors.BadInput(f"the manifest is cut short: {len(body)} of {length} bytes")

@@ -117,6 +117,11 @@ class Folder:
                 unfinished.unlink()
             raise
 
+    def create_new(self, name: str, content: bytes) -> bool:
+        """Put a small file there unless there is one of that name, of whoever; whether it was put there."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return _create_new(self.path / name, content)
+
     def remove(self, name: str) -> None:
         """Unlink."""
         (self.path / name).unlink(missing_ok=True)
@@ -177,6 +182,13 @@ class Remote:
         except FileNotFoundError:
             return None
 
+    def version(self, name: str) -> str:
+        """What the store calls this content of a file: another one whenever the file was written anew."""
+        with self._asked():
+            version = str(self._files.checksum(self._path(name)))
+        self.moved()
+        return version
+
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """A run of a file. Of a store's files small ones come with what surrounds them, which is kept for the next."""
         if length is None or length >= BLOCK or self.local_root or self.in_this_process:
@@ -210,6 +222,28 @@ class Remote:
             return
         with self.create(name) as file:
             file.write(content)
+
+    def create_new(self, name: str, content: bytes) -> bool:
+        """Put a small file there unless there is one of that name; whether it was put there.
+
+        Of two that try at once both may succeed at a store that knows no such request: whoever cares reads it back.
+        """
+        self._block.cache_clear()
+        with self._asked(to_write=True):
+            self._make_folder()
+            if self.local_root:
+                return _create_new(pathlib.Path(self.local_root) / name, content)
+            if self.size(name) is not None:
+                return False
+            try:
+                self._files.pipe_file(self._path(name), content, mode="create")
+            except TypeError:  # a library that does not know the mode
+                self._files.pipe_file(self._path(name), content)
+            except Exception:  # each store has its own error for a name that is taken
+                if self.size(name) is None:
+                    raise
+                return False
+        return True
 
     def put(self, source: pathlib.Path, name: str, length: int | None = None) -> int:
         """The first `length` bytes of a local file, all without one, as `write` does it; CRC-32 of what was sent."""
@@ -306,6 +340,23 @@ class Remote:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _create_new(path: pathlib.Path, content: bytes) -> bool:
+    """A file of this machine, exclusively: network file systems keep that promise too."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        os.write(file, content)
+        os.fsync(file)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(file)
+    return True
 
 
 def place_of(where: str) -> Place:

@@ -12,6 +12,7 @@ import numpy as np
 from springtide import _native, errors
 from springtide.checkpoint.manifest import File, Manifest, Segment, decode, folder_of, name_of, number_of
 from springtide.checkpoint.places import Place, place_of
+from springtide.domain.checkpoints import Lineage
 
 
 class Damaged(errors.BadInput):
@@ -28,8 +29,11 @@ class Found(NamedTuple):
     """Why newer ones are not used, each in a sentence."""
 
 
-def latest(where: str | Place, slots: Iterable[int] | None = None, *, before: int | None = None) -> Found:
-    """The newest checkpoint that is whole, else the one before; with `before`, of those before that one.
+def latest(
+    where: str | Place, slots: Iterable[int] | None = None, *, before: int | None = None, lineage: Lineage | None = None
+) -> Found:  # fmt: skip
+    """The newest checkpoint that is whole, else the one before; with `before`, of those before that one, with
+    `lineage`, of these runs only.
 
     The bytes of `slots` are read and compared with their sums: all slots unless some are named. With none of them only
     manifests and sizes of files are looked at, which notices a torn file, but not one with other bytes in it.
@@ -41,7 +45,7 @@ def latest(where: str | Place, slots: Iterable[int] | None = None, *, before: in
         if before is not None and number >= before:
             continue
         try:
-            manifest = read(place, number, chosen or None)
+            manifest = read(place, number, chosen or None, lineage=lineage)
             verify(place, manifest, range(manifest.slots) if chosen is None else chosen)
             return Found(manifest, place, tuple(troubles))
         except (errors.BadInput, OSError) as error:
@@ -54,24 +58,35 @@ def numbers(place: Place) -> list[int]:
     return sorted((number for name in place.names() if (number := number_of(name)) is not None), reverse=True)
 
 
-def read(where: str | Place, number: int, slots: Iterable[int] | None = None) -> Manifest:
+def manifest_of(place: Place, number: int, lineage: Lineage | None = None) -> Manifest:
+    """The manifest of that checkpoint, whatever is left of its files; BadInput where it is none of these runs'."""
+    manifest = decode(place.read(name_of(number)))
+    refusal = lineage.refusal(manifest.run, manifest.number, manifest.job) if lineage is not None else ""
+    if refusal:
+        raise errors.BadInput(refusal)
+    return manifest
+
+
+def read(
+    where: str | Place, number: int, slots: Iterable[int] | None = None, *, lineage: Lineage | None = None
+) -> Manifest:  # fmt: skip
     """The manifest of that checkpoint, if its files are there in full, or those of some slots; BadInput says what is
-    missing.
+    missing, or that it is none of these runs'.
     """
     place = place_of(where) if isinstance(where, str) else where
-    manifest = decode(place.read(name_of(number)))
+    manifest = manifest_of(place, number, lineage)
     wanted = range(manifest.slots) if slots is None else slots
     for file in sorted({segment.file for slot in wanted for segment in manifest.chains[slot]}):
         whole_copy(place, manifest.files[file])
     return manifest
 
 
-def known(where: str | Place, number: int) -> Manifest:
+def known(where: str | Place, number: int, *, lineage: Lineage | None = None) -> Manifest:
     """The manifest of that checkpoint, if those of its files are there in full that lie beside it, not on disks of
     servers.
     """
     place = place_of(where) if isinstance(where, str) else where
-    manifest = decode(place.read(name_of(number)))
+    manifest = manifest_of(place, number, lineage)
     for file in manifest.files:
         if not manifest.apart.keys() & {folder_of(file.name), folder_of(file.mirror)}:
             whole_copy(place, file)

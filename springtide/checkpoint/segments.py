@@ -23,11 +23,13 @@ LEFT_FREE, OF_DISK = 64 << 20, 0.01  # bytes, and the part of a small disk, that
 class SegmentWriter:
     """One file being written. `close` gives it its name; left with an exception, it is removed."""
 
-    def __init__(self, folder: pathlib.Path, life: str, number: int, part: int = 0, *, home: str = "") -> None:
+    def __init__(
+        self, folder: pathlib.Path, life: str, number: int, part: int = 0, *, run: str, home: str = ""
+    ) -> None:  # fmt: skip
         """`part`: the server has written others for this checkpoint. `home`: a folder for the files of this server."""
         self.life, self.number = life, number
         self._home, folder = home, folder / home
-        self.path = folder / segment_name(f"{life}+{part}" if part else life, number)
+        self.path = folder / segment_name(f"{life}+{part}" if part else life, number, run)
         self._unfinished = self.path.with_suffix(".part")
         folder.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self._unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

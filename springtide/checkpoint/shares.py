@@ -7,7 +7,7 @@ A file in the job's folder is the master's to copy. Next: `master.copying`.
 from collections.abc import Collection
 from typing import NamedTuple
 
-from springtide.checkpoint.manifest import Manifest, folder_of
+from springtide.checkpoint.manifest import File, Manifest, folder_of
 
 
 class Shares(NamedTuple):
@@ -18,14 +18,19 @@ class Shares(NamedTuple):
     """Files that nobody has any more."""
 
 
+def is_of_server(manifest: Manifest, file: File) -> bool:
+    """Whether a file is a server's to copy: no copy of it lies in the job's folder."""
+    return all(folder_of(name) in manifest.apart for name in (file.name, file.mirror) if name)
+
+
 def shares(manifest: Manifest, lacking: Collection[str]) -> Shares:
     """Each file is its own server's to copy, or its buddy's if that one lacks it."""
     of: dict[str, list[tuple[str, int]]] = {}
     missing: list[str] = []
     for file in manifest.files:
-        names = [name for name in (file.name, file.mirror) if name]
-        if any(folder_of(name) not in manifest.apart for name in names):
+        if not is_of_server(manifest, file):
             continue
+        names = [name for name in (file.name, file.mirror) if name]
         found = next((name for name in names if name not in lacking), None)
         if found is None:
             missing.append(file.name)

@@ -1,9 +1,10 @@
 """Copies a checkpoint from a run's folder to a URL: its files first, the manifest last, so it is there whole or not.
 
-In: `python -m springtide.checkpoint.upload FOLDER URL NUMBER KEEP`, started by `master.uploading`: a process of its own
-with little priority, so that training is not disturbed. Out: one JSON line. Files that are there already are not sent
-again, nor those that servers with disks of their own have sent (`checkpoint.upload_part`); the last few checkpoints at
-the URL are kept. Whoever reads there meanwhile sees an older one. A store that hangs is given up (`patience`).
+In: `python -m springtide.checkpoint.upload FOLDER URL NUMBER KEEP CLAIM`, started by `master.uploading`: a process of
+its own with little priority, so that training is not disturbed. CLAIM is JSON: the run's claim of its places. Out: one
+JSON line. What this run has sent before is not sent again (`checkpoint.sent_files`), nor what servers with disks of
+their own have sent (`checkpoint.upload_part`); the last few checkpoints at the URL are kept. Whoever reads there
+meanwhile sees an older one. A store that hangs is given up (`patience`).
 """
 
 import os
@@ -16,10 +17,13 @@ from collections.abc import Callable
 import msgspec
 
 from springtide import errors
-from springtide.checkpoint import reader, writer
-from springtide.checkpoint.manifest import Manifest, without_mirrors
+from springtide.checkpoint import claims, reader, shares, writer
+from springtide.checkpoint.claims import Claim
+from springtide.checkpoint.manifest import File, Manifest, without_mirrors
 from springtide.checkpoint.patience import Patience
 from springtide.checkpoint.places import Folder, Remote
+from springtide.checkpoint.sent_files import SentFiles
+from springtide.domain.checkpoints import Lineage
 
 NICE = 10
 
@@ -37,25 +41,35 @@ class Uploaded(msgspec.Struct, frozen=True):
 
 
 def upload(
-    folder: pathlib.Path, url: str, number: int, *, keep: int, moved: Callable[[], object] = lambda: None
-) -> Uploaded:
+    folder: pathlib.Path, url: str, number: int, claim: Claim, *, keep: int, moved: Callable[[], object] = lambda: None
+) -> Uploaded:  # fmt: skip
     """Send what is missing, publish, drop what is not needed there any more. `moved`: the store has answered."""
     began = time.monotonic()
     here, there = Folder(folder), Remote(url)
     there.moved = moved
-    mirrored = reader.known(here, number)
+    claims.take(there, claim, option="--checkpoint-url")
+    mirrored = reader.known(here, number, lineage=Lineage(claim.run))
     manifest = without_mirrors(mirrored)
-    present = set(there.names())
-    files = size = 0
+    sent = SentFiles(folder, there)
     for source, file in zip(mirrored.files, manifest.files, strict=True):
-        if file.name in present and there.size(file.name) == file.size:
-            continue
-        there.put(folder / reader.whole_copy(here, source), file.name)
-        files, size = files + 1, size + file.size
+        if shares.is_of_server(mirrored, source):
+            check_sent(there, file)
+        else:
+            sent.send(folder / reader.whole_copy(here, source), file.name, file.size)
+    claims.take(there, claim, option="--checkpoint-url")  # sending may have taken hours
     writer.publish(there, manifest)
     moved()
-    writer.drop_unneeded(there, kept_at(there, manifest, keep))
-    return Uploaded(number, url, files, size, time.monotonic() - began)
+    kept = kept_at(there, manifest, keep)
+    writer.drop_unneeded(there, kept)
+    sent.forget_others({file.name for one in kept for file in one.files})
+    return Uploaded(number, url, sent.files, sent.bytes, time.monotonic() - began)
+
+
+def check_sent(there: Remote, file: File) -> None:
+    """Refuse to publish what a server has said to have sent, and is not there."""
+    size = there.size(file.name)
+    if size != file.size:
+        raise errors.BadInput(f"{file.name} is not at {there.where}: {size or 0} of {file.size} bytes")
 
 
 def kept_at(there: Remote, newest: Manifest, keep: int) -> list[Manifest]:
@@ -72,13 +86,14 @@ def kept_at(there: Remote, newest: Manifest, keep: int) -> list[Manifest]:
 
 def main(arguments: list[str]) -> int:
     """One upload, and a line that says what became of it."""
-    folder, url, number, keep = arguments
+    folder, url, number, keep, claim = arguments
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(NICE)
     patience = Patience()
     patience.guard(lambda why: msgspec.json.encode(Uploaded(int(number), url, error=why)).decode())
     try:
-        done = upload(pathlib.Path(folder), url, int(number), keep=int(keep), moved=patience.moved)
+        mine = msgspec.json.decode(claim, type=Claim)
+        done = upload(pathlib.Path(folder), url, int(number), mine, keep=int(keep), moved=patience.moved)
     except Exception as error:  # a store's own errors are many: whichever it is, the master tells it
         done = Uploaded(int(number), url, error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(done).decode(), flush=True)

@@ -2,8 +2,8 @@
 
 In: `python -m springtide.checkpoint.upload_part FOLDER URL FILES`, started by `embedding.copying`: a process of its own
 with little priority, so that serving does not suffer. FILES is JSON: paths in the folder, and bytes. Out: one JSON
-line. What is there already is not sent again. Nobody sees these files before the master publishes a manifest that names
-them (`checkpoint.upload`).
+line. What this server has sent before is not sent again (`checkpoint.sent_files`). Nobody sees these files before the
+master publishes a manifest that names them (`checkpoint.upload`).
 """
 
 import os
@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from springtide.checkpoint.manifest import bare
+from springtide.checkpoint.manifest import bare, folder_of
 from springtide.checkpoint.patience import Patience
 from springtide.checkpoint.places import Folder, Remote
+from springtide.checkpoint.sent_files import SentFiles
 from springtide.checkpoint.upload import NICE, end_with_parent
 
 
@@ -37,17 +38,12 @@ def send(
     """Send what is missing there. `moved`: the store has answered."""
     here, there = Folder(folder), Remote(url)
     there.moved = moved
-    present = set(there.names())
-    files, size, lacks = 0, 0, []
+    lacks = [name for name, length in wanted if (here.size(name) or 0) < length]
+    sent = SentFiles(folder / folder_of(wanted[0][0]), there) if wanted else None
     for name, length in wanted:
-        if bare(name) in present and there.size(bare(name)) == length:
-            continue
-        if (here.size(name) or 0) < length:
-            lacks.append(name)
-            continue
-        there.put(folder / name, bare(name), length)
-        files, size = files + 1, size + length
-    return Sent(files, size, tuple(lacks))
+        if sent is not None and name not in lacks:
+            sent.send(folder / name, bare(name), length)
+    return Sent(sent.files, sent.bytes, tuple(lacks)) if sent is not None else Sent()
 
 
 def main(arguments: list[str]) -> int:

@@ -55,6 +55,24 @@ class Buddy(NamedTuple):
     """The machine on whose own disk it puts them; empty: into the job's folder."""
 
 
+class Lineage(NamedTuple):
+    """The runs whose checkpoints a job may restore: its own, and the one that it went on from."""
+
+    run: str
+    resumed_run: str = ""
+    """The run that this one went on from; empty: it began anew."""
+    resumed_number: int = 0
+    """The checkpoint that it went on from: that run may have made others since."""
+
+    def refusal(self, run: str, number: int, job: str) -> str:
+        """Why a checkpoint is none of this job's; empty: it may be restored."""
+        if run == self.run or (run and run == self.resumed_run and number <= self.resumed_number):
+            return ""
+        if run and run == self.resumed_run:
+            return f"it is of run {run}, which this job left at checkpoint {self.resumed_number}"
+        return f"it is of run {run} of job {job!r}; this is run {self.run}"
+
+
 class ShardRange(NamedTuple):
     """Shards `first` to `end`, without `end`."""
 
@@ -84,6 +102,8 @@ class CheckpointRules:
     """Folder or URL of the checkpoints of another run that this one goes on from."""
     resume_number: int = 0
     """Which of them."""
+    resume_run: str = ""
+    """The run that made it. Another run's checkpoint of the same number is refused."""
     numbers_after: int = 0
     """Numbers up to this one are taken where the checkpoints of that run lie."""
 

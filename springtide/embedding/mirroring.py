@@ -29,13 +29,15 @@ class Mirror:
     """A server's own files, kept a second time by its buddy."""
 
     def __init__(
-        self, folder: pathlib.Path, home: str, life: str, secret: bytes, *, certificates: str = "", asked: bool = True
+        self, folder: pathlib.Path, home: str, life: str, secret: bytes, *, run: str, certificates: str = "",
+        asked: bool = True,
     ) -> None:  # fmt: skip
         self.home = home
         """Its folder, in the job's folder."""
         self.asked = asked
         """Whether the lack of a buddy is worth a word."""
-        self._own, self._life, self._secret, self._certificates = folder / home, life, secret, certificates
+        self._own, self._secret, self._certificates = folder / home, secret, certificates
+        self._files = f"{life}[-+]*.{run}.seg"
 
     def copy(
         self, written: Written, buddy: Buddy | None, base: int, pace: AbstractContextManager[None]
@@ -59,7 +61,7 @@ class Mirror:
     ) -> tuple[str, ...]:
         """All that is lacking there; names of what is there now. What was given up is not worth a copy."""
         base, newest = needed
-        own = sorted((path.name, path.stat().st_size) for path in self._own.glob(f"{self._life}[-+]*.seg"))
+        own = sorted((path.name, path.stat().st_size) for path in self._own.glob(self._files))
         own = [(name, size) for name, size in own if (number := number_in(name) or 0) <= base or number == newest]
         link = channel.Channel(
             buddy.address, self._secret, connect_timeout_s=CONNECT_S, certificates=self._certificates, role="server"

@@ -53,7 +53,7 @@ def bring_back(store: _native.Store, wanted: messages.Restore, scattered: Place 
     log.warning("%s", troubles[0])
     found: list[Source] = []
     for where, place in places.items():
-        looked = reader.latest(place, wanted.slots)
+        looked = reader.latest(place, wanted.slots, lineage=wanted.lineage)
         troubles += [each for each in looked.troubles if each not in troubles]
         if looked.manifest is not None:
             found.append(Source(where, looked.manifest.number))
@@ -70,7 +70,7 @@ def _import(
     store: _native.Store, source: Source, wanted: messages.Restore, places: Mapping[str, str | Place]
 ) -> Source:  # fmt: skip
     place = places[source.where]
-    done = restoring.restore(store, place, source.number, wanted.slots)
+    done = restoring.restore(store, place, source.number, wanted.slots, wanted.lineage)
     log.info("restored from checkpoint %d in %s: %s", source.number, source.where, done)
     spared = tuple(f"{file} was read from its mirror: {why}" for file, why in done.spared.items())
     for each in spared:
@@ -81,7 +81,7 @@ def _import(
 def _learn_tables(store: _native.Store, wanted: messages.Restore, place: str | Place) -> Source:
     """A server without slots has nothing to bring back: the ledger need not go back for it."""
     try:
-        restoring.restore(store, place, wanted.number, ())
+        restoring.restore(store, place, wanted.number, (), wanted.lineage)
     except (errors.BadInput, OSError) as error:
         log.warning("checkpoint %d in %s: its tables cannot be read: %s", wanted.number, wanted.where, error)
     return Source("", 0)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from springtide import _native
 from springtide.checkpoint import reader
 from springtide.checkpoint.places import Place, place_of
+from springtide.domain.checkpoints import Lineage
 from springtide.embedding.specs import native_spec
 
 
@@ -27,12 +28,14 @@ class Restored(NamedTuple):
         return f"{self.slots} slots, {self.bytes / 2**20:.1f} MiB in {self.seconds:.2f} s"
 
 
-def restore(store: _native.Store, where: str | Place, number: int, slots: Iterable[int]) -> Restored:
-    """Declare the tables of that checkpoint and import these slots; BadInput when it is torn or of another job."""
+def restore(
+    store: _native.Store, where: str | Place, number: int, slots: Iterable[int], lineage: Lineage | None = None
+) -> Restored:  # fmt: skip
+    """Declare the tables of that checkpoint and import these slots; BadInput when it is torn or of another run."""
     began = time.monotonic()
     place = place_of(where) if isinstance(where, str) else where
     slots = tuple(slots)
-    manifest = reader.read(place, number, slots)
+    manifest = reader.read(place, number, slots, lineage=lineage)
     for spec in manifest.tables:
         store.declare(native_spec(spec))
     count = size = 0

@@ -53,6 +53,8 @@ class Chain:
 
     number: int
     cut: int
+    files: tuple[str, ...]
+    """Names of the segment files that hold it."""
     links: int = 0
     full_bytes: int = 0
     more_bytes: int = 0
@@ -72,13 +74,14 @@ class Saver:
         folder: pathlib.Path,
         life: str,
         *,
+        run: str,
         node: str = "",
         mirror: mirroring.Mirror | None = None,
         sweep: Callable[[Collection[str], int], object] | None = None,
         rest: Callable[[float], object] = time.sleep,
     ) -> None:
         """`node`: the folder is on this machine's own disk. `sweep`: of the `Copies` that takes others' files there."""
-        self._role, self._folder, self._life, self._rest = role, folder, life, rest
+        self._role, self._folder, self._life, self._run, self._rest = role, folder, life, run, rest
         self._mirror, self._node = mirror, node
         self._home = life.rpartition(".")[0] if mirror or node else ""
         """Where there are folders of several servers, that of this one."""
@@ -87,6 +90,8 @@ class Saver:
         """As far as complete checkpoints have them."""
         self._pending: dict[int, Chain] = {}
         """What was written last; it counts when the next order says that that checkpoint was completed."""
+        self._sizes: dict[str, int] = {}
+        """Bytes of the segment files that chains are in, by name."""
         self._forgotten: tuple[ShardRange, ...] = ()
         self._copy = _native.SlotCopy()
         """Of one slot after the other, in the same memory."""
@@ -105,19 +110,24 @@ class Saver:
 
     def _save(self, order: messages.Save) -> messages.Saved:
         began, cpu = time.monotonic(), time.thread_time()
+        lost: tuple[str, ...] = ()
         if not order.part:
             self._settle(order.base)
+            lost = self._leave_lost_chains()
             self._forget(order.forget)
             if self._node:  # those before this one are complete, and needed or not, or were given up
                 self._sweep(order.needed, order.number - 1)
         pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         try:
-            with SegmentWriter(self._folder, self._life, order.number, order.part, home=self._home) as file:
+            with SegmentWriter(
+                self._folder, self._life, order.number, order.part, run=self._run, home=self._home
+            ) as file:  # fmt: skip
                 if order.part:
                     self._write_slots(order, file, pace)
                 else:
                     self._write(order, file, pace)
                 written = file.close()._replace(node=self._node)
+                self._sizes[file.path.name] = file.size
         except OSError as error:
             log.warning("checkpoint %d: %s", order.number, error)
             where = f"cannot write to {self._folder}"
@@ -131,7 +141,7 @@ class Saver:
         tables = tuple(plain_spec(spec) for spec in self._role.store.tables())
         return messages.Saved(
             order.term, order.number, written, tables, seconds=seconds, cpu_s=cpu_s, part=order.part,
-            unmirrored=unmirrored,
+            unmirrored=unmirrored, lost=lost,
         )  # fmt: skip
 
     def tidy(self, pulse: messages.Pulse) -> None:
@@ -151,14 +161,14 @@ class Saver:
                 chain = self._chains.get(slot)
                 since = chain if chain is not None and chain.number == order.base and not chain.long(slot) else None
                 piece = self._append(file, slot, since, pace)
-                self._keep_if_ours(file, slot, grown(since, piece, order.number, cut))
+                self._keep_if_ours(file, slot, grown(since, piece, order.number, cut, file.path.name))
 
     def _write_slots(self, order: messages.Save, file: SegmentWriter, pace: "Pace") -> None:
         """Those of the slots that are ours by now, in full: nobody else has them in this checkpoint."""
         cut = self._role.store.cut()
         for slot in filter(self._role.owns, order.slots):
             piece = self._append(file, slot, None, pace)
-            self._keep_if_ours(file, slot, grown(None, piece, order.number, cut))
+            self._keep_if_ours(file, slot, grown(None, piece, order.number, cut, file.path.name))
 
     def _keep_if_ours(self, file: SegmentWriter, slot: int, chain: Chain) -> None:
         if self._role.owns(slot):
@@ -188,17 +198,36 @@ class Saver:
         self._chains = {slot: chain for slot, chain in self._chains.items() if chain.number == base}
         self._pending = {}
 
+    def _leave_lost_chains(self) -> tuple[str, ...]:
+        """Forget chains of which a file is not there as it was written, so that their slots are written in full; the
+        names of these files.
+        """
+        needed = {name for chain in self._chains.values() for name in chain.files}
+        self._sizes = {name: size for name, size in self._sizes.items() if name in needed}
+        lost = {name for name in needed if self._size(name) != self._sizes.get(name)}
+        if lost:
+            log.warning("%s: missing or torn; slots in there are written in full", ", ".join(sorted(lost)))
+            self._chains = {slot: chain for slot, chain in self._chains.items() if lost.isdisjoint(chain.files)}
+        return tuple(sorted(lost))
+
+    def _size(self, name: str) -> int | None:
+        try:
+            return (self._folder / self._home / name).stat().st_size
+        except OSError:
+            return None
+
     def _forget(self, finished: tuple[ShardRange, ...]) -> None:
         if fresh := newly(self._forgotten, finished):
             self._role.store.forget(fresh)
             self._forgotten = finished
 
 
-def grown(since: Chain | None, piece: Piece, number: int, cut: int) -> Chain:
-    """A slot's chain with one more image."""
+def grown(since: Chain | None, piece: Piece, number: int, cut: int, file: str) -> Chain:
+    """A slot's chain with one more image, which is in that file."""
     if not piece.since or since is None:
-        return Chain(number, cut, full_bytes=piece.length)
-    return Chain(number, cut, since.links + 1, since.full_bytes, since.more_bytes + piece.length)
+        return Chain(number, cut, (file,), full_bytes=piece.length)
+    files, more = (*since.files, file), since.more_bytes + piece.length
+    return Chain(number, cut, files, since.links + 1, since.full_bytes, more)
 
 
 @contextlib.contextmanager

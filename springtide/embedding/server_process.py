@@ -83,17 +83,20 @@ def saves(
         yield None
         return
     life, secret, tls = f"{settings.member}.{settings.incarnation}", config.job_secret(settings), settings.tls
-    disk = disks.found(welcome.checkpoints, welcome.mark, scratch=settings.scratch, node=settings.node)
+    disk = disks.found(
+        welcome.checkpoints, welcome.run, welcome.claim, scratch=settings.scratch, node=settings.node
+    )  # fmt: skip
     mirror = taking = None
     if welcome.mirror or disk.node:
-        asked = welcome.mirror
-        mirror = mirroring.Mirror(disk.folder, settings.member, life, secret, certificates=tls, asked=asked)
+        mirror = mirroring.Mirror(
+            disk.folder, settings.member, life, secret, run=welcome.run, certificates=tls, asked=welcome.mirror
+        )
     with contextlib.ExitStack() as stack:
         if mirror is not None:
             own, host = disk.folder / settings.member, channel.own_host(settings, link)
             taking = stack.enter_context(mirroring.Taking(own, secret, host, certificates=tls))
         takes_at, sweep = (taking.address, taking.sweep) if taking is not None else ("", None)
-        saver = saving.Saver(role, disk.folder, life, node=disk.node, mirror=mirror, sweep=sweep)
+        saver = saving.Saver(role, disk.folder, life, run=welcome.run, node=disk.node, mirror=mirror, sweep=sweep)
         thread = saving.start(saver, link.ask, over, takes_at, disk.node)
         if disk.node:
             stack.callback(thread.join, TIDY_S)

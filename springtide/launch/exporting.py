@@ -71,6 +71,11 @@ class Exporter:
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether it exports."""
+        return self._task is not None
+
     def begin(self) -> None:
         """From now on, in the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._keep())

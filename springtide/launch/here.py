@@ -74,10 +74,14 @@ async def attend(
     for number, name in SIGNALS if hang_up else SIGNALS[:-1]:
         loop.add_signal_handler(number, interrupted, name)
     exporter = exporter_of(begun)
-    if exporter is not None:
-        exporter.begin()
+
+    def seen_first(status: messages.JobStatus) -> None:
+        if exporter is not None and not exporter.begun:
+            exporter.begin()  # not before there is a master: until then the folder may be another run's
+        seen(status)
+
     try:
-        return await agent.run(seen)
+        return await agent.run(seen_first)
     finally:
         warm.close()
         if exporter is not None:

@@ -49,6 +49,7 @@ def rules(
         folder=str(pathlib.Path(keeping.folder).absolute()) if keeping.folder else "",
         resume=absolute(place_of(resume).where) if resumed else "",
         resume_number=resumed.number if resumed else 0,
+        resume_run=resumed.run if resumed else "",
         numbers_after=max(reader.numbers(place_of(resume))) if resumed else 0,
         url=url.rstrip("/"),
         upload_every_s=keeping.upload_every_s,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from springtide import errors
+from springtide.checkpoint.claims import Claim
 from springtide.domain.caching import decided
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import Life, Role, RoleKind, RoleUsage
@@ -92,12 +93,12 @@ class Desk:
         self._ticked_at, self._stuck = clock(), ""
         self.lag = Lag(time.monotonic)
         self._agreeing = Agreeing(record, self._changed, kept=self._kept)
-        saving = saving or Saving(CheckpointRules(), pathlib.Path())
+        saving = saving or Saving(CheckpointRules(), pathlib.Path(), Claim(run="", job=record.state.spec.name))
         doors = Doors(record=record, changed=self._changed, happen=self._happen, kept=self._kept, tell=self.tell)
         self._doors, self.rounds = doors, Rounds(saving, doors, clock)
         self._stepping = Stepping(record, self.rounds, self._changed, clock)
         self._healing = Healing(
-            record, str(saving.folder.absolute()), kept=self._kept, tell=self.tell, happen=self._happen,
+            record, str(saving.folder.absolute()), saving.lineage, kept=self._kept, tell=self.tell, happen=self._happen,
             went_back=self.rounds.went_back,
         )  # fmt: skip
         self._leasing = Leasing(doors, self._healing, clock, look=self.rounds.look)

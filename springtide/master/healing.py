@@ -14,6 +14,7 @@ import msgspec
 from springtide import errors
 from springtide.checkpoint import reader
 from springtide.data.notes import BookNote
+from springtide.domain.checkpoints import Lineage
 from springtide.domain.cluster import Placement, Role, RoleKind
 from springtide.domain.leases import Grant
 from springtide.job import events
@@ -32,13 +33,14 @@ class Healing:
         self,
         record: Record,
         folder: str,
+        lineage: Lineage,
         *,
         kept: Callable[[entries.AnyEntry | None], AbstractContextManager[None]],
         tell: Callable[..., None],
         happen: Callable[[events.Event], None],
         went_back: Callable[[int], None],
     ) -> None:
-        self._record, self._folder = record, folder
+        self._record, self._folder, self._lineage = record, folder, lineage
         self._kept, self._tell, self._happen, self._went_back = kept, tell, happen, went_back
 
     def to_bring_back(self, role: Role) -> messages.Restore | None:
@@ -52,9 +54,9 @@ class Healing:
         slots = placed.slots_of(role.rank)
         rules, saved = state.spec.checkpoints, state.safety.saved
         if saved is not None:
-            return messages.Restore(where=self._folder, number=saved, slots=slots, fallback=rules.url)
+            return messages.Restore(self._folder, saved, slots, self._lineage, fallback=rules.url)
         origin = state.safety.origin
-        return messages.Restore(where=rules.resume, number=origin, slots=slots) if origin else None
+        return messages.Restore(rules.resume, origin, slots, self._lineage) if origin else None
 
     def placement_for(self, role: Role) -> Placement | None:
         """A next life knows its slots from the begin; others learn them when all servers are there."""
@@ -65,6 +67,11 @@ class Healing:
         state, book = self._record.state, self._record.book
         if said.error:
             return self._happen(events.Broken(f"{role} could not be brought back: {said.error}"))
+        resumed = state.spec.checkpoints.resume_number
+        if said.restored and not incarnation and said.restored != resumed:  # the ledger stays where it went on from
+            only = f"{role} could only bring checkpoint {said.restored} back, and the job goes on from {resumed}"
+            why = "; ".join((only, *said.unusable))
+            return self._happen(events.Broken(f"{why}. Start it again with --resume: what cannot be read is left out"))
         try:
             note = await self._note_of(said) if said.restored and incarnation else None
         except errors.JobFailed as error:
@@ -79,7 +86,7 @@ class Healing:
         if note is not None and new and (state.spec.recovery == "exact" or state.in_step):
             with self._kept(entries.Restore(note)):
                 again = book.restore(note)
-        if note is not None and new and said.source != state.spec.checkpoints.resume:
+        if note is not None and new and state.safety.saved is not None:
             self._went_back(said.restored)
         told: dict[str, object] = {}
         if said.restored:
@@ -97,12 +104,12 @@ class Healing:
         Then another server has had to take an older one, and the note of that is good for both.
         """
         try:
-            return await noted(said.source, said.restored)
+            return await noted(said.source, said.restored, self._lineage)
         except errors.JobFailed:
             saved = self._record.state.safety.saved
             if saved is None or saved >= said.restored:
                 raise
-            return await noted(self._folder, saved)
+            return await noted(self._folder, saved, self._lineage)
 
     def servers(self) -> messages.Servers | None:
         """Where the servers are, if any of them lives again; else everyone knows."""
@@ -115,10 +122,10 @@ class Healing:
         return messages.Leased(grants, book.era, self.servers(), book.cuts_of(grants))
 
 
-async def noted(where: str, number: int) -> BookNote:
+async def noted(where: str, number: int, lineage: Lineage) -> BookNote:
     """How far the job was when that checkpoint began."""
     try:
-        manifest = await asyncio.to_thread(reader.known, where, number)
+        manifest = await asyncio.to_thread(reader.known, where, number, lineage=lineage)
         return msgspec.msgpack.decode(manifest.ledger, type=BookNote)
     except (OSError, errors.BadInput, msgspec.MsgspecError) as error:
         raise errors.JobFailed(f"the ledger of checkpoint {number} in {where} cannot be read: {error}") from error

@@ -33,8 +33,8 @@ class Joining:
         state, spec = self._record.state, self._record.state.spec
         return messages.ServerWelcome(
             job=spec.name, slots=spec.slots, seed=spec.seed, workers=spec.workers, sync=spec.sync,
-            heartbeat_s=spec.heartbeat_s, checkpoints=self._rounds.folder, mark=self._rounds.saving.mark,
-            mirror=spec.checkpoints.mirror,
+            heartbeat_s=spec.heartbeat_s, checkpoints=self._rounds.folder, run=self._rounds.saving.lineage.run,
+            claim=self._rounds.saving.claim_name, mirror=spec.checkpoints.mirror,
             restore=self._healing.to_bring_back(role) or self._rounds.restore_for(request.rank),
             placement=self._healing.placement_for(role), generation=state.generation,
         )  # fmt: skip

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import errno
 import pathlib
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -22,13 +23,15 @@ import msgspec
 from springtide import errors
 from springtide.telemetry.events import as_disk_error
 
-FORMAT = 2
+FORMAT = 3
 """Raised when entries or snapshots change their meaning; another version's journal is refused."""
 
 AGAIN_S = 0.5  # between two attempts to write to a disk that took nothing: soon enough after there is room again
 
 _TABLES = """
-create table if not exists head (one integer primary key check (one = 1), format integer, term integer, began real);
+create table if not exists head (
+    one integer primary key check (one = 1), format integer, term integer, began real, run text
+);
 create table if not exists spec (one integer primary key check (one = 1), body blob);
 create table if not exists turns (number integer primary key, body blob);
 create table if not exists snapshot (one integer primary key check (one = 1), upto integer, body blob);
@@ -58,7 +61,7 @@ class Journal:
             self._file.execute("pragma synchronous=normal")
             self._file.execute("pragma wal_autocheckpoint=0")  # it waits for the disk: a thread of its own does it
             self._file.executescript(_TABLES)
-            self.began, self._next = self._take_over(now)
+            self.began, self.run, self._next = self._take_over(now)
         self.since_snapshot = 0
         """Entries written since the last snapshot: when there are many, it is time for another."""
 
@@ -190,22 +193,23 @@ class Journal:
         if not tried.done():
             tried.set_result(True)
 
-    def _take_over(self, now: float) -> tuple[float, int]:
-        """Put our term down; when the job began, and the number of the next turn."""
+    def _take_over(self, now: float) -> tuple[float, str, int]:
+        """Put our term down; when the run began, its identity, and the number of the next turn."""
         with self._turn(check=False):
-            row = self._file.execute("select format, term, began from head").fetchone()
-            if row and row[0] != FORMAT:
+            written = self._file.execute("select format from head").fetchone()
+            if written and written[0] != FORMAT:
                 raise errors.BadInput(
-                    f"{self.path} has format {row[0]}, from another version of Springtide; this one reads {FORMAT}: "
-                    "let the job end with the version that began it, or begin anew from its checkpoints with --resume"
+                    f"{self.path} has format {written[0]}, from another version of Springtide; this one reads {FORMAT}"
+                    ": let the job end with the version that began it, or begin anew from its checkpoints with --resume"
                 )
-            if row and row[1] >= self.term:
-                raise Superseded(f"{self.path} belongs to master number {row[1]}; this would be number {self.term}")
-            began = row[2] if row else now
-            self._file.execute("insert or replace into head values (1, ?, ?, ?)", (FORMAT, self.term, began))
+            row = self._file.execute("select term, began, run from head").fetchone() if written else None
+            if row and row[0] >= self.term:
+                raise Superseded(f"{self.path} belongs to master number {row[0]}; this would be number {self.term}")
+            began, run = row[1:] if row else (now, secrets.token_hex(8))
+            self._file.execute("insert or replace into head values (1, ?, ?, ?, ?)", (FORMAT, self.term, began, run))
             upto = self._file.execute("select max(upto) from snapshot").fetchone()[0]
             last = self._file.execute("select max(number) from turns").fetchone()[0]
-        return began, 1 + max(upto if upto is not None else -1, last if last is not None else -1)
+        return began, run, 1 + max(upto if upto is not None else -1, last if last is not None else -1)
 
     @contextlib.contextmanager
     def _turn(self, *, check: bool = True) -> Iterator[None]:

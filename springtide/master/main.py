@@ -6,6 +6,7 @@ error; then it serves until its agent says that the job is over, or goes away.
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -13,12 +14,15 @@ import pathlib
 import resource
 import signal
 import sys
+import threading
 import time
 from typing import NamedTuple
 
 import msgspec
 
 from springtide import config, errors
+from springtide.checkpoint import claims
+from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
 from springtide.master import advisers, entries, gauges
 from springtide.master.aside import Aside
@@ -35,6 +39,7 @@ from springtide.telemetry.exposing import Exposing
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 TIDY_S = 5.0
+ENDS_S = 10.0  # for a store that has to be told that the run is over
 
 
 def main(arguments: list[str]) -> int:
@@ -69,6 +74,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
         story = events.EventLog(files.events)
     except OSError as error:
         return say_error(files, term, events.as_disk_error(error, files.events))
+    desk: Desk | None = None
     try:
         journal = Journal(files.journal, term=term, now=time.time(), patience_s=spec.disk_s)
         desk = open_desk(spec, story, journal, advised_by(spec, files))
@@ -76,6 +82,8 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
         address = await listener.start(at.host, at.port, at.said)
         exposing = await expose(desk, files.root.name, spec.online.metrics_port)
     except (errors.UserError, errors.JobFailed) as error:
+        if desk is not None:
+            give_up_places(desk.rounds.saving)
         with contextlib.suppress(errors.UserError):
             story.close()
         return say_error(files, term, error)
@@ -93,12 +101,20 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
     await asyncio.gather(*beside, return_exceptions=True)
     await asyncio.gather(desk.autoscale.close(), desk.online.close(), exposing.close())
     await listener.close()
+    give_up_places(desk.rounds.saving)
     journal.close()
     try:
         story.close()
     except errors.UserError as error:
         log.warning("the story lacks its end: %s", error)
     return 0
+
+
+def give_up_places(saving: Saving) -> None:
+    """The run is over. A store that hangs is not waited for: then its claim is left."""
+    ending = threading.Thread(target=saving.end_run, daemon=True)
+    ending.start()
+    ending.join(ENDS_S)
 
 
 def found_at(at: Listening, address: str, term: int) -> whereabouts.Whereabouts:
@@ -153,7 +169,9 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, advised: 
     # a job's time begins with its first master and never goes back, whatever the machine's clock does
     start = max(record.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731
-    saving = Saving(spec.checkpoints, checkpoint_folder(spec, logs.RunFiles(story.path.parent)), term=journal.term)
+    claim = claims.of_this_process(journal.run, spec.name)
+    folder = checkpoint_folder(spec, logs.RunFiles(story.path.parent))
+    saving = Saving(went_on_as(begun_with.checkpoints, spec.checkpoints), folder, claim, term=journal.term)
     desk = Desk(record, story, clock, journal, journal.term, saving, advised)
     if not snapshot and not kept:
         desk.rounds.resume()
@@ -162,6 +180,14 @@ def open_desk(spec: JobSpec, story: events.EventLog, journal: Journal, advised: 
         desk.take_over()
         log.info("took over with %d entries in %.3f s", len(kept), time.monotonic() - began)
     return desk
+
+
+def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:
+    """The rules of now; what the run went on from is what its first master was told."""
+    return dataclasses.replace(
+        now, resume=begun.resume, resume_number=begun.resume_number, resume_run=begun.resume_run,
+        numbers_after=begun.numbers_after,
+    )  # fmt: skip
 
 
 def checkpoint_folder(spec: JobSpec, files: logs.RunFiles) -> pathlib.Path:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from springtide import errors
 from springtide.checkpoint import reader
 from springtide.checkpoint.manifest import Manifest
 from springtide.data.notes import BookNote
@@ -33,6 +34,11 @@ log = logging.getLogger(__name__)
 HOLD_S = 10.0  # a server's request for orders is held so long
 
 
+def written_anew(lost: list[str]) -> str:
+    """Why a checkpoint has full images where it could have built on earlier ones."""
+    return f"{', '.join(lost)} of earlier checkpoints missing or torn: what was in there is written in full"
+
+
 class Rounds:
     """The checkpoints of one job, one after the other."""
 
@@ -41,7 +47,7 @@ class Rounds:
         self.buddies = Buddies(saving.rules)
         self._copying = Copying(saving.rules.url, doors.changed, term=saving.term)
         self.uploading = Uploading(
-            saving.rules, saving.folder, doors.tell, self._copying, self._uploaded,
+            saving.rules, saving.folder, saving.claim, doors.tell, self._copying, self._uploaded,
             holders=lambda: self.buddies.holders(self._coming(), ()).addresses,
         )  # fmt: skip
         self.storing = Storing(saving.place, self.buddies, self._copying, lives=self._coming)
@@ -69,10 +75,10 @@ class Rounds:
 
     def resume(self) -> None:
         """The run is new; it may go on from a checkpoint of another."""
-        rules, doors = self.saving.rules, self._doors
-        self.saving.begin_empty()
-        if rules.resume:
-            manifest = reader.read(rules.resume, rules.resume_number)
+        rules, doors, lineage = self.saving.rules, self._doors, self.saving.lineage
+        manifest = reader.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
+        self.saving.begin_run()
+        if manifest is not None:
             note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
             claims = tuple(
                 key for key in manifest.claims if key != PACKAGE_KEY
@@ -89,7 +95,7 @@ class Rounds:
         if not rules.resume or self._doors.record.state.phase is not Phase.STARTING:
             return None
         slots = placement.even(spec.slots, spec.servers).slots_of(rank)
-        return messages.Restore(rules.resume, rules.resume_number, slots)
+        return messages.Restore(rules.resume, rules.resume_number, slots, self.saving.lineage)
 
     def take_over(self) -> None:
         """Go on from what the master before has left; it may not have noted its last one any more."""
@@ -198,6 +204,9 @@ class Rounds:
     async def _publish(self, manifest: Manifest) -> None:
         try:
             await asyncio.to_thread(self.saving.publish, manifest)
+        except errors.BadInput as error:  # the folder is another run's by now, and will be
+            self._give_up(str(error), "failed", again=False)
+            return
         except OSError as error:
             self._give_up(f"its manifest cannot be written to {self.saving.folder}: {error.strerror}", "failed")
             return
@@ -216,6 +225,7 @@ class Rounds:
             cpu_s=round(now.cpu_s, 4), samples=manifest.samples, begun_at=manifest.begun_at,
             where=str(self.saving.folder),
             **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror or manifest.mirrored else {}),
+            **({"why": written_anew(now.lost)} if now.lost else {}),
         )  # fmt: skip
         self._doors.changed.turn()
         self.look()
@@ -233,8 +243,8 @@ class Rounds:
         except OSError as error:
             log.warning("what is left of checkpoint %d cannot be removed: %s", number, error)
 
-    def _give_up(self, why: str, outcome: str) -> None:
-        number = self.saving.abandon(why, self._clock())
+    def _give_up(self, why: str, outcome: str, *, again: bool = True) -> None:
+        number = self.saving.abandon(why, self._clock(), again=again)
         log.warning("checkpoint %d %s: %s", number, outcome, why)
         self._doors.tell("checkpoint", number=number, outcome=outcome, why=why)
         task = asyncio.get_running_loop().create_task(self._drop(number))

@@ -5,7 +5,6 @@ folder when every slot is covered, the last few kept; what that means for the jo
 over finds complete ones in the folder, abandons the one under way and begins another.
 """
 
-import functools
 import logging
 import pathlib
 import time
@@ -15,12 +14,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from springtide import errors
-from springtide.checkpoint import cover, disks, reader, writer
+from springtide.checkpoint import claims, cover, reader, writer
+from springtide.checkpoint.claims import Claim
 from springtide.checkpoint.manifest import Manifest, name_of, number_in
-from springtide.checkpoint.places import Folder, place_of
+from springtide.checkpoint.places import Folder, Remote
 from springtide.data import returning
 from springtide.data.notes import BookNote
-from springtide.domain.checkpoints import CheckpointRules, ShardRange, Written
+from springtide.domain.checkpoints import CheckpointRules, Lineage, ShardRange, Written
 from springtide.domain.outline import SHARED_KEY
 from springtide.domain.tables import TableSpec
 from springtide.master.record import DONE, Record
@@ -57,13 +57,15 @@ class Round:
     cpu_s: float = 0.0
     unmirrored: str = ""
     """Why some of it is there once only, where a mirror is kept."""
+    lost: list[str] = field(default_factory=list)
+    """Files of earlier checkpoints that servers found missing or torn."""
     publishing: bool = False
 
-    def manifest(self, record: Record, covered: cover.Covered) -> Manifest:
+    def manifest(self, record: Record, covered: cover.Covered, run: str) -> Manifest:
         """Of what servers have written."""
         spec, note = record.state.spec, returning.caught_up(self.note, record.book.passes)
         return Manifest(
-            job=spec.name, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
+            job=spec.name, run=run, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
             slots=spec.slots, seed=spec.seed, samples=note.samples, step=self.step,
             ledger=msgspec.msgpack.encode(note), claims=self.claims, objects=self.objects,
             tables=tuple(spec for _, spec in sorted(self.tables.items())),
@@ -75,8 +77,14 @@ class Round:
 class Saving:
     """One job's checkpoints. Used from the master's event loop, except `publish`."""
 
-    def __init__(self, rules: CheckpointRules, folder: pathlib.Path, *, term: int = 1) -> None:
+    def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: Claim, *, term: int = 1) -> None:
+        """`claim`: of this run, for the folder and the URL."""
         self.rules, self._place, self.term = rules, Folder(folder), term
+        self.claim = msgspec.structs.replace(claim, resumed_run=rules.resume_run)
+        self.lineage = Lineage(claim.run, rules.resume_run, rules.resume_number)
+        """Whose checkpoints the job may restore."""
+        self.claim_name = ""
+        """File of this run's claim in the folder; empty: none could be written."""
         self.round: Round | None = None
         self.last: Manifest | None = None
         """The last complete one."""
@@ -106,24 +114,42 @@ class Saving:
         """The same, to read from."""
         return self._place
 
-    @functools.cached_property
-    def mark(self) -> str:
-        """What is written there, so that servers know whether they see it."""
-        return disks.mark(self.folder) if self.rules.on else ""
+    def begin_run(self) -> None:
+        """The run is new: claim its folder and its URL, or BadInput that says whose they are.
 
-    def begin_empty(self) -> None:
-        """The run is new: its folder must not hold another run's checkpoints."""
-        if self.rules.on and reader.numbers(self._place):
-            raise errors.BadInput(
-                f"{self.folder} has checkpoints of another run; choose another place with --checkpoint-dir, "
-                f"or go on from them with --resume {self.folder}"
-            )
-        url = self.rules.url
-        if self.rules.on and url and url.rstrip("/") != self.rules.resume and reader.numbers(place_of(url)):
-            raise errors.BadInput(
-                f"{url} has checkpoints of another run; choose another place with --checkpoint-url, "
-                f"or go on from them with --resume {url}"
-            )
+        Where one of them cannot be written to at all the job begins all the same; saving tells why it fails.
+        """
+        if not self.rules.on:
+            return
+        taken = [0]
+        try:
+            self._claim_folder()
+            taken += reader.numbers(self._place)
+            self._keep_found()
+        except errors.BadInput:
+            raise
+        except OSError as error:
+            log.warning("%s cannot be claimed: %s", self.folder, error)
+        try:
+            if self.rules.url:
+                claims.take(Remote(self.rules.url), self.claim, option="--checkpoint-url")
+        except errors.BadInput:
+            self.end_run()
+            raise
+        except OSError as error:
+            log.warning("%s cannot be claimed: %s", self.rules.url, error)
+        self._number = max(self._number, *taken, *self._numbers_at_url())
+
+    def end_run(self) -> None:
+        """The run is over: places that it left without a checkpoint are anybody's again. Waits for the store."""
+        if not self.rules.on:
+            return
+        places: list[Folder | Remote] = [self._place]
+        for place in [*places, *([Remote(self.rules.url)] if self.rules.url else [])]:
+            try:
+                claims.release(place, self.lineage.run)
+            except (errors.SpringtideError, OSError) as error:
+                log.warning("the claim in %s is left: %s", place.where, error)
 
     def take_over(self, saved: int, era: int) -> int:
         """Find what is there already: complete checkpoints of this run, and the number of one that is not; else 0.
@@ -131,21 +157,41 @@ class Saving:
         Of those after `saved`, the last that the master before has noted, only one counts that began in this era of
         the ledger: else slots came back meanwhile that lack what it has as trained, and it was to be withdrawn.
         """
+        try:
+            self._claim_folder()
+        except (errors.BadInput, OSError) as error:  # publishing will tell
+            log.warning("%s", error)
+        self._keep_found(saved, era)
+        self._number = max(self._number, saved, *([] if saved else self._numbers_at_url()))
+        if self.kept and self.kept[-1].run == self.lineage.run:
+            self._complete(self.kept[-1])
+        taken = [number_in(name.replace(".part", ".seg")) or 0 for name in self._place.names()]
+        self._number = max([(before := self._number), *taken])
+        return self._number if self._number > before else 0
+
+    def _claim_folder(self) -> None:
+        if self.rules.on:
+            self.claim_name = claims.take(self._place, self.claim)
+
+    def _numbers_at_url(self) -> list[int]:
+        """Checkpoints that the run before has left at the URL: the first of this one comes after them."""
+        try:
+            return reader.numbers(Remote(self.rules.url)) if self.rules.url else []
+        except OSError as error:
+            log.warning("%s", error)
+            return []
+
+    def _keep_found(self, saved: int = 0, era: int = 0) -> None:
+        """Keep the newest checkpoints in the folder that this run may restore."""
         for number in reader.numbers(self._place):
             try:
-                found = reader.known(self._place, number)
-                if number > saved and found.era != era:
+                found = reader.known(self._place, number, lineage=self.lineage)
+                if found.run == self.lineage.run and number > saved and found.era != era:
                     self.withdraw(found)
                 elif len(self.kept) < self.rules.keep:
                     self.kept.insert(0, found)
             except (errors.BadInput, OSError) as error:
                 log.warning("checkpoint %d: %s", number, error)
-        self._number = max(self._number, saved)
-        if self.kept:
-            self._complete(self.kept[-1])
-        taken = [number_in(name.replace(".part", ".seg")) or 0 for name in self._place.names()]
-        self._number = max([(before := self._number), *taken])
-        return self._number if self._number > before else 0
 
     def passed(self, number: int) -> None:
         """A server knows this number from a master before: it is taken."""
@@ -231,6 +277,7 @@ class Saving:
             now.answered.add(life)
         now.tables |= {spec.id: spec for spec in said.tables}
         now.cpu_s += said.cpu_s
+        now.lost += said.lost
         if said.unmirrored:
             now.unmirrored = "; ".join(filter(None, (now.unmirrored, f"{life}: {said.unmirrored}")))
         return self.weigh(record, owners)
@@ -246,7 +293,7 @@ class Saving:
         covered = cover.cover(record.state.spec.slots, self.last, now.written, owners)
         if not covered.missing:
             now.publishing = True
-            return now.manifest(record, covered)
+            return now.manifest(record, covered, self.lineage.run)
         if not (now.lives <= now.answered and set(owners.values()) <= now.answered):
             return None
         if now.order.part >= MOST_PARTS:
@@ -265,14 +312,24 @@ class Saving:
         return waited
 
     def publish(self, manifest: Manifest) -> None:
-        """Put it into the folder and drop what is not needed any more. Waits for the disk: call it in a thread."""
+        """Put it into the folder and drop what is not needed any more. Waits for the disk: call it in a thread.
+
+        BadInput: the folder is another run's by now.
+        """
+        self._claim_folder()
         writer.publish(self._place, manifest)
         keep = [*self.kept, manifest][-self.rules.keep :]
         writer.drop_unneeded(self._place, [*keep, *([self.pinned] if self.pinned else [])])
 
     def drop(self, number: int) -> None:
         """Remove what was written of one that was given up, and of those before. Waits for the disk, as `publish`."""
-        writer.drop_unneeded(self._place, [*self.kept, *([self.pinned] if self.pinned else [])], given_up=number)
+        try:
+            self._claim_folder()
+            only_run = ""
+        except errors.BadInput:  # the folder is another run's by now
+            only_run = self.lineage.run
+        kept = [*self.kept, *([self.pinned] if self.pinned else [])]
+        writer.drop_unneeded(self._place, kept, given_up=number, only_run=only_run)
 
     def complete(self, manifest: Manifest) -> BookNote | None:
         """It is published; the note with which it began."""
@@ -285,15 +342,18 @@ class Saving:
 
     def withdraw(self, manifest: Manifest) -> None:
         """It was given up while it was published: nobody has heard of it, and nobody should find it."""
-        self._place.remove(manifest.name)
+        self._remove(manifest.number)
 
-    def abandon(self, why: str, at: float) -> int:
-        """The checkpoint under way will not be completed; its number, 0 if there was none."""
+    def abandon(self, why: str, at: float, *, again: bool = True) -> int:
+        """The checkpoint under way will not be completed; its number, 0 if there was none. `again`: try another soon,
+        not only when it would be due.
+        """
         now, self.round = self.round, None
         if now is None:
             return 0
         self.trouble = f"checkpoint {now.order.number} was not completed: {why}"
-        self._next_at = min(self._next_at, at + min(AGAIN_S, self.rules.every_s))
+        if again:
+            self._next_at = min(self._next_at, at + min(AGAIN_S, self.rules.every_s))
         return now.order.number
 
     def go_back(self, number: int, note: BookNote) -> None:
@@ -304,12 +364,21 @@ class Saving:
         """
         for newer in [found for found in reader.numbers(self._place) if found > number]:
             self._number = max(self._number, newer)
-            self._place.remove(name_of(newer))
+            self._remove(newer)
         self._void |= set(range(number + 1, self._number + 1))
         self.kept = [manifest for manifest in self.kept if manifest.number <= number]
         self.last = self.kept[-1] if self.kept and self.kept[-1].number == number else None
         self.last_note = msgspec.msgpack.decode(self.last.ledger, type=BookNote) if self.last is not None else None
         self._finished = finished(note)
+
+    def _remove(self, number: int) -> None:
+        """Remove a manifest, unless it is another run's, which has taken the folder over."""
+        try:
+            run = reader.manifest_of(self._place, number).run
+        except (errors.BadInput, OSError):  # damaged, or gone
+            run = self.lineage.run
+        if run == self.lineage.run:
+            self._place.remove(name_of(number))
 
     def _complete(self, manifest: Manifest) -> None:
         self.last, self.trouble = manifest, ""

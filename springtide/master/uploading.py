@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from springtide.checkpoint.claims import Claim
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.upload import Uploaded
 from springtide.domain.checkpoints import CheckpointRules
@@ -31,11 +32,11 @@ class Uploading:
     """One job's uploads."""
 
     def __init__(
-        self, rules: CheckpointRules, folder: pathlib.Path, tell: Callable[..., None], copying: Copying,
+        self, rules: CheckpointRules, folder: pathlib.Path, claim: Claim, tell: Callable[..., None], copying: Copying,
         then: Callable[[Manifest | None], None], holders: Callable[[], Mapping[str, str]],
     ) -> None:  # fmt: skip
         """`then` hears which one is at the URL now; None: that could not be. `holders`: who gives files away."""
-        self._rules, self._folder, self._tell = rules, folder, tell
+        self._rules, self._folder, self._claim, self._tell = rules, folder, claim, tell
         self._copying, self._then, self._holders = copying, then, holders
         self.running: Manifest | None = None
         """Its files must stay until it is copied."""
@@ -92,10 +93,11 @@ class Uploading:
 
     async def _process(self, number: int) -> Uploaded:
         arguments: tuple[str, ...]
-        module, arguments = "upload", (str(self._folder), self._rules.url, str(number), str(self._rules.keep))
+        claim = msgspec.json.encode(self._claim).decode()
+        module, arguments = "upload", (str(self._folder), self._rules.url, str(number), str(self._rules.keep), claim)
         if not self._rules.url:
             addresses = msgspec.json.encode(dict(self._holders())).decode()
-            module, arguments = "gather", (str(self._folder.absolute()), str(number), addresses)
+            module, arguments = "gather", (str(self._folder.absolute()), str(number), addresses, claim)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", f"springtide.checkpoint.{module}", *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE,

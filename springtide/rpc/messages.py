@@ -284,8 +284,11 @@ class ServerWelcome(Message, frozen=True):
     """A next life is told at once."""
     checkpoints: str = ""
     """Folder for its part of checkpoints; empty: none are kept."""
-    mark: str = ""
-    """What the master has written there: a server that does not find it has a disk of its own. Empty: all see it."""
+    run: str = ""
+    """Identity of the run, which is in the names of its files."""
+    claim: str = ""
+    """The run's claim in that folder: a server that does not find it has a disk of its own. Empty: none could be
+    written."""
     mirror: bool = False
     """Its files lie in a folder of its own in there, and another server has a copy of each."""
     generation: int = 0

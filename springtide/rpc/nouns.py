@@ -6,6 +6,7 @@ In: `domain`. Out: how members report, how a job is shown, what a server is to b
 import msgspec
 
 from springtide.domain.caching import CacheUse
+from springtide.domain.checkpoints import Lineage
 from springtide.domain.cluster import Placement, Role, RoleUsage
 from springtide.domain.feeding import FeedState, LeftOut
 from springtide.domain.job import Blame, Phase
@@ -149,6 +150,8 @@ class Restore(Message, frozen=True):
     """Folder or URL."""
     number: int
     slots: tuple[int, ...]
+    lineage: Lineage
+    """Checkpoints of other runs are refused."""
     fallback: str = ""
     """Folder or URL to look at when that one is not whole; older ones at both places are tried too."""
 

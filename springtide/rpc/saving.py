@@ -57,6 +57,8 @@ class Saved(Message, frozen=True):
     part: int = 0
     unmirrored: str = ""
     """Why its buddy has no copy, where a mirror is kept."""
+    lost: tuple[str, ...] = ()
+    """Earlier files that were missing or torn: what was in them was written in full."""
 
 
 class MirrorFiles(Message, frozen=True):

@@ -136,7 +136,9 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
         until_back(job, before)
 
     every_s = 0.3 if own else 3600.0
-    rules = CheckpointRules(every_s=every_s, resume=folder, resume_number=manifest.number, numbers_after=1000)
+    rules = CheckpointRules(
+        every_s=every_s, resume=folder, resume_number=manifest.number, resume_run=manifest.run, numbers_after=1000
+    )
     status, resumed, found = train(
         tmp_path / "second", pause_s=0.1, meanwhile=lose_a_server, workers=workers, checkpoints=rules
     )

@@ -79,7 +79,8 @@ def test_registered_objects_go_on_after_a_kill_and_in_a_resumed_run(tmp_path):
     first, again, end = told(tmp_path)
     assert first == ("begin", 0, 1.0)
     assert again[0] == "begin" and again[1] > 0, "the relaunched worker has what the killed one had told"
-    go_on = CheckpointRules(resume=str(job.files.checkpoints), resume_number=manifest.number)
+    where = str(job.files.checkpoints)
+    go_on = CheckpointRules(resume=where, resume_number=manifest.number, resume_run=manifest.run)
     spec = JobSpec(name="job", heartbeat_s=0.1, slots=64, checkpoints=go_on)
     with LocalCluster(tmp_path / "train.py", [tmp_path, 0.0], spec=spec, folder=tmp_path / "runs") as job:
         assert job.wait().phase is Phase.FINISHED

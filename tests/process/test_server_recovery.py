@@ -9,6 +9,7 @@ import pytest
 
 from springtide import _native
 from springtide.checkpoint import reader
+from springtide.checkpoint.manifest import number_in, number_of
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
@@ -144,7 +145,7 @@ def test_a_damaged_newest_checkpoint_costs_time_and_nothing_else(tmp_path, seed)
             newest.write_bytes(content)
         job.kill("server-1")
         job.until(lambda _: lives(job, "server-1") > 1)
-        return job, int(newest.stem.rpartition("-")[2])
+        return job, number_in(newest.name) or number_of(newest.name)
 
     _, (job, number), wrong = run(tmp_path, seed, batches=1200, hurt=hurt, checkpoints=CheckpointRules(every_s=1.5))
     assert not wrong, wrong
@@ -190,8 +191,9 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "counts").write_text("no folder: it gets no checkpoint of its own")
     rules = CheckpointRules(
-        every_s=0.5, folder=str(tmp_path / "full"), resume=where, resume_number=number, numbers_after=number
-    )
+        every_s=0.5, folder=str(tmp_path / "full"), resume=where, resume_number=number,
+        resume_run=reader.read(where, number).run, numbers_after=number,
+    )  # fmt: skip
     with LocalCluster(
         script, [tmp_path, 1, BATCH, 0.25], spec=spec(checkpoints=rules), folder=tmp_path / "more"
     ) as job:

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from springtide.checkpoint import reader
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec, Phase
 from springtide.testing.cluster import LocalCluster
@@ -142,7 +143,8 @@ def test_a_job_that_was_stopped_is_resumed_at_the_very_record(tmp_path):
     producer.append(500)
     producer.seal()
     number, where = stopped.checkpoint, str(job.files.checkpoints)
-    rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, numbers_after=number)
+    run = reader.read(where, number).run
+    rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, resume_run=run, numbers_after=number)
     with job_of(tmp_path, workers=1, servers=1, silence_s=30.0, checkpoints=rules) as job:
         status = job.wait()
     check(tmp_path, status, producer)

@@ -24,7 +24,8 @@ SIZES = st.integers(0, 2**40)
 @st.composite
 def manifests(draw):
     files = [
-        manifest.File(f"server-{n}.0-000001.seg", f"server-{n}.0", draw(SIZES)) for n in range(draw(st.integers(1, 4)))
+        manifest.File(f"server-{n}.0-000001.run1.seg", f"server-{n}.0", draw(SIZES))
+        for n in range(draw(st.integers(1, 4)))
     ]
     chains = []
     for _ in range(draw(st.integers(0, 8))):
@@ -37,6 +38,7 @@ def manifests(draw):
         chains.append(tuple(chain))
     return manifest.Manifest(
         job=draw(st.text(max_size=20)),
+        run=draw(st.text(max_size=20)),
         number=draw(st.integers(1, 10**7)),
         begun_at=draw(st.floats(0, 1e12)),
         completed_at=draw(st.floats(0, 1e12)),
@@ -73,11 +75,11 @@ def test_a_torn_one_is_noticed(made, data):
 
 
 def test_another_format_is_refused_with_both_numbers(monkeypatch):
-    made = manifest.Manifest(job="j", number=1, begun_at=0, completed_at=0, slots=0, seed=0)
+    made = manifest.Manifest(job="j", run="run1", number=1, begun_at=0, completed_at=0, slots=0, seed=0)
     monkeypatch.setattr(manifest, "FORMAT", 9)
     content = manifest.encode(made)
     monkeypatch.undo()
-    with pytest.raises(errors.BadInput, match=r"format 9; this version reads 1"):
+    with pytest.raises(errors.BadInput, match=r"format 9, from another version .* this one reads 2"):
         manifest.decode(content)
 
 
@@ -98,7 +100,7 @@ def test_chains_hold_whatever_servers_say(data):
                 if data.draw(st.booleans())
             ]
             pieces = [piece._replace(since=max(0, piece.since)) for piece in pieces]
-            name = manifest.segment_name(life, number)
+            name = manifest.segment_name(life, number, "run1")
             written.append(Written(life, name, SLOTS * 10, tuple(pieces)))
         owners = {slot: data.draw(st.sampled_from(LIVES)) for slot in range(SLOTS)}
         covered = cover.cover(SLOTS, previous, written, owners)
@@ -119,7 +121,7 @@ def test_chains_hold_whatever_servers_say(data):
         if covered.missing:
             continue
         previous = manifest.Manifest(
-            job="j", number=number, begun_at=0, completed_at=0, slots=SLOTS, seed=0,
+            job="j", run="run1", number=number, begun_at=0, completed_at=0, slots=SLOTS, seed=0,
             files=covered.files, chains=covered.chains,
         )  # fmt: skip
         manifest.check(previous)

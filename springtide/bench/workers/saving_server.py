@@ -45,7 +45,7 @@ class Saves:
         from springtide.embedding import saving
 
         self._role, self._folder, self._make = role, folder, saving.Saver
-        self._saver = saving.Saver(role, folder, "server-0.0")
+        self._saver = saving.Saver(role, folder, "server-0.0", run="bench")
         self._number, self._thread, self._done = 0, threading.Thread(), dict[str, Any]()
 
     def begin(self, request: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ class Saves:
         saver, base = self._saver, self._number
         if request.get("full"):
             folder = pathlib.Path(request.get("folder") or self._folder)
-            saver, base = self._make(self._role, folder, "full-0.0"), 0
+            saver, base = self._make(self._role, folder, "full-0.0", run="bench"), 0
         else:
             self._number += 1
         order = messages.Save(1, base + 1, base, bool(request.get("hurry")))

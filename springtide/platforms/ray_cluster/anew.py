@@ -28,7 +28,11 @@ def plan_of(plan: RunPlan, folder: str) -> RunPlan:
         )
     place = place_of(rules.url)
     again = replace(
-        rules, resume=place.where, resume_number=found.manifest.number, numbers_after=max(reader.numbers(place))
+        rules,
+        resume=place.where,
+        resume_number=found.manifest.number,
+        resume_run=found.manifest.run,
+        numbers_after=max(reader.numbers(place)),
     )
     spec = replace(plan.spec, checkpoints=again, slots=found.manifest.slots, seed=found.manifest.seed)
     return replace(plan, spec=spec)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from springtide import errors
+from springtide.checkpoint.claims import Claim
 from springtide.domain.advice import Adviser
 from springtide.domain.job import JobSpec
 from springtide.master.autoscale import Advised
@@ -123,7 +124,8 @@ class Masters:
         journal = PagedJournal(self._pages, term=self.term)
         snapshot, kept = journal.read()
         record = rebuild(self.spec, snapshot, kept)
-        saving = Saving(self.spec.checkpoints, self._folder, term=self.term)
+        claim = Claim(run="simulated", job=self.spec.name)
+        saving = Saving(self.spec.checkpoints, self._folder, claim, term=self.term)
         advised = None
         if self._adviser is not None:
             advised = Advised(adviser=self._adviser, name=self.spec.name, wall=self._loop.time)

@@ -70,7 +70,7 @@ class VirtualServer:
         process.spawn(self._beat(welcome.heartbeat_s))
         process.spawn(self.moving.run())
         if welcome.checkpoints:
-            process.spawn(self._save(pathlib.Path(welcome.checkpoints)))
+            process.spawn(self._save(pathlib.Path(welcome.checkpoints), welcome.run))
         source = next_life.Source("", 0)
         if welcome.restore is not None:
             await asyncio.sleep(self.takes_s(self.disks.restore_s))
@@ -166,9 +166,9 @@ class VirtualServer:
 
     # ---- checkpoints ----
 
-    async def _save(self, folder: pathlib.Path) -> None:
+    async def _save(self, folder: pathlib.Path, run: str) -> None:
         """As `embedding.saving.start`."""
-        saver = saving.Saver(self, folder, f"{self.role}.{self.incarnation}", rest=lambda seconds: None)
+        saver = saving.Saver(self, folder, f"{self.role}.{self.incarnation}", run=run, rest=lambda seconds: None)
         term = number = part = 0
         while True:
             order = await self.wire.ask(messages.SaveRequest(term, number, part))

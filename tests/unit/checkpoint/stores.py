@@ -4,12 +4,16 @@ import numpy as np
 
 from springtide import _native
 from springtide.checkpoint import cover, manifest, segments, writer
+from springtide.checkpoint.claims import Claim
 from springtide.checkpoint.places import Folder
-from springtide.domain.checkpoints import Written
+from springtide.domain.checkpoints import Lineage, Written
 from springtide.domain.tables import OptimSpec, TableSpec
 from springtide.embedding.specs import native_spec
 
 SLOTS = 64
+RUN = "run1"
+CLAIM = Claim(run=RUN, job="test")
+LINEAGE = Lineage(RUN)
 TABLE = TableSpec(id=3, name="ids", dim=4, optim=OptimSpec(kind="adagrad", initial_accumulator=0.25))
 
 
@@ -41,9 +45,11 @@ def contents(of):
     return rows, [of.applied(slot) for slot in range(SLOTS)]
 
 
-def save(from_, folder, number, *, previous=None, cut=0, life="server-0.0", ledger=b"ledger", slots=range(SLOTS)):
+def save(
+    from_, folder, number, *, previous=None, cut=0, life="server-0.0", ledger=b"ledger", slots=range(SLOTS), run=RUN
+):
     """One checkpoint of a whole store, or of some of its slots for `cover`."""
-    with segments.SegmentWriter(folder, life, number) as file:
+    with segments.SegmentWriter(folder, life, number, run=run) as file:
         since = previous.number if previous else 0
         for slot in slots:
             file.append(slot, image_of(from_, slot, cut), since=since)
@@ -62,12 +68,12 @@ def image_of(store, slot, cut=0):
     return write
 
 
-def publish(folder, number, written, *, previous=None, ledger=b"ledger"):
+def publish(folder, number, written, *, previous=None, ledger=b"ledger", run=RUN):
     """The manifest of what was written."""
     covered = cover.cover(SLOTS, previous, [written] if isinstance(written, Written) else written)
     assert not covered.missing
     made = manifest.Manifest(
-        job="test", number=number, begun_at=float(number), completed_at=number + 0.5, slots=SLOTS, seed=5,
+        job="test", run=run, number=number, begun_at=float(number), completed_at=number + 0.5, slots=SLOTS, seed=5,
         tables=(TABLE,), ledger=ledger, files=covered.files, chains=covered.chains, apart=covered.apart,
     )  # fmt: skip
     writer.publish(Folder(folder), made)

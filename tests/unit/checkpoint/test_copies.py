@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from springtide import errors
 from springtide.checkpoint import copies
 
-NAME = "server-1.0-000004.seg"
+NAME = "server-1.0-000004.run1.seg"
 
 
 def file(folder, content):
@@ -38,7 +38,7 @@ def test_a_file_of_several_parts_arrives_as_it_is(tmp_path, monkeypatch):
 def test_what_is_not_there_or_not_as_long_is_lacking(tmp_path):
     kept = copies.Copies(tmp_path)
     file(tmp_path, b"12345")
-    assert kept.lacks([(NAME, 5), ("server-1.0-000005.seg", 5)]) == ("server-1.0-000005.seg",)
+    assert kept.lacks([(NAME, 5), ("server-1.0-000005.run1.seg", 5)]) == ("server-1.0-000005.run1.seg",)
     assert kept.lacks([(NAME, 6)]) == (NAME,)
 
 
@@ -66,7 +66,7 @@ def test_bytes_that_changed_on_the_way_get_no_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../server-1.0-000004.seg", "/etc/passwd", "manifest-000004.ckpt", "server-1.0-4.seg"]
+    "name", ["../server-1.0-000004.run1.seg", "/etc/passwd", "manifest-000004.ckpt", "server-1.0-4.seg"]
 )
 def test_no_other_name_can_be_written(tmp_path, name):
     (part,) = copies.parts(file(tmp_path / "own", b"bytes"))
@@ -83,19 +83,24 @@ def test_a_folder_that_takes_nothing_is_said(tmp_path):
 
 
 def test_what_no_checkpoint_needs_is_removed_but_nothing_newer_or_strange(tmp_path):
-    names = ["server-0.0-000001.seg", "server-0.0-000002.seg", "server-1.0-000002.part", "server-0.0-000003.seg"]
+    names = [
+        "server-0.0-000001.run1.seg",
+        "server-0.0-000002.run1.seg",
+        "server-1.0-000002.run1.part",
+        "server-0.0-000003.run1.seg",
+    ]
     for name in [*names, "notes.txt"]:
         (tmp_path / name).write_bytes(b"x")
-    gone = copies.Copies(tmp_path).sweep({"server-0.0-000002.seg"}, upto=2)
-    assert sorted(gone) == ["server-0.0-000001.seg", "server-1.0-000002.part"]
-    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "server-0.0-000002.seg", "server-0.0-000003.seg"]
+    gone = copies.Copies(tmp_path).sweep({"server-0.0-000002.run1.seg"}, upto=2)
+    assert sorted(gone) == ["server-0.0-000001.run1.seg", "server-1.0-000002.run1.part"]
+    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "server-0.0-000002.run1.seg", "server-0.0-000003.run1.seg"]
     assert copies.Copies(tmp_path / "nowhere").sweep((), upto=9) == []
 
 
 def test_what_another_relies_on_for_the_next_checkpoint_stays_however_late_this_server_sweeps(tmp_path):
     kept = copies.Copies(tmp_path)
     path = file(tmp_path, b"12345")
-    coming = "server-1.0-000005.seg"
+    coming = "server-1.0-000005.run1.seg"
     assert kept.lacks([(NAME, 5), (coming, 2)]) == (coming,)
     kept.take(coming, copies.Part(0, b"1", False, 0))
     assert kept.sweep((), upto=6) == [] and path.exists()

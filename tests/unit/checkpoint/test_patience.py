@@ -68,7 +68,7 @@ def test_a_copy_to_a_store_that_hangs_is_found_out(tmp_path, monkeypatch):
 
     def copy():
         with pytest.raises(OSError, match="refuses"):
-            upload.upload(folder, f"memory://{tmp_path}/hangs", 1, keep=1, moved=one.moved)
+            upload.upload(folder, f"memory://{tmp_path}/hangs", 1, stores.CLAIM, keep=1, moved=one.moved)
 
     thread = threading.Thread(target=copy)
     thread.start()

@@ -59,7 +59,7 @@ def test_optimizer_state_comes_back_too(two):
 @pytest.mark.parametrize("harm", ["torn segment", "torn manifest", "missing segment", "flipped byte", "flipped name"])
 def test_the_one_before_is_used_when_the_newest_is_harmed(two, harm):
     folder, then, _ = two
-    newest = folder / ("manifest-000002.ckpt" if "manifest" in harm or "name" in harm else "server-0.0-000002.seg")
+    newest = folder / ("manifest-000002.ckpt" if "manifest" in harm or "name" in harm else "server-0.0-000002.run1.seg")
     content = bytearray(newest.read_bytes())
     if harm == "missing segment":
         newest.unlink()
@@ -74,7 +74,7 @@ def test_the_one_before_is_used_when_the_newest_is_harmed(two, harm):
 
 def test_a_damaged_first_image_leaves_nothing_to_use(two):
     folder, _, _ = two
-    path = folder / "server-0.0-000001.seg"
+    path = folder / "server-0.0-000001.run1.seg"
     path.write_bytes(path.read_bytes()[:-1])
     found = reader.latest(str(folder))
     assert found.manifest is None and len(found.troubles) == 2
@@ -97,7 +97,7 @@ def test_only_the_slots_in_question_are_compared(two):
     folder, _, _ = two
     whole = reader.read(str(folder), 1)
     segment = whole.chains[10][0]
-    path = folder / "server-0.0-000001.seg"
+    path = folder / "server-0.0-000001.run1.seg"
     content = bytearray(path.read_bytes())
     content[segment.offset + segment.length - 1] ^= 0x10
     path.write_bytes(content)

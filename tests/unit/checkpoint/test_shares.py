@@ -6,14 +6,14 @@ from springtide.checkpoint.shares import shares
 
 def manifest(*files, apart):
     return Manifest(
-        job="j", number=1, begun_at=0.0, completed_at=0.0, slots=0, seed=0, files=files, apart=apart
+        job="j", run="run1", number=1, begun_at=0.0, completed_at=0.0, slots=0, seed=0, files=files, apart=apart
     )  # fmt: skip
 
 
-OWN = File("server-0/server-0.0-000001.seg", "server-0.0", 10, "server-1/server-0.0-000001.seg")
-ALONE = File("server-2/server-2.0-000001.seg", "server-2.0", 20)
-BESIDE = File("server-3.0-000001.seg", "server-3.0", 30)
-HALF = File("server-0/server-0.0-000002.seg", "server-0.0", 40, "server-4/server-0.0-000002.seg")
+OWN = File("server-0/server-0.0-000001.run1.seg", "server-0.0", 10, "server-1/server-0.0-000001.run1.seg")
+ALONE = File("server-2/server-2.0-000001.run1.seg", "server-2.0", 20)
+BESIDE = File("server-3.0-000001.run1.seg", "server-3.0", 30)
+HALF = File("server-0/server-0.0-000002.run1.seg", "server-0.0", 40, "server-4/server-0.0-000002.run1.seg")
 APART = {"server-0": "a", "server-1": "b", "server-2": "b"}
 
 

@@ -4,11 +4,17 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from springtide.checkpoint import upload_part
 from springtide.embedding import copying
 from springtide.rpc import messages
 
-FILES = (("server-0/server-0.0-000001.seg", 4), ("server-0/server-0.0-000002.seg", 4), ("server-0/gone.seg", 4))
+FILES = (
+    ("server-0/server-0.0-000001.run1.seg", 4),
+    ("server-0/server-0.0-000002.run1.seg", 4),
+    ("server-0/gone.seg", 4),
+)
 
 
 def fill(folder):
@@ -18,14 +24,25 @@ def fill(folder):
     return folder
 
 
-def test_only_what_is_missing_is_sent(tmp_path):
+def test_only_what_it_has_not_sent_before_is_sent(tmp_path):
+    folder, url = fill(tmp_path / "disk"), f"file://{tmp_path}/copy"
+    assert upload_part.send(folder, url, FILES[:1]) == upload_part.Sent(1, 4)
+    assert upload_part.send(folder, url, FILES) == upload_part.Sent(1, 4, (FILES[2][0],))
+    assert upload_part.send(folder, url, FILES) == upload_part.Sent(0, 0, (FILES[2][0],))
+
+
+@pytest.mark.parametrize("there", [b"0009", b"000", b""])
+def test_another_file_of_the_same_name_is_written_over_whatever_its_size(tmp_path, there):
     folder, url = fill(tmp_path / "disk"), f"file://{tmp_path}/copy"
     (tmp_path / "copy").mkdir()
-    (tmp_path / "copy" / "server-0.0-000001.seg").write_bytes(b"0001")
-    (tmp_path / "copy" / "server-0.0-000002.seg").write_bytes(b"torn off"[:3])
-    done = upload_part.send(folder, url, FILES)
-    assert done == upload_part.Sent(1, 4, (FILES[2][0],))
-    assert (tmp_path / "copy" / "server-0.0-000002.seg").read_bytes() == b"0002"
+    copy = tmp_path / "copy" / "server-0.0-000001.run1.seg"
+    copy.write_bytes(there)
+    assert upload_part.send(folder, url, FILES[:1]) == upload_part.Sent(1, 4)
+    assert copy.read_bytes() == b"0001"
+    copy.unlink()
+    copy.write_bytes(b"0009")
+    assert upload_part.send(folder, url, FILES[:1]) == upload_part.Sent(1, 4)
+    assert copy.read_bytes() == b"0001"
 
 
 def test_a_server_has_it_done_by_a_process_and_tells_what_became_of_it(tmp_path):

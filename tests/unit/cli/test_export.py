@@ -27,7 +27,7 @@ def flip(path, at=-9):
 @pytest.mark.parametrize("at", [0, 4, 8, 16, 24, -9])
 def test_a_checkpoint_with_other_bytes_in_it_is_said_and_the_one_before_is_exported(tmp_path, capsys, at):
     two_checkpoints(tmp_path / "saved")
-    flip(tmp_path / "saved/server-0.0-000002.seg", at)
+    flip(tmp_path / "saved/server-0.0-000002.run1.seg", at)
     asked = ["export", str(tmp_path / "saved"), str(tmp_path / "out"), "--json"]
     assert app.main(asked) == 0
     said = capsys.readouterr()
@@ -41,6 +41,6 @@ def test_a_checkpoint_with_other_bytes_in_it_is_said_and_the_one_before_is_expor
 def test_where_none_is_whole_it_is_not_said_that_there_is_none(tmp_path, capsys):
     two_checkpoints(tmp_path / "saved")
     for number in (1, 2):
-        flip(tmp_path / f"saved/server-0.0-00000{number}.seg")
+        flip(tmp_path / f"saved/server-0.0-00000{number}.run1.seg")
     assert app.main(["export", str(tmp_path / "saved"), str(tmp_path / "out")]) == 2
     assert "none of the checkpoints in " in capsys.readouterr().err

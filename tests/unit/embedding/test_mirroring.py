@@ -36,8 +36,8 @@ class Pair:
 
     def saver(self, rank, secret=SECRET):
         life = f"server-{rank}.0"
-        mirror = mirroring.Mirror(self.folder, f"server-{rank}", life, secret)
-        return saving.Saver(self.roles[rank], self.folder, life, mirror=mirror, rest=lambda _: None)
+        mirror = mirroring.Mirror(self.folder, f"server-{rank}", life, secret, run=stores.RUN)
+        return saving.Saver(self.roles[rank], self.folder, life, run=stores.RUN, mirror=mirror, rest=lambda _: None)
 
     def save(self, number, *, buddies=None):
         """A checkpoint: what the servers said."""
@@ -110,7 +110,7 @@ def test_a_second_part_of_a_checkpoint_is_in_the_mirror_too(pair):
     ]  # fmt: skip
     said = [pair.savers[0].save(order) for order in orders]
     assert not any(one.unmirrored for one in said)
-    files = ("server-0.0+1-000001.seg", "server-0.0-000001.seg")
+    files = ("server-0.0+1-000001.run1.seg", "server-0.0-000001.run1.seg")
     assert sorted(said[1].written.mirrored) == sorted(path.name for path in (pair.folder / "server-1").iterdir())
     assert tuple(sorted(said[1].written.mirrored)) == files
 
@@ -118,12 +118,12 @@ def test_a_second_part_of_a_checkpoint_is_in_the_mirror_too(pair):
 def test_a_damaged_image_is_read_from_its_mirror_too(pair):
     owned(pair)
     pair.save(1)
-    path = pair.folder / "server-0" / "server-0.0-000001.seg"
+    path = pair.folder / "server-0" / "server-0.0-000001.run1.seg"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     contents, spared = pair.restored(1)
-    assert contents == pair.contents() and "its checksum does not fit" in spared["server-0/server-0.0-000001.seg"]
+    assert contents == pair.contents() and "its checksum does not fit" in spared["server-0/server-0.0-000001.run1.seg"]
 
 
 def test_a_buddy_whose_folder_went_gets_all_that_the_next_increment_follows(pair):
@@ -133,7 +133,7 @@ def test_a_buddy_whose_folder_went_gets_all_that_the_next_increment_follows(pair
     pair.savers[1] = pair.saver(1)
     pair.save(2)
     names = sorted(path.name for path in (pair.folder / "server-1").iterdir())
-    assert names == ["server-0.0-000001.seg", "server-0.0-000002.seg", "server-1.0-000002.seg"]
+    assert names == ["server-0.0-000001.run1.seg", "server-0.0-000002.run1.seg", "server-1.0-000002.run1.seg"]
     shutil.rmtree(pair.folder / "server-0")
     assert pair.restored(2)[0] == pair.contents()
 
@@ -157,7 +157,7 @@ def test_a_stranger_leaves_nothing_at_a_server(pair):
     pair.savers[0] = pair.saver(0, secret=b"of another job")
     first, _ = pair.save(1)
     assert "server-1" in first.unmirrored
-    assert not (pair.folder / "server-1" / "server-0.0-000001.seg").exists()
+    assert not (pair.folder / "server-1" / "server-0.0-000001.run1.seg").exists()
 
 
 def test_files_that_no_checkpoint_needs_go_from_both_folders(pair):
@@ -169,7 +169,7 @@ def test_files_that_no_checkpoint_needs_go_from_both_folders(pair):
         pair.save(number)
     keep = [pair.manifest]
     needed = {name for file in pair.manifest.files for name in (file.name, file.mirror)}
-    (pair.folder / "server-0" / "server-1.0-000002.part").write_bytes(b"half a copy")
+    (pair.folder / "server-0" / "server-1.0-000002.run1.part").write_bytes(b"half a copy")
     writer.drop_unneeded(Folder(pair.folder), keep)
     assert set(Folder(pair.folder).names()) == needed | {pair.manifest.name}
 
@@ -179,10 +179,10 @@ def test_a_copy_at_a_url_has_each_file_once_though_a_folder_went(pair, tmp_path)
     pair.save(1)
     shutil.rmtree(pair.folder / "server-1")
     there = f"file://{tmp_path}/copy"
-    assert upload.upload(pair.folder, there, 1, keep=2).files == 2
+    assert upload.upload(pair.folder, there, 1, stores.CLAIM, keep=2).files == 2
     found = reader.latest(there)
     assert found.manifest.number == 1 and not found.troubles
-    assert [file.name for file in found.manifest.files] == ["server-0.0-000001.seg", "server-1.0-000001.seg"]
+    assert [file.name for file in found.manifest.files] == ["server-0.0-000001.run1.seg", "server-1.0-000001.run1.seg"]
 
 
 def test_a_server_answers_nothing_that_is_for_the_master(pair):

@@ -29,7 +29,7 @@ class Role:
 @pytest.fixture
 def server(tmp_path):
     role = Role()
-    return role, saving.Saver(role, tmp_path, "server-0.0", rest=lambda _: None)
+    return role, saving.Saver(role, tmp_path, "server-0.0", run=stores.RUN, rest=lambda _: None)
 
 
 def order(number, base=0, **more):
@@ -54,6 +54,40 @@ def test_the_first_one_is_full_and_the_next_has_what_changed(server, tmp_path):
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
     restoring.restore(again, str(tmp_path), 2, range(stores.SLOTS))
     assert stores.contents(again) == stores.contents(role.store)
+
+
+@pytest.mark.parametrize("harm", ["missing", "torn"])
+def test_slots_whose_earlier_file_is_gone_are_written_in_full_and_that_is_told(server, tmp_path, harm):
+    role, saver = server
+    stores.train(role.store, range(500))
+    stores.publish(tmp_path, 1, (first := saver.save(order(1))).written)
+    path = tmp_path / first.written.file
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    stores.train(role.store, [1, 2, 3])
+    second = saver.save(order(2, base=1))
+    assert second.lost == (path.name,) and since(second) == {0}
+    published = stores.publish(tmp_path, 2, second.written)
+    again = stores._native.Store(slots=stores.SLOTS, seed=5)
+    restoring.restore(again, str(tmp_path), 2, range(stores.SLOTS))
+    assert stores.contents(again) == stores.contents(role.store)
+    third = saver.save(order(3, base=published.number))
+    assert third.lost == () and since(third) == {2}, "what was written since is built on"
+
+
+def test_one_lost_file_of_several_costs_the_slots_in_it_alone(server, tmp_path):
+    role, saver = server
+    stores.train(role.store, range(500))
+    role.mine = set(range(32))
+    saver.save(order(1))
+    role.mine = set(range(64))
+    came = saver.save(order(1, part=1, slots=tuple(range(32, 64))))
+    (tmp_path / came.written.file).unlink()
+    second = saver.save(order(2, base=1))
+    assert second.lost == (came.written.file,)
+    assert {piece.slot for piece in second.written.pieces if not piece.since} == set(range(32, 64))
 
 
 def test_after_one_that_was_not_completed_the_last_complete_one_counts(server):
@@ -93,13 +127,13 @@ def test_large_increments_lead_to_a_full_image_too(server):
 
 def test_only_its_own_slots_are_claimed(tmp_path):
     role = Role(slots=range(10))
-    said = saving.Saver(role, tmp_path, "server-0.0").save(order(1))
+    said = saving.Saver(role, tmp_path, "server-0.0", run=stores.RUN).save(order(1))
     assert [piece.slot for piece in said.written.pieces] == list(range(10))
 
 
 def test_a_slot_that_leaves_while_it_is_copied_is_not_claimed(tmp_path):
     role = Role(slots=range(10))
-    saver = saving.Saver(role, tmp_path, "server-0.0")
+    saver = saving.Saver(role, tmp_path, "server-0.0", run=stores.RUN)
     store = role.store
 
     class Leaving:
@@ -132,7 +166,7 @@ def test_a_slot_that_comes_meanwhile_is_saved_by_its_new_owner(tmp_path):
             return store.copy_slot(*how)
 
     role.mine, role.store = {8, 9}, Growing()
-    said = saving.Saver(role, tmp_path, "server-0.0").save(order(1))
+    said = saving.Saver(role, tmp_path, "server-0.0", run=stores.RUN).save(order(1))
     assert sorted(piece.slot for piece in said.written.pieces) == [3, 8, 9]
 
 
@@ -166,7 +200,7 @@ def test_a_full_disk_is_told_and_the_next_one_tries_again(server, tmp_path):
 
 def test_whatever_keeps_a_save_from_being_done_is_told_and_leaves_nothing(tmp_path):
     role = Role()
-    saver, store = saving.Saver(role, tmp_path, "server-0.0"), role.store
+    saver, store = saving.Saver(role, tmp_path, "server-0.0", run=stores.RUN), role.store
 
     class Starved:
         slots, cut, tables = store.slots, store.cut, store.tables
@@ -196,7 +230,7 @@ def test_details_of_shards_that_a_checkpoint_has_are_forgotten(server):
 def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
     role, rests = Role(), []
     stores.train(role.store, range(100_000))
-    saver = saving.Saver(role, tmp_path, "server-0.0", rest=rests.append)
+    saver = saving.Saver(role, tmp_path, "server-0.0", run=stores.RUN, rest=rests.append)
     saver.save(order(1, hurry=True))
     assert not rests
     said = saver.save(order(2))
@@ -228,7 +262,7 @@ def test_a_large_slot_is_copied_and_written_piece_by_piece_with_rests_between_an
             return whole[-1]
 
     role.store = Counted()
-    said = saving.Saver(role, tmp_path, "server-0.0", rest=rests.append).save(order(1))
+    said = saving.Saver(role, tmp_path, "server-0.0", run=stores.RUN, rest=rests.append).save(order(1))
     pieces = sum(-(-piece.length // 1000) for piece in said.written.pieces)
     assert pieces > 5 * stores.SLOTS and len(whole) > 5 * stores.SLOTS and sum(whole) == stores.SLOTS
     assert len(rests) == len(whole) + pieces, "after each part that is copied and each that is written"
@@ -254,5 +288,5 @@ def test_a_thread_that_saves_takes_no_processor_from_those_who_serve_and_is_itse
             return super().owns(slot)
 
     before = os.sched_getscheduler(0)
-    saving.Saver(Watched(), tmp_path, "server-0.0", rest=lambda _: None).save(order(1))
+    saving.Saver(Watched(), tmp_path, "server-0.0", run=stores.RUN, rest=lambda _: None).save(order(1))
     assert set(seen) == {os.SCHED_BATCH} and os.sched_getscheduler(0) == before

@@ -42,8 +42,10 @@ class Hosts:
 
     def saver(self, rank, *, mirror):
         disk, life = self.disks[rank], f"server-{rank}.0"
-        kept = mirroring.Mirror(disk.folder, f"server-{rank}", life, SECRET) if mirror else None
-        return saving.Saver(self.roles[rank], disk.folder, life, node=disk.node, mirror=kept, rest=lambda _: None)
+        kept = mirroring.Mirror(disk.folder, f"server-{rank}", life, SECRET, run=stores.RUN) if mirror else None
+        return saving.Saver(
+            self.roles[rank], disk.folder, life, run=stores.RUN, node=disk.node, mirror=kept, rest=lambda _: None
+        )
 
     def save(self, number, needed=None):
         base = self.manifest.number if self.manifest else 0
@@ -51,7 +53,7 @@ class Hosts:
         for rank in (0, 1):
             other = f"server-{1 - rank}"
             buddy = Buddy(other, self.addresses[other], f"node-{1 - rank}")
-            kept = tuple(f"server-{rank}.0-{n:06d}.seg" for rank in (0, 1) for n in range(number))
+            kept = tuple(f"server-{rank}.0-{n:06d}.run1.seg" for rank in (0, 1) for n in range(number))
             order = messages.Save(1, number, base, buddy=buddy, needed=kept if needed is None else needed)
             written.append(self.savers[rank].save(order).written)
         self.manifest = stores.publish(self.master.path, number, written, previous=self.manifest)
@@ -70,7 +72,9 @@ class Hosts:
         place = scattered.Scattered("the job's folder", host, self.ask, SECRET)
         with contextlib.closing(place):
             store = stores._native.Store(slots=stores.SLOTS, seed=5)
-            source = next_life.bring_back(store, messages.Restore("the job's folder", number, OWN, fallback), place)
+            source = next_life.bring_back(
+                store, messages.Restore("the job's folder", number, OWN, stores.LINEAGE, fallback), place
+            )
         return source, part(store)
 
 
@@ -118,7 +122,7 @@ def test_without_a_mirror_it_goes_back_to_storage_or_says_what_is_lacking(hosts,
     source, found = hosts.bring_back(1, host=tmp_path / "another", fallback=f"file://{tmp_path}/url")
     assert (source.where, source.number) == (f"file://{tmp_path}/url", 7) and found == part(whole)
     assert "checkpoint 1 in the job's folder cannot be used" in source.unusable[0]
-    with pytest.raises(errors.JobFailed, match=r"server-1.0-000001.seg is missing.* a mirror, or a checkpoint URL"):
+    with pytest.raises(errors.JobFailed, match=r"server-1.0-000001.run1.seg is missing.* a mirror, or"):
         hosts.bring_back(1, host=tmp_path / "another")
 
 
@@ -140,12 +144,12 @@ def test_at_the_end_a_checkpoint_is_brought_together_in_the_masters_folder(hosts
     shutil.rmtree(hosts.disks[1].folder / "server-1")
     master = hosts.master.path
     with contextlib.closing(scattered.Scattered(str(master), master, hosts.ask, SECRET)) as place:
-        done = gather.gather(master, 1, place)
-        assert (done.files, done.error) == (2, "") and gather.gather(master, 1, place).files == 0
+        done = gather.gather(master, 1, stores.CLAIM, place)
+        assert (done.files, done.error) == (2, "") and gather.gather(master, 1, stores.CLAIM, place).files == 0
     found = reader.latest(str(master))
     assert found.manifest.number == 1 and not found.manifest.apart and not found.troubles
     store = stores._native.Store(slots=stores.SLOTS, seed=5)
-    next_life.bring_back(store, messages.Restore(str(master), 1, OWN))
+    next_life.bring_back(store, messages.Restore(str(master), 1, OWN, stores.LINEAGE))
     assert part(store) == part(hosts.roles[1].store)
 
 
@@ -153,6 +157,6 @@ def test_a_server_sweeps_its_own_disk_of_what_the_master_does_not_need(hosts):
     for number in (1, 2, 3):
         for role in hosts.roles:
             stores.train(role.store, range(900), value=float(number))
-        hosts.save(number, needed=("server-1.0-000001.seg",) if number == 3 else None)
+        hosts.save(number, needed=("server-1.0-000001.run1.seg",) if number == 3 else None)
     left = sorted(path.name for path in (hosts.disks[1].folder / "server-1").iterdir())
-    assert left == ["server-0.0-000003.seg", "server-1.0-000001.seg", "server-1.0-000003.seg"]
+    assert left == ["server-0.0-000003.run1.seg", "server-1.0-000001.run1.seg", "server-1.0-000003.run1.seg"]

@@ -13,7 +13,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_gone_on_from(tmp_pat
     for number in (1, 2):
         stores.train(store, range(10))
         stores.publish(tmp_path, number, stores.save(store, tmp_path, number))
-    path = tmp_path / "server-0.0-000002.seg"
+    path = tmp_path / "server-0.0-000002.run1.seg"
     path.write_bytes(path.read_bytes()[:-3])
     found = keeping.find_checkpoint(str(tmp_path), told.append)
     assert found.number == 1
@@ -21,6 +21,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_gone_on_from(tmp_pat
     assert "checkpoint 2" in said and "torn" in said and "going on from checkpoint 1" in said
     rules = keeping.rules(Keeping(), resume=str(tmp_path), resumed=found)
     assert (rules.resume, rules.resume_number, rules.numbers_after, rules.every_s) == (str(tmp_path), 1, 2, 30.0)
+    assert rules.resume_run == stores.RUN
 
 
 def test_nothing_to_go_on_from_is_an_error(tmp_path):

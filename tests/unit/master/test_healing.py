@@ -54,8 +54,8 @@ class Job:
         self.folder, self.now, self.journal = folder, 0.0, Kept()
         self.spec = JobSpec(name="job", servers=2, slots=64, **spec)
         self.story = EventLog(folder / "events.jsonl")
-        self.desk = desk.Desk(Record(self.spec), self.story, lambda: self.now, self.journal)
-        self.desk._healing._folder = str(folder)
+        saves = Saving(self.spec.checkpoints, folder, stores.CLAIM)
+        self.desk = desk.Desk(Record(self.spec), self.story, lambda: self.now, self.journal, saving=saves)
         self.peers = {name: Peer(address=name) for name in ("agent", "server-0", "server-1", "worker-0")}
 
     async def ask(self, name, request):
@@ -109,7 +109,7 @@ def test_the_next_life_is_told_what_to_bring_back_and_then_the_book_goes_back(tm
         await job.kill()
         assert [each.incarnation for each in job.desk.state.wanted() if each.role == SERVER] == [1]
         welcome = await job.come_back()
-        assert welcome.restore == messages.Restore(str(tmp_path), 1, tuple(range(32, 64)))
+        assert welcome.restore == messages.Restore(str(tmp_path), 1, tuple(range(32, 64)), stores.LINEAGE)
         assert welcome.placement == job.desk.record.placement
         book = job.desk.record.book
         assert (book.samples_done, book.era) == (0, 1)
@@ -153,7 +153,7 @@ def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_w
 
 def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_or_may_be_forgotten(tmp_path):
     """Else restored slots would take shards for finished of which they lack rows. Nor if it is stored only now."""
-    book, saving = Book(workers=1), Saving(CheckpointRules(every_s=1.0), tmp_path)
+    book, saving = Book(workers=1), Saving(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM)
     notes = {}
     for number in (1, 2):
         (grant,) = book.lease(Holder(0), CARD, 1, 0.0)

@@ -18,6 +18,7 @@ from springtide.master.saving import Saving
 from springtide.master.storing import cost_of_a_host
 from springtide.rpc import messages
 from springtide.telemetry.events import EventLog
+from tests.unit.checkpoint import stores
 from tests.unit.master.test_rounds import RULES, with_job
 
 
@@ -25,7 +26,9 @@ def apart(job, tmp_path):
     """From now on its servers write to disks of their own."""
     for rank, server in enumerate(job.servers):
         server.disk = tmp_path / f"host-{rank}"
-        server.saver = saving.Saver(server, server.disk, f"server-{rank}.0", node=f"n{rank}", rest=lambda _: None)
+        server.saver = saving.Saver(
+            server, server.disk, f"server-{rank}.0", run=stores.RUN, node=f"n{rank}", rest=lambda _: None
+        )
 
 
 async def speak(job, rank, number=0):
@@ -119,9 +122,9 @@ def test_a_server_that_is_lost_while_it_copies_fails_that_copy_and_says_which_fi
         job.tick()
         await save(job)
         await asyncio.wait_for(job.ask("server-0", messages.CopyRequest()), 5)
-        (job.servers[1].disk / "server-1" / "server-1.0-000001.seg").unlink()
+        (job.servers[1].disk / "server-1" / "server-1.0-000001.run1.seg").unlink()
         await copy(job)
-        assert "server-1/server-1.0-000001.seg: no server has it any more" in story(job, "uploaded")[0]["why"]
+        assert "server-1/server-1.0-000001.run1.seg: no server has it any more" in story(job, "uploaded")[0]["why"]
 
     with_job(test, tmp_path, rules=stored(tmp_path))
 
@@ -129,7 +132,9 @@ def test_a_server_that_is_lost_while_it_copies_fails_that_copy_and_says_which_fi
 def successor(job):
     """The checkpoints of a master that takes over."""
     with contextlib.closing(EventLog(job.folder.parent / "events.jsonl")) as log:
-        made = desk.Desk(job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, term=2))
+        made = desk.Desk(
+            job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, stores.CLAIM, term=2)
+        )
         made.take_over()
         return made.rounds
 
@@ -142,7 +147,9 @@ def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to
         await save(job)
         job.tick(31)
         with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as log:
-            successor = desk.Desk(job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, term=2))
+            successor = desk.Desk(
+                job.master.record, log, job.clock, term=2, saving=Saving(RULES, job.folder, stores.CLAIM, term=2)
+            )
             successor.take_over()
             assert successor.rounds.saving.last.number == 1, "though it sees none of its files"
             job.master = successor
@@ -155,7 +162,7 @@ def test_a_master_that_takes_over_gives_no_number_twice_and_waits_for_servers_to
             job.tick()
             orders = await asyncio.gather(*asking)
             assert [(order.number, order.base, order.needed) for order in orders] == [
-                (6, 1, (f"server-{rank}.0-000001.seg",)) for rank in (0, 1)
+                (6, 1, (f"server-{rank}.0-000001.run1.seg",)) for rank in (0, 1)
             ]
 
     with_job(test, tmp_path)

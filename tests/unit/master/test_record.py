@@ -45,7 +45,7 @@ class Members:
         await self.master.handle(server, messages.JoinServer(0, 2))
         await self.master.handle(server, messages.ServerReady("host:1"))
 
-    async def noted(self, where, number):
+    async def noted(self, where, number, lineage):
         """In place of the checkpoint's manifest."""
         return self.notes[number]
 

@@ -38,12 +38,15 @@ def holds_what_server_0_has(job, number):
 
 def test_cuts_of_a_stream_that_were_made_while_slots_were_copied_are_in_the_manifest(tmp_path):
     """Slots may have batches that end there, and another run must read the same ones."""
-    record, saving = Record(JobSpec(name="job", slots=stores.SLOTS)), Saving(CheckpointRules(every_s=1.0), tmp_path)
+    record, saving = (
+        Record(JobSpec(name="job", slots=stores.SLOTS)),
+        Saving(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM),
+    )
     card = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/x"))
     record.book.lease(Holder(0), card, 1, 0.0, seen=(Seen(0, 0, 4),))
     saving.begin(record, {}, hurry=False, at=0.0)
     record.book.cut(Holder(0), [Cut(0, 0, 4)])
-    manifest = saving.round.manifest(record, Covered((), (), ()))
+    manifest = saving.round.manifest(record, Covered((), (), ()), stores.RUN)
     (state,) = msgspec.msgpack.decode(manifest.ledger, type=BookNote).flows
     assert state.partitions[0].cuts == [4] and manifest.samples == 0
 

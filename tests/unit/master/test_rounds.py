@@ -8,9 +8,10 @@ import pytest
 
 from springtide import errors
 from springtide.checkpoint import reader
+from springtide.checkpoint.claims import Claim
 from springtide.checkpoint.places import Folder
 from springtide.data.notes import BookNote
-from springtide.domain.checkpoints import CheckpointRules, ShardRange, newly
+from springtide.domain.checkpoints import CheckpointRules, Lineage, ShardRange, newly
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.leases import Progress
@@ -27,6 +28,8 @@ from tests.unit.master.test_desk import Clock, everyone
 
 CARD = DatasetCard(samples=40, batch_size=10, shard_batches=1)  # four shards
 RULES = CheckpointRules(every_s=30.0)
+OTHER = Claim(run="run2", job="job")
+"""Of another run."""
 
 
 class Server:
@@ -36,7 +39,7 @@ class Server:
         self.store, self.hurried = stores.store(), False
         owners = even(stores.SLOTS, servers).server_of_slot
         self.owns = lambda slot: owners[slot] == rank
-        self.saver = saving.Saver(self, folder, life, rest=lambda _: None)
+        self.saver = saving.Saver(self, folder, life, run=stores.RUN, rest=lambda _: None)
 
 
 class Job:
@@ -91,7 +94,7 @@ class Job:
         return [(event["number"], event["outcome"]) for event in self.told()]
 
 
-def with_job(test, tmp_path, *, servers=2, rules=RULES, **spec):
+def with_job(test, tmp_path, *, servers=2, rules=RULES, claim=stores.CLAIM, **spec):
     """Run an async test with a job that keeps checkpoints."""
 
     async def run():
@@ -99,7 +102,7 @@ def with_job(test, tmp_path, *, servers=2, rules=RULES, **spec):
         try:
             made = JobSpec(name="job", servers=servers, slots=stores.SLOTS, seed=5, checkpoints=rules, **spec)
             folder = tmp_path / "checkpoints"
-            master = desk.Desk(Record(made), story, clock, saving=Saving(rules, folder))
+            master = desk.Desk(Record(made), story, clock, saving=Saving(rules, folder, claim))
             master.rounds.resume()
             await test(Job(master, clock, await everyone(master, servers=servers), folder, servers))
         finally:
@@ -352,11 +355,11 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
         await job.save()
         assert job.master.state.phase is Phase.STOPPED
         assert reader.latest(str(job.folder)).manifest.objects == {0: {"schedule": b"late"}}
-        resumed = CheckpointRules(every_s=30, resume=str(job.folder), resume_number=2)
+        resumed = CheckpointRules(every_s=30, resume=str(job.folder), resume_number=2, resume_run=stores.RUN)
         other = EventLog(tmp_path / "other.jsonl")
         try:
             spec = JobSpec(name="job", workers=3, slots=stores.SLOTS, seed=5, checkpoints=resumed)
-            successor = desk.Desk(Record(spec), other, job.clock, saving=Saving(resumed, tmp_path / "other"))
+            successor = desk.Desk(Record(spec), other, job.clock, saving=Saving(resumed, tmp_path / "other", OTHER))
             successor.rounds.resume()
             assert successor.record.objects_for(0) == successor.record.objects_for(2) == {"schedule": b"late"}
             before = reader.latest(str(job.folder)).manifest.samples
@@ -386,9 +389,11 @@ def test_a_master_that_takes_over_goes_on_with_what_is_complete(tmp_path):
         await job.save()
         job.tick(31)
         await job.order(0)
-        (job.folder / "server-0.0-000002.part").write_bytes(b"")
+        (job.folder / "server-0.0-000002.run1.part").write_bytes(b"")
         story = EventLog(tmp_path / "events.jsonl")
-        successor = desk.Desk(job.master.record, story, job.clock, term=2, saving=Saving(RULES, job.folder, term=2))
+        successor = desk.Desk(
+            job.master.record, story, job.clock, term=2, saving=Saving(RULES, job.folder, stores.CLAIM, term=2)
+        )
         successor.take_over()
         assert successor.rounds.saving.last.number == 1
         assert job.outcomes[-1] == (2, "abandoned")
@@ -398,6 +403,23 @@ def test_a_master_that_takes_over_goes_on_with_what_is_complete(tmp_path):
         assert job.outcomes[-1] == (3, "complete")
         assert not job.told()[-1]["full"], "servers go on with increments"
         story.close()
+
+    with_job(test, tmp_path)
+
+
+def test_after_a_segment_file_was_deleted_the_next_one_is_full_and_can_be_gone_on_from(tmp_path):
+    async def test(job):
+        await job.train()
+        job.tick()
+        await job.save()
+        (job.folder / "server-1.0-000001.run1.seg").unlink()
+        await job.train()
+        job.tick(31)
+        await job.save()
+        told = job.told()[-1]
+        assert told["outcome"] == "complete" and "server-1.0-000001.run1.seg" in told["why"]
+        found = reader.latest(str(job.folder))
+        assert found.manifest.number == 2 and not found.troubles
 
     with_job(test, tmp_path)
 
@@ -420,20 +442,20 @@ def test_another_run_goes_on_from_it(tmp_path):
     (tmp_path / "b").mkdir()
     with_job(first, tmp_path / "a")
     where = str(tmp_path / "a" / "checkpoints")
-    rules = CheckpointRules(every_s=30, resume=where, resume_number=2)
-    with_job(second, tmp_path / "b", servers=3, rules=rules)
+    rules = CheckpointRules(every_s=30, resume=where, resume_number=2, resume_run=stores.RUN)
+    with_job(second, tmp_path / "b", servers=3, rules=rules, claim=OTHER)
     with pytest.raises(errors.BadInput, match="checkpoints of another run"):
-        with_job(second, tmp_path / "a")
+        with_job(second, tmp_path / "a", claim=OTHER)
 
 
 def test_servers_bring_their_slots_back_before_they_are_ready(tmp_path):
     async def test():
-        rules = CheckpointRules(every_s=30, resume="/somewhere", resume_number=7)
+        rules = CheckpointRules(every_s=30, resume="/somewhere", resume_number=7, resume_run=stores.RUN)
         spec = JobSpec(name="job", servers=2, slots=64, checkpoints=rules)
         story = EventLog(tmp_path / "events.jsonl")
-        master = desk.Desk(Record(spec), story, Clock(), saving=Saving(rules, tmp_path / "new"))
+        master = desk.Desk(Record(spec), story, Clock(), saving=Saving(rules, tmp_path / "new", OTHER))
         welcome = await master.handle(desk.Peer(address="s"), messages.JoinServer(1, 3))
-        assert welcome.restore == messages.Restore("/somewhere", 7, tuple(range(32, 64)))
+        assert welcome.restore == messages.Restore("/somewhere", 7, tuple(range(32, 64)), Lineage("run2", "run1", 7))
         assert welcome.checkpoints == str(tmp_path / "new")
         story.close()
 

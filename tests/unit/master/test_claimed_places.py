@@ -1,0 +1,146 @@
+"""A run owns its folder and its URL: another one begins nothing there, and one that was taken over writes no more."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from springtide import errors
+from springtide.checkpoint import claims, reader
+from springtide.checkpoint.claims import Claim
+from springtide.checkpoint.places import Folder, Remote
+from springtide.domain.checkpoints import CheckpointRules
+from springtide.domain.job import JobSpec
+from springtide.master.saving import Saving
+from springtide.rpc import messages
+from tests.unit.checkpoint import stores
+from tests.unit.master import test_healing
+from tests.unit.master.test_rounds import OTHER, RULES, with_job
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+async def nothing(job):
+    """What a job does that only begins."""
+
+
+async def saved(job):
+    await job.train()
+    job.tick()
+    await job.save()
+    assert job.outcomes[-1] == (1, "complete")
+
+
+@pytest.mark.parametrize("by_then", [nothing, saved])
+def test_a_second_run_is_refused_whether_the_first_has_saved_or_not_and_leaves_it_as_it_was(tmp_path, by_then):
+    with_job(by_then, tmp_path)
+    before = contents(tmp_path / "checkpoints")
+    assert before
+    with pytest.raises(errors.BadInput, match="--checkpoint-dir"):
+        with_job(nothing, tmp_path, claim=OTHER)
+    assert contents(tmp_path / "checkpoints") == before
+
+
+def test_a_url_that_is_another_runs_is_refused_and_the_folder_is_nobodys_again(tmp_path):
+    rules = CheckpointRules(every_s=30.0, url=f"file://{tmp_path}/copies")
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    with_job(nothing, tmp_path / "first", rules=rules)
+    with pytest.raises(errors.BadInput, match=r"copies belongs to run run1 .*--checkpoint-url"):
+        with_job(nothing, tmp_path / "second", rules=rules, claim=OTHER)
+    assert contents(tmp_path / "second" / "checkpoints") == {}
+    assert claims.all_of(Remote(rules.url))[1].run == stores.RUN
+
+
+def test_a_run_that_goes_on_in_the_same_folder_keeps_the_checkpoint_until_it_has_two_of_its_own(tmp_path):
+    with_job(saved, tmp_path)
+    folder = tmp_path / "checkpoints"
+
+    async def again(job):
+        assert reader.numbers(job.master.rounds.saving.place) == [1]
+        await job.train(shards=1)
+        job.tick()
+        await job.save()
+        assert [reader.read(str(folder), number).run for number in (2, 1)] == ["run2", "run1"]
+        await job.train()
+        job.tick(31)
+        await job.save()
+        assert reader.numbers(job.master.rounds.saving.place) == [3, 2]
+
+    rules = CheckpointRules(every_s=30.0, resume=str(folder), resume_number=1, resume_run=stores.RUN, numbers_after=1)
+    with_job(again, tmp_path, rules=rules, claim=OTHER)
+
+
+def test_one_that_was_taken_over_publishes_nothing_removes_nothing_of_the_other_and_says_so(tmp_path):
+    async def test(job):
+        await saved(job)
+        other, folder = Claim(run="run2", job="job", resumed_run=stores.RUN), Folder(job.folder)
+        claims.take(folder, other)
+        written = stores.save(stores.store(), job.folder, 2, life="server-0.9", run="run2")
+        stores.publish(job.folder, 2, written, run="run2")
+        theirs = {name: content for name, content in contents(job.folder).items() if ".run1." not in name}
+        await job.train()
+        job.tick(31)
+        await job.save()
+        assert job.outcomes[-1] == (2, "failed")
+        assert "was taken over by run run2" in job.told()[-1]["why"]
+        assert {name: content for name, content in contents(job.folder).items() if ".run1." not in name} == theirs
+        assert not list(job.folder.glob("*-000002.run1.*")), "what it wrote itself does not fill the disk"
+        job.master.rounds.saving.go_back(1, job.master.record.book.note())
+        assert reader.read(str(job.folder), 2).run == "run2"
+
+    with_job(test, tmp_path)
+
+
+def test_a_master_that_takes_over_in_a_folder_that_is_another_runs_counts_nothing_there_as_its_own(tmp_path):
+    with_job(saved, tmp_path)
+    folder = tmp_path / "checkpoints"
+    claims.take(Folder(folder), Claim(run="run2", job="job", resumed_run=stores.RUN))
+    written = stores.save(stores.store(), folder, 2, life="server-0.9", run="run2")
+    stores.publish(folder, 2, written, run="run2")
+    next_one = Saving(RULES, folder, stores.CLAIM, term=2)
+    next_one.take_over(1, 0)
+    assert [manifest.number for manifest in next_one.kept] == [1] and next_one.claim_name == ""
+    assert reader.read(str(folder), 2).run == "run2"
+
+
+def test_a_place_is_given_up_when_the_run_is_over_without_a_checkpoint(tmp_path):
+    saving = Saving(RULES, tmp_path / "checkpoints", stores.CLAIM)
+    saving.begin_run()
+    assert claims.all_of(saving.place)[1].run == stores.RUN
+    saving.end_run()
+    Saving(RULES, tmp_path / "checkpoints", OTHER).begin_run()
+
+
+def test_a_number_is_not_given_twice_where_the_run_before_has_left_newer_copies(tmp_path):
+    url = f"file://{tmp_path}/copies"
+    for number, folder in ((5, tmp_path / "first"), (9, tmp_path / "copies")):
+        stores.publish(folder, number, stores.save(stores.store(), folder, number))
+    rules = CheckpointRules(
+        every_s=30.0, url=url, resume=str(tmp_path / "first"), resume_number=5, resume_run=stores.RUN, numbers_after=5
+    )
+    saving = Saving(rules, tmp_path / "second", OTHER)
+    saving.begin_run()
+    record = test_healing.Record(JobSpec(name="job", slots=stores.SLOTS))
+    assert saving.begin(record, {}, hurry=False, at=0.0).number == 10
+
+
+def test_a_server_that_could_only_begin_with_an_older_checkpoint_than_the_ledger_ends_the_job(tmp_path):
+    """A first life: the ledger does not go back for it."""
+
+    async def test():
+        rules = CheckpointRules(every_s=30.0, resume="somewhere", resume_number=7, resume_run="run0")
+        job = test_healing.Job(tmp_path, checkpoints=rules)
+        with contextlib.closing(job.story):
+            await job.ask("agent", messages.JoinAgent(1))
+            await job.ask("server-0", messages.JoinServer(0, 3))
+            ready = messages.ServerReady("host:0", 6, "somewhere", unusable=("7 is torn",))
+            asking = asyncio.create_task(job.ask("server-0", ready))
+            while not job.desk.state.phase.over:
+                await asyncio.sleep(0)
+            asking.cancel()
+            assert "could only bring checkpoint 6 back, and the job goes on from 7" in job.desk.state.why
+
+    asyncio.run(test())
