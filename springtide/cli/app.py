@@ -165,14 +165,22 @@ def run(
     epilog="""\b
 Example:
   springtide checkpoints train --json
-  springtide checkpoints s3://bucket/train
+  springtide checkpoints s3://bucket/train --verify
 """,
 )
-def checkpoints(job: Job = None, folder: Runs = RUNS, as_json: Json = False, debug: Debug = False) -> int:
+def checkpoints(
+    job: Job = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every byte and compare checksums; exit with 1 if one is damaged.")
+    ] = False,
+    folder: Runs = RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int:
     """The checkpoints of a job, in a folder or at a URL: when each began, its size, what became of it, where it is."""
     from springtide.cli import checkpoints as verb
 
-    return verb.checkpoints(job, folder=folder, as_json=as_json)
+    return verb.checkpoints(job, folder=folder, as_json=as_json, verify=verify)
 
 
 @app.command(

@@ -1,21 +1,22 @@
 """`springtide checkpoints`: every checkpoint of a job, a line each: when, how large, what became of it, where it is.
 
 In: the story of a run and what lies in its folder now, or a folder or URL and what lies there. Out: a table of at most
-80 columns, `--json` for scripts.
+80 columns, `--json` for scripts. Sizes of all files are compared with the manifest, with `--verify` all bytes with
+their sums.
 """
 
 import os
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from springtide import errors
 from springtide.checkpoint import reader
-from springtide.checkpoint.manifest import name_of
-from springtide.checkpoint.places import Place, place_of
+from springtide.checkpoint.manifest import Manifest, name_of
+from springtide.checkpoint.places import Folder, Place, place_of
 from springtide.cli import jobs
 from springtide.cli.picture import wrap
 from springtide.domain.resources import show_memory
@@ -24,18 +25,21 @@ from springtide.telemetry import events as stories
 Event = dict[str, Any]
 
 
-def checkpoints(name: str | None, *, folder: str, as_json: bool) -> int:
-    """Print the checkpoints of a job, or those in a folder or at a URL, the oldest first."""
+def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = False) -> int:
+    """Print the checkpoints of a job, or those in a folder or at a URL, the oldest first.
+
+    `verify`: read every byte of them; the exit code is 1 if one is damaged.
+    """
     if name is not None and is_place(name):
         place = place_of(name)
-        found, job = at_place(place), place.where
+        found, job = at_place(place, verify=verify), place.where
     else:
         run = jobs.pick(name, folder)
-        found, job = listed(stories.read(run.files.events)), run.job
+        found, job = listed(stories.read(run.files.events), verify=verify), run.job
     print("\n".join(text(job, found)))
     if as_json:
         print(msgspec.json.encode({"job": job, "checkpoints": found}).decode())
-    return 0
+    return 1 if verify and any(one["outcome"] == "damaged" for one in found) else 0
 
 
 def is_place(name: str) -> bool:
@@ -45,29 +49,63 @@ def is_place(name: str) -> bool:
     return os.path.isdir(name) and bool(reader.numbers(place_of(name)))
 
 
-def at_place(place: Place) -> list[dict[str, Any]]:
+def at_place(place: Place, *, verify: bool = False) -> list[dict[str, Any]]:
     """What lies at a place, read there: nobody need know the job any more. What cannot be used says why."""
     found: list[dict[str, Any]] = []
     for number in sorted(reader.numbers(place)):
         one: dict[str, Any] = {
-            "number": number, "at": 0.0, "outcome": "damaged", "kind": "", "bytes": 0, "seconds": 0.0, "samples": 0,
-            "where": place.where, "kept": True, "uploaded": place.where if "://" in place.where else "", "mirror": "",
+            "number": number, "at": 0.0, "outcome": "complete", "kind": "", "bytes": 0, "seconds": 0.0, "samples": 0,
+            "where": place.where, "uploaded": place.where if "://" in place.where else "", "mirror": "", "run": "",
             "why": "",
         }  # fmt: skip
-        try:
-            manifest = reader.read(place, number)
+        state = state_of(place, number, verify=verify)
+        if state is None:
+            continue
+        one |= state.shown
+        if state.manifest is not None:
+            manifest = state.manifest
             one |= {
-                "at": manifest.begun_at, "outcome": "complete", "kind": "full" if manifest.full else "incremental",
+                "at": manifest.begun_at, "kind": "full" if manifest.full else "incremental",
                 "bytes": manifest.bytes_written, "seconds": manifest.completed_at - manifest.begun_at,
-                "samples": manifest.samples,
+                "samples": manifest.samples, "run": manifest.run,
             }  # fmt: skip
-        except (errors.BadInput, OSError) as error:
-            one["why"] = str(error)
         found.append(one)
     return found
 
 
-def listed(story: Sequence[Event]) -> list[dict[str, Any]]:
+class State(NamedTuple):
+    """A checkpoint as it lies there now."""
+
+    manifest: Manifest | None
+    """None: it cannot be used."""
+    why: str = ""
+    """What is wrong with it, or was not looked at."""
+    verified: bool = False
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What is printed of it."""
+        apart = sorted(self.manifest.apart) if self.manifest is not None else []
+        shown = {"kept": self.manifest is not None, "apart": apart, "verified": self.verified}
+        damaged = {"outcome": "damaged"} if self.manifest is None else {}
+        return shown | damaged | ({"why": self.why} if self.why else {})
+
+
+def state_of(place: Place, number: int, *, verify: bool) -> State | None:
+    """Whether a checkpoint can be used, by the sizes of its files or by all their bytes; None: there is none."""
+    try:
+        manifest = reader.known(place, number)
+        if verify and manifest.apart:
+            return State(manifest, f"not verified: files are on the disks of {', '.join(sorted(manifest.apart))}")
+        if verify:
+            reader.verify(place, manifest, range(manifest.slots))
+        return State(manifest, verified=verify)
+    except (errors.BadInput, OSError) as error:
+        gone = number not in reader.numbers(place)  # a newer one has taken its place meanwhile
+        return None if gone else State(None, str(error))
+
+
+def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, Any]]:
     """What the story tells of each checkpoint, and whether it is still there."""
     found: dict[int, dict[str, Any]] = {}
     for event in story:
@@ -81,7 +119,9 @@ def listed(story: Sequence[Event]) -> list[dict[str, Any]]:
                 "seconds": event.get("seconds", 0.0),
                 "samples": event.get("samples", 0),
                 "where": event.get("where", ""),
-                "kept": (pathlib.Path(event.get("where", "")) / name_of(event["number"])).is_file(),
+                "kept": False,
+                "apart": [],
+                "verified": False,
                 "uploaded": "",
                 "mirror": event.get("mirror", ""),
                 "why": event.get("why", "") or without_mirror(event),
@@ -96,6 +136,10 @@ def listed(story: Sequence[Event]) -> list[dict[str, Any]]:
                 for one in found.values():
                     if said.startswith(f"checkpoint {one['number']} in "):
                         one |= {"outcome": "damaged", "why": said}
+    for one in found.values():
+        if one["outcome"] == "complete" and pathlib.Path(one["where"], name_of(one["number"])).is_file():
+            state = state_of(Folder(pathlib.Path(one["where"])), one["number"], verify=verify)
+            one |= state.shown if state is not None else {}
     return [found[number] for number in sorted(found)]
 
 
@@ -116,7 +160,8 @@ def text(job: str, found: Sequence[dict[str, Any]]) -> list[str]:
         when = time.strftime("%H:%M:%S", time.localtime(one["at"])) if one["at"] else "-"
         size = show_memory(one["bytes"]) if one["bytes"] else "-"
         took = f"{one['seconds']:.2f} s" if one["seconds"] else "-"
-        there, copied = "yes" if one["kept"] else "no", "yes" if one["uploaded"] else "no"
+        there = ("apart" if one["apart"] else "yes") if one["kept"] else "no"
+        copied = "yes" if one["uploaded"] else "no"
         lines.append(
             f"{one['number']:>6}  {when:<8}  {size:>8}  {took:>7}  {one['kind'] or '-':<11}  {one['outcome']:<9}  "
             f"{there:<5}  {copied}"

@@ -87,6 +87,8 @@ def sentence(event: Event) -> str:
             return f"{event['why']}; a new master (term {event['term']}) listened {event['seconds']:.1f} s later"
         case "checkpoint" if event["outcome"] != "complete":
             return f"checkpoint {event['number']} {event['outcome']}: {event['why']}"
+        case "checkpoint" if event.get("why"):
+            return f"checkpoint {event['number']} is complete; {event['why']}"
         case "checkpoint" if event.get("mirror", "complete") != "complete":
             return f"checkpoint {event['number']} is without a mirror: {event['mirror']}"
         case "uploaded" if event["outcome"] != "complete":

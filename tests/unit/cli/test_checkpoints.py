@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from springtide.checkpoint.places import Folder
 from springtide.cli import checkpoints
 from tests.unit.checkpoint import stores
 
@@ -13,7 +14,7 @@ FAILED = {"at": 2.0, "event": "checkpoint", "number": 2, "outcome": "failed", "w
 
 
 def test_each_checkpoint_has_its_line_with_what_became_of_it(tmp_path):
-    (tmp_path / "manifest-000001.ckpt").write_bytes(b"")
+    stores.publish(tmp_path, 1, stores.save(stores.store(), tmp_path, 1))
     copied = {"at": 3.0, "event": "uploaded", "number": 1, "outcome": "complete", "url": "s3://bucket/job"}
     found = checkpoints.listed([COMPLETE | {"where": str(tmp_path)}, FAILED, copied])
     assert [(one["number"], one["kind"], one["outcome"], one["kept"]) for one in found] == [
@@ -23,6 +24,52 @@ def test_each_checkpoint_has_its_line_with_what_became_of_it(tmp_path):
     shown = "\n".join(checkpoints.text("train", found))
     assert "disk full" in shown and " 1M " in shown and "s3://bucket/job" in shown
     assert max(map(len, shown.splitlines()[:2])) <= 80
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A checkpoint in a folder, and the story that tells of it."""
+    store = stores.store()
+    stores.train(store, range(100))
+    stores.publish(tmp_path, 1, stores.save(store, tmp_path, 1))
+    return tmp_path / "server-0.0-000001.run1.seg", [COMPLETE | {"where": str(tmp_path)}]
+
+
+def test_one_whose_segment_file_is_gone_is_damaged_though_its_manifest_is_there(saved):
+    segment, story = saved
+    assert checkpoints.listed(story)[0]["kept"]
+    segment.unlink()
+    (one,) = checkpoints.listed(story)
+    assert (one["outcome"], one["kept"], one["why"]) == ("damaged", False, f"{segment.name} is missing")
+    shown = checkpoints.text("train", [one])
+    assert shown[1].split()[-3:] == ["damaged", "no", "no"] and segment.name in shown[2]
+
+
+def test_other_bytes_of_the_same_size_are_found_when_all_of_it_is_verified(saved):
+    segment, story = saved
+    assert checkpoints.listed(story, verify=True)[0]["verified"]
+    content = bytearray(segment.read_bytes())
+    content[-1] ^= 1
+    segment.write_bytes(content)
+    assert checkpoints.listed(story)[0]["kept"], "sizes alone do not tell"
+    (one,) = checkpoints.listed(story, verify=True)
+    assert one["outcome"] == "damaged" and not one["kept"] and "its checksum does not fit" in one["why"]
+
+
+def test_verifying_ends_with_1_if_one_is_damaged(saved, capsys):
+    segment, _ = saved
+    assert checkpoints.checkpoints(str(segment.parent), folder="nowhere", as_json=False, verify=True) == 0
+    segment.unlink()
+    assert checkpoints.checkpoints(str(segment.parent), folder="nowhere", as_json=False, verify=True) == 1
+    assert f"{segment.name} is missing" in capsys.readouterr().out
+
+
+def test_one_on_disks_of_servers_says_so(tmp_path):
+    written = stores.save(stores.store(), tmp_path / "disk", 1)._replace(file="server-0/a.seg", node="node-0")
+    stores.publish(tmp_path, 1, written)
+    (one,) = checkpoints.at_place(Folder(tmp_path), verify=True)
+    assert one["kept"] and one["apart"] == ["server-0"] and "on the disks of server-0" in one["why"]
+    assert " apart " in checkpoints.text("train", [one])[1]
 
 
 def test_a_copy_that_failed_says_why():
@@ -50,13 +97,13 @@ def test_what_lies_in_a_folder_or_at_a_url_is_listed_without_its_job(tmp_path, c
     for number in (1, 2):
         stores.train(store, range(100))
         stores.publish(place, number, stores.save(store, place, number, life=f"server-0.{number}"))
-    (place / "server-0.2-000002.seg").unlink()
+    (place / "server-0.2-000002.run1.seg").unlink()
     assert checkpoints.checkpoints(given.format(tmp_path), folder="nowhere", as_json=True) == 0
     *_, last = capsys.readouterr().out.splitlines()
     first, second = json.loads(last)["checkpoints"]
     assert (first["number"], first["outcome"], first["kind"]) == (1, "complete", "full")
     assert first["kept"] and bool(first["uploaded"]) == ("://" in given)
-    assert second["outcome"] == "damaged" and "server-0.2-000002.seg is missing" in second["why"]
+    assert second["outcome"] == "damaged" and "server-0.2-000002.run1.seg is missing" in second["why"]
     assert checkpoints.text("train", [second])[1].split()[:3] == ["2", "-", "-"]
 
 
