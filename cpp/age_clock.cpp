@@ -25,11 +25,12 @@ void AgeClock::advance(uint64_t clock) {
   if (clock <= now()) return;
   std::lock_guard hold(lock_);
   if (clock <= now_) return;
-  now_ = clock;
   uint64_t age = granular(clock);
-  if (age == age_at(tick_)) return;
-  auto known = since_cut_.find(age);
-  tick_ = known != since_cut_.end() ? known->second : new_tick(age);
+  if (age != age_at(tick_)) {
+    auto known = since_cut_.find(age);
+    tick_ = known != since_cut_.end() ? known->second : new_tick(age);
+  }
+  now_ = clock;  // last: without memory for a tick the clock stays where it was
 }
 
 uint32_t AgeClock::tick_for(uint64_t age) {
@@ -98,10 +99,9 @@ uint64_t AgeClock::granular(uint64_t clock) const {
 
 uint32_t AgeClock::new_tick(uint64_t age) {
   if (newest_ >= last_tick_) throw BadInput("the age clock of this store ran out of ticks");
-  ++newest_;
-  set_age(newest_, age);
-  since_cut_.emplace(age, newest_);
-  return newest_;
+  set_age(newest_ + 1, age);
+  since_cut_.emplace(age, newest_ + 1);
+  return ++newest_;
 }
 
 void AgeClock::set_age(uint32_t tick, uint64_t age) {

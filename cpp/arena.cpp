@@ -42,11 +42,12 @@ Arena::~Arena() { munmap(map_, map_bytes_); }
 size_t Arena::take(size_t bytes, size_t align) {
   std::lock_guard hold(lock_);
   size_t at = round_up(used_, align);
-  if (at + bytes > capacity_) {
+  if (pieces_left_ == 0 || at + bytes > capacity_) {
     throw BadInput(
         "the " + name_ + " of this store are full: " + std::to_string(capacity_ >> 20) +
         " MiB were reserved; raise reserve_bytes, add servers, or give tables a ttl or a capacity");
   }
+  if (pieces_left_ != UINT64_MAX) --pieces_left_;
   used_ = at + bytes;
   return at;
 }

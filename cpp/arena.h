@@ -2,6 +2,7 @@
 // In: a size. Out: offsets from base(). Above it: segment_pool.h (index), row_pool.h (rows).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -22,8 +23,11 @@ class Arena {
   uint8_t* base() const { return base_; }
   size_t capacity() const { return capacity_; }
   size_t resident() const;  // whole huge pages up to the last byte handed out
+  static void full_after(uint64_t pieces) { pieces_left_ = pieces; }  // for tests: then all arenas are full
 
  private:
+  static inline std::atomic<uint64_t> pieces_left_{UINT64_MAX};
+
   std::string name_;
   uint8_t* map_ = nullptr;
   size_t map_bytes_ = 0;

@@ -92,6 +92,7 @@ uint64_t BspSteps::apply_up_to(uint64_t step) {
         store_.assign(all.images.tables, all.images.keys, all.images.floats.data());
       }
     } catch (const std::exception& e) {
+      half_applied_ = true;
       stopped_ = "step " + std::to_string(applied_ + 1) + " could not be applied: " + e.what();
       moved_.notify_all();
       throw;
@@ -169,6 +170,7 @@ void BspSteps::reset(uint32_t workers, uint32_t generation) {
   generation_ = std::max(generation_, generation);
   parts_.clear();
   stopped_.clear();
+  half_applied_ = false;
   ++resets_;
   moved_.notify_all();
 }
@@ -177,6 +179,11 @@ void BspSteps::cancel(const std::string& why) {
   const std::lock_guard lock(mutex_);
   stopped_ = why;
   moved_.notify_all();
+}
+
+bool BspSteps::half_applied() const {
+  const std::lock_guard lock(mutex_);
+  return half_applied_;
 }
 
 uint64_t BspSteps::applied() const {

@@ -62,6 +62,9 @@ class BspSteps {
   void reset(uint32_t workers, uint32_t generation);
   void cancel(const std::string& why);  // for good: the server stops
   uint64_t applied() const;
+  // A step failed in the middle. Slots that have a part of it must not be served, here or elsewhere, until
+  // the group has gone back to a checkpoint.
+  bool half_applied() const;
 
  private:
   // These with the lock held.
@@ -80,6 +83,7 @@ class BspSteps {
   uint64_t applied_ = 0;
   uint64_t resets_ = 0;
   std::string stopped_;  // why nothing will be applied any more
+  bool half_applied_ = false;
   std::map<uint64_t, std::map<uint32_t, StepPart>> parts_;
 };
 

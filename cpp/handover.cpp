@@ -151,8 +151,8 @@ class Mover {
     BatchWriter batch(false);
     std::vector<uint16_t> slots;
     for (const There& one : together_) {
-      state_.store.close_and_export(one.slot, one.cut, image_);
       closed.insert(one.slot);
+      state_.store.close_and_export(one.slot, one.cut, image_);
       slots.push_back(one.slot);
       batch.begin(one.slot, state_.given.at(one.slot));
       batch.add(image_.bytes());
@@ -247,6 +247,8 @@ HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::sp
   if (to.server == state.options.index) throw BadInput("a server hands no slots to itself");
   if (state.ownership()->mine.empty())
     throw BadInput("this server was not placed yet: it has no slots to give");
+  if (state.steps.half_applied())
+    throw BadInput("this server could apply a part of a step only: its slots are of use to nobody");
   const std::lock_guard one(state.handing);
   const std::vector<uint16_t> ours = to_give(state, to, slots, outcome);
   if (to.hurry) {

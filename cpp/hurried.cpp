@@ -85,8 +85,8 @@ class Giver {
 
   void close(std::span<const uint16_t> some) {
     for (const uint16_t slot : some) {
-      state_.store.close_slot(slot);
       closed.insert(slot);
+      state_.store.close_slot(slot);
     }
     state_.gave(some, to_.server, to_.host + ":" + std::to_string(to_.port));
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "room.h"
 #include "types.h"
 
 namespace springtide {
@@ -44,7 +45,8 @@ class IdentitySet {
   Has has(const SampleSpan& span) const;
   // Of all spans of a push together: `some` when they are not all alike.
   Has has(std::span<const SampleSpan> spans) const;
-  void add(const SampleSpan& span);  // of which it has none
+  void make_room(size_t spans) { springtide::make_room(spans_, spans); }
+  void add(const SampleSpan& span);  // of which it has none; cannot fail if there is room
   // Every batch of the shard is applied: only this is remembered of it, and shards side by side are one.
   void finish(uint32_t shard);
 

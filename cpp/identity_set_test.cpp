@@ -21,6 +21,15 @@ std::vector<SampleSpan> one(uint32_t shard, uint64_t first, uint64_t end) {
   return {span(shard, first, end)};
 }
 
+// Records the spans at every slot that has none of them, as a push does. True: all slots are alike.
+bool admit(SlotIdentities& slots, const std::vector<SampleSpan>& spans, std::span<const uint8_t> spoken,
+           std::vector<Verdict>& verdicts) {
+  slots.judge(spans, spoken, verdicts);
+  slots.make_room(spans, verdicts);
+  slots.record(spans, verdicts);
+  return verdicts.size() == 1;
+}
+
 }  // namespace
 
 TEST(ranges_side_by_side_become_one_whatever_the_order) {
@@ -105,11 +114,11 @@ TEST(slots_share_one_set_until_they_differ_and_again_when_they_are_equal) {
   SlotIdentities slots(4);
   std::vector<Verdict> verdicts;
   const std::vector<uint8_t> second{0, 1, 0, 0}, others{1, 0, 1, 1};
-  CHECK(slots.admit(one(1, 0, 4), {}, verdicts) && verdicts[0] == Verdict::apply);
-  CHECK(!slots.admit(one(1, 4, 8), second, verdicts));
+  CHECK(admit(slots, one(1, 0, 4), {}, verdicts) && verdicts[0] == Verdict::apply);
+  CHECK(!admit(slots, one(1, 4, 8), second, verdicts));
   CHECK(verdicts[1] == Verdict::apply && verdicts[0] == Verdict::foreign);
   CHECK(slots.sets() == 2);
-  CHECK(!slots.admit(one(1, 4, 8), {}, verdicts));  // the late copy of all of it
+  CHECK(!admit(slots, one(1, 4, 8), {}, verdicts));  // the late copy of all of it
   CHECK(verdicts[1] == Verdict::had && verdicts[3] == Verdict::apply);
   CHECK(slots.sets() == 1);
   slots.put(2, {});
@@ -117,15 +126,15 @@ TEST(slots_share_one_set_until_they_differ_and_again_when_they_are_equal) {
   CHECK(slots.of(2).spans().empty() && slots.of(3).spans() == one(1, 0, 8));
   slots.put(2, slots.of(3));
   CHECK(slots.sets() == 1);
-  CHECK(!slots.admit(one(1, 8, 12), others, verdicts) && slots.sets() == 2);
+  CHECK(!admit(slots, one(1, 8, 12), others, verdicts) && slots.sets() == 2);
 }
 
 TEST(a_push_of_which_a_slot_has_a_part_is_refused_there_only) {
   SlotIdentities slots(2);
   std::vector<Verdict> verdicts;
   const std::vector<uint8_t> first{1, 0};
-  slots.admit(one(1, 0, 4), first, verdicts);
-  slots.admit(one(1, 0, 8), {}, verdicts);
+  admit(slots, one(1, 0, 4), first, verdicts);
+  admit(slots, one(1, 0, 8), {}, verdicts);
   CHECK(verdicts[0] == Verdict::torn && verdicts[1] == Verdict::apply);
   CHECK(slots.of(0).spans() == one(1, 0, 4));
 }

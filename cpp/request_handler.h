@@ -17,6 +17,7 @@
 namespace springtide {
 
 struct RowReply;
+struct SlotBatch;
 struct TableReference;
 
 class RequestHandler {
@@ -57,6 +58,7 @@ class RequestHandler {
   void check_turn(uint32_t slot) const;
   bool take(const FrameHeader& header, std::span<const uint8_t> body);
   bool own_all(const FrameHeader& header, std::span<const uint8_t> body);
+  bool take_all(const FrameHeader& header, const SlotBatch& batch, int giver) noexcept;
   void check_row(const TableReference& table) const;
 
   bool reply(const FrameHeader& reply, std::span<const uint8_t> body);

@@ -1,6 +1,9 @@
 #include "row_pool.h"
 
 #include <algorithm>
+#include <new>
+
+#include "room.h"
 
 namespace springtide {
 
@@ -49,6 +52,17 @@ RowPool::RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint3
   next_row_ = rows_;
 }
 
+void RowPool::expect(uint32_t number) {
+  Stripe& stripe = (*stripes_)[number];
+  if (stripe.free.size() <= stripe.expected) refill(stripe);
+  ++stripe.expected;
+}
+
+void RowPool::expect_back(uint32_t number) {
+  Stripe& stripe = (*stripes_)[number];
+  make_room(stripe.free, ++stripe.expected_back);
+}
+
 RowHandle RowPool::take(uint32_t number) {
   Stripe& stripe = (*stripes_)[number];
   if (stripe.free.empty()) refill(stripe);
@@ -64,10 +78,12 @@ void RowPool::refill(Stripe& stripe) {
   std::lock_guard hold(lock_);
   if (!free_.empty()) {
     size_t n = std::min<size_t>(wanted, free_.size());
+    make_room(stripe.free, n);
     stripe.free.insert(stripe.free.end(), free_.end() - n, free_.end());
     free_.resize(free_.size() - n);
     return;
   }
+  make_room(stripe.free, wanted);
   if (next_row_ == rows_) {
     extent_ = arena_.take(extents_, table_);
     next_row_ = 0;
@@ -83,10 +99,19 @@ void RowPool::give_back(uint32_t number, RowHandle row) {
   Stripe& stripe = (*stripes_)[number];
   stripe.free.push_back(row);
   --stripe.taken;
+}
+
+void RowPool::settle(uint32_t number) noexcept {
+  Stripe& stripe = (*stripes_)[number];
+  stripe.expected = stripe.expected_back = 0;
   if (stripe.free.size() < kKeptFree) return;
   std::lock_guard hold(lock_);
-  free_.insert(free_.end(), stripe.free.begin() + kKeptFree / 2, stripe.free.end());
-  stripe.free.resize(kKeptFree / 2);
+  try {
+    std::vector<RowHandle> kept(stripe.free.begin(), stripe.free.begin() + kKeptFree / 2);
+    free_.insert(free_.end(), stripe.free.begin() + kKeptFree / 2, stripe.free.end());
+    stripe.free.swap(kept);          // with the memory that it needs
+  } catch (const std::bad_alloc&) {  // they stay where they are
+  }
 }
 
 }  // namespace springtide

@@ -37,9 +37,13 @@ class RowPool {
   RowPool(ExtentArena& arena, TableId table, uint32_t weight_bytes, uint32_t vector_bytes,
           uint32_t number_bytes);
 
-  // The caller holds the stripe's lock; the table's own lock is taken once for several rows.
+  // The caller holds the stripe's lock; the table's own lock is taken once for several rows. Neither fails
+  // for a row that was expected; others may, with nothing changed.
   RowHandle take(uint32_t stripe);
   void give_back(uint32_t stripe, RowHandle row);
+  void expect(uint32_t stripe);           // one more row will be taken
+  void expect_back(uint32_t stripe);      // one more will be given back
+  void settle(uint32_t stripe) noexcept;  // what was expected has come, or will not
 
   uint8_t* weights(RowHandle row) const {
     return arena_.at(extent_of(row)) + size_t{row_of(row)} * weight_bytes_;
@@ -59,6 +63,7 @@ class RowPool {
   struct alignas(64) Stripe {
     std::vector<RowHandle> free;
     uint64_t taken = 0;  // rows in use
+    size_t expected = 0, expected_back = 0;
   };
   void refill(Stripe& stripe);
 

@@ -25,38 +25,70 @@ void add_all(IdentitySet& set, std::span<const SampleSpan> spans) {
 
 SlotIdentities::SlotIdentities(uint32_t slots) : group_of_(slots, 0), groups_(1) { groups_[0].slots = slots; }
 
-bool SlotIdentities::admit(std::span<const SampleSpan> spans, std::span<const uint8_t> spoken,
-                           std::vector<Verdict>& verdicts) {
+void SlotIdentities::judge(std::span<const SampleSpan> spans, std::span<const uint8_t> spoken,
+                           std::vector<Verdict>& verdicts) const {
   const bool all = std::find(spoken.begin(), spoken.end(), 0) == spoken.end();
   if (all && groups_.size() == 1) {
     verdicts.assign(1, verdict_of(groups_[0].set.has(spans)));
-    if (verdicts[0] == Verdict::apply) add_all(groups_[0].set, spans);
-    return true;
+    return;
   }
   verdicts.assign(group_of_.size(), Verdict::foreign);
-  const size_t before = groups_.size();
-  for (uint32_t g = 0; g < before; ++g) {
-    uint32_t spoken_slots = 0;
-    for (size_t slot = 0; slot < group_of_.size(); ++slot)
-      spoken_slots += group_of_[slot] == g && (all || spoken[slot] != 0) ? 1 : 0;
-    if (spoken_slots == 0) continue;
+  for (uint32_t g = 0; g < groups_.size(); ++g) {
     const Verdict verdict = verdict_of(groups_[g].set.has(spans));
-    uint32_t to = g;
-    if (verdict == Verdict::apply) {
-      if (spoken_slots != groups_[g].slots) {  // the others have not had it: from here on they differ
-        to = static_cast<uint32_t>(groups_.size());
-        groups_.push_back({groups_[g].set, 0});
-      }
-      add_all(groups_[to].set, spans);
-    }
     for (uint32_t slot = 0; slot < group_of_.size(); ++slot) {
-      if (group_of_[slot] != g || !(all || spoken[slot] != 0)) continue;
-      verdicts[slot] = verdict;
-      move(slot, to);
+      if (group_of_[slot] == g && (all || spoken[slot] != 0)) verdicts[slot] = verdict;
+    }
+  }
+}
+
+uint32_t SlotIdentities::slots_to_apply(uint32_t group, std::span<const Verdict> verdicts) const {
+  uint32_t slots = 0;
+  for (uint32_t slot = 0; slot < group_of_.size(); ++slot) slots += applies(slot, group, verdicts) ? 1 : 0;
+  return slots;
+}
+
+void SlotIdentities::make_room(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts) {
+  if (verdicts.size() == 1) {
+    if (verdicts[0] == Verdict::apply) groups_[0].set.make_room(spans.size());
+    return;
+  }
+  const auto before = static_cast<uint32_t>(groups_.size());
+  try {
+    for (uint32_t g = 0; g < before; ++g) {
+      const uint32_t slots = slots_to_apply(g, verdicts);
+      if (slots == 0) continue;
+      if (slots == groups_[g].slots) {
+        groups_[g].set.make_room(spans.size());
+      } else {  // the others have not had it: from here on they differ
+        Group copy{groups_[g].set, 0};
+        copy.set.make_room(spans.size());
+        groups_.push_back(std::move(copy));
+      }
+    }
+  } catch (...) {
+    while (groups_.size() > before) groups_.pop_back();
+    throw;
+  }
+}
+
+void SlotIdentities::record(std::span<const SampleSpan> spans, std::span<const Verdict> verdicts) noexcept {
+  if (verdicts.size() == 1) {
+    if (verdicts[0] == Verdict::apply) add_all(groups_[0].set, spans);
+    return;
+  }
+  uint32_t before = 0;
+  while (before < groups_.size() && groups_[before].slots != 0) ++before;
+  for (uint32_t g = 0, copy = before; g < before; ++g) {
+    const uint32_t slots = slots_to_apply(g, verdicts);
+    if (slots == 0) continue;
+    const uint32_t to = slots == groups_[g].slots ? g : copy++;
+    add_all(groups_[to].set, spans);
+    if (to == g) continue;
+    for (uint32_t slot = 0; slot < group_of_.size(); ++slot) {
+      if (applies(slot, g, verdicts)) move(slot, to);
     }
   }
   join_equal();
-  return false;
 }
 
 void SlotIdentities::put(uint32_t slot, IdentitySet set) {

@@ -48,7 +48,7 @@ bool RequestHandler::take(const FrameHeader& header, std::span<const uint8_t> bo
         state_.expects(slot);
         state_.store.import_closed(slot, body, false);
       }
-    } catch (const BadInput&) {  // its source may open it again: this gift must not be taken later
+    } catch (const std::exception&) {  // its source may open it again: this gift must not be taken later
       state_.gifts.settle(slot, header.clock, Gifts::Fate::refused);
       throw;
     }
@@ -62,6 +62,12 @@ bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t>
   const SlotBatch batch = decode_batch(body);
   const int giver = batch.by_reference ? peer_process(line_.fd) : 0;
   if (batch.by_reference && giver == 0) throw BadInput("slots by reference come from a process on this host");
+  return take_all(header, batch, giver);
+}
+
+// Its answer must come: a source that hears of a failure opens its slots again, and those that were taken
+// would have two owners. Without memory to note what was taken this process ends.
+bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch, int giver) noexcept {
   BatchAnswer answer;
   std::vector<uint16_t> fresh;
   std::vector<const SlotBatch::Part*> refused;
@@ -86,7 +92,7 @@ bool RequestHandler::own_all(const FrameHeader& header, std::span<const uint8_t>
         }
         state_.gifts.settle(slot, part.gift, Gifts::Fate::taken);
         answer.taken.push_back(part.slot);
-      } catch (const BadInput& e) {
+      } catch (const std::exception& e) {
         refused.push_back(&part);
         answer.why = e.what();
       }

@@ -142,7 +142,7 @@ class Store {
   // bytes, and the one that returns true makes them the slot as it is then. All at once what is smaller.
   bool copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes);
   // A full image replaces what the slot held, one since a cut is laid over it. BadInput on a torn or foreign
-  // image, nothing changed then.
+  // image, nothing changed then. Without memory for all of it the slot is empty and closed.
   void import_slot(std::span<const uint8_t> image);
   void clear_slot(uint32_t slot);
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "hash.h"
+#include "room.h"
 #include "store_impl.h"
 
 namespace springtide {
@@ -17,6 +18,24 @@ bool older(const Victim& a, const Victim& b) { return a.age != b.age ? a.age < b
 }  // namespace
 
 void StoreImpl::drop(uint32_t number, Cell* cell, Table& table, bool remember) {
+  expect_drop(number, table);
+  drop_expected(number, cell, table, remember);
+  settle(number, table);
+}
+
+void StoreImpl::expect_drop(uint32_t number, Table& table) {
+  table.rows.expect_back(stripe_of_number(number));
+  SlotHistory& history = histories_[number];
+  springtide::make_room(history.gone, ++history.expected);
+}
+
+void StoreImpl::settle(uint32_t number, Table& table) noexcept {
+  table.rows.settle(stripe_of_number(number));
+  if (table.share != 0) table.quotas[number].expected = 0;
+  histories_[number].expected = 0;
+}
+
+void StoreImpl::drop_expected(uint32_t number, Cell* cell, Table& table, bool remember) {
   Slot& slot = index_.slot(number);
   uint64_t hash = cell->hash;
   if (!is_candidate(cell->meta)) {
@@ -43,7 +62,7 @@ void StoreImpl::remember_gone(uint32_t number, uint64_t hash, TableId table) {
   history.gone.push_back({hash, table, clock.tick()});
 }
 
-bool StoreImpl::make_room(Table& table, uint32_t number, PushStats& stats) {
+bool StoreImpl::evict_for_one(Table& table, uint32_t number, PushStats& stats) {
   if (table.share == 0) return false;
   const uint64_t before = stats.evicted;
   while (table.quotas[number].rows >= table.share) {
@@ -63,7 +82,7 @@ void StoreImpl::evict_oldest(Table& table, uint32_t number) {
     list.pop_back();
     Cell* cell = index_.find(slot, next.hash, table.spec.id);
     if (cell != nullptr && !is_candidate(cell->meta) && stamp_of(cell->meta) == next.stamp) {
-      return drop(number, cell, table, true);
+      return drop_expected(number, cell, table, true);
     }
   }
   index_.for_each(slot, [&](const Cell& cell) {
@@ -80,7 +99,7 @@ void StoreImpl::evict_oldest(Table& table, uint32_t number) {
   // kept.
   uint64_t age = clock.age_at(clock.tick());
   std::erase_if(list, [age](const Victim& v) { return v.age >= age; });
-  drop(number, index_.find(slot, oldest.hash, table.spec.id), table, true);
+  drop_expected(number, index_.find(slot, oldest.hash, table.spec.id), table, true);
 }
 
 uint64_t StoreImpl::drop_expired(uint32_t number, const std::vector<Cell>& found) {

@@ -33,6 +33,7 @@ struct Gone {
 struct SlotHistory {
   std::vector<Gone> gone;      // oldest first; kept only once a cut was made
   uint32_t complete_from = 0;  // exports since a boundary before this tick must be full
+  size_t expected = 0;         // more that go, for which there must be room
 };
 
 class SlotCopy;
@@ -102,10 +103,12 @@ class StoreImpl {
   RowCounts counts{options.slots};
 
  private:
+  friend class Reservation;
   friend class SlotExport;
 
   uint32_t slot_number(uint64_t hash) const { return static_cast<uint32_t>(hash >> slot_shift_); }
-  Stripe& stripe_of_slot(uint32_t slot) { return stripes_[slot / (options.slots / kStripes)]; }
+  uint32_t stripe_of_number(uint32_t slot) const { return slot >> (58 - slot_shift_); }
+  Stripe& stripe_of_slot(uint32_t slot) { return stripes_[stripe_of_number(slot)]; }
   static uint32_t stripe_number(uint64_t hash) { return static_cast<uint32_t>(hash >> 58); }
   bool expired(uint64_t meta, const Table& table) const {
     return table.spec.ttl != 0 && clock.expired(stamp_of(meta), table.spec.ttl);
@@ -128,10 +131,17 @@ class StoreImpl {
   template <class Source>
   void push_stripe(uint32_t number, Source& source, PushStats& stats, std::vector<uint16_t>& refused);
   // `piece(p)`: the items of this stripe in the p-th of the push's pieces.
-  void push_stripe_once(uint32_t number, size_t pieces,
-                        const std::function<std::span<const Item>(size_t)>& piece,
+  using Pieces = std::function<std::span<const Item>(size_t)>;
+  void push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece,
                         std::span<const SampleSpan> spans, std::span<const uint8_t> speaks_for,
                         OnceStats& stats);
+  struct OnceWork;
+  std::span<const uint8_t> spoken_and_open(uint32_t number, std::span<const uint8_t> speaks_for,
+                                           OnceWork& work, OnceStats& stats);
+  void note_refused(uint32_t number, const OnceWork& work, OnceStats& stats);
+  void sort_out(uint32_t number, std::span<const Item> items, OnceWork& work, OnceStats& stats);
+  void find_rows(std::span<const Item> items, OnceWork& work);
+  void apply(OnceWork& work, PushStats& stats) noexcept;
   uint32_t slots_a_stripe() const { return options.slots / kStripes; }
   void copy_part(SlotCopy& to);
   bool copy_end(SlotCopy& to);
@@ -155,17 +165,26 @@ class StoreImpl {
   void pull_alike(StreamedItems& source);
   template <uint32_t kDim>
   void pull_alike_of(StreamedItems& source);
-  void apply_one(const Item& item, uint32_t tick, PushStats& stats);
+  void apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& stats);  // keys without a row
+  // Of a key that is in a Reservation.
+  void apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept;
   RowHandle create(const Item& item, Cell* cell, uint32_t tick);  // with its init
   // Its memory holds anything. The cell of a key that waited, if there is one, becomes the row's.
   RowHandle make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick);
   void update(const Item& item, RowHandle row);
   void assign_one(const Item& item, uint32_t tick, bool keep);
 
-  bool make_room(Table& table, uint32_t slot_number, PushStats& stats);  // whether cells have moved
+  // Leaves room in a table with a capacity. Whether cells have moved.
+  bool evict_for_one(Table& table, uint32_t slot_number, PushStats& stats);
   void evict_oldest(Table& table, uint32_t slot_number);
+  // A row, or a key that waits, leaves. With nothing changed if there is no memory for it.
   void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
-  void forget_rows(uint32_t slot_number);
+  void expect_drop(uint32_t slot_number, Table& table);  // then the next cannot fail; settle() comes after it
+  void drop_expected(uint32_t slot_number, Cell* cell, Table& table, bool remember);
+  void settle(uint32_t slot_number, Table& table) noexcept;
+  void expect_forgetting(uint32_t slot_number);  // then the next cannot fail
+  void forget_rows(uint32_t slot_number) noexcept;
+  void abandon(uint32_t slot_number) noexcept;
   void import_table(uint32_t slot_number, const TableImage& part);
   void import_rows(uint32_t slot_number, const TableImage& part, Table& into);
   void remember_gone(uint32_t slot_number, uint64_t hash, TableId table);

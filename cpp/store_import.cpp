@@ -69,14 +69,31 @@ void StoreImpl::import_image(const SlotImage& image, Into into) {
   if (into != Into::any && closed_[image.slot] == 0) {
     throw BadInput("slot " + std::to_string(image.slot) + " is open here already: it has one owner");
   }
-  if (image.full) forget_rows(image.slot);
   counts.renew(image.slot);
-  uint64_t cells = 0;
-  for (const TableImage& part : image.tables) cells += part.rows.size() + part.waiting.size();
-  index_.reserve(index_.slot(image.slot), cells);
-  remember(image.slot, image.identities);
-  for (const TableImage& part : image.tables) import_table(image.slot, part);
+  if (image.full) {
+    expect_forgetting(image.slot);
+    forget_rows(image.slot);
+  }
+  try {
+    uint64_t cells = 0;
+    for (const TableImage& part : image.tables) cells += part.rows.size() + part.waiting.size();
+    index_.reserve(index_.slot(image.slot), cells);
+    for (const TableImage& part : image.tables) import_table(image.slot, part);
+    remember(image.slot, image.identities);
+  } catch (...) {
+    abandon(image.slot);
+    throw;
+  }
   if (into == Into::closed_then_open) mark_closed(image.slot, false);
+}
+
+// There was no memory for all of an image, and half of a slot is not to be used: nobody is served by it until
+// another comes. If not even the rest can be cleared away, the process ends.
+void StoreImpl::abandon(uint32_t slot) noexcept {
+  mark_closed(slot, true);
+  expect_forgetting(slot);
+  remember(slot, {});
+  forget_rows(slot);
 }
 
 void StoreImpl::import_table(uint32_t number, const TableImage& part) {

@@ -1,10 +1,14 @@
 // Pushes that name their batches: every stripe is visited once, keys or not; what its slots have already is
-// skipped, the rest is recorded and applied under the same lock. In: a push. Out: what became of it by slot.
+// skipped, the rest is recorded and applied under the same lock, all of it or, without memory, nothing. In: a
+// push. Out: what became of it by slot.
 #include <algorithm>
 #include <string>
 
 #include "grouped_run.h"
 #include "hash.h"
+#include "reservation.h"
+#include "room.h"
+#include "row_pipeline.h"
 #include "store_impl.h"
 
 namespace springtide {
@@ -34,6 +38,13 @@ void add_to(OnceStats& sum, const OnceStats& part) {
   sum.foreign.insert(sum.foreign.end(), part.foreign.begin(), part.foreign.end());
   sum.torn.insert(sum.torn.end(), part.torn.begin(), part.torn.end());
 }
+
+// However the push ends: without memory for one stripe, others have it.
+struct CountAtEnd {
+  ~CountAtEnd() { counts.trained(rows.tables, rows.keys); }
+  RowCounts& counts;
+  const PushRows& rows;
+};
 
 // Memory is kept from call to call.
 std::vector<GroupedRun>& runs_of_this_thread() {
@@ -91,72 +102,165 @@ OnceStats StoreImpl::push_once(const PushRows& rows, std::span<const TableId> hy
     plan.sum_duplicates();
   }
   begin_push(at);
+  const CountAtEnd count{counts, rows};
   const size_t pieces = unique ? rows.runs.size() : 1;
   std::array<OnceStats, kStripes> parts{};
   for_stripes(rows.keys.size(), [&](uint32_t number) {
     const auto piece = [&](size_t p) { return unique ? runs[p].stripe(number) : plan.stripe(number); };
     push_stripe_once(number, pieces, piece, spans, identity.speaks_for, parts[number]);
   });
-  counts.trained(rows.tables, rows.keys);
   OnceStats sum;
   for (const OnceStats& part : parts) add_to(sum, part);
   return sum;
 }
 
-void StoreImpl::push_stripe_once(uint32_t number, size_t pieces,
-                                 const std::function<std::span<const Item>(size_t)>& piece,
+// A row to be updated.
+struct RowUpdate {
+  const TableUse* use;
+  const float* grad;
+  RowHandle row;
+};
+
+constexpr size_t kNear = 256;  // of more rows the first have left the nearest cache when the last are found
+constexpr size_t kAhead = 6;   // rows that are then asked for once more
+
+// What a push does in one stripe, found out before anything is done.
+struct StoreImpl::OnceWork {
+  static OnceWork& of_this_thread() {
+    thread_local OnceWork mine;
+    mine.items = 0;
+    mine.updates.clear();
+    mine.rest.clear();
+    return mine;
+  }
+  Verdict verdict(uint32_t slot) const { return verdicts[verdicts.size() == 1 ? 0 : slot]; }
+
+  std::vector<Verdict> verdicts;  // by slot of the stripe, or one for all
+  std::vector<uint8_t> open;
+  std::vector<Item> mine;
+  std::vector<RowUpdate> updates;
+  std::vector<Item> rest;  // keys without a row
+  size_t items = 0;
+  uint32_t tick = 0;
+};
+
+// Nothing is changed before everything that can fail has been done: a batch that is remembered and has no
+// rows would be lost, rows without a name would be trained twice.
+void StoreImpl::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece,
                                  std::span<const SampleSpan> spans, std::span<const uint8_t> speaks_for,
                                  OnceStats& stats) {
-  thread_local std::vector<Verdict> verdicts;
-  thread_local std::vector<Item> mine;
-  thread_local std::vector<uint8_t> open;
-  const uint32_t slots = slots_a_stripe(), first = number * slots;
+  OnceWork& work = OnceWork::of_this_thread();
   Stripe& stripe = stripes_[number];
   std::lock_guard hold(stripe.lock);
-  auto spoken = speaks_for.empty() ? speaks_for : speaks_for.subspan(first, slots);
-  if (stripe.closed != 0) {  // these are another's by now: the sender is told, keys or not
-    open.assign(slots, 1);
-    for (uint32_t slot = 0; slot < slots; ++slot) {
-      if (!spoken.empty()) open[slot] = spoken[slot];
-      if (closed_[first + slot] == 0 || open[slot] == 0) continue;
-      open[slot] = 0;
-      stats.foreign.push_back(static_cast<uint16_t>(first + slot));
-    }
-    spoken = open;
-  }
-  const bool alike = stripe.identities.admit(spans, spoken, verdicts);
-  if (alike && verdicts[0] == Verdict::apply) {
-    for (size_t p = 0; p < pieces; ++p)
-      if (const auto items = piece(p); !items.empty()) push_items(number, items, stats);
-    return;
-  }
-  if (alike) verdicts.resize(slots, verdicts[0]);
-  for (uint32_t slot = 0; slot < slots; ++slot) {
-    if (verdicts[slot] == Verdict::torn) stats.torn.push_back(static_cast<uint16_t>(first + slot));
-  }
+  work.tick = clock.tick();
+  stripe.identities.judge(spans, spoken_and_open(number, speaks_for, work, stats), work.verdicts);
+  const bool alike = work.verdicts.size() == 1 && work.verdicts[0] == Verdict::apply;
   for (size_t p = 0; p < pieces; ++p) {
-    mine.clear();
-    for (const Item& item : piece(p)) {
-      const uint32_t slot = slot_number(item.hash);
-      switch (verdicts[slot - first]) {
-        case Verdict::apply:
-          mine.push_back(item);
-          break;
-        case Verdict::had:
-          ++stats.had_keys;
-          break;
-        case Verdict::foreign:
-          ++stats.foreign_keys;
-          stats.foreign.push_back(static_cast<uint16_t>(slot));
-          break;
-        case Verdict::torn:
-          break;
-      }
-    }
-    if (!mine.empty()) push_items(number, mine, stats);
+    alike ? find_rows(piece(p), work) : sort_out(number, piece(p), work, stats);
+  }
+  if (!alike) note_refused(number, work, stats);
+  {
+    Reservation room(*this, work.rest, Reservation::Admission::counted);
+    stripe.identities.make_room(spans, work.verdicts);
+    room.use();
+    stripe.identities.record(spans, work.verdicts);
+    apply(work, stats);
+  }
+  if (work.items != 0 && any_ttl_.load(std::memory_order_relaxed)) sweep(stripe, number, work.items, stats);
+}
+
+void StoreImpl::note_refused(uint32_t number, const OnceWork& work, OnceStats& stats) {
+  for (uint32_t slot = 0; slot < slots_a_stripe(); ++slot) {
+    if (work.verdict(slot) == Verdict::torn)
+      stats.torn.push_back(static_cast<uint16_t>(number * slots_a_stripe() + slot));
   }
   std::sort(stats.foreign.begin(), stats.foreign.end());
   stats.foreign.erase(std::unique(stats.foreign.begin(), stats.foreign.end()), stats.foreign.end());
+}
+
+// Which of its slots the push speaks for and may change; those that are another's by now are told, keys or
+// not.
+std::span<const uint8_t> StoreImpl::spoken_and_open(uint32_t number, std::span<const uint8_t> speaks_for,
+                                                    OnceWork& work, OnceStats& stats) {
+  const uint32_t slots = slots_a_stripe(), first = number * slots;
+  const auto spoken = speaks_for.empty() ? speaks_for : speaks_for.subspan(first, slots);
+  if (stripes_[number].closed == 0) return spoken;
+  work.open.assign(slots, 1);
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    if (!spoken.empty()) work.open[slot] = spoken[slot];
+    if (closed_[first + slot] == 0 || work.open[slot] == 0) continue;
+    work.open[slot] = 0;
+    stats.foreign.push_back(static_cast<uint16_t>(first + slot));
+  }
+  return work.open;
+}
+
+void StoreImpl::sort_out(uint32_t number, std::span<const Item> items, OnceWork& work, OnceStats& stats) {
+  work.mine.clear();
+  for (const Item& item : items) {
+    const uint32_t slot = slot_number(item.hash);
+    switch (work.verdict(slot - number * slots_a_stripe())) {
+      case Verdict::apply:
+        work.mine.push_back(item);
+        break;
+      case Verdict::had:
+        ++stats.had_keys;
+        break;
+      case Verdict::foreign:
+        ++stats.foreign_keys;
+        stats.foreign.push_back(static_cast<uint16_t>(slot));
+        break;
+      case Verdict::torn:
+        break;
+    }
+  }
+  find_rows(work.mine, work);
+}
+
+// Rows are asked for here and used by apply(). They are stamped already: a stamp without a change does no
+// harm, and cells move when the index grows for others.
+void StoreImpl::find_rows(std::span<const Item> items, OnceWork& work) {
+  springtide::make_room(work.updates, items.size());
+  springtide::make_room(work.rest, items.size());
+  uint32_t widest = 0;  // of rows of 16 bits
+  work.items += items.size();
+  auto locate = [this, &work, &widest, tick = work.tick](InFlight& f, Cell* cell) {
+    const TableUse& use = *f.item.use;
+    f.weights = nullptr;
+    if (!is_row(cell, use)) return;
+    const RowHandle row = handle_of(cell->meta);
+    f.weights = use.weights(row);
+    work.updates.push_back({&use, f.item.data, row});
+    if (use.dtype != DType::f32) widest = std::max(widest, use.dim);
+    prefetch_lines_to_write(f.weights, use.weight_bytes);
+    if (use.vector_bytes != 0) prefetch_lines_to_write(use.vectors(row), use.vector_bytes);
+    if (use.number_bytes != 0) prefetch_lines_to_write(use.number(row), use.number_bytes);
+    if (stamp_of(cell->meta) != tick) cell->meta = row_meta(row, tick);
+  };
+  auto finish = [this, &work](const InFlight& f) {
+    if (f.weights != nullptr) return;
+    prefetch_read(index_.header_line(*f.slot, f.item.hash));
+    work.rest.push_back(f.item);
+  };
+  GroupedItems source{items};
+  walk(index_, slot_shift_, source, locate, finish);
+  if (widest != 0) half_row(widest);
+}
+
+void StoreImpl::apply(OnceWork& work, PushStats& stats) noexcept {
+  const size_t count = work.updates.size(), ahead = count > kNear ? kAhead : count;
+  for (size_t i = 0; i < count; ++i) {
+    const RowUpdate& update = work.updates[i];
+    const TableUse& use = *update.use;
+    if (i + ahead < count) {
+      const RowUpdate& next = work.updates[i + ahead];
+      prefetch_lines_to_write(next.use->weights(next.row), next.use->weight_bytes);
+      prefetch_read(next.grad);
+    }
+    use.step(use.weights(update.row), use.vectors(update.row), use.number(update.row), update.grad);
+  }
+  stats.applied += work.updates.size();
+  for (const Item& item : work.rest) apply_one(item, work.tick, stats);
 }
 
 void StoreImpl::forget(std::span<const uint32_t> shards) {

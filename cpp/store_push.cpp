@@ -6,6 +6,7 @@
 #include "alike_rows.h"
 #include "finite.h"
 #include "hash.h"
+#include "reservation.h"
 #include "row_pipeline.h"
 #include "store_impl.h"
 
@@ -195,7 +196,7 @@ void StoreImpl::push_rows(uint32_t number, Source& source, PushStats& stats) {
   walk(index_, slot_shift_, source, locate, finish);
   size_t items = source.at - before;
   stats.applied += items - rest.size();
-  for (const Item& item : rest) apply_one(item, tick, stats);
+  apply_rest(rest, tick, stats);
   if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripes_[number], number, items, stats);
 }
 
@@ -246,19 +247,26 @@ void StoreImpl::push_alike(StreamedItems& source, PushStats& stats, std::vector<
       walk_alike(index_, slot_shift_, {source.tables, source.keys}, before, source.count, found, finish),
       dim);
   stats.applied += source.at - before - rest.size();
-  for (const Item& item : rest) apply_one(item, tick, stats);
+  apply_rest(rest, tick, stats);
   if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripes_[number], number, source.at - before, stats);
 }
 
+void StoreImpl::apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& stats) {
+  if (rest.empty()) return;
+  Reservation room(*this, rest, Reservation::Admission::counted);
+  room.use();
+  for (const Item& item : rest) apply_one(item, tick, stats);
+}
+
 // A key with no row, one that waits for admission, or one whose row is past its ttl.
-void StoreImpl::apply_one(const Item& item, uint32_t tick, PushStats& stats) {
+void StoreImpl::apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept {
   Table& table = *item.use->table;
   uint32_t number = slot_number(item.hash);
   Slot& slot = index_.slot(number);
   Cell* cell = index_.find(slot, item.hash, table.spec.id);
   if (cell != nullptr && expired(cell->meta, table)) {
     if (!is_candidate(cell->meta)) ++stats.evicted;
-    drop(number, cell, table, true);
+    drop_expected(number, cell, table, true);
     cell = nullptr;
   }
   if (cell != nullptr &&
@@ -278,7 +286,7 @@ void StoreImpl::apply_one(const Item& item, uint32_t tick, PushStats& stats) {
     ++stats.waiting;
     return;
   }
-  if (make_room(table, number, stats)) cell = index_.find(slot, item.hash, table.spec.id);
+  if (evict_for_one(table, number, stats)) cell = index_.find(slot, item.hash, table.spec.id);
   update(item, create(item, cell, tick));
   ++stats.applied;
   ++stats.created;
@@ -345,8 +353,10 @@ void StoreImpl::assign_one(const Item& item, uint32_t tick, bool keep) {
     cell->meta = row_meta(row, tick);
   } else {
     PushStats ignored;
-    if (make_room(table, number, ignored)) cell = index_.find(index_.slot(number), item.hash, table.spec.id);
-    row = make_row(table, item.hash, cell, tick);
+    Reservation room(*this, {&item, 1}, Reservation::Admission::at_once);
+    room.use();
+    evict_for_one(table, number, ignored);
+    row = make_row(table, item.hash, index_.find(index_.slot(number), item.hash, table.spec.id), tick);
   }
   item.use->image ? table.write_image(row, item.data) : table.write(row, item.data);
 }

@@ -19,10 +19,17 @@ bool StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::v
   return true;
 }
 
+void StoreImpl::expect_forgetting(uint32_t number) {
+  const uint32_t stripe = stripe_of_number(number);
+  index_.for_each(index_.slot(number), [&](const Cell& cell) {
+    if (!is_candidate(cell.meta)) table(index_.table_of(cell.meta)).rows.expect_back(stripe);
+  });
+}
+
 // No list of what went: exports since an earlier cut become full ones instead.
-void StoreImpl::forget_rows(uint32_t number) {
+void StoreImpl::forget_rows(uint32_t number) noexcept {
   Slot& slot = index_.slot(number);
-  uint32_t stripe = number / (options.slots / kStripes);
+  uint32_t stripe = stripe_of_number(number);
   index_.for_each(slot, [&](const Cell& cell) {
     if (is_candidate(cell.meta)) return;
     Table& owner = table(index_.table_of(cell.meta));
@@ -30,16 +37,21 @@ void StoreImpl::forget_rows(uint32_t number) {
     owner.count.fetch_sub(1, std::memory_order_relaxed);
     if (owner.share != 0) owner.quotas[number] = Quota{};
   });
+  {
+    std::lock_guard declaring(declare_lock_);
+    for (const auto& owned : owned_) owned->rows.settle(stripe);
+  }
   index_.clear(slot);
-  histories_[number] = SlotHistory{{}, clock.tick()};
+  histories_[number] = SlotHistory{.gone = {}, .complete_from = clock.tick(), .expected = 0};
 }
 
 void StoreImpl::clear_slot(uint32_t number) {
   check_slot(number);
   std::lock_guard hold(stripe_of_slot(number).lock);
+  expect_forgetting(number);
+  remember(number, {});
   forget_rows(number);
   counts.renew(number);
-  remember(number, {});
 }
 
 SlotLoad StoreImpl::load(uint32_t number) {

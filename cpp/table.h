@@ -25,8 +25,16 @@ struct Victim {
 // A capacity table's count and next victims in one slot.
 struct Quota {
   uint64_t rows = 0;
+  uint64_t expected = 0;  // more rows, of a push under way
   std::vector<Victim> oldest_last;
 };
+
+// Room for the float32 weights of a 16-bit row; this thread's, until its next call.
+inline float* half_row(uint32_t dim) {
+  thread_local std::vector<float> wide;
+  if (wide.size() < dim) wide.resize(dim);
+  return wide.data();
+}
 
 struct Table {
   Table(const TableSpec& wanted, uint32_t slots, uint64_t seed, ExtentArena& arena)
@@ -84,9 +92,9 @@ struct Table {
       init.fill(hash, reinterpret_cast<float*>(rows.weights(row)), dim);
       optimizer.reset(rows.vectors(row), rows.number(row));
     } else {
-      std::vector<float> weights(dim);
-      init.fill(hash, weights.data(), dim);
-      write(row, weights.data());
+      float* const weights = half_row(dim);
+      init.fill(hash, weights, dim);
+      write(row, weights);
     }
   }
 };
@@ -117,11 +125,10 @@ inline void read_row(DType dtype, const uint8_t* from, float* out, uint32_t dim)
 // Of a 16-bit table: the kernels work on float32.
 inline void update_half_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights,
                             float* vectors, float* number, const float* grad, uint32_t dim) {
-  thread_local std::vector<float> wide;
-  if (wide.size() < dim) wide.resize(dim);
-  widen(dtype, weights, wide.data(), dim);
-  kernel(args, wide.data(), vectors, number, grad, dim);
-  narrow(dtype, wide.data(), weights, dim);
+  float* const wide = half_row(dim);
+  widen(dtype, weights, wide, dim);
+  kernel(args, wide, vectors, number, grad, dim);
+  narrow(dtype, wide, weights, dim);
 }
 
 inline void update_row(DType dtype, Kernel kernel, const StepArgs& args, uint8_t* weights, float* vectors,
