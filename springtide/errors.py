@@ -9,6 +9,7 @@ SpringtideError
 │   ├── MissingFile        a path that does not exist (nearest name given)
 │   ├── MissingExtra       an optional dependency that is not installed
 │   ├── StreamShrunk       a stream that ends before what was read of it
+│   ├── StreamReplaced     a stream that was made anew since it was read
 │   ├── PortTaken          an address someone else listens on
 │   ├── DiskFull           no room to write
 │   ├── NotFound           an object that a cluster does not have
@@ -82,6 +83,10 @@ class MissingExtra(UserError, ImportError):
 
 class StreamShrunk(UserError):
     """A partition of a stream ends before what was read of it: made anew, or its data lost."""
+
+
+class StreamReplaced(UserError):
+    """The stream was made anew since the job read it: its offsets mean other records."""
 
 
 class PortTaken(UserError):

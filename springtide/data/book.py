@@ -432,7 +432,10 @@ class Book(Passes):
 
     def _open(self, rank: int, card: DatasetCard, *, turn: int) -> None:
         if turn < len(self.passes):
-            check_same(rank, card, self.passes[turn].card)
+            known = self.passes[turn]
+            check_same(rank, card, known.card)
+            if card.stream is not None and known.card.stream is not None and not known.card.stream.id:
+                known.card = card  # whoever opened the pass could not tell which stream it is
             return
         base = self.passes[-1].base + self.passes[-1].numbers if self.passes else 0
         opened: Pass

@@ -93,3 +93,15 @@ def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
                 f"other workers one with {each.name}={theirs}; "
                 "all workers must read the same data: give each the same files and arguments"
             )
+    if card.stream is not None and known.stream is not None:
+        check_same_stream(card.stream, known.stream)
+
+
+def check_same_stream(now: StreamCard, before: StreamCard) -> None:
+    """A stream that was made anew has the same URL, and other records at the same offsets."""
+    if now.id and before.id and now.id != before.id:
+        raise errors.StreamReplaced(
+            f"the stream {now.url} was made anew since this job read it: its id is {now.id}, that of what was read is "
+            f"{before.id}, so its offsets mean other records. Bring the original back, or begin a new run without "
+            "--resume; to keep the model, export it and load it before job.prepare"
+        )

@@ -24,6 +24,8 @@ class StreamCard:
     """Where a job that has not begun a partition begins: "earliest", "latest", or a time of day in seconds."""
     until: str = ""
     """"now": the job ends where the partitions ended when it began; empty: where the stream itself says it ends."""
+    id: str = field(default="", compare=False)
+    """Identity of the stream, drawn when it was made; empty: it has none, or nobody could tell."""
 
 
 class Seen(NamedTuple):

@@ -1,6 +1,7 @@
 """Training from a stream: whatever dies, comes or goes, every record is trained exactly once."""
 
 import contextlib
+import shutil
 import threading
 
 import pytest
@@ -129,6 +130,31 @@ def test_bursts_of_ten_times_the_usual_are_trained_once_though_roles_are_killed_
         producer.seal()
         status = job.wait()
     check(tmp_path, status, producer)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("sync", ["async", pytest.param("bsp", marks=pytest.mark.soak)])
+def test_a_job_does_not_go_on_with_a_log_that_was_made_anew_though_it_is_longer(tmp_path, sync):
+    producer = stream_counting.Producer(tmp_path, partitions=2)
+    producer.append(20_000)
+    size = dict(workers=1, servers=1, silence_s=30.0, server_silence_s=30.0, sync=sync, pause_s=0.1)
+    with job_of(tmp_path, **size) as job:
+        job.until(lambda status: status.samples > 100 and status.checkpoint)
+        job.stop()
+        stopped = job.wait()
+    assert stopped.phase is Phase.STOPPED, stopped
+    producer.seal()
+    shutil.rmtree(tmp_path / "log")
+    another = stream_counting.Producer(tmp_path, partitions=2)
+    another.append(30_000)
+    another.seal()
+    counting.hurry(tmp_path)
+    where, number = str(job.files.checkpoints), stopped.checkpoint
+    run = reader.read(where, number).run
+    rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, resume_run=run, numbers_after=number)
+    with job_of(tmp_path, checkpoints=rules, **size) as job:
+        status = job.wait()
+    assert status.phase is Phase.FAILED and "log was made anew since this job read it" in status.why, status
 
 
 @pytest.mark.soak

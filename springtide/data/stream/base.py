@@ -68,6 +68,10 @@ class Stream(Protocol):
     def url(self) -> str:
         """Where it is, without passwords."""
 
+    @property
+    def id(self) -> str:
+        """Identity of this stream: one that is made anew at the same URL has another. Empty: nobody can tell."""
+
     def partitions(self) -> int:
         """How many there are now: may have grown. Cheap."""
 

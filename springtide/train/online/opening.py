@@ -4,6 +4,7 @@ In: session.py. Out: a train/batches.py `Batches`. Next: feed.py.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from springtide import errors
 from springtide.data.stream.dataset import StreamDataset
@@ -52,6 +53,8 @@ def batches_of(
     """The loop's batches; `parts` of them are one of the card's. `each`: of each rank of a group, with weak scaling."""
     welcome = to_master.join()
     stream = open_stream(dataset.url)
+    assert card.stream is not None
+    card = replace(card, stream=replace(card.stream, id=stream.id))
     if (group := wired.step.group) is not None:
         in_step = InStep(dataset, stream, card, to_master, lambda: group.place, each)
         return _in_step(in_step, wired, reports, meter, at_rest)

@@ -8,6 +8,7 @@ from springtide import errors
 from springtide.data.book import Book
 from springtide.domain.leases import Failure, Grant, Holder, LeaseKey, Nothing, Progress, Totals, Wish
 from springtide.domain.samples import DatasetCard
+from springtide.domain.streams import Seen, StreamCard
 
 CARD = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)  # 3 shards an epoch: 40, 40, 20
 MANY = DatasetCard(samples=100_000, batch_size=10, shard_batches=16)  # 625 shards of 160
@@ -369,3 +370,28 @@ def test_where_the_data_ends_stays_known_when_a_book_goes_back():
     assert book.lease(A, endless, 16, 0.0) == (
         Grant(0, 0, 0, 0, 40, returned=True), Grant(1, 0, 1, 0, 40), Grant(2, 0, 2, 0, 10),
     )  # fmt: skip
+
+
+def streamed(id):
+    """A card of a stream that says this of itself."""
+    return DatasetCard(samples=0, batch_size=10, shard_batches=1, stream=StreamCard(url="log:///clicks", id=id))
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_stream_that_was_made_anew_is_refused_by_the_book_that_goes_on_from_a_checkpoint(in_step):
+    before, now = (dataclasses.replace(streamed(id), in_step=in_step) for id in ("first", "second"))
+    book, again = Book(workers=1), Book(workers=1)
+    book.lease(A, before, 1, 0.0, seen=(Seen(0, 0, 40),))
+    again.resume(book.note())
+    with pytest.raises(errors.StreamReplaced, match="its id is second, that of what was read is first"):
+        again.lease(A, now, 1, 0.0, seen=(Seen(0, 0, 90),))
+    again.lease(A, before, 1, 0.0, seen=(Seen(0, 0, 90),))
+
+
+def test_a_stream_that_nobody_could_name_is_known_by_whoever_can():
+    book = Book(workers=2)
+    book.lease(A, streamed(""), 1, 0.0, seen=(Seen(0, 0, 40),))
+    book.lease(B, streamed("first"), 1, 0.0)
+    book.lease(Holder(0, 1), streamed(""), 1, 0.0)
+    with pytest.raises(errors.StreamReplaced):
+        book.lease(Holder(1, 1), streamed("second"), 1, 0.0)

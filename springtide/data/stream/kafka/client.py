@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
 
 from springtide import errors
 from springtide.data.stream.kafka.address import Address
@@ -94,6 +95,26 @@ def producer(address: Address, tell: Tell, failed: Callable[[KafkaError | None, 
     settings.pop("group.id", None)
     made: Producer = _made(Producer, settings, tell)
     return made
+
+
+def topic_id(address: Address, tell: Tell, most_s: float) -> str:
+    """The topic's own id, which one that is made anew has another of; empty: its broker gives none, or not in time.
+
+    Brokers have ids since 2.8.
+    """
+    if is_old(address):
+        return ""
+    settings = address.settings({**PRODUCING})
+    settings.pop("group.id", None)
+    asking: AdminClient = _made(AdminClient, settings, tell)
+    answer = asking.describe_topics(TopicCollection([address.topic]), request_timeout=most_s)[address.topic]
+    try:
+        found = answer.result(most_s + 1.0).topic_id
+    except (KafkaException, TimeoutError) as error:
+        log.info("topic %r: no id: %s", address.topic, error)
+        return ""
+    bits = (found.get_most_significant_bits(), found.get_least_significant_bits()) if found is not None else (0, 0)
+    return str(found) if any(bits) else ""
 
 
 def _made(kind: type[Any], settings: dict[str, Any], tell: Tell) -> Any:

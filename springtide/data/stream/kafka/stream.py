@@ -4,6 +4,7 @@ In: a URL (address.py). Out: base.Stream; `open` gives readers (reader.py), `wri
 that does not answer is waited for; how many partitions there were is remembered meanwhile.
 """
 
+import functools
 import logging
 import threading
 import time
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 ANSWER_S = 30.0  # how long a question may take, a broker that restarts included
 ONCE_S = 5.0  # one try of it
 MISSING_S = 10.0  # how long a topic may be missing: a broker that has just started answers before it knows its topics
+ID_S = 3.0  # for the topic's id: without one a topic that was made anew is known only if it is shorter
 FRESH_S = 1.0  # how long a count of partitions is good
 EARLIEST, LATEST = -2, -1  # as times: Kafka's words for where a partition begins and ends
 Answer = TypeVar("Answer")
@@ -56,6 +58,12 @@ class KafkaStream:
     def url(self) -> str:
         """Where it is, without passwords."""
         return self.address.shown
+
+    @functools.cached_property
+    def id(self) -> str:
+        """The topic's own id; empty where its broker gives none."""
+        self.partitions()  # a broker that restarts is waited for, and its refusals are told
+        return client.topic_id(self.address, self._note, ID_S)
 
     def partitions(self) -> int:
         """How many there are now, or were when the broker last answered."""

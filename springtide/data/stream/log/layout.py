@@ -22,7 +22,7 @@ import numpy as np
 from springtide import errors
 from springtide.domain.streams import MOST_PARTITIONS
 
-FORMAT = 1
+FORMAT = 2
 ENTRY = np.dtype([("end", "<i8"), ("at_us", "<i8"), ("crc", "<u4"), ("records", "<u4")])
 """Of a record: where its bytes end, when it was appended. The last entry of an append also has the CRC-32 of all the
 bytes of that append and how many records it had; the others have 0 there: a reader never finds half an append."""
@@ -38,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What is the same for whoever opens the log."""
 
     format: int = FORMAT
+    id: str = ""
+    """Identity of the log, drawn when it is made."""
     partitions: int
     segment_bytes: int = SEGMENT_BYTES
     """A segment that has reached this is closed, and a new one begun."""
@@ -82,7 +84,10 @@ def load(folder: Path) -> Settings:
     except msgspec.MsgspecError as error:
         raise errors.BadInput(f"{path} is not the description of a log: {error}; is {folder} another folder?") from None
     if settings.format != FORMAT:
-        raise errors.BadInput(f"the log at {folder} has format {settings.format}, this version reads {FORMAT}")
+        raise errors.BadInput(
+            f"the log at {folder} has format {settings.format}, from another version of Springtide; this one reads "
+            f"{FORMAT}: make the log anew, or use the version that made it"
+        )
     return settings
 
 

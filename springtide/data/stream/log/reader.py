@@ -43,6 +43,12 @@ class LogReader:
                     f"offset {offset} of partition {partition} cannot be read; the log at {self._folder} has "
                     f"partitions 0 to {self._heads.partitions - 1}, and offsets begin at 0"
                 )
+            end = int(self._heads.rows[partition, heads.END])
+            if offset > end:
+                raise errors.StreamShrunk(
+                    f"partition {partition} of the log at {self._folder} ends at {end}, but the job has read up to "
+                    f"{offset}: was it made anew, or did its machine lose data? Begin a new job on it"
+                )
         old = self._places
         self._places = {}
         for partition in sorted(positions):

@@ -4,6 +4,7 @@ In: `open.open_stream("log:///path")`, produce.py. Next: writer.py appends, read
 """
 
 import os
+import secrets
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -25,7 +26,7 @@ class LogStream:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        layout.load(folder)
+        self.id: str = layout.load(folder).id
         self._heads = Heads(_heads_file(folder))
         if not self._heads.of_this_boot:
             _look_again(folder, self._heads)
@@ -51,6 +52,7 @@ class LogStream:
 
     def bounds(self, start: str = "earliest") -> list[Seen]:
         """Every partition: where a job begins that says `start`, the end now, and whether it is final."""
+        self._check_same()
         final = self.sealed  # before the ends are read: what comes between the two is not missed
         rows = self._heads.rows[: self.partitions()]
         ends = rows[:, heads.END].tolist()
@@ -104,6 +106,18 @@ class LogStream:
     def close(self) -> None:
         """Nothing is held: mapped memory goes with the object."""
 
+    def _check_same(self) -> None:
+        """Refuse a log that was deleted and made anew in this folder meanwhile."""
+        try:
+            now = layout.load(self.folder).id
+        except errors.MissingFile:  # whoever reads what is left of it may go on
+            return
+        if now != self.id:
+            raise errors.StreamReplaced(
+                f"the log at {self.folder} was made anew while it was read: its id was {self.id}, and is {now}. Bring "
+                "the original back and go on with --resume, or begin a new run"
+            )
+
     def _since(self, partition: int, at: float, end: int) -> int:
         """Offset of the first record that was appended at this time or later, as far as clocks ran forward."""
         folder = layout.partition_folder(self.folder, partition)
@@ -125,6 +139,7 @@ class LogStream:
 def create(folder: Path, settings: Settings) -> LogStream:
     """A new log in a folder, which may be there but must not be a log."""
     layout.check(settings)
+    settings = msgspec.structs.replace(settings, id=secrets.token_hex(8))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "heads").touch()

@@ -37,6 +37,12 @@ def numbered(count, begin=0):
     return [b"%08d" % number for number in range(begin, begin + count)]
 
 
+def test_a_topic_whose_broker_gives_no_id_has_none_and_is_read_all_the_same(stream, monkeypatch):
+    monkeypatch.setattr("springtide.data.stream.kafka.stream.ID_S", 0.2)
+    mocked.fill(stream, {0: numbered(1)})
+    assert stream.id == "" and stream.partitions() == 4
+
+
 def test_a_topic_has_partitions_and_they_have_bounds(stream):
     mocked.fill(stream, {2: numbered(30)})
     assert stream.partitions() == 4

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -317,3 +318,37 @@ def test_heads_of_another_boot_count_for_nothing(tmp_path: Path) -> None:
     assert again.bounds() == log.bounds()
     assert again._heads.rows[0, heads.BYTES] == log._heads.rows[0, heads.BYTES] == 40
     assert len(read(again)) == 5
+
+
+def test_a_log_has_an_id_for_life_and_one_that_is_made_anew_has_another(tmp_path: Path) -> None:
+    log = make(tmp_path / "log")
+    log.grow(3)
+    log.seal()
+    assert log.id and stream.LogStream(tmp_path / "log").id == log.id
+    shutil.move(tmp_path / "log", tmp_path / "moved")
+    assert stream.LogStream(tmp_path / "moved").id == log.id
+    assert make(tmp_path / "log").id not in ("", log.id)
+
+
+def test_a_log_that_is_made_anew_while_it_is_read_is_told(tmp_path: Path) -> None:
+    log = make(tmp_path / "log")
+    shutil.rmtree(tmp_path / "log")
+    assert len(log.bounds()) == 2, "what is left of it can still be read"
+    make(tmp_path / "log")
+    with pytest.raises(errors.StreamReplaced, match=f"made anew while it was read: its id was {log.id}"):
+        log.bounds()
+
+
+def test_an_offset_beyond_the_end_is_a_log_that_has_lost_records(tmp_path: Path) -> None:
+    log = make(tmp_path / "log")
+    log.writer().put(0, [b"one", b"two"])
+    log.open().assign({0: 2, 1: 0})
+    with pytest.raises(errors.StreamShrunk, match=r"partition 0 .* ends at 2, but the job has read up to 3"):
+        log.open().assign({0: 3, 1: 0})
+
+
+def test_a_log_of_another_version_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "log")
+    (tmp_path / "log" / "log.json").write_text('{"format": 1, "partitions": 2}')
+    with pytest.raises(errors.BadInput, match=r"format 1, from another version .* this one reads 2"):
+        stream.LogStream(tmp_path / "log")
