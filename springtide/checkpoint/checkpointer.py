@@ -23,6 +23,7 @@ from springtide import errors
 from springtide.checkpoint import state_folder, state_image, state_memory, state_saving
 from springtide.checkpoint.state_saving import Outcome, Save
 from springtide.checkpoint.state_storage import Manifest, Storage
+from springtide.domain.plain_numbers import takes_numbers
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Loaded:
 class Checkpointer:
     """Saves and loads the states of one process at one URL. Safe to use from several threads of it."""
 
+    @takes_numbers("self")
     def __init__(
         self,
         url: str | os.PathLike[str],
@@ -76,6 +78,7 @@ class Checkpointer:
         self._newest = ""
         self._closed = False
 
+    @takes_numbers("self", "state_dict")
     def save(self, step: int, state_dict: Any) -> Save:
         """Copy the state into memory and return; it is written to storage meanwhile. The `Save` says how that ended.
 
@@ -97,6 +100,7 @@ class Checkpointer:
             threading.Thread(target=self._touch_other, args=(save,), daemon=True).start()
         return save
 
+    @takes_numbers("self")
     def load(self, step: int | None = None) -> Loaded | None:
         """The newest state that is whole, or that of one step; None when nothing was ever saved here."""
         skipped: list[str] = []

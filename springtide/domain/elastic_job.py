@@ -14,9 +14,11 @@ from springtide.domain import feeding, resources, tables, times, whole
 from springtide.domain.checkpoints import UPLOAD_EVERY_S
 from springtide.domain.feeding import Poison, SplitMode
 from springtide.domain.job import DEFAULT_SLOTS, RECOVERIES, SYNC_MODES, Recovery, SyncMode, check_name
+from springtide.domain.plain_numbers import holds_numbers
 from springtide.domain.platform_wishes import KubernetesWish, RayWish
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleWish:
     """How many of a role, and of what size; what is left open is planned."""
@@ -55,6 +57,7 @@ class RoleWish:
         return None if self.memory is None else resources.parse_memory(self.memory)
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
     """What workers and servers of the whole job may take at most; open: what the platform has."""
@@ -76,6 +79,7 @@ class Quota:
         return None if self.memory is None else resources.parse_memory(self.memory)
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWish:
     """What one embedding table is to be, over what the script says."""
@@ -97,6 +101,7 @@ class TableWish:
                 raise errors.BadInput(f"{name} {getattr(self, name)}: wanted 0 or more")
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
     """Checkpoints: how often, and where they go."""
@@ -119,6 +124,7 @@ class Keeping:
             raise errors.BadInput(f"{self.upload_every_s:g} seconds between uploads: wanted more than 0")
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
     """A job that reads a stream: whether and how its workers follow the traffic."""
@@ -148,6 +154,7 @@ class Following:
             raise errors.BadInput(f"metrics_port {self.metrics_port}: wanted 0 to 65535")
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long others are waited for, and how often things are tried."""
@@ -181,6 +188,7 @@ class Patience:
             raise errors.BadInput(f"tries {self.tries}: wanted 1 or more")
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticJob:
     """One job. `name` is `metadata.name` in YAML; all others are fields of `spec`. Only `script` must be given."""

@@ -14,6 +14,7 @@ from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.feeding import FeedRules
 from springtide.domain.guarding import GuardRules
 from springtide.domain.online_job import OnlineJob
+from springtide.domain.plain_numbers import holds_numbers
 from springtide.domain.plan_rules import PlanRules
 from springtide.domain.straggling import StragglerRules
 
@@ -61,6 +62,7 @@ class Blame(StrEnum):
     INFRASTRUCTURE = "infrastructure"
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """A job as the user asked for it, with the gaps filled in."""

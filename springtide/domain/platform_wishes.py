@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from springtide import errors
+from springtide.domain.plain_numbers import holds_numbers
 
 StartMode = Literal["one-by-one", "gang"]
 START_MODES: tuple[StartMode, ...] = ("one-by-one", "gang")
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunVolume:
     """Where a Kubernetes job keeps its journal and its checkpoints."""
@@ -32,6 +34,7 @@ class RunVolume:
             raise errors.BadInput(f"claim {self.claim} beside size {self.size}: give one that is there, or a size")
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesWish:
     """What only a Kubernetes cluster needs to know. Fields without a word of ours are passed through to pods."""
@@ -87,6 +90,7 @@ class KubernetesWish:
             raise errors.BadInput(f"grace_s {self.grace_s}, keep_s {self.keep_s}: wanted seconds, 0 or more")
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayWish:
     """What only a Ray cluster needs to know."""

@@ -14,6 +14,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.domain import tables
+from springtide.domain.plain_numbers import plain
 from springtide.embedding import calls, modules, served, table_weight
 from springtide.embedding.client import TableClient
 from springtide.embedding.tables import ServedTable, TableBook, TableRequest
@@ -125,6 +126,8 @@ def _bind_plain(
     if isinstance(module, served.ServedEmbeddingBag | served.ServedEmbedding):
         raise errors.BadInput(f"{path!r} is served already: a model is prepared once")
     served.check_supported(module, path)
+    for size in ("num_embeddings", "embedding_dim", "padding_idx"):
+        setattr(module, size, plain(getattr(module, size)))
     weight = module.weight
     if weight._backward_hooks or weight._post_accumulate_grad_hooks:
         raise errors.BadInput(

@@ -14,6 +14,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.domain import tables, whole
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.embedding import calls, columns, optim
 from springtide.embedding.served import Binding, KeepsWeight
 from springtide.embedding.tables import ServedTable, TableRequest
@@ -161,6 +162,7 @@ def _request(
 class EmbeddingBag(_OpenTable):
     """nn.EmbeddingBag without a row count: rows of `dim` floats for any 64-bit id, pooled by bag."""
 
+    @takes_numbers("self")
     def __init__(
         self,
         dim: int,
@@ -218,6 +220,7 @@ class EmbeddingBag(_OpenTable):
 class Embedding(_OpenTable):
     """nn.Embedding without a row count: a row of `dim` floats for any 64-bit id."""
 
+    @takes_numbers("self")
     def __init__(
         self,
         dim: int,
@@ -265,6 +268,7 @@ class EmbeddingBags(_OpenTable):
     ``name: ids`` or ``name: (ids, offsets)`` it gives a dict of [bags, dim].
     """
 
+    @takes_numbers("self")
     def __init__(
         self,
         dims: Mapping[str, int] | Sequence[int],

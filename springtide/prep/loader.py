@@ -22,6 +22,7 @@ from torch.utils import data
 from springtide import errors
 from springtide.data.source import Unreadable
 from springtide.domain.feeding import Poison
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.prep import chance, options, place
 from springtide.prep.autosize import Autosize
 from springtide.prep.making import Made, Making
@@ -49,6 +50,7 @@ class Skipped:
 class ElasticLoader:
     """Iterate over it as over torch's DataLoader; `resize`, `state_dict` and `load_state_dict` at any time."""
 
+    @takes_numbers("self", "dataset", "sampler", "batch_sampler", "generator", "multiprocessing_context")
     def __init__(
         self,
         dataset: Any,
@@ -166,6 +168,7 @@ class ElasticLoader:
         """The epoch under way, or the one that comes next."""
         return (self._next or self._place).epoch
 
+    @takes_numbers("self")
     def set_epoch(self, epoch: int) -> None:
         """The next pass is of this epoch. Where a loaded state is in the middle of it, it goes on there."""
         if isinstance(self._order, OwnSampler):
@@ -173,6 +176,7 @@ class ElasticLoader:
         if self._next is None or self._next.epoch != epoch:
             self._next = Place(epoch, 0)
 
+    @takes_numbers("self")
     def resize(self, workers: int) -> None:
         """So many data workers from now on, also in the middle of an epoch; 0: this process makes its batches."""
         _check_numbers(workers, 0, None, "fail")

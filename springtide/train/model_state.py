@@ -14,6 +14,7 @@ import torch
 from springtide import errors
 from springtide.checkpoint import group_model
 from springtide.checkpoint.group_model import DTYPES, FORMAT, Place, Saved, flat, shaped
+from springtide.domain.plain_numbers import plain
 from springtide.train import allreduce
 
 TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"
@@ -104,8 +105,8 @@ def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
         return {TUPLE: [_pack(each, tensors) for each in value]}
     if isinstance(value, list):
         return [_pack(each, tensors) for each in value]
-    if isinstance(value, PLAIN):
-        return value
+    if isinstance(number := plain(value), PLAIN):
+        return number
     raise errors.BadInput(
         f"an optimizer keeps a {type(value).__name__} in its state, which cannot be given to a worker that joins the "
         "bsp group: wanted numbers, text, tensors, and lists and dicts of them"

@@ -63,6 +63,7 @@ class Rates:
                 )
             return
         optimizer, group = place
+        optimizer.state.pop(table.weight, None)  # servers keep it; Adagrad makes its own at once, as large as the table
         if table.request.optimizer is None:
             table.with_optimizer(optim.spec_of(optimizer, optimizer.param_groups[group]))
         follower = self._follower(optimizer, group)

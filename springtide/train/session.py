@@ -15,6 +15,7 @@ from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
 from springtide.domain import caching, script_settings, whole
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.domain.reduction import unit_of
 from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
@@ -50,6 +51,7 @@ IN_ORDER = (
 )
 
 
+@takes_numbers()
 def join(**settings: Any) -> "Job":
     """Enter the job that the environment names; with none, train alone on tables in this process.
 
@@ -106,6 +108,7 @@ class Job:
         """
         return self._link.draining
 
+    @takes_numbers("self", "model", "optimizer", "dataset", "collate_fn")
     def prepare(
         self,
         model: nn.Module,
@@ -166,6 +169,7 @@ class Job:
         back: Any = type(given)(wired.optimizers) if several else wired.optimizers[0]
         return wired.model, back, loop
 
+    @takes_numbers("self")
     def report(self, **metrics: float) -> None:
         """Show numbers in the job's progress: `loss` is averaged over samples, others are shown as last reported."""
         self._reports.add(metrics)

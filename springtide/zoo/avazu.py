@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.zoo import string_hash, text_records
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.cells import Cells
@@ -27,6 +28,7 @@ _CLICK, _HOUR, _FIRST = 1, 2, 3  # column 0 is the id of the line
 class AvazuCsv(text_records.TextRecords):
     """Avazu's CSV. `tables`: row counts to fold ids into (22, or one for all); none leaves 64-bit ids."""
 
+    @takes_numbers("self")
     def __init__(
         self, path: str | Path, *, tables: Sequence[int] | int | None = None, on_malformed: str = "fail"
     ) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from springtide import errors
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.zoo.batches import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
 from springtide.zoo.dcn import DCN
 from springtide.zoo.dcn_v2 import DCNv2
@@ -114,12 +115,14 @@ def entry(name: str) -> Entry:
     return MODELS[plain]
 
 
+@takes_numbers()
 def model(name: str, tables: Sequence[int] | None = None, **settings: Any) -> nn.Module:
     """Build a model: `zoo.model("dlrm", tables=[100_000] * 26, dim=16, sparse=True)`."""
     found = entry(name)
     return found.build(found.tables if tables is None else tables, **settings)
 
 
+@takes_numbers()
 def example_batch(name: str, batch: int = 64, seed: int = 0, tables: Sequence[int] | None = None) -> Example:
     """A seeded batch and labels for the model of this name, ids within its `tables`."""
     if batch < 1:

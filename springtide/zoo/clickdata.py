@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from springtide import errors
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.zoo import array_files, clickworld, metrics, oracle
 from springtide.zoo.batches import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
 from springtide.zoo.clicklog import Generator, Rows
@@ -83,6 +84,7 @@ class ClickLog(Dataset[tuple[Batch, Tensor]]):
     (`PairBatch`), "rating" (`PairBatch`, labels 1 to 5), "history" (`HistoryBatch`).
     """
 
+    @takes_numbers("self")
     def __init__(
         self,
         samples: int,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.domain import whole
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.zoo import string_hash, text_records
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.cells import Cells
@@ -25,6 +26,7 @@ _ODD[np.frombuffer(b"0123456789abcdefABCDEF\t", dtype=np.uint8)] = False
 class CriteoTsv(text_records.TextRecords):
     """Criteo's TSV. `tables`: row counts to fold ids into (26, or one for all); none leaves 64-bit ids."""
 
+    @takes_numbers("self")
     def __init__(
         self, path: str | Path, *, tables: Sequence[int] | int | None = None, on_malformed: str = "fail"
     ) -> None:

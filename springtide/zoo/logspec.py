@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from springtide import errors
+from springtide.domain.plain_numbers import holds_numbers
 
 SMALL_FIELDS: tuple[int, ...] = (
     *(20_000, 5_000),
@@ -15,6 +16,7 @@ RANK_FIELDS: tuple[int, ...] = (*SMALL_FIELDS, 300, 100, 50, 20, 500, 40, 60, 10
 """37 fields, for the multi-task ranker."""
 
 
+@holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpec:
     """What kind of click log to make. Equal specs make equal logs."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from springtide import errors
 from springtide.domain import whole
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.zoo import disk, text_records
 from springtide.zoo.batches import PairBatch
 from springtide.zoo.cells import Cells
@@ -22,6 +23,7 @@ _NAMES = ("user", "movie", "rating", "timestamp")
 class MovieLens(text_records.TextRecords):
     """Ratings. `tables` (users, movies): ids must then be below these row counts."""
 
+    @takes_numbers("self")
     def __init__(
         self,
         path: str | Path,

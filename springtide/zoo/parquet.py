@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from springtide import errors
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.zoo import disk, string_hash
 from springtide.zoo.batches import Batch, ClickBatch
 from springtide.zoo.criteo import check_tables
@@ -29,6 +30,7 @@ Group = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]
 class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
     """Rows of Parquet files. `tables`: row counts to fold ids into (one a sparse column, or one for all)."""
 
+    @takes_numbers("self")
     def __init__(
         self,
         paths: str | Path | Sequence[str | Path],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from springtide import errors
+from springtide.domain.plain_numbers import takes_numbers
 from springtide.domain.streams import StreamCard
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class StreamDataset:
     queue: tuple[int, int] | None
 
 
+@takes_numbers("decode")
 def stream(
     url: str,
     *,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.data.stream.records import Floats, Mask, Records
+from springtide.domain.plain_numbers import takes_numbers
 
 Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
 """A NumPy type such as "f4" or "i8"; with a number or a shape: so many of them."""
@@ -75,6 +76,7 @@ class Fixed:
     gives ``{"dense": Tensor[n, 13], "ids": Tensor[n, 26], "label": Tensor[n]}``, or what `to` makes of that.
     """
 
+    @takes_numbers("self", "to")
     def __init__(
         self, fields: Mapping[str, Field], *, event_time: str | None = None, unit: str = "s",
         to: Callable[[dict[str, torch.Tensor]], Any] | None = None,
@@ -115,6 +117,7 @@ class _Rows:
 class Json:
     """A JSON object a record: these fields of it become columns; "str" keeps strings, as a list."""
 
+    @takes_numbers("self", "to")
     def __init__(
         self, fields: Mapping[str, Field], *, event_time: str | None = None, unit: str = "s",
         to: Callable[[dict[str, Any]], Any] | None = None,

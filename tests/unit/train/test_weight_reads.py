@@ -159,3 +159,20 @@ def test_the_size_of_a_table_that_may_be_read_whole_is_a_setting(served_job):
         model, _, _ = job.prepare(*tied(), DATA)
         with torch.no_grad(), pytest.raises(errors.BadInput, match=r"4800 bytes, more than whole_table_bytes=100"):
             copy.copy(model).item.weight.T.sum()
+
+
+def test_a_table_on_the_meta_device_trains_in_a_group_and_its_optimizer_keeps_nothing_of_it():
+    def work(job):
+        model = nn.Sequential(nn.EmbeddingBag(ROWS, 4, device="meta"), nn.Linear(4, 1))
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+        model, optimizer, batches = job.prepare(model, optimizer, DATA, batch_size=BATCH)
+        for (ids,) in batches:
+            optimizer.zero_grad()
+            model(ids).mean().backward()
+            optimizer.step()
+        return model, optimizer
+
+    with Group(2, servers=2) as group:
+        for model, optimizer in group.run(work):
+            assert model[0].weight not in optimizer.state and model[1].weight in optimizer.state
+            assert torch.isfinite(model[0].weight.detach()).all()

@@ -18,6 +18,7 @@ from springtide.data.stream.log.layout import Settings
 from springtide.data.stream.log.reader import LogReader
 from springtide.data.stream.log.tail import Tail
 from springtide.data.stream.log.writer import LogWriter
+from springtide.domain.plain_numbers import plain
 from springtide.domain.streams import Seen
 
 
@@ -138,7 +139,7 @@ class LogStream:
 
 def create(folder: Path, settings: Settings) -> LogStream:
     """A new log in a folder, which may be there but must not be a log."""
-    layout.check(settings)
+    settings = layout.check(msgspec.structs.replace(settings, **plain(msgspec.structs.asdict(settings))))
     settings = msgspec.structs.replace(settings, id=secrets.token_hex(8))
     try:
         folder.mkdir(parents=True, exist_ok=True)
