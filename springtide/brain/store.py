@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from springtide import errors
 from springtide.brain import rows, schema, versioning
 from springtide.domain.view import PastJob
+from springtide.telemetry import file_systems
 
 BUSY_S = 30.0  # how long to wait for another process that writes: it takes milliseconds
 NOTICED = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
@@ -253,7 +254,9 @@ def _engine(url: sa.URL) -> sa.Engine:
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # the driver begins no transactions of its own: we do
     connection.text_factory = lambda text: text.decode(errors="replace")  # one bad row must not hide all others
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={int(BUSY_S * 1000)}"):
+    path = connection.execute("PRAGMA database_list").fetchone()[2]
+    mode = file_systems.sqlite_journal_mode(pathlib.Path(path)) if path else "memory"
+    for pragma in (f"journal_mode={mode}", "synchronous=NORMAL", f"busy_timeout={int(BUSY_S * 1000)}"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -3,7 +3,8 @@
 In: entries of `master.record`, as msgpack. Out: the same after a restart. All entries of one turn of the event loop are
 written in one transaction, and no reply leaves before the entries behind it are written: a master killed at any moment
 has promised nothing that its successor does not know. (WAL with synchronous=NORMAL: what is committed survives the end
-of the process, however it ends; the end of the machine may cost the last moments, and members with it.)
+of the process, however it ends; the end of the machine may cost the last moments, and members with it. On a network
+file system WAL is not safe, and SQLite's rollback journal is used: `telemetry.file_systems`.)
 
 A disk that takes no more is waited for: entries stay in memory, in order, and are tried again until `patience_s` has
 passed since the first failure. Only then the journal has failed.
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 import msgspec
 
 from springtide import errors
+from springtide.telemetry import file_systems
 from springtide.telemetry.events import as_disk_error
 
 FORMAT = 3
@@ -55,9 +57,10 @@ class Journal:
         self._stuck_since: float | None = None
         self._stuck_why = ""
         self._again: asyncio.TimerHandle | None = None
+        self._mode = file_systems.sqlite_journal_mode(path)
         with self._sqlite():
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
-            self._file.execute("pragma journal_mode=wal")
+            self._file.execute(f"pragma journal_mode={self._mode}")
             self._file.execute("pragma synchronous=normal")
             self._file.execute("pragma wal_autocheckpoint=0")  # it waits for the disk: a thread of its own does it
             self._file.executescript(_TABLES)
@@ -70,6 +73,8 @@ class Journal:
 
         The event loop goes on writing meanwhile; nothing that was promised depends on this.
         """
+        if self._mode != "wal":
+            return
         with self._sqlite(), contextlib.closing(sqlite3.connect(self.path, timeout=5.0)) as other:
             other.execute("pragma wal_checkpoint(passive)")
 

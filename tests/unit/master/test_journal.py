@@ -12,7 +12,15 @@ import pytest
 from springtide import errors
 from springtide.master import journal as journals
 from springtide.master.journal import Journal, Superseded
+from springtide.telemetry import file_systems
 from tests.full_disks import no_file_longer_than
+
+
+@pytest.fixture(autouse=True, params=["ext4", "nfs4"])
+def kind(request, monkeypatch):
+    """The kind of file system that the journal takes its folder for."""
+    monkeypatch.setattr(file_systems, "kind_of", lambda _: request.param)
+    return request.param
 
 
 def in_loop(test):
@@ -60,6 +68,7 @@ def test_all_entries_of_one_turn_are_one_transaction(tmp_path):
     in_loop(test)
 
 
+@pytest.mark.parametrize("kind", ["ext4"], indirect=True)
 def test_tidying_in_a_thread_keeps_everything_and_shortens_what_is_written_ahead(tmp_path):
     async def test():
         path = tmp_path / "journal.db"
@@ -112,6 +121,9 @@ def test_a_place_where_no_journal_can_be_is_named(tmp_path):
 WRITER = """
 import asyncio, msgspec, pathlib, sys
 from springtide.master.journal import Journal
+from springtide.telemetry import file_systems
+
+file_systems.kind_of = lambda _: sys.argv[3]
 
 async def write():
     journal = Journal(pathlib.Path(sys.argv[1]), term=int(sys.argv[2]), now=0.0)
@@ -127,10 +139,10 @@ asyncio.run(write())
 
 
 @pytest.mark.process
-def test_what_was_promised_survives_kill_9_at_any_moment(tmp_path, rng):
+def test_what_was_promised_survives_kill_9_at_any_moment(tmp_path, rng, kind):
     path, promised = tmp_path / "journal.db", -1
     for term in range(1, 6):
-        command = [sys.executable, "-c", WRITER, str(path), str(term)]
+        command = [sys.executable, "-c", WRITER, str(path), str(term), kind]
         writer = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()})
         for _ in range(int(rng.integers(1, 200))):
             promised = int(writer.stdout.readline())
@@ -210,5 +222,30 @@ def test_a_master_that_was_replaced_does_not_wait_for_its_disk(tmp_path):
             await old.committed()
         old.close()
         new.close()
+
+    in_loop(test)
+
+
+def test_on_a_network_file_system_no_memory_is_shared_between_masters(tmp_path, kind):
+    async def test():
+        journal = Journal(tmp_path / "journal.db", term=1, now=0.0)
+        journal.append(b"\x01")
+        await journal.committed()
+        journal.tidy()
+        shared = {"journal.db-shm", "journal.db-wal"} & {path.name for path in tmp_path.iterdir()}
+        assert bool(shared) == (kind == "ext4")
+        journal.close()
+
+    in_loop(test)
+
+
+def test_a_journal_that_was_moved_to_a_network_file_system_is_gone_on_with(tmp_path, monkeypatch):
+    async def test():
+        for term, each in enumerate(("ext4", "nfs4", "ext4"), start=1):
+            monkeypatch.setattr(file_systems, "kind_of", lambda _, each=each: each)
+            journal = Journal(tmp_path / "journal.db", term=term, now=0.0)
+            assert len(journal.read()[1]) == term - 1
+            journal.append(b"\x01")
+            journal.close()
 
     in_loop(test)
