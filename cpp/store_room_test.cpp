@@ -331,7 +331,7 @@ TEST(slots_with_half_of_a_step_are_given_to_nobody) {
   const HandoverOptions to{"127.0.0.1", cluster[1].port(), 1, 10, false};
   const std::vector<uint16_t> slots{0};
   CHECK_THROWS(BadInput, cluster[0].hand_over(to, slots));
-  cluster[0].set_generation(1, 0, 1);
+  cluster[0].set_generation(1, 1);
   CHECK(cluster[0].hand_over(to, slots).moved == slots);
 }
 
