@@ -42,7 +42,7 @@ class PagedJournal(Journal):
 
     def __init__(self, pages: Pages, *, term: int) -> None:
         self.term, self._pages, self.began = term, pages, 0.0
-        self._waiting, self._committed, self._failed = [], None, None
+        self._waiting, self._committed, self._tried, self._failed, self._stuck_since = [], None, None, None, None
         self.since_snapshot = len(pages.entries)
         pages.term = term
 
@@ -60,8 +60,9 @@ class PagedJournal(Journal):
 
     def _flush(self) -> None:
         told, self._committed = self._committed, None
+        tried, self._tried = self._tried, None
         waiting, self._waiting = self._waiting, []
-        if told is None:
+        if told is None or tried is None:
             return
         if self._pages.term != self.term:
             self._failed = Superseded(f"master number {self._pages.term} has taken over from number {self.term}")
@@ -69,6 +70,7 @@ class PagedJournal(Journal):
         self._pages.entries += [bytes(entry) for entry in waiting]
         self.since_snapshot += len(waiting)
         told.set_result(None)
+        tried.set_result(True)
 
 
 class Told(EventLog):
@@ -77,7 +79,7 @@ class Told(EventLog):
     def __init__(self, clock: Callable[[], float], keep: Callable[[str], bool] = lambda kind: True) -> None:
         self.path = pathlib.Path("events.jsonl")  # never written
         self.lines: list[tuple[float, str, dict[str, Any]]] = []
-        self._clock, self._keep = clock, keep
+        self._clock, self._keep, self.trouble = clock, keep, None
 
     def write(self, kind: str, **fields: Any) -> None:
         """One more line."""
