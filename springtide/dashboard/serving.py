@@ -1,11 +1,13 @@
-"""Serves the page and its data over HTTP, in threads; only `GET`, only two paths.
+"""Serves the page and its data over HTTP, in threads; only `GET`, only two paths, only under this machine's names.
 
 In: how to get the data, as bytes of JSON. Out: an address. The page draws by itself and asks for data every second, so
-nothing is kept here between requests. Next: page.html.
+nothing is kept here between requests. A request for another host is refused: a page of a stranger, whose name is made
+to mean this machine in the user's browser (DNS rebinding), would read the job otherwise. Next: page.html.
 """
 
 import errno
 import http.server
+import ipaddress
 import pathlib
 import socket
 import urllib.parse
@@ -21,11 +23,41 @@ Data = Callable[[float], bytes]
 """JSON of what is new since a moment, as time of day."""
 
 
+def names_of(host: str) -> frozenset[str]:
+    """Names under which a page that is served at `host` is given out: that one, localhost, the machine's own."""
+    own = (host, socket.gethostname(), socket.getfqdn())
+    return frozenset({"localhost", "127.0.0.1", "::1", *(name.lower() for name in own)})
+
+
+def is_ours(asked: str, host: str, names: frozenset[str]) -> bool:
+    """Whether a `Host` header names this machine: by one of `names`, or by any number where all addresses are served.
+
+    A number cannot be made to mean another machine.
+    """
+    try:
+        name = urllib.parse.urlsplit(f"//{asked}").hostname or ""
+    except ValueError:
+        return False
+    if name in names:
+        return True
+    try:
+        return bool(ipaddress.ip_address(name)) and ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServer:
     """A server that listens; `serve_forever()` answers."""
+    names = names_of(host)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            asked = self.headers.get_all("Host") or []
+            if len(asked) != 1 or not is_ours(asked[0], host, names):
+                shown = ascii(asked[0] if asked else "")[:200]
+                said = f"Host {shown}: this page is served for {host}, as `springtide dashboard --host {host}` asked\n"
+                self._send(421, "text/plain; charset=utf-8", said.encode())
+                return
             url = urllib.parse.urlsplit(self.path)
             if url.path == "/":
                 self._send(200, "text/html; charset=utf-8", PAGE.read_bytes())

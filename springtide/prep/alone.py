@@ -78,8 +78,8 @@ class Nursery:
     """Starts data workers over one package. The process that they are forked off comes with the first of them."""
 
     def __init__(self, folder: Path, secret: bytes, *, seed: int = 0) -> None:
-        self._begin = nursery.Begin(str(folder), secret, seed)
         self._owner = os.getpid()
+        self._begin = nursery.Begin(str(folder), secret, seed, self._owner)
         self._home: _Home | None = None
 
     @property

@@ -1,10 +1,11 @@
 """The process that a loader's data workers are forked off: torch and the package are loaded once for all of them.
 
-In: orders of the loader's process (alone.py), through a socket whose end is the end of that process, whatever ended it.
-Out: data workers, each a fork that serves (serving.py); what became of them. Next: crew.py watches them.
+In: orders of the loader's process (alone.py), through a socket. Out: data workers, each a fork that serves
+(serving.py); what became of them. Next: crew.py watches them.
 
-It has one thread and makes no batches, so it can fork at any time. Data workers end with it, and it with the loader's
-process; the package goes then too, so a kill -9 of the trainer leaves nothing behind.
+It has one thread and makes no batches, so it can fork at any time; while it loads the package, a second thread watches
+the loader's process. Data workers end with it, and it with the loader's process, which it watches by a pidfd: a fork of
+the trainer may hold the socket open. The package goes then too, so a kill -9 of the trainer leaves nothing behind.
 """
 
 import contextlib
@@ -35,6 +36,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     folder: str
     secret: bytes
     seed: int
+    owner: int
+    """Process of the loader: the parent of this one."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -90,18 +93,50 @@ def main(descriptor: int) -> None:
     """What the process does."""
     with socket.socket(fileno=descriptor) as sock:
         begin = msgspec.msgpack.decode(sock.recv(MOST), type=Begin)
-        with contextlib.suppress(ConnectionError):  # the loader's process has died with news of ours unread
-            _Nursery(sock, begin).run()
-        shutil.rmtree(begin.folder, ignore_errors=True)
+        if os.getppid() == begin.owner:
+            owner = os.pidfd_open(begin.owner)
+            with contextlib.suppress(ConnectionError):  # the loader's process has died with news of ours unread
+                with _Watch(owner, begin.folder):
+                    nursery = _Nursery(sock, owner, begin)
+                nursery.run()
+            os.close(owner)
+        _end(begin.folder)
+
+
+def _end(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # nothing else is left to do, and taking torch down takes time
+
+
+class _Watch:
+    """Ends this process when the loader's is gone, while the main thread loads the package.
+
+    Loading takes as long as the data set is large. No thread is left when data workers are forked.
+    """
+
+    def __init__(self, owner: int, folder: str) -> None:
+        self._owner, self._folder, self._loaded = owner, folder, os.eventfd(0)
+        self._thread = threading.Thread(target=self._wait, name="springtide-nursery-watch", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        os.eventfd_write(self._loaded, 1)
+        self._thread.join()
+        os.close(self._loaded)
+
+    def _wait(self) -> None:
+        if self._loaded not in select.select([self._owner, self._loaded], [], [])[0]:
+            _end(self._folder)
 
 
 class _Nursery:
     pid = 0
 
-    def __init__(self, sock: socket.socket, begin: Begin) -> None:
+    def __init__(self, sock: socket.socket, owner: int, begin: Begin) -> None:
         _Nursery.pid = os.getpid()
-        self._sock = sock
+        self._sock, self._owner = sock, owner
         self._begin = begin
         self._children: dict[int, tuple[int, int]] = {}
         """Process and its descriptor, by number."""
@@ -119,7 +154,9 @@ class _Nursery:
         """Until the loader's process is gone, or has closed its end."""
         while True:
             ends = {descriptor: number for number, (_, descriptor) in self._children.items()}
-            for found in select.select([self._sock.fileno(), *ends], [], [])[0]:
+            for found in select.select([self._sock.fileno(), self._owner, *ends], [], [])[0]:
+                if found == self._owner:
+                    return
                 if found in ends:
                     self._bury(ends[found])
                     continue

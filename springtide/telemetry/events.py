@@ -3,7 +3,9 @@
 In: the master tells what changed and why. Out: `events.jsonl`, which every view of a job reads.
 """
 
+import contextlib
 import errno
+import os
 import pathlib
 import time
 from collections import deque
@@ -13,6 +15,8 @@ import msgspec
 
 from springtide import errors
 
+BEGIN = b'{"at":'
+"""How every line begins."""
 MOST_UNWRITTEN = 10_000
 """Events that are kept for a disk that is full; a job tells some a second at the most. Older ones are lost then."""
 
@@ -24,8 +28,8 @@ class EventLog:
         self.path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the job lives
         self._unwritten: deque[bytes] = deque()
-        self._torn = False
-        """Whether a line was written in part: the next one must not continue it."""
+        self._torn = _ends_torn(path)
+        """Whether the file ends in a part of a line: the next one must not continue it."""
         self.trouble: errors.UserError | None = None
         """Why the newest events are not in the file."""
 
@@ -59,12 +63,31 @@ class EventLog:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The story so far. A last line that is being written is left for the next time."""
+    """The story so far. A last line that is being written is left for the next time.
+
+    A writer that was killed, or had no room, leaves a part of a line: it is skipped, and what follows it is read.
+    """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return []
-    return [msgspec.json.decode(line, type=dict[str, Any]) for line in lines if line]
+    return [event for line in lines if line and (event := _event(line)) is not None]
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event of a line; where a part of a line stands before it, the one at its end; None if there is none."""
+    for begin in (0, line.rfind(BEGIN)):
+        if begin >= 0:
+            with contextlib.suppress(msgspec.DecodeError):
+                event = msgspec.json.decode(line[begin:], type=dict[str, Any])
+                return event if event.keys() >= {"at", "event"} else None
+    return None
+
+
+def _ends_torn(path: pathlib.Path) -> bool:
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return bool(size) and os.pread(file.fileno(), 1, size - 1) != b"\n"
 
 
 def as_disk_error(error: OSError, path: pathlib.Path) -> errors.UserError:

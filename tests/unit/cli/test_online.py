@@ -1,6 +1,8 @@
 """What a user says about a stream, and what is shown of how a job keeps up with it."""
 
+import http.client
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -123,6 +125,54 @@ def test_anything_else_is_refused(page, path, code):
         fetched(page + path)
     with caught.value as refused:
         assert refused.code == code
+
+
+def answer(page, *hosts, path="/data.json"):
+    """Code and text for a request with these Host headers."""
+    link = http.client.HTTPConnection(page.removeprefix("http://"), timeout=60)
+    try:
+        link.putrequest("GET", path, skip_host=True)
+        for host in hosts:
+            link.putheader("Host", host)
+        link.endheaders()
+        reply = link.getresponse()
+        return reply.status, reply.read().decode()
+    finally:
+        link.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8080", "LOCALHOST", "[::1]:80", socket.gethostname()])
+def test_the_page_is_given_under_the_names_of_this_machine(page, host):
+    assert answer(page, host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        ("rebound.example",), ("rebound.example:80",), ("127.0.0.1.rebound.example",), ("localhost.rebound.example",),
+        ("10.0.0.7",), ("",), (), ("localhost", "rebound.example"), ("[",), ("localhost@rebound.example",),
+    ],
+)  # fmt: skip
+def test_a_strangers_name_that_means_this_machine_is_refused(page, hosts):
+    for path in ("/", "/data.json"):
+        code, said = answer(page, *hosts, path=path)
+        assert code == 421 and "this page is served for 127.0.0.1" in said and "clicks" not in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "host", "ours"),
+    [
+        ("10.0.0.7:8080", "0.0.0.0", True),
+        ("[fe80::1]", "::", True),
+        ("rebound.example", "0.0.0.0", False),
+        ("train.example:80", "train.example", True),
+        ("Train.Example", "train.example", True),
+        ("10.0.0.7", "train.example", False),
+        ("10.0.0.7", "10.0.0.7", True),
+    ],
+)
+def test_a_page_for_others_is_served_under_its_name_and_its_numbers(asked, host, ours):
+    assert serving.is_ours(asked, host, serving.names_of(host)) is ours
 
 
 def test_a_port_that_is_taken_is_said(page):

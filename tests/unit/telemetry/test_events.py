@@ -48,6 +48,42 @@ def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(tmp_path):
     assert len(path.read_text().splitlines()) == 6, "what was written of the first line stands alone"
 
 
+TOLD = [("joined", "worker-0"), ("phase", 'a "quoted" why'), ("decision", "x" * 50)]
+
+
+def write(path, told):
+    story = events.EventLog(path)
+    for kind, what in told:
+        story.write(kind, what=what)
+    story.close()
+
+
+def what_is_told(path):
+    return [(event["event"], event["what"]) for event in events.read(path)]
+
+
+def test_wherever_a_writer_is_killed_what_it_wrote_before_and_another_writes_after_is_read(tmp_path):
+    write(whole := tmp_path / "whole.jsonl", TOLD)
+    text = whole.read_bytes()
+    ends = [at for at, byte in enumerate(text) if byte == ord("\n")]
+    for cut in range(len(text)):
+        (path := tmp_path / "events.jsonl").write_bytes(text[:cut])
+        complete = sum(end < cut for end in ends)
+        assert what_is_told(path) == TOLD[:complete]
+        write(path, TOLD[:2])
+        kept = complete + (cut in ends)  # all of a line but its end is a line
+        assert what_is_told(path) == [*TOLD[:kept], *TOLD[:2]], text[:cut]
+
+
+@pytest.mark.parametrize(
+    "part", [b'{"at":1700000000.0,"event":"joi', b"\0" * 40, b'{"at":17}\n[]\n7\n"text"\n\xff\xfe']
+)
+def test_a_line_that_continues_a_torn_one_is_read_too(tmp_path, part):
+    write(path := tmp_path / "events.jsonl", TOLD)
+    path.write_bytes(part + path.read_bytes())
+    assert what_is_told(path) == TOLD
+
+
 def test_runs_of_one_name_get_folders_of_their_own(tmp_path):
     first, second = logs.make_run(tmp_path, "job"), logs.make_run(tmp_path, "job")
     assert (first.root.name, second.root.name) == ("job", "job-2")
