@@ -74,7 +74,8 @@ class Backend {
   virtual std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) = 0;
   virtual std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) = 0;
   // Sets weights, zeroes optimizer state. Rows to `keep` stay what they are: first values, which nobody who
-  // is late with them may write over what was trained since.
+  // is late with them may write over what was trained since. That all are given is told by an empty push
+  // named first_values_of(table).
   virtual void assign(std::span<const Part> parts, bool keep) = 0;
   // All rows of a table, server by server: keys and float32 weights.
   virtual void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) = 0;

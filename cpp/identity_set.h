@@ -29,6 +29,11 @@ struct ShardRun {
   bool operator==(const ShardRun&) const = default;
 };
 
+// What slots remember in place of a shard: the tables whose first values they have, as "samples" [id, id +
+// 1). Tables side by side are one span. No job has so many shards.
+constexpr uint32_t kFirstValues = UINT32_MAX;
+inline SampleSpan first_values_of(TableId table) { return {kFirstValues, 0, table, uint64_t{table} + 1}; }
+
 // The batches of one push in order, those side by side as one. BadInput when one is named twice, overlaps
 // another or is no range of samples; an empty batch is left out.
 std::vector<SampleSpan> spans_of(std::span<const BatchRange> batches);

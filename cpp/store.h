@@ -122,7 +122,7 @@ class Store {
 
   // Sets weights and resets optimizer state; creates rows without admission. Closed slots as with push. Of a
   // table with kImage the whole image is laid down. Rows to `keep` stay what they are: only keys that have
-  // none are given one.
+  // none are given one, and none at all in slots that have all first values of the table (first_values_of).
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
               std::vector<uint16_t>* refused = nullptr, bool keep = false);
 

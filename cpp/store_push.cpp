@@ -345,6 +345,7 @@ void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> key
 void StoreImpl::assign_one(const Item& item, uint32_t tick, bool keep) {
   Table& table = *item.use->table;
   uint32_t number = slot_number(item.hash);
+  if (keep && identities_of(number).has(first_values_of(table.spec.id)) == IdentitySet::Has::all) return;
   Cell* cell = index_.find(index_.slot(number), item.hash, table.spec.id);
   RowHandle row;
   if (cell != nullptr && !is_candidate(cell->meta)) {

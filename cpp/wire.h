@@ -61,7 +61,7 @@ enum Flag : uint8_t {
   kReply = 1,
   kBsp = 2,          // push: a part of step `step` of the whole group
   kUnique = 4,       // push: no key twice
-  kKeep = 4,         // assign: rows that are there stay what they are
+  kKeep = 4,         // assign: first values. Rows that are there stay, slots that have had theirs skip them
   kInWindow = 8,     // keys, tables and the rest lie at window_offset; floats where the spans say
   kNamesSlots = 16,  // push: speaks only for the slots in its body, else for all this server has at its epoch
   kTimed = 32,  // reply: the last 8 bytes of the body are server_ns, known only after the rows were sent;

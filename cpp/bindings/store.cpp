@@ -197,6 +197,7 @@ void bind_numbers(nb::module_& m) {
 }
 
 void bind_identities(nb::module_& m, nb::class_<Store>& store) {
+  m.attr("FIRST_VALUES") = kFirstValues;
   nb::class_<OnceStats, PushStats>(m, "OnceStats")
       .def_ro("had_keys", &OnceStats::had_keys)
       .def_ro("foreign_keys", &OnceStats::foreign_keys)

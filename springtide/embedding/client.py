@@ -252,6 +252,18 @@ class TableClient:
             part.rows()[:] = rows[first : first + len(chunk)].reshape(-1)
             self.backend.assign([part], keep)
 
+    def finish_first_values(self, table_ids: Iterable[int]) -> None:
+        """All first values of these tables are given (`assign` with `keep`): slots skip what of them comes later.
+
+        Slots remember it like a batch. Of a worker that was stopped while it gave values, and wakes when rows are
+        trained, and perhaps gone again, nothing is taken.
+        """
+        under_way = [
+            self.tables.push([], 0, False, True, 0, [(0, _native.FIRST_VALUES, table, 1)], []) for table in table_ids
+        ]
+        for pending in under_way:
+            pending.wait()
+
     def scan(self, name: str) -> tuple[Keys, Floats]:
         """All rows of a table, in order of keys."""
         spec = self.table(name)

@@ -158,6 +158,7 @@ class ServedDense:
         if self._all is not None:
             self._all.take_values()
             self._client.backend.assign([self._all.rows], keep=True)
+            self._client.finish_first_values({one.table for one in self.held})
 
     def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
         """Each worker steps by itself."""
@@ -239,6 +240,7 @@ class Still:
         if self._all is not None:
             self._all.take_values()
             self._client.backend.assign([self._all.rows], keep=True)
+            self._client.finish_first_values({one.table for one in self.held})
 
     def settle(self) -> None:
         """Take the first worker's values."""

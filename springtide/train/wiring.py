@@ -258,12 +258,16 @@ def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
     """Done once: the weights that embeddings came with, made or loaded, become the tables' rows.
 
-    Rows that are there are kept: whoever was stopped at this and given up may wake when they are trained.
+    Whoever was stopped at this and given up may wake when rows are trained: rows that are there are kept, and slots
+    remember that they have had all.
     """
+    given = []
     for table in served:
         if (first := table.first_rows) is not None:
             client.assign(table.name, *first, keep=True)
             table.initial = table.initial_keys = None
+            given.append(table.spec.id)
+    client.finish_first_values(given)
 
 
 class _ForwardMark:

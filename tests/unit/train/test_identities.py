@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from springtide import errors
+from springtide import _native, errors
 from tests.unit.train import clicks
 from tests.unit.train.conftest import SLOTS
 
 SAMPLES = 200
+FIRST_VALUES = (0, _native.FIRST_VALUES)
 
 
 def prepared(job, **options):
@@ -18,6 +19,10 @@ def prepared(job, **options):
 
 def remembered(job):
     """Samples by (epoch, shard), the same at every slot of its owner."""
+    return {name: samples for name, samples in all_remembered(job).items() if name != FIRST_VALUES}
+
+
+def all_remembered(job):
     owned = [job.stores[slot % len(job.stores)].applied(slot) for slot in range(SLOTS)]
     assert all(one == owned[0] for one in owned), "slots have different histories"
     spans, finished = owned[0]
@@ -33,6 +38,13 @@ def test_every_batch_of_every_epoch_is_remembered_by_every_slot(served_job, serv
     assert {epoch for epoch, _ in found} == {0, 1}
     assert all(first == 0 for first, _ in found.values())
     assert sum(count for _, count in found.values()) == 2 * SAMPLES
+
+
+@pytest.mark.parametrize(("sync", "tables"), [("async", 4), ("bsp", 3)])
+def test_every_slot_remembers_that_it_has_the_first_values_of_all_tables(served_job, sync, tables):
+    job = served_job(servers=2, sync=sync)
+    prepared(job, sync=sync)
+    assert all_remembered(job) == {FIRST_VALUES: (0, tables)}, "the embeddings, and async the dense parameters"
 
 
 def test_a_second_pass_is_not_taken_for_the_first(served_job):

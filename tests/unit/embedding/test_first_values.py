@@ -1,0 +1,113 @@
+"""First values of tables are applied once: whoever gives them late, having been stopped at it, changes nothing."""
+
+import numpy as np
+import pytest
+
+from springtide.domain.cluster import Placement
+from springtide.domain.tables import TableSpec
+from springtide.embedding.client import TableClient
+from springtide.embedding.serve import ServerRole
+
+SECRET, SLOTS = b"secret", 64
+OWNERS = Placement(epoch=1, servers=1, server_of_slot=(0,) * SLOTS)
+ITEMS = TableSpec(id=3, name="items", dim=1, capacity_rows=SLOTS)
+FIRST, LATER = np.arange(1000, dtype=np.int64), np.arange(1000, 3000, dtype=np.int64)
+
+
+@pytest.fixture
+def two():
+    """Two servers; the first one has all slots."""
+    roles = [ServerRole(index=index, slots=SLOTS, seed=1, workers=1, secret=SECRET) for index in (0, 1)]
+    for role in roles:
+        role.start()
+        role.set_owners(1, OWNERS.server_of_slot)
+    yield roles
+    while roles:
+        roles.pop().stop(0)
+
+
+def connect(role, **options):
+    host, _, port = role.address.rpartition(":")
+    client = TableClient.connect(
+        [(host, int(port))], secret=SECRET, placement=OWNERS.server_of_slot, epoch=1, **options
+    )
+    client.declare([ITEMS])
+    return client
+
+
+def give(client, keys=FIRST):
+    client.assign("items", keys, np.full((len(keys), 1), 5.0, np.float32), keep=True)
+
+
+def train(client):
+    """Ids that were not among the first: the table is full, so that rows of first values go."""
+    part = client.dense(ITEMS.id, LATER, 1)
+    part.grads()[:] = -1.0
+    client.push([part], step=1, clock=1, hyper=[(ITEMS.id, 1.0, 0.0, 0)], batches=[(0, 0, 0, 8)]).wait()
+
+
+def rows_of(client):
+    return [array.tolist() for array in client.scan("items")]
+
+
+def trained(client):
+    """All are given by one who took over from one that was stopped, and then trained; the rows."""
+    give(client)
+    client.finish_first_values([ITEMS.id])
+    train(client)
+    rows = rows_of(client)
+    assert rows[0] and min(rows[0]) >= LATER[0]
+    return rows
+
+
+def test_values_that_come_late_push_no_trained_row_out_of_a_full_table(two):
+    client, zombie = connect(two[0]), connect(two[0], rank=1)
+    give(zombie, FIRST[:100])
+    rows = trained(client)
+    give(zombie)
+    zombie.finish_first_values([ITEMS.id])
+    assert rows_of(client) == rows
+    del zombie, client
+
+
+def test_slots_that_have_moved_remember_that_they_had_theirs(two):
+    client, zombie = connect(two[0]), connect(two[0], rank=1)
+    rows = trained(client)
+    two[0].hand_over(range(SLOTS), 1, two[1].address)
+    give(zombie)
+    assert rows_of(client) == rows
+    del zombie, client
+
+
+def test_slots_that_are_restored_remember_it_too(two):
+    client = connect(two[0])
+    rows = trained(client)
+    with ServerRole(index=0, slots=SLOTS, seed=1, workers=1, secret=SECRET) as next_life:
+        next_life.set_owners(1, OWNERS.server_of_slot)
+        zombie = connect(next_life, rank=1)
+        for slot in range(SLOTS):
+            next_life.store.import_slot(two[0].store.export_slot(slot, 0))
+        give(zombie)
+        assert rows_of(zombie) == rows
+        del zombie
+    del client, next_life
+
+
+def test_the_first_values_of_one_table_say_nothing_of_anothers(two):
+    client = connect(two[0])
+    client.finish_first_values([ITEMS.id - 1, ITEMS.id + 1])
+    give(client, FIRST[:10])
+    assert rows_of(client)[0]
+    del client
+
+
+def test_whoever_takes_over_gives_what_the_one_before_did_not(two):
+    client, lost = connect(two[0]), connect(two[0], rank=1)
+    table = TableSpec(id=4, name="large", dim=1)
+    for one in (client, lost):
+        one.declare([table])
+    lost.assign("large", FIRST[:300], np.full((300, 1), 7.0, np.float32), keep=True)
+    client.assign("large", FIRST, np.full((len(FIRST), 1), 5.0, np.float32), keep=True)
+    client.finish_first_values([table.id])
+    assert client.read("large", FIRST).ravel().tolist() == [7.0] * 300 + [5.0] * 700
+    del lost, client
