@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from springtide import config
+from springtide.embedding.table_weight import TableWeight
 from springtide.prep import searching, standins
 from springtide.prep.searching import Question
 
@@ -78,6 +79,8 @@ def _pickling(model: nn.Module) -> Any:
         def reducer_override(self, item: Any) -> Any:
             if id(item) in tables:
                 return _table, (type(item), _state(item, rows=False))
+            if isinstance(item, TableWeight):  # held beside its module too, as for a penalty
+                return _weight, (_Shape.of(item),)
             if item is model:
                 return _again, (type(item), _state(item, rows=True))
             return super().reducer_override(item)
@@ -123,6 +126,10 @@ def _again(kind: type, state: dict[str, Any]) -> Any:
     nn.Module.__init__(made)
     vars(made).update(state)
     return made
+
+
+def _weight(shape: _Shape) -> nn.Parameter:
+    return nn.Parameter(shape.zeros())
 
 
 def _table(kind: type, state: dict[str, Any]) -> Any:

@@ -25,7 +25,11 @@ def outline(
         held = placed.held + [one for one in placed.still.held if isinstance(one.param, nn.Parameter)]
     known = {id(one.param) for one in held} | {id(table.weight) for table in tables} | {id(one) for _, one in group}
     state = [*model.named_parameters(), *model.named_buffers()]
-    lasting = model.state_dict().keys() if group else ()
+    fleeting = {
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
     return Outline(
         tables=tuple(
             TableOutline(name=table.name, paths=table.paths, rows=table.request.rows, dim=table.spec.dim)
@@ -38,7 +42,7 @@ def outline(
             )
             for one in held
         ),
-        group=tuple(name if name in lasting else "" for name, _ in group),
+        group=tuple("" if name in fleeting else name for name, _ in group),
         in_workers=tuple(name for name, tensor in state if id(tensor) not in known),
     )  # fmt: skip
 

@@ -86,9 +86,11 @@ for features, samples in batches:
     (-model(features) / len(samples) - model.steps.sum()).backward()
     optimizer.step()
 if not job.leaving:
+    state = model.state_dict()
+    assert torch.equal(model.rows.embeddings["first"].weight.detach(), state["rows.embeddings.first.weight"])
     part = folder / f"counts-{job.rank}-{os.getpid()}.npz"
-    np.savez(part, **{name.split(".")[-2]: table for name, table in model.state_dict().items() if "weight" in name},
-             steps=model.state_dict()["steps"])
+    tables = {name.split(".")[-2]: table for name, table in state.items() if "weight" in name}
+    np.savez(part, **tables, steps=state["steps"])
     part.rename(folder / "counts.npz")
 """
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import springtide as st
 from springtide.embedding import modules
 from springtide.embedding.served import Binding
 from springtide.prep import sending, split
@@ -50,6 +51,17 @@ def test_served_tables_go_without_their_connection_and_the_model_without_hooks(m
     assert there.model.bag.springtide_binding.dtype is torch.float16 and not there.model._forward_pre_hooks
     assert isinstance(split.split(there.model, *there.given), split.Split)
     assert model._forward_pre_hooks and model.bag.springtide_binding is binding
+
+
+def test_a_weight_of_a_served_table_goes_without_its_rows_wherever_the_model_holds_it():
+    model = hashed.make()
+    model.bag = nn.EmbeddingBag(1_000_000, 4, mode="sum", device="meta")
+    model.penalized = [("bag", model.bag.weight)]  # as DeepCTR keeps what it penalizes
+    data = torch.utils.data.TensorDataset(torch.zeros(4))
+    job = st.join(whole_table_bytes=0)  # no table is read whole
+    model, _, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), data)
+    there, size = sent(Question(model, calls(4)[0]))
+    assert size < 50_000 and there.model.penalized[0][1].shape == (1_000_000, 4)
 
 
 def test_parameters_that_are_one_stay_one():

@@ -176,3 +176,13 @@ def test_a_table_on_the_meta_device_trains_in_a_group_and_its_optimizer_keeps_no
         for model, optimizer in group.run(work):
             assert model[0].weight not in optimizer.state and model[1].weight in optimizer.state
             assert torch.isfinite(model[0].weight.detach()).all()
+
+
+def test_a_group_is_prepared_without_reading_its_tables():
+    def work(job):
+        model = nn.Sequential(nn.EmbeddingBag(ROWS, 4), nn.Linear(4, 1))
+        job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), DATA, batch_size=BATCH)
+
+    with Group(1, servers=2) as group:
+        group.run(work)
+        assert not any(server.stats()["pulled_keys"] for server in group._servers)
