@@ -169,9 +169,9 @@ def _refuse_checkpoints(place: Place, number: int, owner: Claim | None, own: tup
 
 
 def _settled(place: Place) -> dict[int, Claim | None]:
-    """Every claim of a place. One that is being written is waited for."""
+    """Every claim of a place. The newest may be being written, and is waited for."""
     deadline = time.monotonic() + PATIENCE_S
-    while None in (found := all_of(place)).values() and time.monotonic() < deadline:
+    while (found := all_of(place)) and found[max(found)] is None and time.monotonic() < deadline:
         time.sleep(LOOK_S)
     return found
 
@@ -215,4 +215,18 @@ def _process(pid: int) -> Process | None:
 
 
 def _lives(process: Process | None) -> bool:
-    return process is not None and _process(process.pid) == process
+    if process is None:
+        return False
+    found = _process(process.pid)
+    return found == process if found is not None else _is_hidden(process.pid)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether another user has a process of this number that /proc does not show (hidepid): it may be the one."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False

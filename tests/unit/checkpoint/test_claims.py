@@ -4,6 +4,7 @@ import os
 import subprocess
 import threading
 
+import msgspec
 import pytest
 
 from springtide import errors
@@ -155,3 +156,23 @@ def test_a_claim_that_was_deleted_is_made_again_unless_another_run_has_the_place
     stores.publish(tmp_path / "place", 7, stores.save(stores.store(), tmp_path / "place", 7))
     place.remove("claim-000001.json")
     assert claims.take(place, claim("run1")) == "claim-000001.json"
+
+
+def test_a_damaged_claim_of_long_ago_keeps_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims.time, "sleep", lambda _: pytest.fail("nothing is to be waited for"))
+    place = place_at(tmp_path)
+    place.write("claim-000001.json", b"")
+    place.write("claim-000002.json", msgspec.json.encode(claim("run2")))
+    assert claims.take(place, claim("run2")) == "claim-000002.json"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_a_process_of_another_user_that_proc_does_not_show_may_still_run(tmp_path, process, monkeypatch):
+    first = kept_by(process.pid)
+    monkeypatch.setattr(claims, "_process", lambda pid: None)
+    assert first.is_over(), "a process that we could signal would be shown"
+    child = os.fork()
+    if not child:
+        os.setresuid(65534, 65534, 65534)
+        os._exit(0 if first.is_running() and not first.is_over() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
