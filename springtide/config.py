@@ -4,9 +4,10 @@ Each field's docstring has its unit and the reason of its default. In: os.enviro
 """
 
 import contextlib
+import json
 import os
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,6 +16,7 @@ from springtide.domain import whole
 from springtide.domain.cluster import RoleKind, parse_role
 
 PREFIX = "SPRINGTIDE_"
+ARGUMENTS = PREFIX + "ARGUMENTS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,10 @@ class Settings:
     """Data sets of the job's spec, as a JSON object of names to paths or URLs: `job.data` in the script."""
     tables: str = ""
     """What tables are to be by the job's spec, as a JSON object by table: over what the script says."""
+    arguments: str = ""
+    """Arguments of this process, as a JSON list: other users of a machine can read its command lines."""
+    brain_database: str = ""
+    """URL of a brain's database for `springtide brain serve`: one with a password is better off here than there."""
     seed: int = 0
     """Seed of shuffles and of rows that no one has trained yet."""
     sync: str = "async"
@@ -128,6 +134,22 @@ def become(environment: Mapping[str, str]) -> None:
     """Take these variables for all of one's own: a fork of `platforms.warm_process` begins its life so."""
     os.environ.clear()
     os.environ.update(environment)
+
+
+def with_arguments(arguments: Sequence[str]) -> dict[str, str]:
+    """The environment of a child that is to have these arguments: they may hold credentials (`own_arguments`)."""
+    return {**os.environ, ARGUMENTS: json.dumps(list(arguments))}
+
+
+def own_arguments(given: Sequence[str]) -> list[str]:
+    """The arguments of this process: those that came by the environment, else `given`. No child gets them too."""
+    text = os.environ.pop(ARGUMENTS, None)
+    return list(given) if text is None else [str(each) for each in json.loads(text)]
+
+
+def variables() -> dict[str, str]:
+    """All of this process's environment: what of it is secret must not be shown."""
+    return dict(os.environ)
 
 
 def variable(name: str) -> str:

@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from springtide import errors
+from springtide import config, errors
 from springtide.checkpoint import state_folder
 from springtide.checkpoint.state_storage import Storage
 
@@ -71,7 +71,7 @@ class Saver:
 
 def main() -> int:
     """Serve one trainer until it says goodbye or dies."""
-    url, folder, keep = sys.argv[1:4]
+    url, folder, keep = config.own_arguments(sys.argv[1:])
     saver = Saver(url, pathlib.Path(folder), int(keep))
     saver.storage.clear_leftovers()
     for line in sys.stdin.buffer:

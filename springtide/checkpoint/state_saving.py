@@ -17,7 +17,7 @@ from typing import IO
 
 import msgspec
 
-from springtide import errors
+from springtide import config, errors
 from springtide.checkpoint import state_saver
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,8 @@ class SaverProcess:
     """A saver in a process of its own, which outlives this one long enough to finish."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int, lock: int) -> None:
-        self._command = [sys.executable, "-m", state_saver.__name__, url, str(folder), str(keep)]
+        self._command = [sys.executable, "-m", state_saver.__name__]
+        self._arguments = [url, str(folder), str(keep)]
         self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -81,7 +82,7 @@ class SaverProcess:
         if self._process is None:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[self._lock],
-                start_new_session=True,  # Ctrl-C is for the trainer
+                env=config.with_arguments(self._arguments), start_new_session=True,  # Ctrl-C is for the trainer
             )  # fmt: skip
         try:
             _pipe(self._process.stdin).write(msgspec.json.encode(request) + b"\n")

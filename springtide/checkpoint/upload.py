@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from springtide import errors
+from springtide import config, errors
 from springtide.checkpoint import claims, reader, shares, writer
 from springtide.checkpoint.claims import Claim
 from springtide.checkpoint.manifest import File, Manifest, without_mirrors
@@ -108,4 +108,4 @@ def end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(config.own_arguments(sys.argv[1:])))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from springtide import config
 from springtide.checkpoint.manifest import bare, folder_of
 from springtide.checkpoint.patience import Patience
 from springtide.checkpoint.places import Folder, Remote
@@ -63,4 +64,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(config.own_arguments(sys.argv[1:])))

@@ -16,7 +16,7 @@ from springtide.cli import brain, k8s, reaching, streams, trying, watching
 from springtide.cli.grouped import taking
 from springtide.cli.online import OnlineOptions
 from springtide.cli.options import RUNS, Debug, ExportOptions, FeedingOptions, Job, Json, KeepingOptions, Runs
-from springtide.telemetry import output
+from springtide.telemetry import output, redacting
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
@@ -266,8 +266,8 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
     except errors.SpringtideError as error:
         if debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+            print(redacting.redact(traceback.format_exc()), file=sys.stderr)
+        print(redacting.redact(f"error: {error}"), file=sys.stderr)
         return BAD_USAGE if isinstance(error, errors.UserError) else INFRASTRUCTURE
     except BrokenPipeError:
         sys.stderr.close()  # whoever read us has left: nothing more to say, not even at exit

@@ -23,7 +23,7 @@ from springtide.domain.elastic_job import ElasticJob, Following, Keeping, Patien
 from springtide.launch import here, resolving
 from springtide.platforms import local_reach
 from springtide.rpc import messages
-from springtide.telemetry import logs, output
+from springtide.telemetry import logs, output, redacting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ async def _run(begun: here.Begun, witness: Witness | None) -> messages.JobStatus
 
 def said(line: str) -> None:
     """What a user should know before the view is there."""
-    print("\n".join(wrap(line)), file=sys.stderr)
+    print("\n".join(wrap(redacting.redact(line))), file=sys.stderr)
 
 
 def job_of(options: RunOptions) -> ElasticJob:

@@ -14,7 +14,7 @@ import msgspec
 from springtide.cli import outcome, top
 from springtide.cli.picture import WIDTH, wrap
 from springtide.cli.run import said
-from springtide.domain import spelling
+from springtide.domain import redaction, spelling
 from springtide.domain.elastic_job import ElasticJob
 from springtide.domain.platform_wishes import KubernetesWish, RayWish
 from springtide.domain.resources import show_memory
@@ -22,6 +22,7 @@ from springtide.launch import finding, here, machine, reading, resolving, submit
 from springtide.launch.finding import Where
 from springtide.launch.reading import Read
 from springtide.platforms.run_plan import RunPlan
+from springtide.telemetry import redacting
 
 FILE, OPTION, DEFAULT = "spec", "--name", "default"
 ELSEWHERE = (KubernetesWish, RayWish)
@@ -74,7 +75,7 @@ def rehearse(found: Read, where: Where, *, named: bool, as_json: bool) -> int:
         resolving.find_script(found.folder / job.script) if not job.image else None
     else:
         plan = here.resolved(job, pathlib.Path(where.folder), code=found.folder, say=said)
-    values = list(leaves(job, found, named=named))
+    values = [(path, shown_value(path, value), origin) for path, value, origin in leaves(job, found, named=named)]
     print(f"job {job.name}, of {found.path}; nothing is started")
     for path, value, origin in values:
         shown = msgspec.json.encode(value).decode() if not isinstance(value, str) else value
@@ -84,9 +85,21 @@ def rehearse(found: Read, where: Where, *, named: bool, as_json: bool) -> int:
     if as_json:
         origins = {path: origin for path, _, origin in values}
         resolved = None if plan is None else plan.spec
-        plain = {"job": job.name, "object": spelling.to_plain(job), "origins": origins, "resolved": resolved}
-        print(msgspec.json.encode(plain).decode())
+        shown_job: dict[str, Any] = spelling.to_plain(job)
+        shown_job["spec"] = {name: shown_value(name, value) for name, value in shown_job["spec"].items()}
+        plain = {"job": job.name, "object": shown_job, "origins": origins, "resolved": resolved}
+        print(msgspec.json.encode(redacting.redact_all(msgspec.to_builtins(plain))).decode())
     return 0
+
+
+def shown_value(path: str, value: Any) -> Any:
+    """A value of a spec as it may be shown."""
+    if path.endswith("environment") and isinstance(value, Mapping):
+        hidden = {name: redaction.HIDDEN for name in value if redaction.is_secret_variable(name)}
+        return redacting.redact_all({**value, **hidden})
+    if path.endswith("arguments") and isinstance(value, list | tuple):
+        return redacting.redact_arguments(value)
+    return redacting.redact_all(value)
 
 
 def leaves(job: ElasticJob, found: Read, *, named: bool) -> Iterator[tuple[str, Any, str]]:

@@ -21,6 +21,7 @@ from springtide.domain.resources import show_memory
 from springtide.platforms.agent import RunPlan
 from springtide.rpc.messages import JobStatus
 from springtide.telemetry.logs import SCRIPT_RAISED, RunFiles
+from springtide.telemetry.redacting import redact
 
 LINE_EVERY_S = 2.0
 
@@ -129,7 +130,7 @@ class PlainView:
 
     def say(self, line: str) -> None:
         """One line, or several of 80 columns."""
-        print("\n".join(wrap(line)), file=sys.stderr, flush=True)
+        print("\n".join(wrap(redact(line))), file=sys.stderr, flush=True)
 
     def _tell_saving(self, status: JobStatus) -> None:
         """Once, when checkpoints begin to fail and when they do no more: each try has another number."""
@@ -177,8 +178,8 @@ class LiveView:
 
     def say(self, line: str) -> None:
         """A line above the picture."""
-        self._console.print(Text(line))
+        self._console.print(Text(redact(line)))
 
     def _relay(self) -> None:
-        for line in self._follow.lines():
-            self.say(line)
+        for line in self._follow.lines():  # the script's own lines stay as they are
+            self._console.print(Text(line))

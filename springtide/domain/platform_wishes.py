@@ -57,6 +57,8 @@ class KubernetesWish:
     """Volumes of every pod."""
     volume_mounts: tuple[Mapping[str, Any], ...] = ()
     """Where these are mounted."""
+    environment_secrets: tuple[str, ...] = ()
+    """Names of Secrets whose entries are environment variables of every pod, such as keys for object stores."""
     image_pull_secrets: tuple[str, ...] = ()
     """Names of secrets for the image's registry."""
     image_pull_policy: str = ""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from springtide import errors
+from springtide import config, errors
 from springtide.checkpoint.upload_part import Sent
 from springtide.rpc import messages
 
@@ -26,9 +26,10 @@ ENDS_S = 10.0  # a process that has said what became of it is waited for so long
 def send(folder: pathlib.Path, order: messages.Copy) -> messages.Copied:
     """Have the files sent; what became of it, failures too."""
     files = msgspec.json.encode(order.files).decode()
-    command = [sys.executable, "-m", "springtide.checkpoint.upload_part", str(folder), order.url, files]
+    command = [sys.executable, "-m", "springtide.checkpoint.upload_part"]
+    environment = config.with_arguments([str(folder), order.url, files])
     try:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert process.stdout is not None and process.stdin is not None
         said = next((line for line in process.stdout if line.startswith(b"{")), b"")
         code: int | None = None

@@ -16,12 +16,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from springtide import errors
+from springtide import errors, private_files
 from springtide.domain import spelling
 from springtide.domain.elastic_job import ElasticJob
 from springtide.launch import here, resolving
 from springtide.platforms import agent
-from springtide.telemetry import logs, runs
+from springtide.telemetry import logs, redacting, runs
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
 
 def turn_to(path: pathlib.Path) -> None:
     """From now on all that this process prints goes there, and it reads nothing."""
-    with path.open("ab") as file:
+    with private_files.opened(path, "ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     with open(os.devnull, "rb") as nothing:
@@ -97,7 +97,7 @@ def tell(out: BinaryIO, answer: Answer) -> None:
 
 def say(line: str) -> None:
     """Into the log; before there is one, to the terminal."""
-    print(line, file=sys.stderr, flush=True)
+    print(redacting.redact(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

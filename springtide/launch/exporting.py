@@ -11,10 +11,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from springtide import errors
+from springtide import config, errors
 from springtide.checkpoint.places import place_of
 from springtide.domain.checkpoints import CheckpointRules
-from springtide.telemetry import logs
+from springtide.telemetry import logs, redacting
 
 if TYPE_CHECKING:
     from springtide.export.following import Following
@@ -44,7 +44,7 @@ def follow(
             wait_s, said = every_s, ""
         except (errors.BadInput, OSError) as error:  # a checkpoint that was deleted while it was read: there is a newer
             if str(error) != said:
-                print(f"no export: {error}", file=sys.stderr, flush=True)
+                print(redacting.redact(f"no export: {error}"), file=sys.stderr, flush=True)
             card, wait_s, said = None, min(every_s, AGAIN_S), str(error)
         if card is not None:
             what = "whole" if card.since is None else f"since {card.since}"
@@ -67,7 +67,8 @@ class Exporter:
     def __init__(self, files: logs.RunFiles, rules: CheckpointRules, url: str, *, every_s: float) -> None:
         self._log, self._stopping = files.logs / "exports.log", False
         where = f"{rules.folder}/{files.root.name}" if rules.folder else str(files.checkpoints)
-        self._command = [sys.executable, "-m", "springtide.launch.exporting", where, url, f"{every_s:g}", rules.url]
+        self._command = [sys.executable, "-m", "springtide.launch.exporting"]
+        self._arguments = [where, url, f"{every_s:g}", rules.url]
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -97,8 +98,9 @@ class Exporter:
         while not self._stopping:
             with logs.open_log(self._log) as out:
                 self._process = await asyncio.create_subprocess_exec(
-                    *self._command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
-                )
+                    *self._command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, start_new_session=True,
+                    env=config.with_arguments(self._arguments),
+                )  # fmt: skip
             await self._process.wait()
             if not self._stopping:
                 await asyncio.sleep(AGAIN_S)
@@ -106,7 +108,7 @@ class Exporter:
 
 def main() -> int:
     """The process: WHERE URL SECONDS COPIES. Standard input is a pipe that the job's agent holds: it ends with that."""
-    where, url, every, copies = sys.argv[1:]
+    where, url, every, copies = config.own_arguments(sys.argv[1:])
     ended = threading.Event()
 
     def watch() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from springtide import errors
+from springtide import errors, private_files
 from springtide.platforms.local_reach import LocalReach
 from springtide.platforms.reach import Reach
 from springtide.telemetry import runs
@@ -107,7 +107,7 @@ def reached(run: runs.Run) -> Reach:
 def note(folder: pathlib.Path, card: runs.RunCard) -> None:
     """Leave the card of a job on a cluster, so that later commands find it by its name; the newest of a name counts."""
     files = RunFiles(folder / card.name)
-    files.root.mkdir(parents=True, exist_ok=True)
+    files.root.mkdir(parents=True, exist_ok=True, mode=private_files.FOLDER)
     runs.write_card(files, card)
 
 

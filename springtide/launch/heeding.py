@@ -8,7 +8,7 @@ import logging
 
 import msgspec
 
-from springtide import errors
+from springtide import errors, private_files
 from springtide.domain import spelling
 from springtide.domain.elastic_job import ElasticJob
 from springtide.telemetry import events, logs
@@ -30,9 +30,7 @@ def read(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
 
 def write(files: logs.RunFiles, job: ElasticJob) -> None:
     """Remember it: under another name first, so that no half of it is ever read."""
-    new = files.heeded.with_suffix(".new")
     try:
-        new.write_bytes(msgspec.json.encode(spelling.spec_of(job)))
-        new.replace(files.heeded)
+        private_files.replace(files.heeded, msgspec.json.encode(spelling.spec_of(job)))
     except OSError as error:
         raise events.as_disk_error(error, files.heeded) from error

@@ -30,6 +30,7 @@ from springtide.domain.view import JobView
 from springtide.launch import settings
 from springtide.master import advisers
 from springtide.planning import acceptance
+from springtide.telemetry import redacting
 
 SAMPLE_S = BETWEEN_S = 20.0  # roles of one machine start within seconds, where those of a cluster take a minute
 ASK_S = 10.0  # for a first shape; a job that is told none begins small
@@ -127,7 +128,8 @@ def rules_of(job: ElasticJob, capacity: Capacity, limits: Bounds, *, history: st
         key=key or uuid.uuid4().hex, user=user(), history=history, priority=job.priority,
         brain=brain, brain_secret_file=own_settings.brain_secret_file, brain_tls=own_settings.brain_tls,
         features={
-            "script": pathlib.PurePath(job.script).name, "arguments": " ".join(job.arguments), "job": job.name,
+            "script": pathlib.PurePath(job.script).name, "job": job.name,
+            "arguments": " ".join(redacting.redact_arguments(job.arguments)),
         },
     )  # fmt: skip
     return changed(rules, job.planning)

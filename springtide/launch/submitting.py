@@ -19,6 +19,7 @@ from springtide.domain.elastic_job import ElasticJob
 from springtide.launch import finding, resolving
 from springtide.launch.detached import Answer
 from springtide.launch.finding import Where
+from springtide.telemetry import redacting
 from springtide.telemetry.runs import RunCard
 
 Say = Callable[[str], None]
@@ -63,8 +64,8 @@ def to_cluster(job: ElasticJob, where: Where, *, code: pathlib.Path | None, say:
         resolving.find_script(code / job.script)
     name = finding.load(where.platform, finding.SUBMITTERS).submit(job, code, where.options, say) or job.name
     card = RunCard(
-        name=name, script=job.script, arguments=job.arguments, began_at=time.time(), platform=where.platform,
-        where=dict(where.options),
+        name=name, script=job.script, arguments=redacting.redact_arguments(job.arguments), began_at=time.time(),
+        platform=where.platform, where=dict(where.options),
     )  # fmt: skip
     finding.note(pathlib.Path(where.folder), card)
     return str(name)

@@ -7,12 +7,12 @@ one that fails or hangs changes nothing but the reason.
 
 import logging
 import math
-import os
 import pathlib
 from typing import Protocol
 
 import msgspec
 
+from springtide import private_files
 from springtide.domain.online import Outlook
 from springtide.domain.online_job import OnlineJob, TrafficStep
 from springtide.planning.online.history import KEPT_S, STEP_S, Traffic
@@ -123,10 +123,8 @@ class Foresight:
             "at": self._begins * STEP_S / self._speedup, "step_s": made.step_s / self._speedup, "why": made.why,
             "mean": made.mean, "high": made.high,
         }  # fmt: skip
-        fresh = self._path.with_name(self._path.name + ".new")
         try:
-            fresh.write_bytes(msgspec.json.encode(shown))
-            os.replace(fresh, self._path)
+            private_files.replace(self._path, msgspec.json.encode(shown))
         except OSError as error:  # it is only shown
             log.warning("%s", as_disk_error(error, self._path))
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from springtide import errors
+from springtide import errors, private_files
 from springtide.telemetry import file_systems
 from springtide.telemetry.events import as_disk_error
 
@@ -59,6 +59,7 @@ class Journal:
         self._again: asyncio.TimerHandle | None = None
         self._mode = file_systems.sqlite_journal_mode(path)
         with self._sqlite():
+            self._make_private()
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
             self._file.execute(f"pragma journal_mode={self._mode}")
             self._file.execute("pragma synchronous=normal")
@@ -67,6 +68,13 @@ class Journal:
             self.began, self.run, self._next = self._take_over(now)
         self.since_snapshot = 0
         """Entries written since the last snapshot: when there are many, it is time for another."""
+
+    def _make_private(self) -> None:
+        """The spec and what members said are for their owner only; SQLite's other files have the mode of this one."""
+        try:
+            private_files.make(self.path)
+        except OSError as error:
+            raise as_disk_error(error, self.path) from error
 
     def tidy(self) -> None:
         """Move what was written from the write-ahead file into the main one. Waits for the disk: call it in a thread.

@@ -1,7 +1,7 @@
-"""The master's process: `python -m springtide.master.main SPEC RUN_DIR HOST PORT`; the environment names its secret.
+"""The master's process: `python -m springtide.master.main RUN_DIR HOST PORT`; the environment names its secret.
 
-In: a `JobSpec` as JSON; the environment also has its term. Out: `rpc.whereabouts` beside the events, an address or an
-error; then it serves until its agent says that the job is over, or goes away.
+In: a `JobSpec` in the run's `spec.json`; the environment also has its term. Out: `rpc.whereabouts` beside the events,
+an address or an error; then it serves until its agent says that the job is over, or goes away.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from springtide.master.record import Record
 from springtide.master.saving import Saving
 from springtide.rpc import addresses, whereabouts
 from springtide.rpc.listener import Listener
-from springtide.telemetry import events, logs, views
+from springtide.telemetry import events, logs, redacting, views
 from springtide.telemetry.exposing import Exposing
 
 log = logging.getLogger(__name__)
@@ -44,12 +44,14 @@ ENDS_S = 10.0  # for a store that has to be told that the run is over
 
 def main(arguments: list[str]) -> int:
     """Run one master."""
-    spec_text, root, host, port = arguments
+    root, host, port = arguments
     settings = config.load()
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a member: a thousand and more
     gc.set_threshold(20_000, 20, 100)  # leases and nodes live long: looking through all of them often only costs time
     logs.log_to_stderr(debug=settings.debug)
+    spec_text = logs.RunFiles(pathlib.Path(root)).spec.read_bytes()
+    redacting.remember(spec_text.decode())
     spec = msgspec.json.decode(spec_text, type=JobSpec)
     secret = config.job_secret(settings)
     at = Listening(host, int(port), addresses.advertised(host, settings.host), settings.tls)

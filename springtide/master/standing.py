@@ -17,6 +17,7 @@ from springtide.master.record import Record
 from springtide.master.rounds import Rounds
 from springtide.master.tally import Tally
 from springtide.rpc.messages import JobStatus, MemberView, Report
+from springtide.telemetry.redacting import redact
 
 MOST_SHOWN = 20  # of the batches that were trained in part: a status is sent ten times a second
 
@@ -35,11 +36,11 @@ def status_of(
     return JobStatus(
         name=state.spec.name,
         phase=state.phase,
-        why=state.why,
+        why=redact(state.why),
         elapsed_s=now - state.started_at,
         trained_s=max(0.0, grew_at - record.leased_at) if record.leased_at is not None else 0.0,
         blame=state.blame,
-        detail=state.detail,
+        detail=redact(state.detail),
         samples=totals.samples_done - totals.void if totals.samples or book.on_stream else tally.samples,
         samples_before=record.samples_before,
         samples_per_s=tally.samples_per_s(at=now),
@@ -55,18 +56,18 @@ def status_of(
         members=members(record, tally, usage),
         workers_alive=alive[RoleKind.WORKER],
         workers_wanted=state.workers,
-        lacks=unplaced.words(state.short, at=now),
+        lacks=redact(unplaced.words(state.short, at=now)),
         servers_alive=alive[RoleKind.SERVER],
         servers_wanted=state.servers_wanted,
         **fed(record, alive[RoleKind.DATA_WORKER], feeding),
-        decision=state.decision.what,
-        decision_why=state.decision.why,
+        decision=redact(state.decision.what),
+        decision_why=redact(state.decision.why),
         relaunches=state.relaunches,
         term=term,
         loop_lag_s=round(lag_s, 4),
         checkpoint=last.number if last else 0,
         checkpoint_at=last.begun_at if last else 0.0,
-        checkpoint_trouble=rounds.trouble if rounds else "",
+        checkpoint_trouble=redact(rounds.trouble if rounds else ""),
         uploaded=rounds.uploading.done if rounds else 0,
         saving_last=state.saving_last,
         slots_moving=moving,
@@ -79,7 +80,7 @@ def status_of(
         extra_workers=state.planned.extra,
         settled=autoscale.settled if autoscale else False,
         online=online,
-        disk_trouble=disk_trouble,
+        disk_trouble=redact(disk_trouble),
     )
 
 
@@ -88,7 +89,7 @@ def fed(record: Record, alive: int, feeding: Feeding | None) -> dict[str, Any]:
     return {
         "data_workers_alive": alive,
         "data_workers_wanted": record.state.feeding.wanted,
-        "data_workers_why": feeding.why if feeding else "",
+        "data_workers_why": redact(feeding.why) if feeding else "",
         "feed": feeding.together if feeding else None,
     }
 

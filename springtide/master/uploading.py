@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from springtide import config
 from springtide.checkpoint.claims import Claim
 from springtide.checkpoint.manifest import Manifest
 from springtide.checkpoint.upload import Uploaded
@@ -99,7 +100,7 @@ class Uploading:
             addresses = msgspec.json.encode(dict(self._holders())).decode()
             module, arguments = "gather", (str(self._folder.absolute()), str(number), addresses, claim)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", f"springtide.checkpoint.{module}", *arguments,
+            sys.executable, "-m", f"springtide.checkpoint.{module}", env=config.with_arguments(arguments),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE,
         )  # fmt: skip
         return await answer_of(process)

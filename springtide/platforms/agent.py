@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from springtide import errors
+from springtide import errors, private_files
 from springtide.domain.cluster import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.domain.job import Blame, Phase
 from springtide.domain.resources import Limits
@@ -34,7 +34,7 @@ from springtide.platforms.run_plan import RunPlan as RunPlan
 from springtide.platforms.waiting import Result
 from springtide.rpc import connection, messages
 from springtide.rpc.whereabouts import Whereabouts
-from springtide.telemetry import events, logs, runs
+from springtide.telemetry import events, logs, redacting, runs
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,10 @@ class Agent:
         next_term: NextTerm | None = None,
     ) -> None:
         self.plan, self._files, self._platform, self._say = plan, files, platform, say
+        redacting.remember(
+            msgspec.json.encode(plan.spec).decode(), *redacting.option_pairs(plan.arguments), *plan.settings.values(),
+            variables=plan.environment,
+        )  # fmt: skip
         self._secret = pathlib.Path(plan.secret_file) if plan.secret_file else files.secret
         self._keeper = Keeper(
             platform, files, self._master_launch, next_term or keeper.counting(), disk_s=plan.spec.disk_s, say=say
@@ -98,6 +102,7 @@ class Agent:
         if self.plan.tls and not (self.plan.adopt and self._files.tls.exists()):
             write_certificates(self.plan.spec.name, self._files)
         write_card(self.plan, self._files)
+        write_spec(self.plan, self._files)
         status = self._last
         try:
             if self.plan.adopt:
@@ -120,6 +125,7 @@ class Agent:
             if status.phase.over or not self.plan.adopt:
                 self._platform.close()
                 self._files.secret.unlink(missing_ok=True)
+                self._files.spec.unlink(missing_ok=True)
                 shutil.rmtree(self._files.tls, ignore_errors=True)
                 self._tell_end(status)
             else:
@@ -289,7 +295,8 @@ class Agent:
             life=life, module=roles.module_of(kind), limits=limits,
             arguments=roles.arguments_of(kind, plan, root=str(self._files.root)),
             settings=roles.settings_of(
-                life, there, debug=plan.debug, report_usage=plan.report_usage, script=plan.settings
+                life, there, debug=plan.debug, report_usage=plan.report_usage, script=plan.settings,
+                arguments=plan.arguments,
             ),
             environment=roles.environment_of(plan, limits), given=plan.environment,
         )  # fmt: skip
@@ -361,7 +368,7 @@ def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
     pid = os.getpid()
     before = runs.read_card(files) if plan.adopt else None
     card = runs.RunCard(
-        name=plan.spec.name, script=plan.script, arguments=plan.arguments,
+        name=plan.spec.name, script=plan.script, arguments=redacting.redact_arguments(plan.arguments),
         began_at=time.time() if before is None else before.began_at,
         agent_pid=pid, agent_start=runs.start_of(pid) or 0,
     )  # fmt: skip
@@ -369,6 +376,14 @@ def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
         runs.write_card(files, card)
     except OSError as error:
         raise events.as_disk_error(error, files.card) from error
+
+
+def write_spec(plan: RunPlan, files: logs.RunFiles) -> None:
+    """Leave the job's spec to its masters, where only this user can read it: its URLs may have passwords."""
+    try:
+        private_files.replace(files.spec, msgspec.json.encode(plan.spec))
+    except OSError as error:
+        raise events.as_disk_error(error, files.spec) from error
 
 
 def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:

@@ -4,11 +4,10 @@ In: `platforms.agent` for each life it starts; whoever makes pods from a plan as
 goes into its environment, so that a role cannot tell which platform started it. Next: `platforms.base.Launch`.
 """
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import msgspec
 
 from springtide.domain.cluster import Life, RoleKind
 from springtide.domain.resources import Limits
@@ -52,18 +51,19 @@ def module_of(kind: RoleKind) -> str:
 
 
 def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str, ...]:
-    """The command line after the module. `root` is the run's folder, which only the master needs."""
+    """The command line after the module, which every user of a machine can read: the job's spec and the script's
+    arguments are handed over otherwise. `root` is the run's folder, which only the master needs."""
     if kind is RoleKind.MASTER:
-        return (msgspec.json.encode(plan.spec).decode(), root, plan.host, str(plan.port))
-    return (plan.script, *plan.arguments) if kind is RoleKind.WORKER else ()
+        return (root, plan.host, str(plan.port))
+    return (plan.script,) if kind is RoleKind.WORKER else ()
 
 
 def settings_of(
     life: Life, there: Directions, *, debug: bool = False, report_usage: bool = False,
-    script: Mapping[str, str] | None = None,
+    script: Mapping[str, str] | None = None, arguments: Sequence[str] = (),
 ) -> dict[str, str]:  # fmt: skip
     """Fields of `config.Settings`; as `SPRINGTIDE_NAME` they make up the environment. `script`: those that only
-    processes with the user's code get, see `domain.script_settings`."""
+    processes with the user's code get, see `domain.script_settings`; `arguments`: of the script, for workers."""
     said = {
         "member": str(life.role),
         "incarnation": str(life.incarnation),
@@ -75,6 +75,7 @@ def settings_of(
         "master_patience_s": f"{there.patience_s:g}" if there.patience_s else "",
         "report_usage": "1" if report_usage else "",
         "debug": str(int(debug)),
+        "arguments": json.dumps(list(arguments)) if arguments and life.role.kind is RoleKind.WORKER else "",
         **(script or {} if life.role.kind in (RoleKind.WORKER, RoleKind.DATA_WORKER) else {}),
     }
     return {name: value for name, value in said.items() if value}

@@ -4,10 +4,11 @@ In: `master.main` writes it, whole or not at all. Out: its agent, members that h
 as `springtide status` read it. A master that takes over has a higher term, and its file replaces the one before.
 """
 
-import os
 import pathlib
 
 import msgspec
+
+from springtide import private_files
 
 
 class Whereabouts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -30,9 +31,7 @@ class Whereabouts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 def write(path: pathlib.Path, where: Whereabouts) -> None:
     """Replace the file all at once: a reader sees the old one or the new one."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(msgspec.json.encode(where))
-    part.replace(path)
+    private_files.replace(path, msgspec.json.encode(where))
 
 
 def read(path: pathlib.Path) -> Whereabouts | None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from springtide import errors
+from springtide import errors, private_files
+from springtide.telemetry import redacting
 
 BEGIN = b'{"at":'
 """How every line begins."""
@@ -26,7 +27,7 @@ class EventLog:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the job lives
+        self._file = private_files.opened(path, "ab", buffering=0)  # open as long as the job lives
         self._unwritten: deque[bytes] = deque()
         self._torn = _ends_torn(path)
         """Whether the file ends in a part of a line: the next one must not continue it."""
@@ -34,8 +35,9 @@ class EventLog:
         """Why the newest events are not in the file."""
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one event with the time of day."""
-        line = msgspec.json.encode({"at": round(time.time(), 3), "event": kind, **fields})
+        """Append one event with the time of day; credentials in it are hidden."""
+        told = redacting.redact_all(msgspec.to_builtins(fields))
+        line = msgspec.json.encode({"at": round(time.time(), 3), "event": kind, **told})
         self._unwritten.append(line + b"\n")
         if len(self._unwritten) > MOST_UNWRITTEN:
             self._unwritten.popleft()

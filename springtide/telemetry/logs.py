@@ -12,8 +12,9 @@ import sys
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from springtide import private_files
 from springtide.domain.cluster import Role
-from springtide.telemetry import events, output
+from springtide.telemetry import events, output, redacting
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class RunFiles:
     def card(self) -> pathlib.Path:
         """Who runs it: `telemetry.runs`."""
         return self.root / "job.json"
+
+    @property
+    def spec(self) -> pathlib.Path:
+        """The job's spec as its masters read it, readable by its owner only."""
+        return self.root / "spec.json"
 
     @property
     def secret(self) -> pathlib.Path:
@@ -108,8 +114,8 @@ def make_run(base: pathlib.Path, job: str) -> RunFiles:
     while True:
         root = base / (job if number == 1 else f"{job}-{number}")
         try:
-            root.mkdir(parents=True)
-            (root / "logs").mkdir()
+            root.mkdir(parents=True, mode=private_files.FOLDER)
+            (root / "logs").mkdir(mode=private_files.FOLDER)
             return RunFiles(root)
         except FileExistsError:
             number += 1
@@ -120,7 +126,7 @@ def make_run(base: pathlib.Path, job: str) -> RunFiles:
 def open_log(path: pathlib.Path) -> BinaryIO:
     """A log to append to. On a disk that takes no new file the output is lost: a process is worth more than its log."""
     try:
-        return open(path, "ab")
+        return private_files.opened(path, "ab")
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -176,7 +182,7 @@ def log_to_stderr(*, debug: bool = False) -> None:
     """Set up logging of a role's process; the platform has pointed standard error at the role's log file."""
     output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(redacting.Formatter(_FORMAT))
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
 
 
@@ -184,7 +190,7 @@ def log_quietly(*, debug: bool = False) -> None:
     """Set up our own logger only, warnings and worse: in a worker the root logger belongs to the user's script."""
     output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(redacting.Formatter(_FORMAT))
     ours = logging.getLogger("springtide")
     ours.addHandler(handler)
     ours.setLevel(logging.DEBUG if debug else logging.WARNING)

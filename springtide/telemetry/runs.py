@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from springtide import private_files
 from springtide.telemetry.logs import RunFiles
 
 
@@ -53,7 +54,7 @@ class Run:
 
 def write_card(files: RunFiles, card: RunCard) -> None:
     """Leave the card of a run."""
-    files.card.write_bytes(msgspec.json.encode(card))
+    private_files.replace(files.card, msgspec.json.encode(card))
 
 
 def read_card(files: RunFiles) -> RunCard | None:

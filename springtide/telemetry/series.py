@@ -5,14 +5,13 @@ as many lines as are kept it is written anew, whole or not at all; a line that a
 """
 
 import logging
-import os
 import pathlib
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 import msgspec
 
-from springtide import errors
+from springtide import errors, private_files
 from springtide.telemetry.events import as_disk_error
 
 log = logging.getLogger(__name__)
@@ -40,16 +39,14 @@ class Series(Generic[T]):
             self._write(self.points)
             return
         try:
-            with open(self.path, "ab") as file:
+            with private_files.opened(self.path, "ab") as file:
                 file.write(_encoded(points))
         except OSError as error:
             self._fall_behind(error)
 
     def _write(self, points: Iterable[T]) -> None:
-        fresh = self.path.with_name(self.path.name + ".new")
         try:
-            fresh.write_bytes(_encoded(points))
-            os.replace(fresh, self.path)
+            private_files.replace(self.path, _encoded(points))
         except OSError as error:
             self._fall_behind(error)
             return

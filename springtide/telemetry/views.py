@@ -13,7 +13,6 @@ Sizes may be written as 16G, numbers without bounds as inf; what has a default m
 
 import dataclasses
 import math
-import os
 import pathlib
 import types
 import typing
@@ -24,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from springtide import errors, given
+from springtide import errors, given, private_files
 from springtide.domain import resources
 from springtide.domain.planning import PlanningConfig
 from springtide.domain.profile import Profile
@@ -65,10 +64,8 @@ def write(path: pathlib.Path, shown: Shown) -> None:
         now=view.now, planning=shown.config, capacity=view.capacity, jobs=view.jobs, history=view.history,
         launches=view.launches,
     )  # fmt: skip
-    fresh = path.with_name(path.name + ".new")
     try:
-        fresh.write_bytes(msgspec.json.encode(_plain(msgspec.to_builtins(laid_out))))
-        os.replace(fresh, path)
+        private_files.replace(path, msgspec.json.encode(_plain(msgspec.to_builtins(laid_out))))
     except OSError as error:
         raise events.as_disk_error(error, path) from error
 

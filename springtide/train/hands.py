@@ -14,6 +14,7 @@ from typing import NamedTuple
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
 from springtide.domain.streams import Cut
+from springtide.telemetry.redacting import redact
 
 
 class Claim(NamedTuple):
@@ -187,7 +188,7 @@ class Hands:
             held = self._of(claim)
             if held is not None and claim.begin < held.end:
                 held.end = held.claimed = max(held.offset, claim.begin)
-                self._failures.append(Failure(claim.shard, claim.first, claim.begin, error))
+                self._failures.append(Failure(claim.shard, claim.first, claim.begin, redact(error)))
 
     def give_back(self) -> None:
         """The loop has ended, everything it sent being acknowledged: what it has not trained is not ours any more."""

@@ -24,6 +24,7 @@ from springtide.rpc.messages import AtStep, End, Form, Formed, Leased, Meet, Reg
 from springtide.rpc.messages import Feeders as Feeders
 from springtide.rpc.shuffling import Shufflers
 from springtide.telemetry.own_usage import OwnUsage
+from springtide.telemetry.redacting import redact
 from springtide.train.alone import AloneLink as AloneLink
 from springtide.train.following import FeedersFollower, ShufflersFollower, SlotsFollower
 from springtide.train.hands import Hands, Words
@@ -347,15 +348,15 @@ class MasterLink:
 
     def unfed(self, why: str) -> None:
         """Data workers cannot feed the workers of this job."""
-        self._channel.ask(messages.Unfed(why))
+        self._channel.ask(messages.Unfed(redact(why)))
 
     def note(self, what: str, why: str) -> None:
         """Something was decided here."""
-        self._channel.ask(messages.Noted(what, why))
+        self._channel.ask(messages.Noted(what, redact(why)))
 
     def trained_without(self, left_out: LeftOut) -> None:
         """Samples cannot be made, and their batch is trained without them."""
-        self._channel.ask(messages.TrainedWithout(left_out))
+        self._channel.ask(messages.TrainedWithout(left_out._replace(error=redact(left_out.error))))
 
     @property
     def draining(self) -> bool:
@@ -387,7 +388,7 @@ class MasterLink:
         """The script has raised; it may be that it had not joined."""
         if not self._over:
             self._over = True
-            self._channel.ask(messages.Fail(self._rank, error, trace, blame, self._incarnation))
+            self._channel.ask(messages.Fail(self._rank, redact(error), redact(trace), blame, self._incarnation))
             self._channel.close()
 
     def _beat(self) -> messages.Heartbeat:

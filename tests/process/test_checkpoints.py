@@ -66,10 +66,10 @@ def uploader(url):
     """The process that copies a checkpoint there just now, if one does."""
     for each in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            command = each.read_bytes()
+            command, environment = each.read_bytes(), (each.parent / "environ").read_bytes()
         except OSError:
             continue
-        if b"springtide.checkpoint.upload" in command and url.encode() in command:
+        if b"springtide.checkpoint.upload" in command and url.encode() in environment:
             return int(each.parent.name)
     return None
 

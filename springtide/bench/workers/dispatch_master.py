@@ -31,7 +31,8 @@ def springtide(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
     (folder / "logs").mkdir()
     secret = secrets.token_hex(16)
     spec = {"name": "bench", "workers": 4, "silence_s": 1e6, "join_s": 1e6, **options.get("spec", {})}
-    command = [sys.executable, "-m", "springtide.master.main", json.dumps(spec), str(folder), "127.0.0.1", "0"]
+    (folder / "spec.json").write_text(json.dumps(spec))
+    command = [sys.executable, "-m", "springtide.master.main", str(folder), "127.0.0.1", "0"]
     settings = {"SPRINGTIDE_SECRET": secret, "SPRINGTIDE_INCARNATION": "1", "SPRINGTIDE_MEMBER": "master"}
     master = subprocess.Popen(command, env={**os.environ, **settings})
     atexit.register(master.kill)

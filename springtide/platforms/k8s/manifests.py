@@ -131,7 +131,7 @@ def brain_service(plan: Plan) -> Object:
 def brain_deployment(plan: Plan) -> Object:
     """Several brains over one database: one serves, the others stand by; the service leads to the one that is ready."""
     command = ["springtide", "brain", "serve", "--standby", "--listen", f"0.0.0.0:{BRAIN_PORT}"]
-    command += ["--health", f"0.0.0.0:{BRAIN_HEALTH_PORT}", "--database", "$(DATABASE)"]
+    command += ["--health", f"0.0.0.0:{BRAIN_HEALTH_PORT}"]
     command += ["--capacity", plan.brain_capacity, "--secret-file", f"{SECRET_FOLDER}/secret"]
     command += ["--folder", f"{SCRATCH}/brain"]
     command += ["--tls", TLS_FOLDER] if plan.brain_files else []
@@ -143,7 +143,7 @@ def brain_deployment(plan: Plan) -> Object:
         "livenessProbe": {"httpGet": {"path": "/live", "port": "health"}, "periodSeconds": 20, "failureThreshold": 3},
     }
     source = {"secretKeyRef": {"name": BRAIN, "key": "database"}}
-    container["env"].append({"name": "DATABASE", "valueFrom": source})
+    container["env"].append({"name": "SPRINGTIDE_BRAIN_DATABASE", "valueFrom": source})
     spec = _pod_spec(container, secrets) | {"automountServiceAccountToken": False}
     # those that stand by are never ready: an update that waited for them would wait for ever
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}

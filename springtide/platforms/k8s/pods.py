@@ -77,7 +77,7 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     """The pod of one life of a role."""
     wish, life, name = job.job.kubernetes, entry.life, entry.pod_name(job.name)
     kind = life.role.kind
-    arguments = (job.job.script, *job.job.arguments) if kind is RoleKind.WORKER else ()
+    arguments = (job.job.script,) if kind is RoleKind.WORKER else ()
     container = _container(job, site, entry.role, roles.module_of(kind), arguments, resources_of(job, entry))
     container["env"] += environment(job, site, life, cpu=entry.cpu)
     container["resizePolicy"] = [
@@ -122,7 +122,9 @@ def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = N
         master=names.master_address(job.name, job.namespace), secret_file=f"{names.CREDENTIALS}/secret",
         tls=names.CREDENTIALS if job.job.kubernetes.tls else "", patience_s=PATIENCE_S,
     )  # fmt: skip
-    settings = roles.settings_of(life, there, report_usage=True, script=script_settings.told(job.job))
+    settings = roles.settings_of(
+        life, there, report_usage=True, script=script_settings.told(job.job), arguments=job.job.arguments
+    )
     told = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
     told["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share none
     if life.role.kind is RoleKind.SERVER and not job.job.kubernetes.run_volume.shared:
@@ -169,6 +171,8 @@ def _container(
             "capabilities": {"drop": ["ALL"]},
         },
     }
+    if wish.environment_secrets:
+        container["envFrom"] = [{"secretRef": {"name": each}} for each in wish.environment_secrets]
     if wish.image_pull_policy:
         container["imagePullPolicy"] = wish.image_pull_policy
     return container

@@ -1,7 +1,8 @@
-"""Hand a job to a Kubernetes cluster: an ElasticJob, and its code as a ConfigMap beside it.
+"""Hand a job to a Kubernetes cluster: an ElasticJob, its code as a ConfigMap and its credentials as a Secret beside it.
 
-In: `launch.submitting`, for `springtide submit --platform k8s`. Out: both objects in the cluster; the operator does the
-rest, and this process may go. The code goes when the job is deleted.
+In: `launch.submitting`, for `springtide submit --platform k8s`. Out: these objects in the cluster; the operator does
+the rest, and this process may go. Code and credentials go when the job is deleted. Many may read ElasticJobs and pods,
+few may read Secrets: environment variables that look like credentials are only there.
 """
 
 import asyncio
@@ -12,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from springtide import errors
-from springtide.domain import spelling
+from springtide.domain import redaction, spelling
 from springtide.domain.elastic_job import ElasticJob
 from springtide.platforms.k8s import code_archive, job_object, job_status, names
 from springtide.platforms.k8s.client import Client
-from springtide.platforms.k8s.kinds import CONFIG_MAPS, ELASTIC_JOBS, Object
+from springtide.platforms.k8s.kinds import CONFIG_MAPS, ELASTIC_JOBS, SECRETS, Kind, Object
 
 Say = Callable[[str], None]
 
@@ -34,22 +35,30 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
                 f"the cluster ({client.access.where}) does not know ElasticJobs; `springtide k8s install` sets it up"
             )
         await check_free(client, job.name)
-        body = spelling.to_plain(replace(job, working_dir=""), namespace=client.namespace)
-        wish = job.kubernetes
-        body["metadata"] |= {"labels": dict(wish.labels), "annotations": dict(wish.annotations)}
-        code = await ship(client, job.name, archive) if archive is not None else ""
-        if code:
-            body["metadata"]["annotations"][names.CODE] = code
+        beside: list[tuple[Kind, str]] = []
         try:
+            job = await ship_credentials(client, job, beside)
+            body = spelling.to_plain(replace(job, working_dir=""), namespace=client.namespace)
+            wish = job.kubernetes
+            body["metadata"] |= {"labels": dict(wish.labels), "annotations": dict(wish.annotations)}
+            if archive is not None:
+                code = await ship(client, job.name, archive)
+                beside.append((CONFIG_MAPS, code))
+                body["metadata"]["annotations"][names.CODE] = code
             made = await client.create(ELASTIC_JOBS, body)
         except errors.SpringtideError:
-            if code:
+            for kind, name in beside:
                 with contextlib.suppress(errors.SpringtideError):
-                    await client.delete(CONFIG_MAPS, code)
+                    await client.delete(kind, name)
             raise
-        if code:
-            owner = [job_object.owner(job_object.read(made))]
-            await client.patch(CONFIG_MAPS, code, {"metadata": {"ownerReferences": owner}})
+        owner = [job_object.owner(job_object.read(made))]
+        for kind, name in beside:
+            await client.patch(kind, name, {"metadata": {"ownerReferences": owner}})
+        if readable := readable_credentials(job):
+            say(
+                f"{', '.join(readable)} of the spec looks like a credential: whoever may read ElasticJobs or pods of "
+                f"namespace {client.namespace} can read it. As a variable of `environment` it would become a Secret"
+            )
         if not job.image:
             say("the spec names no image: pods run the operator's own (springtide k8s install --image)")
         say(f"job {job.name} is in namespace {client.namespace} ({client.access.where})")
@@ -78,3 +87,31 @@ async def ship(client: Client, job: str, archive: bytes) -> str:
     body["binaryData"] = {names.CODE_ARCHIVE: base64.b64encode(archive).decode()}
     made = await client.create(CONFIG_MAPS, body)
     return str(made["metadata"]["name"])
+
+
+async def ship_credentials(client: Client, job: ElasticJob, beside: list[tuple[Kind, str]]) -> ElasticJob:
+    """The job without the variables that look like credentials: they are in a Secret of its own, which is noted."""
+    hidden = {name: value for name, value in job.environment.items() if redaction.is_secret_variable(name)}
+    hidden |= {name: value for name, value in job.environment.items() if redaction.redact(value) != value}
+    if not hidden:
+        return job
+    body: Object = SECRETS.body("", client.namespace)
+    body["metadata"] = {"generateName": f"{job.name}-environment-", "labels": names.labels_of(job.name)}
+    body |= {
+        "type": "Opaque",
+        "data": {name: base64.b64encode(each.encode()).decode() for name, each in hidden.items()},
+    }
+    made = str((await client.create(SECRETS, body))["metadata"]["name"])
+    beside.append((SECRETS, made))
+    wish = replace(job.kubernetes, environment_secrets=(*job.kubernetes.environment_secrets, made))
+    left = {name: value for name, value in job.environment.items() if name not in hidden}
+    return replace(job, environment=left, kubernetes=wish)
+
+
+def readable_credentials(job: ElasticJob) -> list[str]:
+    """Fields of a spec whose text looks like a credential."""
+    plain: Object = spelling.to_plain(job)["spec"]
+    found = [] if redaction.redact_arguments(job.arguments) == job.arguments else ["arguments"]
+    return found + [
+        name for name, value in plain.items() if name != "arguments" and redaction.redact_all(value) != value
+    ]  # fmt: skip

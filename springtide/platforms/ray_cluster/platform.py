@@ -203,7 +203,7 @@ class RayPlatform:
                 continue
             away_since = None
             if news.said:
-                with open(self._files.log_of(held.life.role), "ab") as file:
+                with contextlib.suppress(OSError), logs.open_log(self._files.log_of(held.life.role)) as file:
                     file.write(news.said)
             if news.exit is not None:
                 with contextlib.suppress(exceptions.RayError, TimeoutError):

@@ -13,7 +13,7 @@ from ray.experimental import internal_kv
 
 from springtide.platforms.ray_cluster import order
 from springtide.rpc import messages
-from springtide.telemetry import events, logs
+from springtide.telemetry import events, logs, redacting
 
 KEPT = 50
 """Jobs that are over; older ones are forgotten."""
@@ -44,8 +44,8 @@ def fresh(wanted: order.Order) -> Record:
     """Of a job that is submitted now."""
     plan = wanted.plan
     return Record(
-        name=wanted.name, script=plan.script, arguments=plan.arguments, began_at=wanted.began_at,
-        run_folder=wanted.run_folder,
+        name=wanted.name, script=plan.script, arguments=redacting.redact_arguments(plan.arguments),
+        began_at=wanted.began_at, run_folder=wanted.run_folder,
     )  # fmt: skip
 
 

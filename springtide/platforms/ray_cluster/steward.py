@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import ray
 
-from springtide import errors
+from springtide import errors, private_files
 from springtide.domain.job import Blame, Phase
 from springtide.platforms import asking
 from springtide.platforms.agent import Agent
@@ -132,7 +132,8 @@ class Steward:
             plan = anew.plan_of(plan, str(self._files.root))
             log.warning("the run folder is gone: begins anew from checkpoint %d", plan.spec.checkpoints.resume_number)
         old_runs.sweep(pathlib.Path(old_runs.BASE), at=time.time())
-        self._files.logs.mkdir(parents=True, exist_ok=True)
+        self._files.root.mkdir(parents=True, exist_ok=True, mode=private_files.FOLDER)
+        self._files.logs.mkdir(exist_ok=True)
         host = str(ray.util.get_node_ip_address())
         return replace(plan, host=host, adopt=True, report_usage=True)
 

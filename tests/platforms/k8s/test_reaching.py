@@ -1,5 +1,6 @@
 """Commands on a job of a cluster: submitted, seen, scaled and stopped by the API alone; the master's part is played."""
 
+import base64
 import contextlib
 import threading
 
@@ -9,7 +10,7 @@ from springtide import errors
 from springtide.domain.elastic_job import ElasticJob
 from springtide.domain.job import Phase
 from springtide.platforms.k8s import reach, submitting
-from springtide.platforms.k8s.kinds import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS
+from springtide.platforms.k8s.kinds import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS, SECRETS
 from springtide.platforms.k8s.status_writer import StatusWriter
 from springtide.platforms.reach import LogLine
 from springtide.rpc import messages
@@ -44,6 +45,24 @@ def test_a_job_is_made_with_its_code_which_goes_when_it_goes(cluster, where, tmp
     cluster.run(lambda client: client.patch(ELASTIC_JOBS, "ctr", over, subresource="status"))
     with pytest.raises(errors.BadInput, match=r"is still in namespace .* \(finished\): delete it"):
         submitting.submit(ElasticJob(name="ctr", script="train.py"), None, where)
+
+
+def test_variables_that_look_like_credentials_are_in_a_secret_and_nowhere_else(cluster, where):
+    environment = {"AWS_SECRET_ACCESS_KEY": "marked-key", "DATABASE": "mysql://me:marked-pw@db/x", "AWS_REGION": "here"}
+    job = ElasticJob(name="ctr", script="train.py", arguments=("--token", "marked-token"), environment=environment)
+    said = []
+    submitting.submit(job, None, where, said.append)
+    thing = cluster.run(lambda client: client.get(ELASTIC_JOBS, "ctr"))
+    assert thing["spec"]["environment"] == {"AWS_REGION": "here"}
+    (named,) = thing["spec"]["kubernetes"]["environmentSecrets"]
+    secret = cluster.run(lambda client: client.get(SECRETS, named))
+    kept = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
+    assert kept == {name: environment[name] for name in ("AWS_SECRET_ACCESS_KEY", "DATABASE")}
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == thing["metadata"]["uid"]
+    assert said[0].startswith("arguments of the spec looks like a credential") and "marked" not in "".join(said)
+    with pytest.raises(errors.BadInput, match="runs already"):
+        submitting.submit(job, None, where)
+    assert len(cluster.run(lambda client: client.list(SECRETS, labels="springtide.dev/job=ctr")).items) == 1
 
 
 def test_a_second_of_the_same_name_leaves_the_code_of_the_first(cluster, where, tmp_path, monkeypatch):

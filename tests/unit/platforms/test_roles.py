@@ -1,8 +1,8 @@
 """What the process of a role is told, the same on every platform."""
 
 import importlib.util
+import json
 
-import msgspec
 import pytest
 
 from springtide import config
@@ -20,12 +20,17 @@ def test_every_role_has_a_module(kind):
     assert importlib.util.find_spec(roles.module_of(kind)) is not None
 
 
-def test_a_worker_runs_the_script_and_a_master_reads_the_spec_back():
-    assert roles.arguments_of(RoleKind.WORKER, PLAN) == ("train.py", "--epochs", "2")
+def test_nothing_of_the_spec_nor_of_the_scripts_arguments_is_on_a_command_line():
+    assert roles.arguments_of(RoleKind.WORKER, PLAN) == ("train.py",)
     assert roles.arguments_of(RoleKind.SERVER, PLAN) == roles.arguments_of(RoleKind.DATA_WORKER, PLAN) == ()
-    spec, root, host, port = roles.arguments_of(RoleKind.MASTER, PLAN, root="/run/springtide/run")
-    assert msgspec.json.decode(spec, type=JobSpec) == PLAN.spec
-    assert (root, host, port) == ("/run/springtide/run", "127.0.0.1", "0")
+    there = roles.arguments_of(RoleKind.MASTER, PLAN, root="/run/springtide/run")
+    assert there == ("/run/springtide/run", "127.0.0.1", "0")
+
+
+def test_only_workers_are_told_the_scripts_arguments():
+    for kind in (RoleKind.WORKER, RoleKind.SERVER, RoleKind.DATA_WORKER):
+        told = roles.settings_of(Life(Role(kind, 0)), roles.Directions(), arguments=PLAN.arguments)
+        assert json.loads(told.get("arguments", "[]")) == (["--epochs", "2"] if kind is RoleKind.WORKER else [])
 
 
 def test_what_a_role_is_told_are_settings_that_it_reads_back():

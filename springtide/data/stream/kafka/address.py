@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from springtide import errors, given
+from springtide.domain.redaction import HIDDEN, is_secret
 
 PORT = 9092
-HIDDEN = "hidden"
 OURS = {
     "enable.auto.commit": "the job itself knows what it has trained",
     "enable.auto.offset.store": "the job itself knows what it has trained",
@@ -23,7 +23,6 @@ OURS = {
     "bootstrap.servers": "they are the hosts of the URL",
 }
 """Options that a user cannot set, and why."""
-_SECRET = ("password", "secret", "key.pem", "jaas", "oauthbearer.config", "token", "credentials")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +72,6 @@ def hide(url: str) -> str:
     ]
     query = "&".join(f"{quote(name)}={quote(value, safe='/:,')}" for name, value in pairs)
     return f"{parts.scheme}://{hosts}{parts.path}" + (f"?{query}" if query else "")
-
-
-def is_secret(option: str) -> bool:
-    """Whether nobody but the broker should see the value of this option."""
-    return any(word in option.lower() for word in _SECRET)
 
 
 def read_options(file: pathlib.Path) -> dict[str, str]:

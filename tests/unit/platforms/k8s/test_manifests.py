@@ -91,8 +91,10 @@ def test_a_brain_is_found_by_its_service_and_its_database_is_on_no_command_line(
     assert base64.b64decode(secret["data"]["database"]).decode() == BRAINY.database
     operator, brain = (manifests.operator_deployment(BRAINY), manifests.brain_deployment(BRAINY))
     assert "springtide-brain.springtide.svc:7790" in operator["spec"]["template"]["spec"]["containers"][0]["command"]
-    command = brain["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert "$(DATABASE)" in command and not any("pw@" in part for part in command)
+    container = brain["spec"]["template"]["spec"]["containers"][0]
+    assert "DATABASE" not in str(container["command"]), "the kubelet would put its value there"
+    source = {"secretKeyRef": {"name": "springtide-brain", "key": "database"}}
+    assert {"name": "SPRINGTIDE_BRAIN_DATABASE", "valueFrom": source} in container["env"]
     assert brain["spec"]["replicas"] == 2
     (service,) = of_kind(BRAINY, "Service")
     assert service["spec"]["selector"].items() <= brain["spec"]["template"]["metadata"]["labels"].items()

@@ -32,13 +32,20 @@ def test_a_worker_runs_the_script_and_finds_its_master_by_name():
     pod = pods.pod_of(job(spec={"script": "train.py", "arguments": ["--lr", "0.1"]}), WORKER, SITE)
     (container,) = pod["spec"]["containers"]
     assert pod["metadata"]["name"] == "ctr-worker-0-1"
-    assert container["command"] == ["python", "-m", "springtide.train.runner", "train.py", "--lr", "0.1"]
+    assert container["command"] == ["python", "-m", "springtide.train.runner", "train.py"]
     told = environment(pod)
+    assert told["SPRINGTIDE_ARGUMENTS"] == '["--lr", "0.1"]'
     assert told["SPRINGTIDE_MASTER"] == "ctr-master.ctr.ads.svc:7700"
     assert told["SPRINGTIDE_HOST"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     assert (told["SPRINGTIDE_MEMBER"], told["SPRINGTIDE_INCARNATION"]) == ("worker-0", "1")
     assert told["OMP_NUM_THREADS"] == "2"
     assert container["resources"]["limits"] == {"cpu": "1500m", "memory": "2Gi"} == container["resources"]["requests"]
+
+
+def test_every_pod_has_the_variables_of_the_secrets_that_the_job_names():
+    for pod in all_pods(job(spec={"kubernetes": {"environmentSecrets": ["keys", "more"]}})):
+        (container,) = pod["spec"]["containers"]
+        assert container["envFrom"] == [{"secretRef": {"name": "keys"}}, {"secretRef": {"name": "more"}}]
 
 
 def test_shipped_code_is_unpacked_before_the_role_begins():

@@ -1,0 +1,107 @@
+"""Pure. Text without credentials: what may be shown in logs, events, status and errors.
+
+In: any text, such as an error of a database or an object store, and values that are known to be secret. Out: the same
+text with `hidden` in place of them: passwords in URLs, values of names that say "password", "token" and the like, and
+the known values wherever they stand. It hides rather too much than too little. Next: `telemetry.redacting`.
+
+    postgresql://brain:pw@db/brain              ->  postgresql://brain:hidden@db/brain
+    https://bucket/x?X-Amz-Signature=3f2a&v=1   ->  https://bucket/x?X-Amz-Signature=hidden&v=1
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+HIDDEN = "hidden"
+SHORTEST = 8
+"""Known values of fewer characters are words that stand everywhere: only their URL or name gives them away."""
+
+_WORDS = (
+    "password|passwd|passphrase|secret|token(?!iz)|credential|api[-_.]?key|access[-_.]?key|account[-_.]?key|"
+    "private[-_.]?key|key[.]pem|signature|jaas|oauthbearer[.]config"
+)
+_SECRET_NAME = re.compile(_WORDS, re.IGNORECASE)
+_EXACT_NAMES = ("sig", "pwd")
+_PLACE_NAME = re.compile(r"(?:file|path|location|folder|dir)$", re.IGNORECASE)
+_KEY_NAME = re.compile(r"(?:^|[-_.])key$", re.IGNORECASE)
+
+_URL_PASSWORD = re.compile(r"(://[^\s/:@\"'<>]*)(:)([^\s\"'<>]+)@")
+"""To the last @: passwords with characters that should have been quoted are meant too."""
+_URL_TOKEN = re.compile(r"(https?://)()(?!hidden@)([^\s/:@\"'<>]+)@")
+_PAIR = re.compile(
+    rf"\b([\w.-]{{0,60}}(?:{_WORDS}|\b(?:sig|pwd)\b)[\w.-]{{0,60}})"
+    r"(=|[\"']\s*:\s*(?=[\"']))(\"[^\"]*\"|'[^']*'|[^\s&\"']+)",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"(bearer\s+)()([\w.~+/=-]{16,})", re.IGNORECASE)
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of an option or query parameter of this name is for nobody's eyes."""
+    if _PLACE_NAME.search(name):
+        return False
+    return name.lower() in _EXACT_NAMES or _SECRET_NAME.search(name) is not None
+
+
+def is_secret_variable(name: str) -> bool:
+    """The same of an environment variable, where KEY at the end says it too."""
+    return is_secret(name) or _KEY_NAME.search(name) is not None
+
+
+def redact(text: str, known: Collection[str] = ()) -> str:
+    """The text without credentials. `known`: values that are secret wherever they stand."""
+    for value in sorted(known, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    if "://" in text:
+        text = _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+        text = _URL_TOKEN.sub(rf"\1{HIDDEN}@", text)
+    text = _PAIR.sub(_hide_value, text)
+    return _BEARER.sub(rf"\1{HIDDEN}", text)
+
+
+def redact_all(value: Any, known: Collection[str] = ()) -> Any:
+    """Every text within dicts, lists and tuples; values of secret names as a whole."""
+    if isinstance(value, str):
+        return redact(value, known)
+    if isinstance(value, Mapping):
+        return {
+            name: HIDDEN if isinstance(each, str) and each and is_secret(str(name)) else redact_all(each, known)
+            for name, each in value.items()
+        }
+    return [redact_all(each, known) for each in value] if isinstance(value, list | tuple) else value
+
+
+def redact_arguments(arguments: Sequence[str], known: Collection[str] = ()) -> tuple[str, ...]:
+    """A command line: also what follows an option such as --password."""
+    shown, hide = [], False
+    for argument in arguments:
+        shown.append(HIDDEN if hide else redact(argument, known))
+        hide = argument.startswith("-") and "=" not in argument and is_secret(argument)
+    return tuple(shown)
+
+
+def secrets_in(text: str) -> set[str]:
+    """Credentials that stand in a text by the same rules, as they are and as URLs quote them."""
+    patterns = (_URL_PASSWORD, _URL_TOKEN, _PAIR, _BEARER)
+    return known_values(match[3].strip("\"'") for pattern in patterns for match in pattern.finditer(text))
+
+
+def secrets_of_variables(variables: Mapping[str, str]) -> set[str]:
+    """Credentials among environment variables: by their names, and within URLs."""
+    named = {value for name, value in variables.items() if is_secret_variable(name)}
+    return known_values(named).union(*(secrets_in(value) for value in variables.values()))
+
+
+def known_values(values: Iterable[str]) -> set[str]:
+    """Those that are long enough to be looked for, as they are and as URLs quote them."""
+    long = {value for value in values if len(value) >= SHORTEST and value != HIDDEN and not value.startswith("/")}
+    return long | {quote(value, safe="") for value in long}
+
+
+def _hide_value(match: "re.Match[str]") -> str:
+    name, sign, value = match.groups()
+    if not is_secret(name):
+        return match[0]
+    mark = value[0] if value[0] in "\"'" else ""
+    return f"{name}{sign}{mark}{HIDDEN}{mark}"

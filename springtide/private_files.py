@@ -1,0 +1,36 @@
+"""Files that only their owner can read: everything in a run's folder, which may hold credentials of a job's spec.
+
+In: paths. Out: files of mode 0600, whatever the process's umask is. The umask itself stays as the user has set it: the
+script of a worker writes files of its own.
+"""
+
+import os
+import pathlib
+from typing import Any, BinaryIO
+
+FOLDER = 0o700
+FILE = 0o600
+
+
+def opened(path: str | os.PathLike[str], mode: str, *, buffering: int = -1) -> BinaryIO:
+    """As `open`, for bytes; a file that is made is its owner's alone."""
+    made: Any = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags, FILE))  # noqa: SIM115
+    return made  # type: ignore[no-any-return]
+
+
+def replace(path: pathlib.Path, content: bytes) -> None:
+    """Put a file there all at once: a reader sees the old one or the new one."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with opened(part, "wb") as file:
+            file.write(content)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def make(path: pathlib.Path) -> None:
+    """Make an empty file, unless there is one: a library that opens it next keeps its mode."""
+    with opened(path, "ab"):
+        pass

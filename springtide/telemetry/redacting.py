@@ -1,0 +1,59 @@
+"""Text without the credentials that this process knows of: for logs, events, status, views and errors.
+
+In: what is to be shown. Out: the same by `domain.redaction`, with the secrets of this process's own environment and
+those of the job that it keeps (`remember`).
+"""
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from springtide import config
+from springtide.domain import redaction
+
+_remembered: set[str] = set()
+_own: set[str] | None = None
+
+
+def remember(*texts: str, variables: Mapping[str, str] | None = None) -> None:
+    """Credentials in these texts, such as a job's spec, and among these variables are hidden from now on."""
+    for text in texts:
+        _remembered.update(redaction.secrets_in(text))
+    _remembered.update(redaction.secrets_of_variables(variables or {}))
+
+
+def redact(text: str) -> str:
+    """A text as it may be shown."""
+    return redaction.redact(text, _known()) if text else text
+
+
+def redact_all(value: Any) -> Any:
+    """The same for every text within dicts, lists and tuples."""
+    return redaction.redact_all(value, _known())
+
+
+def redact_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
+    """A command line as it may be shown."""
+    return redaction.redact_arguments(arguments, _known())
+
+
+def option_pairs(arguments: Sequence[str]) -> list[str]:
+    """Arguments as texts in which a secret is found: an option and its value are one, as `--option=value`."""
+    pairs = [f"{name}={value}" for name, value in itertools.pairwise(arguments) if name.startswith("-")]
+    return [*arguments, *pairs]
+
+
+class Formatter(logging.Formatter):
+    """Log lines and tracebacks as they may be shown."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        return redact(super().format(record))
+
+
+def _known() -> set[str]:
+    global _own
+    if _own is None:
+        _own = redaction.secrets_of_variables(config.variables())
+    return _own | _remembered

@@ -1,0 +1,104 @@
+"""A job whose spec is full of credentials: nobody but its user can read them, and nothing that is printed has them."""
+
+import json
+import os
+import pathlib
+import secrets
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from tests import waiting
+from tests.process import running
+
+pytestmark = pytest.mark.process
+
+MARK = f"marked-{secrets.token_hex(12)}"
+SPEC = f"""
+script: train.py
+arguments: ["--db-password", "{MARK}", "--store=s3://me:{MARK}@bucket/x"]
+environment: {{STORE_API_KEY: "{MARK}"}}
+data: {{train: "kafka://me:{MARK}@broker:9092/clicks"}}
+workers: {{count: 1}}
+servers: {{count: 1}}
+checkpoints: {{everyS: 0.5, url: "memory://me:{MARK}@bucket/train?token={MARK}", uploadEveryS: 0.5}}
+following: {{exportTo: "memory://me:{MARK}@bucket/exports", exportEvery: 1s}}
+patience: {{heartbeatS: 0.1}}
+"""
+BODY = """
+import os, pathlib
+if not pathlib.Path("go").exists():
+    import time
+    time.sleep(0.02)
+    continue
+assert sys.argv[1:3] == ["--db-password", os.environ["STORE_API_KEY"]], "the script has what it was given"
+assert os.environ["STORE_API_KEY"] in os.environ["SPRINGTIDE_DATA"]
+raise RuntimeError(f"cannot reach {sys.argv[3]}: {os.environ['STORE_API_KEY']} was refused, password={sys.argv[2]}")
+"""
+
+
+def command(folder, *arguments):
+    """All that a command prints."""
+    environment = {**os.environ, "PYTHONPATH": str(running.ROOT)}
+    line = [sys.executable, "-m", "springtide.cli.app", *arguments]
+    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def command_lines():
+    """Of every process of this machine, as any of its users can read them; and where each works."""
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            yield line, (process / "cwd").readlink()
+        except OSError:
+            continue
+
+
+def test_credentials_of_a_spec_are_neither_readable_by_others_nor_printed(tmp_path):
+    running.script(tmp_path, running.loop(body=BODY, samples=10**12))
+    (tmp_path / "job.yaml").write_text(SPEC)
+    printed = [command(tmp_path, "submit", "job.yaml", "--dry-run", "--json"), command(tmp_path, "submit", "job.yaml")]
+    run = tmp_path / ".springtide/runs/train"
+    wanted, seen = {"master.main", "train.runner", "server_process", "exporting", "checkpoint.upload"}, set()
+
+    def all_seen():
+        for line, folder in command_lines():
+            assert MARK not in line, line
+            if folder == tmp_path:
+                seen.update(each for each in wanted if each in line)
+        return seen == wanted
+
+    try:
+        waiting.until(all_seen, f"processes of all kinds run: {wanted}")
+        printed.append(command(tmp_path, "status", "--json"))
+        check_files(run)
+        (tmp_path / "go").touch()
+        waiting.until(lambda: json.loads(last(command(tmp_path, "status", "--json")))["phase"] == "failed", every_s=0.1)
+    finally:
+        command(tmp_path, "stop", "--wait")
+    shown = [("status", "--json"), ("explain", "--json"), ("events", "--json"), ("checkpoints", "--json")]
+    printed += [command(tmp_path, *each) for each in (*shown, ("logs", "--lines", "1000"), ("metrics",))]
+    assert "cannot reach --store=s3://me:hidden@bucket/x: hidden was refused" in printed[3], "the error is told"
+    assert all(MARK not in each for each in printed)
+    check_files(run)
+    assert not (run / "spec.json").exists()
+
+
+def check_files(run):
+    """Nobody else can read what is in a run's folder, and the mark is only where it must be."""
+    assert run.stat().st_mode & 0o777 == 0o700
+    files = [path for path in run.rglob("*") if path.is_file()]
+    shared = [path for path in files if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+    assert {path.relative_to(run).parts[0] for path in shared} <= {"checkpoints"}, "models have no credentials"
+    assert not [path for path in shared if MARK.encode() in path.read_bytes()]
+    assert {path.name for path in files} >= {"journal.db", "events.jsonl", "job.json", "worker-0.log"}
+    holders = {path.name for path in files if MARK.encode() in path.read_bytes()}
+    assert holders <= {"spec.json", "journal.db", "journal.db-wal"}, holders
+
+
+def last(text):
+    """The last line."""
+    return text.strip().splitlines()[-1]
