@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from springtide import private_files
 from springtide.checkpoint.places import Folder, Remote
 
 NAME = "uploads.json"
@@ -17,6 +18,7 @@ NAME = "uploads.json"
 
 class _Record(msgspec.Struct):
     url: str
+    """It may have a password: only the owner can read the file."""
     files: dict[str, tuple[int, str]]
     """By name: bytes, and the store's version."""
 
@@ -54,4 +56,4 @@ class SentFiles:
         return record if record.url == self._there.where else _Record(self._there.where, {})
 
     def _write(self) -> None:
-        self._folder.write(NAME, msgspec.json.encode(self._record))
+        private_files.replace(self._folder.path / NAME, msgspec.json.encode(self._record))

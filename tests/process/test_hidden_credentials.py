@@ -96,7 +96,7 @@ def check_files(run):
     assert not [path for path in shared if MARK.encode() in path.read_bytes()]
     assert {path.name for path in files} >= {"journal.db", "events.jsonl", "job.json", "worker-0.log"}
     holders = {path.name for path in files if MARK.encode() in path.read_bytes()}
-    assert holders <= {"spec.json", "journal.db", "journal.db-wal"}, holders
+    assert holders <= {"spec.json", "journal.db", "journal.db-wal", "uploads.json"}, holders
 
 
 def last(text):
