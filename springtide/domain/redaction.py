@@ -11,7 +11,6 @@ the known values wherever they stand. It hides rather too much than too little. 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 HIDDEN = "hidden"
 SHORTEST = 8
@@ -26,6 +25,7 @@ _EXACT_NAMES = ("sig", "pwd")
 _PLACE_NAME = re.compile(r"(?:file|path|location|folder|dir)$", re.IGNORECASE)
 _KEY_NAME = re.compile(r"(?:^|[-_.])key$", re.IGNORECASE)
 
+_UNQUOTED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _URL_PASSWORD = re.compile(r"(://[^\s/:@\"'<>]*)(:)([^\s\"'<>]+)@")
 """To the last @: passwords with characters that should have been quoted are meant too."""
 _URL_TOKEN = re.compile(r"(https?://)()(?!hidden@)([^\s/:@\"'<>]+)@")
@@ -96,7 +96,12 @@ def secrets_of_variables(variables: Mapping[str, str]) -> set[str]:
 def known_values(values: Iterable[str]) -> set[str]:
     """Those that are long enough to be looked for, as they are and as URLs quote them."""
     long = {value for value in values if len(value) >= SHORTEST and value != HIDDEN and not value.startswith("/")}
-    return long | {quote(value, safe="") for value in long}
+    return long | {_quoted(value) for value in long}
+
+
+def _quoted(value: str) -> str:
+    """As URLs have it."""
+    return "".join(chr(each) if chr(each) in _UNQUOTED else f"%{each:02X}" for each in value.encode())
 
 
 def _hide_value(match: "re.Match[str]") -> str:
