@@ -42,6 +42,7 @@ class Options:
     listen: str = "127.0.0.1:7790"
     """HOST:PORT; port 0 is any free one."""
     database: str = ""
+    """URL; empty: that of the setting `brain_database`, or a file in the folder."""
     """A URL; empty: SQLite in the folder."""
     secret_file: str = ""
     """Empty: one in the folder, drawn if there is none."""
@@ -163,7 +164,7 @@ async def serving(options: Options, over: asyncio.Event | None = None) -> AsyncI
 
 async def _its_turn(options: Options, over: asyncio.Event) -> store.Store | None:
     """The database, claimed. A standby waits for that as long as it takes, also for a database that is away."""
-    url, waited = options.database or str(options.folder / "brain.db"), ""
+    waited, url = "", options.database or config.load().brain_database or str(options.folder / "brain.db")
     while True:
         database: store.Store | None = None
         try:

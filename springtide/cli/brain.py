@@ -83,7 +83,6 @@ def serve(
     debug: Debug = False,
 ) -> int:
     """Plan for all masters that ask, until Ctrl-C. Jobs and promises are kept: start it again and nothing is lost."""
-    from springtide import config
     from springtide.brain import optimizers, serving
     from springtide.brain.council import Rules
     from springtide.planning import policies
@@ -99,8 +98,7 @@ def serve(
         period_s=period, forget_s=forget,
     )  # fmt: skip
     options = serving.Options(
-        rules=rules, folder=pathlib.Path(folder), listen=listen, secret_file=secret_file,
-        database=database or config.load().brain_database,
+        rules=rules, folder=pathlib.Path(folder), listen=listen, database=database, secret_file=secret_file,
         executors=executors, tls=tls, standby=standby, health=health,
     )  # fmt: skip
 
