@@ -45,8 +45,12 @@ DESCRIBING: frozenset[Function] = frozenset(
 )  # fmt: skip
 """Torch functions that need no values: answered from the shape and dtype, without a request to servers."""
 DETACHING: frozenset[Function] = frozenset(
-    [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__, torch.Tensor.tolist]  # type: ignore[attr-defined]
+    [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__]  # type: ignore[attr-defined]
 )
+AVERAGING: frozenset[Function] = frozenset([torch._foreach_copy_, torch._foreach_lerp_])
+"""What torch's AveragedModel does to all parameters of a copy of the model, whose tables are the model's own."""
+COMBINING = frozenset({"add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__",
+                       "__truediv__"})  # fmt: skip
 HOOKING: frozenset[Function] = frozenset(
     [torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook, torch.autograd.grad]
 )
@@ -60,10 +64,16 @@ INSTEAD = (
 )
 
 
-class TableWeight(nn.Parameter):
-    """An nn.Parameter with the size of the whole table and no memory for it. `serve_weight` makes one."""
+class TableRows(torch.Tensor):
+    """A whole table as a tensor with its size and no memory for it: values are read from servers where they are used.
+
+    `weight.detach()` and `weight.data` are such: as in torch, they follow the weight. So is a sum of a table with
+    itself, as an average of a copied model makes it.
+    """
 
     springtide_reader: "TableReader"
+    springtide_scale = 1.0
+    springtide_shift = 0.0
 
     @classmethod
     def __torch_function__(cls, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -72,6 +82,36 @@ class TableWeight(nn.Parameter):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         return _run_on_whole(func, args, kwargs or {})
+
+    def requires_grad_(self, requires_grad: bool = True) -> "TableRows":
+        """Nothing to turn on: gradients of rows that are detached would have nowhere to go."""
+        if requires_grad:
+            self.springtide_reader.refuse_gradient(torch.Tensor.requires_grad_)
+        return self
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """Whose rows they are; none are fetched to print it."""
+        return f"TableRows({self.springtide_reader})"
+
+    def __format__(self, spec: str) -> str:
+        """As `repr` has it."""
+        return format(repr(self), spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """A plain tensor with all values of now."""
+        memo[id(self)] = copy = self.springtide_reader.copy()
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As a plain tensor with all values of now."""
+        return self.springtide_reader.copy().__reduce_ex__(protocol)
+
+
+class TableWeight(nn.Parameter):
+    """An nn.Parameter with the size of the whole table and no memory for it. `serve_weight` makes one."""
+
+    springtide_reader: "TableReader"
+    __torch_function__ = TableRows.__torch_function__
 
     @property
     def grad(self) -> torch.Tensor | None:
@@ -96,12 +136,12 @@ class TableWeight(nn.Parameter):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
         """A parameter with all values of now."""
-        memo[id(self)] = copy = nn.Parameter(_plain(self.detach()), self.requires_grad)
+        memo[id(self)] = copy = nn.Parameter(self.springtide_reader.copy(), self.requires_grad)
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a parameter with all values of now."""
-        return nn.Parameter(_plain(self.detach()), self.requires_grad).__reduce_ex__(protocol)
+        return nn.Parameter(self.springtide_reader.copy(), self.requires_grad).__reduce_ex__(protocol)
 
 
 class FetchedRows(torch.Tensor):
@@ -147,16 +187,31 @@ class TableReader:
         rows = f"{request.rows} rows" if request.rows else "any number of rows"
         return f"table {self._table.name!r}, {rows} of {request.dim} {request.dtype}, on servers"
 
-    def read(self, weight: TableWeight) -> torch.Tensor:
-        """The whole table. Where gradients are recorded, as a lookup of all of its ids: they reach every row."""
+    def detached(self, weight: Any, scale: float = 1.0, shift: float = 0.0) -> TableRows:
+        """The whole table without gradients, yet to be read; times `scale`, plus `shift`."""
+        with torch._C.DisableTorchFunctionSubclass():
+            rows: TableRows = weight.detach().as_subclass(TableRows)
+        rows.springtide_reader, rows.springtide_scale, rows.springtide_shift = self, scale, shift
+        return rows
+
+    def copy(self) -> torch.Tensor:
+        """The whole table of now, as a plain tensor."""
         self._refuse_size()
+        rows = torch.from_numpy(self._client.read(self._table.name, np.arange(self._table.request.rows)))
+        return rows.to(self._dtype)
+
+    def read(self, weight: TableRows | TableWeight) -> torch.Tensor:
+        """The whole table. Where gradients are recorded, as a lookup of all of its ids: they reach every row."""
         if torch.is_grad_enabled() and weight.requires_grad:
+            self._refuse_size()
             lookups = self._client.lookups or Lookups(self._client)
             ids = torch.arange(self._table.request.rows).split(chunk_rows(self._table.request.dim))
-            rows = torch.cat([lookups.run(self, part)[0] for part in ids])
+            rows = torch.cat([lookups.run(self, part)[0] for part in ids]).to(self._dtype)
         else:
-            rows = torch.from_numpy(self._client.read(self._table.name, np.arange(self._table.request.rows)))
-        fetched = rows.to(self._dtype).as_subclass(FetchedRows)
+            rows = self.copy()
+            if isinstance(weight, TableRows) and (weight.springtide_scale, weight.springtide_shift) != (1.0, 0.0):
+                rows.mul_(weight.springtide_scale).add_(weight.springtide_shift)
+        fetched = rows.as_subclass(FetchedRows)
         fetched.springtide_reader = self
         return fetched
 
@@ -182,7 +237,8 @@ class TableReader:
         """BadInput: rows that were read are a copy."""
         raise errors.BadInput(
             f"{_name(func)}() writes to the weight of table {self._table.name!r}, whose rows are on servers: the "
-            "change would be lost. Set weights before job.prepare; alone, model.load_state_dict() sets them later too"
+            "change would be lost. Set weights before job.prepare; alone, model.load_state_dict() sets them later too. "
+            "AveragedModel with an avg_fn: give it a multi_avg_fn"
         )
 
     def refuse_gradient(self, func: Function) -> None:
@@ -208,16 +264,78 @@ def serve_weight(weight: nn.Parameter, client: TableClient, table: ServedTable) 
     served.springtide_reader = TableReader(client, table)
 
 
+WHOLE = (TableWeight, TableRows)
+
+
 @uncompiled.outside_graphs
 def _run_on_whole(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    weight = next(_of(TableWeight, (args, kwargs)))
+    first, reader = args[0] if args else None, next(_of(WHOLE, (args, kwargs))).springtide_reader
+    if func in DETACHING:
+        return reader.detached(first)
+    if isinstance(first, WHOLE) and _stays(func, first, args[1:], kwargs):
+        return first
     if func in HOOKING:
-        weight.springtide_reader.refuse_gradient(func)
-    if next(_of(TableWeight, _written(func, args, kwargs)), None) is not None:
-        weight.springtide_reader.refuse_write(func)
-    with torch.set_grad_enabled(torch.is_grad_enabled() and func not in DETACHING):
-        args, kwargs = pytree.tree_map_only(TableWeight, lambda one: one.springtide_reader.read(one), (args, kwargs))
+        reader.refuse_gradient(func)
+    if (combined := _combined(func, args, kwargs)) is not None:
+        return combined
+    if func in AVERAGING and not (args := _apart(args))[0]:
+        return None
+    if func is torch.Tensor.copy_ and _one_table(*args[:2]):
+        return first
+    if (written := next(_of(WHOLE, _written(func, args, kwargs)), None)) is not None:
+        written.springtide_reader.refuse_write(func)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and func is not torch.Tensor.tolist):
+        args, kwargs = pytree.tree_map_only(WHOLE, lambda one: one.springtide_reader.read(one), (args, kwargs))
     return func(*args, **kwargs)
+
+
+def _stays(func: Function, rows: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a move or cast changes nothing, so that torch gives back the tensor itself."""
+    if func is torch.Tensor.cpu:
+        return True
+    if func is not torch.Tensor.to or kwargs.get("copy") or any(isinstance(arg, torch.Tensor) for arg in args):
+        return False
+    device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
+    return device in (None, rows.device) and dtype in (None, rows.dtype) and layout is None
+
+
+def _apart(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Both lists of an average without the pairs that are one table."""
+    pairs = [(to, of) for to, of in zip(*args[:2], strict=True) if not _one_table(to, of)]
+    return [to for to, _ in pairs], [of for _, of in pairs], *args[2:]
+
+
+def _one_table(to: Any, of: Any) -> bool:
+    """Whether a table would be written to itself."""
+    if not (isinstance(to, WHOLE) and isinstance(of, WHOLE) and to.springtide_reader is of.springtide_reader):
+        return False
+    scale, shift = getattr(of, "springtide_scale", 1.0), getattr(of, "springtide_shift", 0.0)
+    return math.isclose(scale, 1.0, rel_tol=1e-6) and math.isclose(shift, 0.0, abs_tol=1e-12)
+
+
+def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TableRows | None:
+    """A sum of a table with itself, times a number, without reading it; None for anything else.
+
+    `averaged + (current - averaged) / (n + 1)`, AveragedModel's default, is the table, however large that is.
+    """
+    given = [*args, *kwargs.values()]
+    rows = [one for one in given if isinstance(one, TableRows)]
+    others = [one for one in given if not isinstance(one, TableRows)]
+    if _name(func) not in COMBINING or len({id(one.springtide_reader) for one in rows}) != 1:
+        return None
+    plain = len(rows) < 2 and (rows[0].springtide_scale, rows[0].springtide_shift) == (1.0, 0.0)
+    if plain or not all(isinstance(one, int | float) or getattr(one, "ndim", 1) == 0 for one in others):
+        return None
+
+    def at(value: float) -> float:
+        """What the function makes of an element of the table."""
+        scaled = lambda one: torch.tensor(one.springtide_scale * value + one.springtide_shift).double()  # noqa: E731
+        own, named = pytree.tree_map_only(TableRows, scaled, (args, kwargs))
+        return float(func(*own, **named))
+
+    shift, scale = at(0.0), at(1.0) - at(0.0)
+    is_line = math.isclose(at(2.0), shift + 2 * scale, abs_tol=1e-12)  # and not a product of the table with itself
+    return rows[0].springtide_reader.detached(rows[0], scale, shift) if is_line else None
 
 
 def _plain(rows: torch.Tensor) -> torch.Tensor:
@@ -247,5 +365,5 @@ def _name(func: Function) -> str:
     return getattr(func, "__name__", type(func).__name__).split(".")[0]
 
 
-def _of(kind: type[Any], tree: Any) -> Iterator[Any]:
+def _of(kind: Any, tree: Any) -> Iterator[Any]:
     return (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, kind))

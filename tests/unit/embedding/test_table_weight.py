@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import springtide as st
 from springtide import errors
@@ -86,6 +87,9 @@ READS = {
     "data copied": lambda m: copy.deepcopy(m.item.weight.data),
     "written to another": lambda m: torch.zeros(ROWS, DIM).copy_(m.item.weight),
     "state dict": lambda m: m.state_dict()["item.weight"],
+    "with itself": lambda m: m.item.weight.data - 3 * (m.item.weight.detach() + m.item.weight.detach()) / 7 + 1,
+    "times itself": lambda m: m.item.weight.data * m.item.weight.data,
+    "divided": lambda m: m.item.weight.data / 3,
     "a plain copy": lambda m: nn.Embedding.from_pretrained(m.item.weight.data)(IDS),
 }
 
@@ -243,7 +247,7 @@ def test_hooks_that_were_put_on_a_weight_before_are_refused(make_served, hook):
 
 
 @pytest.mark.parametrize("kind", [st.EmbeddingBag, st.Embedding, lambda dim: st.EmbeddingBags([dim])])
-@pytest.mark.parametrize("read", [lambda w: w.T @ w, lambda w: w.data, lambda w: w.sum(), lambda w: w[0]])
+@pytest.mark.parametrize("read", [lambda w: w.T @ w, lambda w: w.data.clone(), lambda w: w.sum(), lambda w: w[0]])
 def test_a_table_without_a_row_count_has_no_whole_to_read(make_served, kind, read):
     model = make_served(nn.Sequential(kind(DIM))).model
     with (
@@ -274,6 +278,31 @@ def test_moving_or_casting_the_model_leaves_tables_as_they_are(pair, move):
     assert moved.item.weight is before and before.dtype == torch.float32 and list(moved.item._parameters) == ["weight"]
     train(pair)
     pair.assert_same()
+
+
+def test_detached_rows_follow_the_weight_and_their_copies_do_not(pair):
+    live, copied = pair.served.model.item.weight.detach(), pair.served.model.item.weight.data.clone()
+    train(pair)
+    torch.testing.assert_close(live + 0, pair.plain.item.weight.detach())
+    assert not torch.equal(live, copied) and type(copied) is torch.Tensor
+    with pytest.raises(errors.BadInput, match=r"requires_grad_\(\) on the weight of table 'item'"):
+        live.requires_grad_()
+    assert copied.requires_grad_().requires_grad
+
+
+@pytest.mark.parametrize("how", [{}, {"multi_avg_fn": get_ema_multi_avg_fn(0.5)}, {"use_buffers": True}])
+def test_an_averaged_model_has_the_same_tables_and_reads_none_of_them(make_pair, how):
+    pair = make_pair(nn.Sequential(nn.EmbeddingBag(ROWS, DIM), nn.BatchNorm1d(DIM), nn.Linear(DIM, 1)))
+    averaged, plain = AveragedModel(pair.served.model, **how), AveragedModel(pair.plain, **how)
+    pair.served.client.whole_table_bytes = 0
+    for seed in range(4):
+        ids = torch.randint(0, ROWS, (6, 3), generator=torch.Generator().manual_seed(seed))
+        pair.train(lambda model, ids=ids: model(ids).pow(2).sum())
+        averaged.update_parameters(pair.served.model)
+        plain.update_parameters(pair.plain)
+    torch.testing.assert_close(averaged.module[2].weight, plain.module[2].weight)
+    assert averaged.module[0].weight is pair.served.model[0].weight
+    torch.testing.assert_close(averaged.module.state_dict()["0.weight"], pair.plain[0].weight.detach())
 
 
 def test_gradients_are_those_of_the_rows_of_the_step(make_served):
