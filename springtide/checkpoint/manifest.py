@@ -11,6 +11,7 @@ import zlib
 import msgspec
 
 from springtide import errors
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.tables import TableSpec
 
 FORMAT = 2
@@ -74,6 +75,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What is done once in a job, and was done: tables have their first weights."""
     objects: dict[int, dict[str, bytes]] = {}
     """States of the user's own objects, by rank and name, as the workers had told them when it began."""
+    places: dict[int, EpochPlace] = {}
+    """Where in its script each rank was when these states were taken."""
     outline: bytes = b""
     """A `domain.outline.Outline` as msgpack: what model the tables are of; empty until a worker has told it."""
     files: tuple[File, ...] = ()

@@ -52,7 +52,7 @@ class Book(Passes):
     max_failures: int = 3
     passes: list[Pass] = field(default_factory=list)
     shown: dict[int, int] = field(default_factory=dict)
-    """Passes that a rank has opened, so that its next card can be compared with the others'."""
+    """Passes up to the last that a rank has opened, so that its next card can be compared with the others'."""
     living: dict[int, int] = field(default_factory=dict)
     """Highest incarnation of each rank that has spoken."""
     fenced: dict[int, int] = field(default_factory=dict)
@@ -331,6 +331,11 @@ class Book(Passes):
         """Whether a pass is trained and only a checkpoint is missing for its end to be told."""
         return any(ledger.over and self._may_return(ledger) for ledger in self.shared())
 
+    def is_cut_short(self, card: DatasetCard) -> bool:
+        """Whether the job was closed before all of this pass was handed out."""
+        one = next((one for one in reversed(self.passes) if one.card == card), None)
+        return self.closed and (one is None or not one.over)
+
     @property
     def hopeless(self) -> bool:
         """Nothing could be trained yet, and reading has failed time and again: no bad shard, but a mistake."""
@@ -425,10 +430,20 @@ class Book(Passes):
         for turn in reversed(range(shown)):
             if self.passes[turn].card == card:
                 return turn
-        self._open(rank, card, turn=shown)
-        self.shown[rank] = shown + 1
+        turn = self._turn_of(card, shown)
+        self._open(rank, card, turn=turn)
+        self.shown[rank] = turn + 1
         self.changes += 1
-        return shown
+        return turn
+
+    def _turn_of(self, card: DatasetCard, shown: int) -> int:
+        """The pass that a rank opens after `shown` of them: the next one, or, in a life that begins with a later epoch,
+        the one of that epoch, which nobody may have opened yet."""
+        for turn in range(shown, len(self.passes)):
+            if self.passes[turn].card.first_epoch == card.first_epoch:
+                return turn
+        ahead = self.passes and card.first_epoch > self.passes[-1].card.first_epoch
+        return len(self.passes) if ahead else shown
 
     def _open(self, rank: int, card: DatasetCard, *, turn: int) -> None:
         if turn < len(self.passes):

@@ -76,6 +76,11 @@ class Lockstep:
         """How many shard numbers the pass takes."""
         return self.card.epochs * self.card.shards
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it was cut off when the job was closed."""
+        return self.total == self.numbers
+
     def close(self) -> None:
         """Hand out no new shard; ranks that are behind still get what another has begun, or it would wait for ever."""
         self.total = max(self.leased_to)

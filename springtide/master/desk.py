@@ -18,6 +18,7 @@ from springtide.checkpoint.claims import Claim
 from springtide.domain.caching import decided
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import Life, Role, RoleKind, RoleUsage
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Holder
 from springtide.job import actions, events
@@ -183,6 +184,8 @@ class Desk:
                 return messages.Ok()
             case messages.StatusRequest():
                 return self.status()
+            case messages.PlaceRequest():
+                return messages.PlaceFound(self.record.place_for(request.rank))
             case messages.Stop():
                 self._happen(events.StopAsked(request.why))
                 return messages.Ok()
@@ -359,6 +362,8 @@ class Desk:
                 self._gate.leave(holder)
             case messages.Unfed() | messages.Noted() | messages.TrainedWithout():
                 self._feeding.heed(role, request)
+            case messages.EpochBegun():
+                self._remember(holder.rank, request.objects, request.place)
             case messages.Finish():
                 self._finish(role, holder, request)
             case _:
@@ -368,7 +373,7 @@ class Desk:
     def _finish(self, role: Role, holder: Holder, request: messages.Finish) -> None:
         self._leasing.words(holder, request.progress, era=request.era)
         self._take_report(role, holder.incarnation, request.report)
-        self._remember(holder.rank, request.objects)
+        self._remember(holder.rank, request.objects, request.place)
         self.tell("finished", role=str(role), incarnation=holder.incarnation)
         totals, poisoned = self.record.book.totals(), self.record.book.poisoned()
         untrained = totals.total - totals.done - totals.poisoned
@@ -388,7 +393,7 @@ class Desk:
                     await self._changed.until(lambda: not self.state.healing)
         verdict = self._leasing.words(holder, request.progress, request.failures, request.era)
         self._take_report(role, holder.incarnation, request.report)
-        self._remember(holder.rank, request.objects)
+        self._remember(holder.rank, request.objects, request.place)
         self._rollout.worker_goes_by(holder.rank, holder.incarnation, request.epoch)
         return messages.Pulse(
             drain=self.state.draining(role), stop=self.state.phase.over, fenced=verdict.fenced,
@@ -413,10 +418,10 @@ class Desk:
                 self._happen(events.Judged(*news))
             tally.note(book.samples_trained if book.passes else tally.samples, at=self._clock())
 
-    def _remember(self, rank: int, objects: dict[str, bytes]) -> None:
-        if objects:
-            with self._kept(entries.Remember(rank, objects)):
-                self.record.remember(rank, objects)
+    def _remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None) -> None:
+        if objects or place is not None:
+            with self._kept(entries.Remember(rank, objects, place)):
+                self.record.remember(rank, objects, place)
 
     # ---- doing what job.state says, and keeping it ----
 

@@ -11,6 +11,7 @@ import msgspec
 from springtide.data.lockstep import Stretch
 from springtide.data.notes import BookNote
 from springtide.domain import streams
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.feeding import LeftOut
 from springtide.domain.leases import Failure, Holder, LeaseKey, Progress, Wish
 from springtide.domain.samples import DatasetCard
@@ -99,6 +100,10 @@ class Restore(Entry, frozen=True):
     """Slots of a lost server were restored from the checkpoint that began with this note."""
 
     note: BookNote
+    objects: dict[int, dict[str, bytes]] | None = None
+    """Where all scripts begin anew: the states of their objects in that checkpoint. None: scripts go on."""
+    places: dict[int, EpochPlace] = {}
+    """And the places that they begin with."""
 
 
 class Keep(Entry, frozen=True):
@@ -115,6 +120,7 @@ class Resume(Entry, frozen=True):
     note: BookNote
     claims: tuple[str, ...]
     objects: dict[int, dict[str, bytes]] = {}
+    places: dict[int, EpochPlace] = {}
 
 
 class Halt(Entry, frozen=True):
@@ -146,6 +152,7 @@ class Remember(Entry, frozen=True):
 
     rank: int
     objects: dict[str, bytes]
+    place: EpochPlace | None = None
 
 
 class Claim(Entry, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from springtide import errors
 from springtide.checkpoint import reader
+from springtide.checkpoint.manifest import Manifest
 from springtide.data.notes import BookNote
 from springtide.domain.checkpoints import Lineage
 from springtide.domain.cluster import Placement, Role, RoleKind
@@ -64,7 +65,7 @@ class Healing:
 
     async def ready(self, role: Role, incarnation: int, said: messages.ServerReady) -> None:
         """A server can serve. If its slots come from a checkpoint, the book goes back to that in the same moment."""
-        state, book = self._record.state, self._record.book
+        state = self._record.state
         if said.error:
             return self._happen(events.Broken(f"{role} could not be brought back: {said.error}"))
         resumed = state.spec.checkpoints.resume_number
@@ -73,7 +74,8 @@ class Healing:
             why = "; ".join((only, *said.unusable))
             return self._happen(events.Broken(f"{why}. Start it again with --resume: what cannot be read is left out"))
         try:
-            note = await self._note_of(said) if said.restored and incarnation else None
+            manifest = await self._manifest_of(said) if said.restored and incarnation else None
+            note = None if manifest is None else note_of(manifest)
         except errors.JobFailed as error:
             return self._happen(events.Broken(str(error)))
         if state.fenced(role, incarnation):
@@ -84,8 +86,10 @@ class Healing:
             only = f"{role} could only bring checkpoint {said.restored} back"
             return self._happen(events.GroupLost("; ".join((only, *said.unusable))))
         if note is not None and new and (state.spec.recovery == "exact" or state.in_step):
-            with self._kept(entries.Restore(note)):
-                again = book.restore(note)
+            assert manifest is not None
+            entry = entries.Restore(note, manifest.objects, manifest.places) if state.in_step else entries.Restore(note)
+            with self._kept(entry):
+                again = self._record.restore(entry)
         if note is not None and new and state.safety.saved is not None:
             self._went_back(said.restored)
         told: dict[str, object] = {}
@@ -98,18 +102,18 @@ class Healing:
         self._tell("ready", role=str(role), address=said.address, incarnation=incarnation, **told)
         self._happen(events.Ready(role, said.address, incarnation))
 
-    async def _note_of(self, said: messages.ServerReady) -> BookNote:
-        """How far the job was by the checkpoint that a server has read; it may be that it is gone by now.
+    async def _manifest_of(self, said: messages.ServerReady) -> Manifest:
+        """The checkpoint that a server has read; it may be that it is gone by now.
 
         Then another server has had to take an older one, and the note of that is good for both.
         """
         try:
-            return await noted(said.source, said.restored, self._lineage)
+            return await read_manifest(said.source, said.restored, self._lineage)
         except errors.JobFailed:
             saved = self._record.state.safety.saved
             if saved is None or saved >= said.restored:
                 raise
-            return await noted(self._folder, saved, self._lineage)
+            return await read_manifest(self._folder, saved, self._lineage)
 
     def servers(self) -> messages.Servers | None:
         """Where the servers are, if any of them lives again; else everyone knows."""
@@ -122,10 +126,16 @@ class Healing:
         return messages.Leased(grants, book.era, self.servers(), book.cuts_of(grants))
 
 
-async def noted(where: str, number: int, lineage: Lineage) -> BookNote:
-    """How far the job was when that checkpoint began."""
+async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
+    """The manifest of that checkpoint; `JobFailed` where it, or the ledger in it, cannot be read."""
     try:
         manifest = await asyncio.to_thread(reader.known, where, number, lineage=lineage)
-        return msgspec.msgpack.decode(manifest.ledger, type=BookNote)
+        note_of(manifest)
     except (OSError, errors.BadInput, msgspec.MsgspecError) as error:
         raise errors.JobFailed(f"the ledger of checkpoint {number} in {where} cannot be read: {error}") from error
+    return manifest
+
+
+def note_of(manifest: Manifest) -> BookNote:
+    """How far the job was when a checkpoint began."""
+    return msgspec.msgpack.decode(manifest.ledger, type=BookNote)

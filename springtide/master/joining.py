@@ -58,6 +58,7 @@ class Joining:
             generation=record.state.generation, objects=record.objects_for(request.rank), cache=spec.cache,
             checkpoint_s=spec.checkpoints.every_s if spec.checkpoints.on else None,
             feeding=spec.feeding, package=self._feeding.package,
+            place=record.place_for(request.rank), lived=request.rank in record.places,
         )  # fmt: skip
 
     def data_worker(self, peer: Peer, request: messages.JoinDataWorker) -> messages.DataWorkerWelcome:

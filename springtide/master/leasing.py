@@ -72,7 +72,9 @@ class Leasing:
             raise errors.Fenced(f"{holder} was given up: its work is with others, and it should leave")
         if answer is Nothing.REGROUP:
             return messages.Regroup()
-        return messages.End() if isinstance(answer, Nothing) else self._healing.leased(answer)
+        if isinstance(answer, Nothing):
+            return messages.End(stop=book.is_cut_short(card))
+        return self._healing.leased(answer)
 
     def _plan(self, holder: Holder, request: messages.LeaseRequest) -> bool:
         """A bsp group needs more of its stream, and this rank is the first to ask: what, as far as it sees."""

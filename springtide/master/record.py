@@ -10,6 +10,7 @@ from springtide import errors
 from springtide.data.book import Book
 from springtide.data.notes import BookNote, BookState
 from springtide.domain.cluster import Placement, RoleKind
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.feeding import BatchName, LeftOut
 from springtide.domain.job import JobSpec
 from springtide.domain.leases import Grant, Holder, Nothing, Verdict
@@ -43,6 +44,7 @@ class RecordState(msgspec.Struct, frozen=True, kw_only=True):
     begun: bool = False
     left_out: tuple[LeftOut, ...] = ()
     samples_before: int = 0
+    places: dict[int, EpochPlace] = {}
 
 
 class Record:
@@ -61,6 +63,8 @@ class Record:
         self.once: dict[str, Holder] = {}
         self.objects: dict[int, dict[str, bytes]] = {}
         """States of the workers' own objects, by rank and name."""
+        self.places: dict[int, EpochPlace] = {}
+        """Where in its script each rank was when these states were taken."""
         self.left_out: dict[BatchName, LeftOut] = {}
         """Batches that were trained without some of their samples; a batch that is trained again counts once."""
         self.gates: dict[str, int] = {}
@@ -104,6 +108,7 @@ class Record:
 
     def happen(self, event: events.Event, at: float) -> list[actions.Action]:
         """Let the state machine take an event in, and do to the book what it says."""
+        before = self._worker_ranks() if isinstance(event, events.Scaled) else set()
         done = self.state.handle(event, at=at)
         self._changes += not isinstance(event, events.Heard)
         self.last_at = max(self.last_at, at)
@@ -133,6 +138,8 @@ class Record:
                     self.ended_at = at
         if isinstance(event, events.Formed):
             self.book.regroup([holder.rank for holder in event.members])
+        if isinstance(event, events.Scaled):
+            self._forget(self._worker_ranks() - before)
         if isinstance(event, events.Scaled) or (isinstance(event, events.Gone) and event.exit.unplaced):
             self.book.expect(self.state.workers)
         return done
@@ -187,18 +194,39 @@ class Record:
         self.samples_before = self.book.samples_trained
         self.once = dict.fromkeys(entry.claims, DONE)
         self.state.safety.origin = self.state.spec.checkpoints.resume_number
-        self.objects = dict(entry.objects)
+        self.objects, self.places = dict(entry.objects), dict(entry.places)
         self._changes += 1
 
-    def remember(self, rank: int, objects: dict[str, bytes]) -> None:
-        """States of a worker's own objects, as they are now."""
+    def restore(self, entry: entries.Restore) -> int:
+        """Slots are as a checkpoint has them; how many samples are to be trained again."""
+        if entry.objects is not None:
+            self.objects, self.places = dict(entry.objects), dict(entry.places)
+        return self.book.restore(entry.note)
+
+    def remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None = None) -> None:
+        """States of a worker's own objects, as they are now, and where in its script it is.
+
+        A place before the known one changes nothing: a heartbeat was overtaken by the begin of an epoch, or a worker
+        that was started again has not come to its place yet.
+        """
+        if place is not None:
+            if place.is_before(self.places.get(rank, place)):
+                return
+            self.places = {**self.places, rank: place}
         self.objects = {**self.objects, rank: objects}
         self._changes += 1
 
+    def place_for(self, rank: int) -> EpochPlace | None:
+        """Where a worker's script begins: at its own place, else at that of the rank that is furthest."""
+        known = self.places.get(rank)
+        return max(self.places.values(), default=None) if known is None else known
+
     def objects_for(self, rank: int) -> dict[str, bytes]:
-        """What a worker that begins is given back: its own where it has told any, else the lowest rank's."""
+        """What a worker that begins is given back: its own where it has told any; else those of the rank at whose
+        place it begins, the lowest first."""
+        place = self.place_for(rank)
         found: dict[str, bytes] = {}
-        for other in sorted(self.objects, key=lambda other: (other == rank, -other)):
+        for other in sorted(self.objects, key=lambda one: (one == rank, self.places.get(one) == place, -one)):
             found |= self.objects[other]
         return found
 
@@ -260,7 +288,7 @@ class Record:
             case entries.TakeBack():
                 self.book.take_back(entry.keys)
             case entries.Restore():
-                self.book.restore(entry.note)
+                self.restore(entry)
             case entries.Keep():
                 self.book.keep(entry.note, floors=entry.floors)
             case entries.Resume():
@@ -274,7 +302,7 @@ class Record:
             case entries.Share():
                 self.share(entry.key, entry.value)
             case entries.Remember():
-                self.remember(entry.rank, entry.objects)
+                self.remember(entry.rank, entry.objects, entry.place)
             case entries.Claim():
                 self.claim(entry.key, entry.holder)
             case entries.Settle():
@@ -286,6 +314,14 @@ class Record:
             case entries.Open():
                 self.open_gate(entry.name, entry.turn)
 
+    def _worker_ranks(self) -> set[int]:
+        return {each.role.rank for each in self.state.wanted() if each.role.kind is RoleKind.WORKER}
+
+    def _forget(self, ranks: set[int]) -> None:
+        """Workers that come as additional ones begin where the others are, wherever an earlier one of the rank was."""
+        self.objects = {rank: states for rank, states in self.objects.items() if rank not in ranks}
+        self.places = {rank: place for rank, place in self.places.items() if rank not in ranks}
+
     def _readdress(self, rank: int, address: str) -> None:
         """A server is elsewhere now, or nowhere."""
         if self.addresses:
@@ -296,7 +332,7 @@ class Record:
     def _begin_anew(self) -> None:
         """Nothing is trained, and nothing that is done once was done."""
         self.book.restore(BookNote())
-        self.once, self.objects, self.leased_at = {}, {}, None
+        self.once, self.objects, self.places, self.leased_at = {}, {}, {}, None
 
     def _release(self, holder: Holder) -> None:
         """What a lost worker had begun to do once, another must do."""
@@ -314,6 +350,7 @@ class Record:
                 leased_at=self.leased_at, trained_at=self.trained_at,
                 ended_at=self.ended_at, last_at=self.last_at, objects=self.objects,
                 begun=self.begun, left_out=tuple(self.left_out.values()), samples_before=self.samples_before,
+                places=self.places,
             )
         )  # fmt: skip
 
@@ -329,5 +366,5 @@ class Record:
         record.leased_at, record.trained_at = state.leased_at, state.trained_at
         record.ended_at, record.last_at, record.objects = state.ended_at, state.last_at, state.objects
         record.begun, record.left_out = state.begun, {each.batch: each for each in state.left_out}
-        record.samples_before = state.samples_before
+        record.samples_before, record.places = state.samples_before, state.places
         return record

@@ -83,7 +83,7 @@ class Rounds:
             claims = tuple(
                 key for key in manifest.claims if key != PACKAGE_KEY
             )  # the package lies in that run's folder
-            entry = entries.Resume(note, claims, manifest.objects)
+            entry = entries.Resume(note, claims, manifest.objects, manifest.places)
             with doors.kept(entry):
                 doors.record.resume(entry)
             samples = doors.record.book.samples_trained

@@ -21,6 +21,7 @@ from springtide.checkpoint.places import Folder, Remote
 from springtide.data import returning
 from springtide.data.notes import BookNote
 from springtide.domain.checkpoints import CheckpointRules, Lineage, ShardRange, Written
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.outline import SHARED_KEY
 from springtide.domain.tables import TableSpec
 from springtide.master.record import DONE, Record
@@ -40,6 +41,7 @@ class Round:
     note: BookNote
     claims: tuple[str, ...]
     objects: dict[int, dict[str, bytes]]
+    places: dict[int, EpochPlace]
     begun_at: float
     """Time of day."""
     lives: frozenset[str]
@@ -67,7 +69,7 @@ class Round:
         return Manifest(
             job=spec.name, run=run, number=self.order.number, begun_at=self.begun_at, completed_at=time.time(),
             slots=spec.slots, seed=spec.seed, samples=note.samples, step=self.step,
-            ledger=msgspec.msgpack.encode(note), claims=self.claims, objects=self.objects,
+            ledger=msgspec.msgpack.encode(note), claims=self.claims, objects=self.objects, places=self.places,
             tables=tuple(spec for _, spec in sorted(self.tables.items())),
             outline=record.shared.get(SHARED_KEY, b""), files=covered.files, chains=covered.chains,
             apart=covered.apart, era=self.era,
@@ -243,14 +245,14 @@ class Saving:
         base = self.last.number if self.last is not None else 0
         order = messages.Save(self.term, self._number, base, hurry, self._finished)
         self.round = Round(
-            order, note or record.book.note(), tuple(record.once), record.objects, time.time(),
+            order, note or record.book.note(), tuple(record.once), record.objects, record.places, time.time(),
             frozenset(lives.values()), step, record.state.generation, record.book.era,
         )  # fmt: skip
         self._next_at = at + self.rules.every_s
         return order
 
     def covers(self, record: Record) -> bool:
-        """Whether nothing was trained since the last complete one began, and no object has changed.
+        """Whether nothing was trained since the last complete one began, and no script's place or object has changed.
 
         A bsp group has made its last one itself.
         """
@@ -258,7 +260,8 @@ class Saving:
             return True
         if self.last is None or self.last_note is None:
             return False
-        return trained(self.last_note) == trained(record.book.note()) and self.last.objects == record.objects
+        scripts = (self.last.objects, self.last.places) == (record.objects, record.places)
+        return scripts and trained(self.last_note) == trained(record.book.note())
 
     # ---- ending ----
 

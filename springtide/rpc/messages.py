@@ -8,6 +8,7 @@ import msgspec
 
 from springtide.domain.caching import CacheRules
 from springtide.domain.cluster import Placement, RoleExit, RoleUsage, WantedRole
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.feeding import FeedRules
 from springtide.domain.job import Blame, SyncMode
 from springtide.domain.leases import Failure, Grant, LeaseKey, Progress, Wish
@@ -142,6 +143,8 @@ class Heartbeat(Message, frozen=True):
     """Of a server: the slots it owns, with the load of each (`embedding.slot_loads`)."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
     """Of a worker: states of the user's own objects, by name, if they were taken since the last one."""
+    place: EpochPlace | None = None
+    """Of a worker: the place in its script where these states were taken; None: its script has no epochs."""
     holding: Holding | None = None
     """Of a server that knows its slots."""
     feeders: int = 0
@@ -171,6 +174,20 @@ class LeaseRequest(Message, frozen=True):
     """All partitions of a stream, as its reader sees them now."""
 
 
+class EpochBegun(Message, frozen=True):
+    """A worker's script begins an epoch, or a loop over `batches`: its next life begins there, with these states."""
+
+    place: EpochPlace
+    objects: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """As in `Heartbeat`."""
+
+
+class PlaceRequest(Message, frozen=True):
+    """Which place is this rank's script to begin with? Asked before it joins; answered with `PlaceFound`."""
+
+    rank: int
+
+
 class Finish(Message, frozen=True):
     """The worker's script has ended well."""
 
@@ -178,6 +195,8 @@ class Finish(Message, frozen=True):
     report: Report | None = None
     era: int = 0
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """As in `Heartbeat`."""
+    place: EpochPlace | None = None
     """As in `Heartbeat`."""
 
 
@@ -321,7 +340,11 @@ class Welcome(Message, frozen=True):
     generation: int = 0
     """Of the bsp group as it is now."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
-    """States of the user's own objects, as this rank, or else the lowest that has one, told them last."""
+    """States of the user's own objects, as this rank told them last; else as another rank did: `Record.objects_for`."""
+    place: EpochPlace | None = None
+    """The place in the script where these states were taken; None: the script begins at its first epoch."""
+    lived: bool = False
+    """Whether the place is of an earlier life of this rank, rather than of another rank."""
     cache: CacheRules = CacheRules()
     """What the workers of a bsp group keep of the rows they train."""
     checkpoint_s: float | None = None
@@ -336,6 +359,12 @@ class Welcome(Message, frozen=True):
     """Folder of this worker's own, where the job has TLS. Never sent either."""
     host: str = ""
     """Where the worker itself listens for others. Never sent either."""
+
+
+class PlaceFound(Message, frozen=True):
+    """Answer to `PlaceRequest`; None: the first epoch."""
+
+    place: EpochPlace | None = None
 
 
 class Leased(Message, frozen=True):
@@ -358,6 +387,9 @@ class Wait(Message, frozen=True):
 
 class End(Message, frozen=True):
     """Nothing of this pass is left to hand out: all shards are done, or held by the asker itself; or the job drains."""
+
+    stop: bool = False
+    """The job drains, and the pass is cut short: the asker's script is to end."""
 
 
 class Outlook(Message, frozen=True):
@@ -402,6 +434,8 @@ Request = (
     | AtStep
     | Enter
     | Leave
+    | EpochBegun
+    | PlaceRequest
     | Finish
     | Fail
     | Exited
@@ -422,6 +456,7 @@ Reply = (
     | DataWorkerWelcome
     | Placed
     | Welcome
+    | PlaceFound
     | Leased
     | CutsNoted
     | Formed

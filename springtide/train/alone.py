@@ -9,6 +9,7 @@ from collections.abc import Callable
 from springtide import config, errors
 from springtide.data.book import Book
 from springtide.domain.cluster import Placement
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.feeding import LeftOut
 from springtide.domain.job import Blame
 from springtide.domain.leases import Holder, Nothing
@@ -31,6 +32,7 @@ class AloneLink:
         self._shared: dict[str, bytes] = {}
         self.latest = Report()
         self.draining = self.unneeded = False
+        self.started_late = ""
         self.group_lost = self.save_due = 0
         self._before_finish: list[Callable[[], None]] = []
 
@@ -70,8 +72,11 @@ class AloneLink:
         """Keep the newest."""
         self.latest = report
 
-    def keep_objects(self, states: dict[str, bytes]) -> None:
+    def keep_objects(self, states: dict[str, bytes], place: EpochPlace | None) -> None:
         """They are where they are: nothing saves a job that is alone."""
+
+    def begin_epoch(self, place: EpochPlace, states: dict[str, bytes]) -> None:
+        """There is no next life."""
 
     def barrier(self, name: str) -> None:
         """Everyone is here."""

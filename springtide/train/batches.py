@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -18,11 +19,13 @@ from springtide.data.source import Source, Unreadable, as_batch
 from springtide.domain.feeding import BatchName
 from springtide.embedding.lookup import Crossed
 from springtide.prep.feed import Wanted
+from springtide.train.epochs import BegunLoop, EpochTracker
 from springtide.train.feeding import Feeding
 from springtide.train.hands import Hands
 from springtide.train.meter import Meter
 from springtide.train.orders import PAUSE, Order, without
 from springtide.train.poison import Rest
+from springtide.train.repeats import Repeats
 from springtide.train.splitting import Fed, Splitting
 
 if TYPE_CHECKING:
@@ -88,7 +91,7 @@ class Follower(Protocol):
 
 
 class Batches:
-    """Iterate over it in the training loop; again for another pass. Yields `Batch(x, y)` or what collate made."""
+    """Iterate over it in the training loop; again for the next epoch. Yields `Batch(x, y)` or what collate made."""
 
     def __init__(
         self,
@@ -100,11 +103,19 @@ class Batches:
         length: int | None,
         splitting: Splitting | None = None,
         at_rest: Callable[[], None] = lambda: None,
+        tracker: EpochTracker | None = None,
+        repeats: Repeats | None = None,
+        epochs: int = 1,
     ) -> None:
-        self.epoch = 0
-        """Epoch of the batch handed out last."""
+        """`tracker`: where there are epochs; `epochs`: of one pass; `repeats`: for a worker that was started again."""
+        self.epoch = 0 if tracker is None else tracker.epoch
+        """The epoch that the loop is in, or begins with."""
         self.completes_step = True
         """Whether gradients are to be stepped on with the batch in hand: with `accumulate=` the last of a sum."""
+        self.repeated = False
+        """Whether the batch in hand is trained already, by another worker or an earlier life: its step changes nothing.
+
+        Only where a loop would else be empty; whoever counts samples leaves such a batch out."""
         self._open_feed = feed
         self._follower = follower
         self._meter = meter
@@ -113,6 +124,7 @@ class Batches:
         self._splitting = splitting
         self._at_rest = at_rest
         """Called when the loop asks for its next batch: all that belongs to the last one is done."""
+        self._tracker, self._repeats, self._epochs = tracker, repeats, epochs
         self._passes = 0
         self._running = False
 
@@ -134,10 +146,12 @@ class Batches:
         return self._run()
 
     def _run(self) -> Iterator[Any]:
+        begun = self._begin(sys._getframe(1))
         self._running = True
-        feed = self._feed(self._passes)
-        self._passes += 1
+        self.epoch = begun.number * self._epochs
+        feed: Iterator[Handed] = iter(()) if begun.finished else self._feed(begun.number)
         self._meter.restart()
+        handed_out = False
         try:
             now = next(feed, None)
             while now is not None:
@@ -152,19 +166,51 @@ class Batches:
                     self._follower.skip(now)
                 else:
                     self.epoch, self.completes_step = now.order.epoch, now.order.last
+                    if self._tracker is not None and not handed_out:
+                        self._tracker.handed_out(self.epoch)
+                    handed_out = True
                     self._follower.hand_out(now, None if following is None or following.batch is None else following)
                     yield now.batch if self._splitting is None else self._splitting.hand_out(now)
                     self._follower.taken_back()
                     self._end_batch()
                     self._at_rest()
                 now = following if self._ahead else next(feed, None)
-            self._follower.close_pass(early=False)
+            if self._tracker is not None and not handed_out:
+                yield from self._without_batches(self._tracker)
+            if not begun.finished:
+                self._end(self._tracker)
         except GeneratorExit:
             self._leave()
             raise
         finally:
             self._running = False
             self._end_batch()
+
+    def _begin(self, frame: FrameType) -> BegunLoop:
+        if self._tracker is not None:
+            return self._tracker.begin_loop(frame)
+        self._passes += 1
+        return BegunLoop(self._passes - 1)
+
+    def _without_batches(self, tracker: EpochTracker) -> Iterator[Any]:
+        """Nothing of the epoch is left for this worker: its loop is not empty for all that."""
+        if tracker.ends_script:
+            self._end(tracker)
+            raise SystemExit(0)
+        last = self.epoch + self._epochs - 1
+        batch = None if self._repeats is None else self._repeats.hand_out(last)
+        if self._repeats is not None and batch is not None:
+            self.epoch, self.completes_step, self.repeated = last, True, True
+            try:
+                yield batch
+            finally:
+                self.repeated = False
+                self._repeats.take_back()
+
+    def _end(self, tracker: EpochTracker | None) -> None:
+        self._follower.close_pass(early=False)
+        if tracker is not None:
+            tracker.end_loop()
 
     def _end_batch(self) -> None:
         if self._splitting is not None:
@@ -176,6 +222,8 @@ class Batches:
             return
         try:
             self._follower.close_pass(early=True)
+            if self._tracker is not None:
+                self._tracker.end_loop()
         except errors.JobFailed as error:
             log.warning("the loop was left, and what it had sent last may not be applied: %s", error)
 

@@ -14,6 +14,7 @@ import msgspec
 
 from springtide import config, errors
 from springtide.domain.cluster import Placement, RoleKind
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.feeding import LeftOut
 from springtide.domain.job import Blame
 from springtide.domain.samples import DatasetCard
@@ -86,9 +87,16 @@ class Link(Protocol):
         """How far this worker is, in totals. Never blocks: rides on the next heartbeat."""
         ...
 
-    def keep_objects(self, states: dict[str, bytes]) -> None:
+    def keep_objects(self, states: dict[str, bytes], place: EpochPlace | None) -> None:
         """States of the user's own objects, for checkpoints. Never blocks: rides on the next heartbeat."""
         ...
+
+    def begin_epoch(self, place: EpochPlace, states: dict[str, bytes]) -> None:
+        """The script is at this place, with these states: a next life begins there. Waits until the master has it."""
+        ...
+
+    started_late: str
+    """`restarted in epoch 4`, until the script of a worker that was begins the next epoch; empty: it was not."""
 
     def barrier(self, name: str) -> None:
         """Wait until all workers have come to the barrier of this name; a name may be used again."""
@@ -209,7 +217,9 @@ class MasterLink:
         self._lock = threading.Lock()
         self.hands, self._told = Hands(), Words()
         self._report: Report | None = None
-        self._objects: dict[str, bytes] = {}
+        self._objects: tuple[dict[str, bytes], EpochPlace | None] = ({}, None)
+        self._objects_told: tuple[dict[str, bytes], EpochPlace | None] = self._objects
+        self.started_late = ""
         self._welcome: Welcome | None = None
         self._draining = self._fenced = self._over = False
         self.unneeded = self._given = False
@@ -248,6 +258,7 @@ class MasterLink:
         reply = self._channel.ask(asked)
         assert isinstance(reply, Leased | Regroup | Wait | End)
         self.hands.told(words)
+        self._draining = self._draining or (isinstance(reply, End) and reply.stop)
         self._given = self._given or isinstance(reply, Leased)
         self.unneeded = isinstance(reply, End) and not self._given
         if isinstance(reply, Leased):
@@ -266,10 +277,22 @@ class MasterLink:
         with self._lock:
             self._report = report
 
-    def keep_objects(self, states: dict[str, bytes]) -> None:
+    def keep_objects(self, states: dict[str, bytes], place: EpochPlace | None) -> None:
         """States of the user's own objects; only the newest are sent."""
         with self._lock:
-            self._objects = states
+            self._objects = (states, place)
+
+    def begin_epoch(self, place: EpochPlace, states: dict[str, bytes]) -> None:
+        """The script is at this place; what a heartbeat had to tell of an earlier one is of no use any more."""
+        self._channel.ask(messages.EpochBegun(place, states))
+        with self._lock:
+            self._objects = ({}, None)
+
+    def first_place(self) -> EpochPlace | None:
+        """The place that the script is to begin with, for whoever runs it; it need not have joined."""
+        reply = self._channel.ask(messages.PlaceRequest(self._rank))
+        assert isinstance(reply, messages.PlaceFound)
+        return reply.place
 
     def barrier(self, name: str) -> None:
         """Wait for all workers."""
@@ -381,7 +404,7 @@ class MasterLink:
             for call in self._before_finish:
                 call()
             words = self.hands.words()
-            self._channel.ask(messages.Finish(words.progress, self._take_report(), words.era, self._take_objects()))
+            self._channel.ask(messages.Finish(words.progress, self._take_report(), words.era, *self._objects))
             self._channel.close()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
@@ -392,10 +415,11 @@ class MasterLink:
             self._channel.close()
 
     def _beat(self) -> messages.Heartbeat:
-        self._told = self.hands.words()
+        self._told, self._objects_told = self.hands.words(), self._objects
+        objects, place = self._objects_told
         return messages.Heartbeat(
             self._take_report(), self._told.progress, self._told.failures, self._told.era, self._slots.epoch,
-            objects=self._take_objects(), feeders=self._feeders.epoch,
+            objects=objects, place=place, feeders=self._feeders.epoch,
             shuffle=self._shuffle, shufflers=self._shufflers.digest, usage=self._usage.read(),
         )  # fmt: skip
 
@@ -405,6 +429,9 @@ class MasterLink:
         self.group_lost = max(self.group_lost, pulse.group_lost)
         self.save_due = pulse.save
         self.hands.told(self._told)
+        with self._lock:
+            if self._objects is self._objects_told:
+                self._objects = ({}, None)
         self._reach(pulse.servers)
         if pulse.goal is not None:
             self._slots.take(pulse.goal)
@@ -427,8 +454,3 @@ class MasterLink:
         with self._lock:
             report, self._report = self._report, None
         return report
-
-    def _take_objects(self) -> dict[str, bytes]:
-        with self._lock:
-            objects, self._objects = self._objects, {}
-        return objects

@@ -17,17 +17,26 @@ NO_BATCH = (
 )
 
 
-def first_line(error: BaseException, script: str, *, unneeded: bool = False) -> str:
+RESTARTED = (
+    "; this worker was {started}: its script began anew, and its loop had only what was left of that epoch. What it "
+    "needs of earlier epochs goes into job.register"
+)
+
+
+def first_line(error: BaseException, script: str, *, unneeded: bool = False, started_late: str = "") -> str:
     """The error and where in the user's own code it came from: `ValueError: no such column (train.py:12)`.
 
-    unneeded: the worker's loop was given nothing, so that names which it defines are not there.
+    unneeded: the worker's loop was given nothing, so that names which it defines are not there, and counts are zero.
+    started_late: in which epoch this worker was started again, if its script is not beyond that.
     """
     if isinstance(error, SyntaxError):
         where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")
         return f"{type(error).__name__}: {error.msg} ({where})"
     said = str(error).strip().splitlines()
     text = type(error).__name__ + (f": {said[0]}" if said else "")
-    hint = NO_BATCH if unneeded and isinstance(error, NameError) else ""
+    hint = NO_BATCH if unneeded and isinstance(error, NameError | ZeroDivisionError) else ""
+    if started_late:
+        hint = RESTARTED.format(started=started_late)
     return f"{text} ({place(error.__traceback__, script)}){hint}"
 
 

@@ -1,8 +1,10 @@
 """`job.register(obj)`: objects of the user's own that go along with the job's checkpoints.
 
 In: schedulers, generators of random numbers, and whatever has `state_dict` and `load_state_dict`. Out: their states, as
-bytes, with the worker's heartbeats to the master; a worker that is started again, or goes on from a checkpoint, gets
-them back when it registers the same object. Next: `master.record` keeps them, a manifest has them.
+bytes, with the worker's heartbeats to the master, and the place in the script where they were taken. A worker that is
+started again, or goes on from a checkpoint, gets them back when it registers the same object, and once more when its
+script comes to that place: what it did to them on the way there is undone. Next: `train.epochs` says where the script
+is, `master.record` keeps the states, a manifest has them.
 """
 
 import random
@@ -15,6 +17,7 @@ import torch
 
 from springtide import errors
 from springtide.checkpoint import state_bytes
+from springtide.domain.epochs import EpochPlace
 
 MOST_BYTES = 256 * 1024  # of all objects of a worker: they are written to the master's journal again and again
 
@@ -25,14 +28,22 @@ class Registry:
     def __init__(
         self,
         given: Mapping[str, bytes],
-        tell: Callable[[dict[str, bytes]], None],
+        tell: Callable[[dict[str, bytes], EpochPlace | None], None],
         *,
         every_s: float,
         clock: Callable[[], float] = time.monotonic,
+        away: bool = False,
     ) -> None:
+        """`away`: the script is not at the place yet where the given states were taken."""
         self._given, self._tell, self._every_s, self._clock = dict(given), tell, every_s, clock
         self._objects: dict[str, Any] = {}
         self._due = clock()
+        self.place: EpochPlace | None = None
+        """Where in the script states are taken; None: it has no epochs."""
+        self.taken: dict[str, bytes] = {}
+        """The states that were told last."""
+        self._quiet = away
+        """The script is between two places: what it does to objects counts from the next one on."""
 
     def add(self, obj: Any, name: str | None) -> None:
         """Keep an object from now on; if it was known before, it is given its state back."""
@@ -40,22 +51,55 @@ class Registry:
         if name in self._objects:
             raise errors.BadInput(f"job.register: {name!r} is registered already; give another name=")
         taken = self._checked({**self._objects, name: obj})
-        if (known := self._given.pop(name, None)) is not None:
+        known = self._given.get(name)
+        if known is not None:
             put_back(obj, state_bytes.decode(known))
         self._objects[name] = obj
-        if known is None:
-            self._tell(taken)
+        if known is None and not self._quiet:
+            self.taken = taken
+            self._tell(taken, self.place)
+
+    def holds(self, obj: Any) -> bool:
+        """Whether this very object is registered."""
+        return any(each is obj for each in self._objects.values())
+
+    def come_back(self) -> None:
+        """The script is where the given states were taken: all objects are as they were there."""
+        for name, obj in self._objects.items():
+            if (known := self._given.get(name)) is not None:
+                put_back(obj, state_bytes.decode(known))
+        self._given.clear()
+
+    def take(self, place: EpochPlace) -> dict[str, bytes]:
+        """The states at a new place of the script, to be told at once: what is taken from now on belongs to it."""
+        self.place, self._quiet = place, False
+        self.taken = self._checked(self._objects)
+        self._due = self._clock() + self._every_s
+        return self.taken
 
     def rest(self) -> None:
         """The loop is between two steps; now and then that is a moment to take the states."""
-        if self._objects and self._clock() >= self._due:
+        if self._objects and not self._quiet and self._clock() >= self._due:
             self.send()
 
+    def end_loop(self) -> None:
+        """The loop is over: states are taken once more, and then at the next place only.
+
+        What the script does after the loop belongs to the epoch, and is done again by whoever does the epoch again.
+        """
+        if not self._quiet:
+            self.send()
+            self._quiet = self.place is not None
+
     def send(self) -> None:
-        """Take the states as they are, and hand them to the link."""
-        if self._objects:
+        """Take the states as they are, and hand them to the link if they have changed."""
+        if not self._quiet:
             self._due = self._clock() + self._every_s
-            self._tell(self._checked(self._objects))
+            taken = self._checked(self._objects)
+            if taken == self.taken:
+                return
+            self.taken = taken
+            self._tell(self.taken, self.place)
 
     def _checked(self, objects: Mapping[str, Any]) -> dict[str, bytes]:
         taken: dict[str, bytes] = {}

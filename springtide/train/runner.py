@@ -5,16 +5,18 @@ end, told to the master: finished, or failed with the user's error on the first 
 The script sees what plain `python train.py` would show it: `__name__`, `__file__`, `sys.argv`, `sys.path[0]`.
 """
 
+import builtins
 import logging
 import os
 import runpy
 import sys
 import traceback
+import types
 
 from springtide import config, errors
 from springtide.domain.job import Blame
 from springtide.telemetry import logs, redacting
-from springtide.train import link, raised
+from springtide.train import epoch_loops, link, raised
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ def main(arguments: list[str]) -> int:
     redacting.remember(*redacting.option_pairs(sys.argv))
     sys.path[0] = os.path.dirname(script)
     try:
-        runpy.run_path(arguments[0], run_name="__main__")
+        run(script, arguments[0])
     except SystemExit as end:
         if end.code not in (None, 0):
             return tell(end, script)
@@ -44,6 +46,29 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def run(script: str, given: str) -> None:
+    """Run the script as `__main__`. In a job that is under way its epoch loop passes over what is finished."""
+    code = None
+    try:
+        here = link.current()
+        place = here.first_place() if isinstance(here, link.MasterLink) else None
+        epoch_loops.note_script(given, script)
+        if place is not None and place.loop and os.path.isfile(script):
+            code = epoch_loops.install(script, place.loop)
+    except (errors.SpringtideError, OSError, ValueError) as error:
+        log.warning("where the script was in its epochs is not known: %s", error)
+    if code is None:
+        runpy.run_path(given, run_name="__main__")
+        return
+    main_module = types.ModuleType("__main__")
+    vars(main_module).update(__file__=given, __builtins__=builtins, __cached__=None)
+    before, sys.modules["__main__"] = sys.modules["__main__"], main_module
+    try:
+        exec(code, vars(main_module))
+    finally:
+        sys.modules["__main__"] = before
+
+
 def tell(error: BaseException, script: str) -> int:
     """Report an exception to the master, and leave the whole of it in the log."""
     trace = "".join(traceback.format_exception(type(error), error, raised.users_part(error.__traceback__)))
@@ -52,7 +77,8 @@ def tell(error: BaseException, script: str) -> int:
     blame = Blame.INFRASTRUCTURE if not_theirs else Blame.USER
     try:
         here = link.current()
-        here.fail(raised.first_line(error, script, unneeded=here.unneeded), trace, blame)
+        line = raised.first_line(error, script, unneeded=here.unneeded, started_late=here.started_late)
+        here.fail(line, trace, blame)
     except errors.SpringtideError as lost:
         log.error("could not tell the master: %s", lost)
     return 1

@@ -21,6 +21,7 @@ from springtide.domain.samples import DatasetCard
 from springtide.embedding import uncompiled
 from springtide.train import (
     batches,
+    epoch_loops,
     feeding,
     leases,
     link,
@@ -33,12 +34,16 @@ from springtide.train import (
     unhandled,
     wiring,
 )
+from springtide.train.epochs import EpochTracker
 from springtide.train.in_order import refusing
 from springtide.train.loading import LoadGuard
 from springtide.train.meter import Meter
 from springtide.train.online import opening as online
 from springtide.train.reading_ahead import ReadingAhead
+from springtide.train.repeats import Repeats
 from springtide.train.rounds import Rounds
+from springtide.train.schedules import NAME as SCHEDULES
+from springtide.train.schedules import Schedules
 from springtide.train.splitting import Splitting
 
 One = torch.optim.Optimizer
@@ -90,10 +95,12 @@ class Job:
         """Where the time of each step went: `job.meter.collect()` sums it up."""
         self._reports = reports.Reports(to_master, self.meter, every_s=settings.report_every_s)
         to_master.before_finish(self._reports.send)
+        place = self._welcome.place
         self._registry = registry.Registry(
-            self._welcome.objects, to_master.keep_objects, every_s=settings.report_every_s
+            self._welcome.objects, to_master.keep_objects, every_s=settings.report_every_s, away=place is not None
         )  # fmt: skip
         to_master.before_finish(self._registry.send)
+        self._tracker = EpochTracker(to_master, self._registry, self._welcome, folder=epoch_loops.script_folder())
 
     @property
     def alone(self) -> bool:
@@ -170,6 +177,18 @@ class Job:
         return wired.model, back, loop
 
     @takes_numbers("self")
+    def epochs(self, total: int) -> Iterator[int]:
+        """The epochs that are left, 0 to `total` - 1 in a job that begins: ``for epoch in job.epochs(10):``
+
+        A worker that was started again, and a run that is resumed, begin with the first epoch that the script was not
+        through with: with what is left of its batches, and with schedules and registered objects as they were there.
+        Epochs are counted over the whole job: after ``job.epochs(10)`` a loop over ``job.epochs(15)`` has five more.
+        If none is left, the last one is entered once more, with a batch that trains nothing, so that what the loop
+        defines is there. A worker that was asked to leave gets no further one.
+        """
+        return self._tracker.epochs(total)
+
+    @takes_numbers("self")
     def report(self, **metrics: float) -> None:
         """Show numbers in the job's progress: `loss` is averaged over samples, others are shown as last reported."""
         self._reports.add(metrics)
@@ -219,6 +238,8 @@ class Job:
 
     def _keep(self, wired: wiring.Wired) -> None:
         self._wired = wired
+        self._tracker.schedules = Schedules(wired.optimizers, self._registry.holds)
+        self._registry.add(self._tracker.schedules, SCHEDULES)
         if wired.step.sharing is not None:
             self._reports.cache = wired.step.sharing.use
         if (kept := wired.copies) is not None:
@@ -254,6 +275,7 @@ class Job:
     ) -> DatasetCard:
         """What the master knows of the data; to it, as to servers, a sum of batches is one batch."""
         epochs = whole.number(epochs, "epochs", "a whole number, 1 or more", least=1)
+        self._tracker.epochs_a_loop = epochs
         seed = whole.number(seed, "seed", "a whole number that fits into 64 bits", least=-whole.LARGEST)
         batch_size = opened.batch_size * accumulate
         if opened.online is not None:
@@ -331,12 +353,14 @@ class Job:
             whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes, plain=cutting is None)
             return iter(ReadingAhead(whole, allotting.make_ready, allotting.review, sharing.read))
 
+        repeats = Repeats(opened, card, wired.model, wired.step, parts=accumulate, unit=unit)
         fixed = opened.samples is not None and (in_step or self.workers == 1) and cutting is None
         size = card.batch_size // accumulate
         length = card.epochs * len(orders.batch_bounds(card.samples_used, size, group)) if fixed else None
         return batches.Batches(
             feed if cutting is None else lambda passes: cutting.cut(feed(passes)), wired.step, self.meter,
             ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._at_rest(reader),
+            tracker=self._tracker, repeats=repeats, epochs=card.epochs,
         )  # fmt: skip
 
     def _splits(self, opened: sources.Source, wired: wiring.Wired) -> Splitting:

@@ -80,7 +80,7 @@ class Step:
         self._on_step = on_step
         self._trained = Trained()
         self._stepped: list[JobOptimizer] = []
-        self._skip = False
+        self._skip = self._again = False  # again: the batch in hand is trained already, steps on it are dropped
         self._expected: tuple[Any, Handle] | None = None
         self._pending: _native.Pending | None = None
         self._under_way: list[Claim] = []
@@ -169,6 +169,21 @@ class Step:
         self._under_way = empty.claims
         self.count += 1
 
+    @property
+    def seat(self) -> tuple[int, int]:
+        """This worker's rank in its bsp group, and the group's size."""
+        return (0, 1) if self.group is None else (self.group.place.rank, self.group.place.workers)
+
+    def hand_again(self, batch: Any) -> None:
+        """The loop is about to get a batch that is trained already (repeats.py)."""
+        self._again = self._due = True
+        self._lookups.learn(batch)
+
+    def take_again(self) -> None:
+        """The loop is through with it: gradients are dropped."""
+        self._again = False
+        self._forget_gradients()
+
     def close_pass(self, *, early: bool) -> None:
         """Everything is applied before this returns, batches that were not stepped on being named in an empty push.
 
@@ -220,6 +235,9 @@ class Step:
 
     def apply(self, optimizer: JobOptimizer) -> None:
         """One optimizer steps; with the last of them the push goes out."""
+        if self._again:
+            optimizer.bring_back()
+            return
         if not self._due:
             raise errors.BadInput(
                 "optimizer.step() in the middle of a sum: with accumulate= gradients go out once all parts of a batch "

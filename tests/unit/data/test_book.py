@@ -395,3 +395,36 @@ def test_a_stream_that_nobody_could_name_is_known_by_whoever_can():
     book.lease(Holder(0, 1), streamed(""), 1, 0.0)
     with pytest.raises(errors.StreamReplaced):
         book.lease(Holder(1, 1), streamed("second"), 1, 0.0)
+
+
+def test_a_life_that_begins_with_a_later_epoch_opens_the_pass_of_that_epoch():
+    passes = [DatasetCard(samples=40, batch_size=10, shard_batches=2, first_epoch=epoch) for epoch in range(4)]
+    book, card = Book(workers=1), passes[0]
+    for card in passes[:3]:
+        while not isinstance(grants := book.lease(Holder(0), card, 1, 0.0), Nothing):
+            book.report(Holder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
+            if card is passes[2]:
+                break
+    (rest,) = book.lease(Holder(0, 1), passes[2], 1, 0.0)
+    assert (rest.epoch, rest.first, rest.returned) == (2, 0, False) and rest.shard == 5
+    assert book.lease(Holder(1, 0), passes[1], 1, 0.0) is Nothing.END, "another may look at an earlier one"
+    (new,) = book.lease(Holder(0, 2), passes[3], 1, 0.0)
+    assert (new.epoch, new.shard) == (3, 6), "nobody had opened it: the life before was lost on the way there"
+    with pytest.raises(errors.BadInput, match="batch_size=5"):
+        book.lease(Holder(2, 0), dataclasses.replace(passes[2], batch_size=5), 1, 0.0)
+    book.check()
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_pass_that_was_cut_short_is_told_from_one_that_is_over(in_step):
+    first = DatasetCard(samples=40, batch_size=10, shard_batches=2, in_step=in_step)
+    second = dataclasses.replace(first, first_epoch=1)
+    book = Book(workers=1)
+    while not isinstance(grants := book.lease(Holder(0), first, 1, 0.0), Nothing):
+        book.report(Holder(0), [Progress(one.shard, one.first, one.end, one.end) for one in grants], 0.0)
+    assert not book.is_cut_short(first)
+    (grant,) = book.lease(Holder(0), second, 1, 0.0)
+    book.close()
+    book.report(Holder(0), [Progress(grant.shard, 0, grant.end, grant.end)], 0.0)
+    assert book.lease(Holder(0), second, 1, 0.0) is Nothing.END
+    assert book.is_cut_short(second) and not book.is_cut_short(first)

@@ -11,6 +11,7 @@ from springtide.checkpoint.manifest import name_of
 from springtide.data.book import Book
 from springtide.domain.checkpoints import CheckpointRules, ShardRange
 from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.leases import Holder, Progress
 from springtide.domain.samples import DatasetCard
@@ -256,5 +257,35 @@ def test_a_job_that_ends_meanwhile_is_not_healed(tmp_path):
         await job.kill()
         job.desk._happen(events.Broken("the disk is full"))
         assert not job.desk.state.healing
+
+    with_job(test, tmp_path)
+
+
+def test_a_group_that_goes_back_begins_in_the_epoch_of_the_checkpoint_and_with_its_schedules(tmp_path):
+    async def test(job):
+        early, late = EpochPlace(1, 1, 2), EpochPlace(4, 4, 5)
+        note = msgspec.msgpack.encode(job.desk.record.book.note())
+        written = stores.save(stores.store(), tmp_path, 2)
+        stores.publish(tmp_path, 2, written, ledger=note, objects={0: {"schedule": b"early"}}, places={0: early})
+        job.desk._happen(events.Saved(2))
+        await job.ask("worker-0", messages.EpochBegun(late, {"schedule": b"late"}))
+        record = job.desk.record
+        assert record.place_for(0) == late
+        job.desk._happen(events.InStep())
+        await job.kill()
+        await job.come_back(number=2)
+        assert record.place_for(0) == early and record.objects_for(0) == {"schedule": b"early"}
+        again = rebuild(job.spec, None, job.journal.entries)
+        assert (again.places, again.objects) == (record.places, record.objects)
+
+    with_job(test, tmp_path, sync="bsp")
+
+
+def test_workers_that_train_on_while_a_server_comes_back_keep_their_epoch(tmp_path):
+    async def test(job):
+        await job.ask("worker-0", messages.EpochBegun(EpochPlace(4, 4, 5), {"schedule": b"late"}))
+        await job.kill()
+        await job.come_back()
+        assert job.desk.record.place_for(0) == EpochPlace(4, 4, 5)
 
     with_job(test, tmp_path)

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import random
 
+import msgspec
 import pytest
 
 from springtide import errors
+from springtide.checkpoint.manifest import Manifest
 from springtide.domain.cluster import Role, RoleExit, RoleKind
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.job import JobSpec, Phase
 from springtide.domain.leases import Failure, Holder, Progress
 from springtide.domain.samples import DatasetCard
@@ -45,9 +48,12 @@ class Members:
         await self.master.handle(server, messages.JoinServer(0, 2))
         await self.master.handle(server, messages.ServerReady("host:1"))
 
-    async def noted(self, where, number, lineage):
-        """In place of the checkpoint's manifest."""
-        return self.notes[number]
+    async def read_manifest(self, where, number, lineage):
+        """In place of the one on disk."""
+        ledger = msgspec.msgpack.encode(self.notes[number])
+        return Manifest(
+            job="job", run="run", number=number, begun_at=0.0, completed_at=0.0, slots=64, seed=0, ledger=ledger
+        )
 
     async def act(self):
         """One thing; refusals are part of life."""
@@ -84,7 +90,8 @@ class Members:
             peer = self.peers[holder] = Peer(address=str(holder))
             await self.master.handle(peer, messages.JoinWorker(role.rank, 100 + role.rank, incarnation))
         mine = self.held.setdefault(holder, {})
-        kind = self.chance.choice(["lease"] * 5 + ["beat"] * 8 + ["exit", "scale", "share", "claim", "fail", "tick"])
+        rare = ["exit", "scale", "share", "claim", "fail", "tick", "epoch"]
+        kind = self.chance.choice(["lease"] * 5 + ["beat"] * 8 + rare)
         match kind:
             case "lease":
                 words = tuple(mine.values())
@@ -100,8 +107,14 @@ class Members:
                     mine[key] = word._replace(offset=offset)
                 era = self.master.record.book.era - (self.chance.random() < 0.1)
                 objects = {"schedule": bytes([self.chance.randrange(256)])} if self.chance.random() < 0.3 else {}
-                await self.master.handle(peer, messages.Heartbeat(None, tuple(mine.values()), era=era, objects=objects))
+                place = EpochPlace(0, 0, self.chance.randrange(3)) if objects else None
+                await self.master.handle(
+                    peer, messages.Heartbeat(None, tuple(mine.values()), era=era, objects=objects, place=place)
+                )
                 self.held[holder] = {key: word for key, word in mine.items() if word.offset < word.end}
+            case "epoch":
+                begun = messages.EpochBegun(EpochPlace(self.chance.randrange(4), 0, 0), {"schedule": b"begun"})
+                await self.master.handle(peer, begun)
             case "exit":
                 how = self.chance.choice([{"signal": "SIGKILL"}, {"signal": "SIGKILL", "oom": True}, {"code": 0}])
                 ended = RoleExit(role=role, pid=1, incarnation=incarnation, **how)
@@ -146,7 +159,7 @@ def test_the_journal_gives_the_record_back(tmp_path, seed, snapshots, monkeypatc
             journal = Journal(path, term=1, now=0.0)
             master = desk.Desk(Record(SPEC), story, clock, journal)
             members = Members(master, clock, seed + history)
-            monkeypatch.setattr(healing, "noted", members.noted)
+            monkeypatch.setattr(healing, "read_manifest", members.read_manifest)
             await members.begin()
             for turn in range(190):
                 await members.act()
@@ -246,3 +259,17 @@ def test_a_worker_gets_its_own_objects_back_and_a_new_one_those_of_the_lowest_ra
     assert record.objects_for(2) == {"schedule": b"of 2", "counter": b"of 2"}
     assert record.objects_for(1) == {"schedule": b"of 1", "counter": b"of 2"}
     assert record.objects_for(7) == {"schedule": b"of 1", "counter": b"of 2"}
+
+
+def test_a_worker_that_is_added_begins_where_the_others_are_though_one_of_its_rank_was_there_before():
+    async def test():
+        record = Record(JobSpec(name="job", workers=2))
+        for rank, epoch in ((0, 1), (1, 1)):
+            record.remember(rank, {"schedule": b"early"}, EpochPlace(epoch, epoch, epoch + 1))
+        record.happen(events.Scaled(1, "a test"), 1.0)
+        assert record.place_for(1).epoch == 1, "it is still there"
+        record.remember(0, {"schedule": b"late"}, EpochPlace(5, 5, 6))
+        record.happen(events.Scaled(2, "a test"), 2.0)
+        assert record.place_for(1).epoch == 5 and record.objects_for(1) == {"schedule": b"late"}
+
+    asyncio.run(test())

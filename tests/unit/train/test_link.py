@@ -6,6 +6,7 @@ import pytest
 
 from springtide import config, errors
 from springtide.domain.cluster import Placement
+from springtide.domain.epochs import EpochPlace
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import messages
 from springtide.rpc.messages import End, Report
@@ -69,3 +70,34 @@ def test_addresses_of_servers_and_their_lives_go_together():
     now = link.whereabouts_now(welcome, messages.Servers(("host:9", "", "host:3"), (1, 2, 0)))
     assert (now.servers, now.lives) == (("host:9", "host:2", "host:3"), (1, 1, 0))
     assert link.whereabouts_now(now, messages.Servers(("host:1",), (0,))) == now
+
+
+def test_states_are_told_with_every_heartbeat_until_a_master_has_answered(monkeypatch):
+    monkeypatch.setattr(link.channel, "for_member", lambda *_: SimpleNamespace(ask=asked.append, own_host="here"))
+    asked, place = [], EpochPlace(2, 2, 3)
+    worker = link.MasterLink(config.Settings(secret="00"), rank=1)
+    worker.keep_objects({"schedule": b"early"}, place)
+    for _ in range(2):  # the master died before it could answer the first
+        beat = worker._beat()
+        assert (beat.objects, beat.place) == ({"schedule": b"early"}, place)
+    worker.keep_objects({"schedule": b"late"}, place)
+    worker._take_pulse(messages.Pulse())
+    assert worker._beat().objects == {"schedule": b"late"}, "the answer was to the one before"
+    worker._take_pulse(messages.Pulse())
+    assert worker._beat().objects == {}
+    worker.keep_objects({"schedule": b"late"}, place)
+    worker.begin_epoch(EpochPlace(3, 3, 3), {"schedule": b"next"})
+    assert asked == [messages.EpochBegun(EpochPlace(3, 3, 3), {"schedule": b"next"})]
+    assert worker._beat().objects == {}, "what was taken before is not told after it"
+
+
+def test_a_worker_that_is_told_that_its_pass_is_cut_short_leaves(monkeypatch):
+    answers = [messages.End(), messages.End(stop=True)]
+    master = SimpleNamespace(ask=lambda _: answers.pop(0), own_host="here")
+    monkeypatch.setattr(link.channel, "for_member", lambda *_: master)
+    worker = link.MasterLink(config.Settings(secret="00"), rank=1)
+    told = []
+    while answers:
+        worker.lease(DatasetCard(samples=100, batch_size=10), 1)
+        told.append(worker.draining)
+    assert told == [False, True]
