@@ -1,4 +1,4 @@
-"""The whole of it: a plain PyTorch loop, and the two lines that make its tables served.
+"""The whole of it: a plain PyTorch loop, and the three lines that make its tables served and its epochs counted.
 
 python examples/01_first_loop.py                            # one process, tables in it
 springtide run examples/01_first_loop.py --workers 2        # the same script on servers and workers
@@ -39,19 +39,21 @@ model = Clicks()
 optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
 
 job = st.join()
-model, optimizer, batches = job.prepare(model, optimizer, clicks(20_000), batch_size=256, epochs=3)
+model, optimizer, batches = job.prepare(model, optimizer, clicks(20_000), batch_size=256)
 
-losses = []
-for batch in batches:
-    optimizer.zero_grad()
-    loss = nn.functional.binary_cross_entropy_with_logits(model(batch.x), batch.y)
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-    job.report(loss=losses[-1])
-
-if job.rank == 0:
-    print(f"the loss fell from {losses[0]:.1f} to {sum(losses[-50:]) / 50:.1f}")
+for epoch in job.epochs(3):  # range(3), but a worker that is started again goes on with the epoch that it was in
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(batch.x), batch.y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        job.report(loss=losses[-1])
+    if job.rank == 0:
+        print(f"epoch {epoch}: the loss is {sum(losses) / len(losses):.1f}")
 
 # Expected output:
-# the loss fell from 0.6 to 0.0
+# epoch 0: the loss is 0.6
+# epoch 1: the loss is 0.1
+# epoch 2: the loss is 0.0

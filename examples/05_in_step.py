@@ -24,16 +24,16 @@ model, optimizer, batches = job.prepare(
     TensorDataset(ids, labels),
     sync="bsp",
     batch_size=120,  # of the whole group: with 2 workers each gets 60 of them
-    epochs=5,
     seed=1,
 )
 
 seen = 0
-for batch in batches:
-    optimizer.zero_grad()
-    nn.functional.binary_cross_entropy_with_logits(model(batch.x), batch.y).backward()
-    optimizer.step()
-    seen += len(batch.y)
+for _ in job.epochs(5):
+    for batch in batches:
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(model(batch.x), batch.y).backward()
+        optimizer.step()
+        seen += len(batch.y)
 
 if job.rank == 0:
     model.eval()
