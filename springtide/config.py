@@ -56,6 +56,8 @@ class Settings:
     """Data sets of the job's spec, as a JSON object of names to paths or URLs: `job.data` in the script."""
     tables: str = ""
     """What tables are to be by the job's spec, as a JSON object by table: over what the script says."""
+    parent: int = 0
+    """Process id of the agent that has started this process on its own host: when that ends, this one does. 0: none."""
     arguments: str = ""
     """Arguments of this process, as a JSON list: other users of a machine can read its command lines."""
     brain_database: str = ""

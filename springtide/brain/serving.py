@@ -42,8 +42,7 @@ class Options:
     listen: str = "127.0.0.1:7790"
     """HOST:PORT; port 0 is any free one."""
     database: str = ""
-    """URL; empty: that of the setting `brain_database`, or a file in the folder."""
-    """A URL; empty: SQLite in the folder."""
+    """A URL; empty: that of the setting `brain_database`, else SQLite in the folder."""
     secret_file: str = ""
     """Empty: one in the folder, drawn if there is none."""
     executors: int = 1

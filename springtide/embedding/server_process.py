@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from springtide import config, errors
+from springtide import config, errors, orphans
 from springtide.checkpoint import disks
 from springtide.checkpoint.places import Place
 from springtide.checkpoint.scattered import Scattered
@@ -33,6 +33,7 @@ TIDY_S = 1.0  # at the end, to leave the disk as it was
 def main() -> int:
     """Join, serve, leave when told to."""
     settings = config.load()
+    orphans.die_with(settings.parent)
     logs.log_to_stderr(debug=settings.debug)
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from springtide import config, errors
+from springtide import config, errors, orphans
 from springtide.checkpoint import claims
 from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.job import JobSpec
@@ -46,6 +46,7 @@ def main(arguments: list[str]) -> int:
     """Run one master."""
     root, host, port = arguments
     settings = config.load()
+    orphans.die_with(settings.parent)
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a member: a thousand and more
     gc.set_threshold(20_000, 20, 100)  # leases and nodes live long: looking through all of them often only costs time

@@ -123,7 +123,7 @@ class LocalPlatform:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment_of(launch),
+            env=environment_of(launch, parent=os.getpid()),
             process_group=self._watched.number,
         )
         if launch.limits.low:
@@ -162,9 +162,10 @@ class LocalPlatform:
         running.on_exit(replace(ended, error=error))
 
 
-def environment_of(launch: Launch) -> dict[str, str]:
-    """All variables of a process to start."""
-    return config.child_environment(launch.settings, launch.environment, launch.given)
+def environment_of(launch: Launch, *, parent: int = 0) -> dict[str, str]:
+    """All variables of a process to start; a fork has another `parent`, and ends with that by itself."""
+    settings = {**launch.settings, "parent": str(parent)} if parent else launch.settings
+    return config.child_environment(settings, launch.environment, launch.given)
 
 
 # A process that moves itself before it becomes the interpreter is counted, and held, from its first byte on.

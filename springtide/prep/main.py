@@ -15,7 +15,7 @@ import threading
 import msgspec
 import torch
 
-from springtide import config, errors
+from springtide import config, errors, orphans
 from springtide.domain.cluster import RoleKind
 from springtide.domain.feeding import stage_of
 from springtide.prep import package, parcels
@@ -52,6 +52,7 @@ class Leaving:
 def main() -> int:
     """Join, serve, leave when told to."""
     settings = config.load()
+    orphans.die_with(settings.parent)
     logs.log_to_stderr(debug=settings.debug)
     leaving = Leaving()
     signal.signal(signal.SIGTERM, lambda *_: leaving.leave())

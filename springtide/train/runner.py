@@ -13,7 +13,7 @@ import sys
 import traceback
 import types
 
-from springtide import config, errors
+from springtide import config, errors, orphans
 from springtide.domain.job import Blame
 from springtide.telemetry import logs, redacting
 from springtide.train import epoch_loops, link, raised
@@ -26,7 +26,9 @@ FENCED = 75  # exit status of a worker whose work is with another: nobody waits 
 def main(arguments: list[str]) -> int:
     """Run the script; the exit status of the worker."""
     script = os.path.abspath(arguments[0])
-    logs.log_quietly(debug=config.load().debug)
+    settings = config.load()
+    orphans.die_with(settings.parent)
+    logs.log_quietly(debug=settings.debug)
     sys.argv = [arguments[0], *config.own_arguments(arguments[1:])]
     redacting.remember(*redacting.option_pairs(sys.argv))
     sys.path[0] = os.path.dirname(script)

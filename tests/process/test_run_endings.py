@@ -169,6 +169,19 @@ def test_a_killed_watchdog_is_replaced_and_still_no_role_outlives_the_command(tm
         waiting.until(lambda: not any(running.alive(pid) for pid in pids), "all processes of the job are gone")
 
 
+def test_no_role_outlives_a_command_that_is_killed_together_with_its_watchdog(tmp_path):
+    running.script(tmp_path, FOREVER)
+    with running.springtide("run", "train.py", folder=tmp_path) as job:
+        job.wait_for("training")
+        pids = [*job.roles().values(), master_of(job)]
+        watchdog = watchdog_of(job)
+        job.send(signal.SIGSTOP)  # it must not notice
+        running.kill(watchdog)
+        job.send(signal.SIGKILL)
+        job.finish()
+        waiting.until(lambda: not any(running.alive(pid) for pid in pids), "all roles are gone")
+
+
 def test_a_killed_master_is_replaced_and_everyone_goes_on(tmp_path):
     running.script(tmp_path, FOREVER)
     with running.springtide("run", "train.py", folder=tmp_path) as job:
