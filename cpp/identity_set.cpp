@@ -9,106 +9,107 @@ namespace springtide {
 
 namespace {
 
-auto shard_of(const SampleSpan& s) { return std::tuple(s.shard, s.epoch); }
-auto place_of(const SampleSpan& s) { return std::tuple(s.shard, s.epoch, s.first); }
+// A place in the order of all samples: that of a shard, then that in it.
+using Place = std::tuple<uint32_t, uint64_t>;
 
-uint64_t print_of(const SampleSpan& s) {
-  return mix64(mix64(mix64((uint64_t{s.shard} << 32 | s.epoch) + 1) + s.first) + s.end);
+Place begin_of(const SampleSpan& span) { return {span.shard, span.first}; }
+Place end_of(const SampleSpan& span) { return {span.shard, span.whole_tail ? kShardEnd : span.end}; }
+Place begin_of(const SampleRun& run) { return {run.first_shard, run.first}; }
+Place end_of(const SampleRun& run) { return {run.last_shard, run.end}; }
+
+// Whether nothing lies between an end and a begin.
+bool side_by_side(const Place& end, const Place& begin) {
+  if (end == begin) return true;
+  const auto [shard, sample] = end;
+  return sample == kShardEnd && shard != UINT32_MAX && begin == Place{shard + 1, 0};
 }
-uint64_t print_of(const ShardRun& run) { return mix64(mix64(uint64_t{run.first} << 32 | run.last) + 2); }
 
-// Joins neighbours, in place.
-void join(std::vector<SampleSpan>& spans) {
-  size_t kept = 0;
-  for (const SampleSpan& span : spans) {
-    if (kept != 0 && shard_of(spans[kept - 1]) == shard_of(span) && spans[kept - 1].end == span.first) {
-      spans[kept - 1].end = span.end;
-    } else {
-      spans[kept++] = span;
-    }
+uint64_t print_of(const SampleRun& run) {
+  return mix64(mix64(mix64((uint64_t{run.first_shard} << 32 | run.last_shard) + 1) + run.first) + run.end);
+}
+
+SampleSpan span_of(const BatchRange& batch) {
+  const SampleSpan span{batch.shard, batch.first, batch.first + batch.count,
+                        batch.shard_samples != 0 && batch.first + batch.count == batch.shard_samples};
+  if (batch.count >= kShardEnd || batch.first >= kShardEnd - batch.count) {
+    throw BadInput("a batch of " + std::to_string(batch.count) + " samples from sample " +
+                   std::to_string(batch.first) + " of shard " + std::to_string(batch.shard) +
+                   " ends nowhere");
   }
-  spans.resize(kept);
+  if (batch.shard_samples != 0 && span.end > batch.shard_samples) {
+    throw BadInput("a push names " + name_of(span) + ", which has " + std::to_string(batch.shard_samples));
+  }
+  return span;
 }
 
 }  // namespace
 
 std::string name_of(const SampleSpan& span) {
   return "samples " + std::to_string(span.first) + " to " + std::to_string(span.end) + " of shard " +
-         std::to_string(span.shard) + " (epoch " + std::to_string(span.epoch) + ")";
+         std::to_string(span.shard);
 }
 
 std::vector<SampleSpan> spans_of(std::span<const BatchRange> batches) {
   std::vector<SampleSpan> spans;
   spans.reserve(batches.size());
   for (const BatchRange& batch : batches) {
-    if (batch.count > UINT64_MAX - batch.first) {
-      throw BadInput("a batch of " + std::to_string(batch.count) + " samples from sample " +
-                     std::to_string(batch.first) + " of shard " + std::to_string(batch.shard) +
-                     " ends nowhere");
-    }
-    if (batch.count != 0) spans.push_back({batch.shard, batch.epoch, batch.first, batch.first + batch.count});
+    if (const SampleSpan span = span_of(batch); batch.count != 0) spans.push_back(span);
   }
-  std::sort(spans.begin(), spans.end(), [](auto& a, auto& b) { return place_of(a) < place_of(b); });
-  for (size_t i = 1; i < spans.size(); ++i) {
-    if (shard_of(spans[i - 1]) == shard_of(spans[i]) && spans[i].first < spans[i - 1].end) {
-      throw BadInput("a push names " + name_of(spans[i - 1]) + " and " + name_of(spans[i]) +
+  std::sort(spans.begin(), spans.end(), [](auto& a, auto& b) { return begin_of(a) < begin_of(b); });
+  size_t kept = 0;
+  for (const SampleSpan& span : spans) {
+    if (kept != 0 && begin_of(span) < end_of(spans[kept - 1])) {
+      throw BadInput("a push names " + name_of(spans[kept - 1]) + " and " + name_of(span) +
                      ": batches of one push must not overlap");
     }
+    if (kept != 0 && begin_of(span) == end_of(spans[kept - 1])) {
+      spans[kept - 1].end = span.end;
+      spans[kept - 1].whole_tail = span.whole_tail;
+    } else {
+      spans[kept++] = span;
+    }
   }
-  join(spans);
+  spans.resize(kept);
   return spans;
 }
 
-IdentitySet::IdentitySet(std::vector<SampleSpan> spans, std::vector<ShardRun> finished)
-    : spans_(std::move(spans)), finished_(std::move(finished)) {
-  for (size_t i = 0; i < spans_.size(); ++i) {
-    const bool after =
-        i == 0 || shard_of(spans_[i - 1]) < shard_of(spans_[i]) ||
-        (shard_of(spans_[i - 1]) == shard_of(spans_[i]) && spans_[i - 1].end < spans_[i].first);
-    if (!after || spans_[i].first >= spans_[i].end) throw BadInput("applied batches: not in order");
-    fingerprint_ += print_of(spans_[i]);
-  }
-  for (size_t i = 0; i < finished_.size(); ++i) {
-    const bool after = i == 0 || uint64_t{finished_[i - 1].last} + 1 < finished_[i].first;
-    if (!after || finished_[i].first > finished_[i].last) throw BadInput("finished shards: not in order");
-    fingerprint_ += print_of(finished_[i]);
+IdentitySet::IdentitySet(std::vector<SampleRun> runs) : runs_(std::move(runs)) {
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    const SampleRun& run = runs_[i];
+    const bool after = i == 0 || (end_of(runs_[i - 1]) < begin_of(run) &&
+                                  !side_by_side(end_of(runs_[i - 1]), begin_of(run)));
+    if (!after || end_of(run) <= begin_of(run) || run.end == 0) {
+      throw BadInput("applied batches: not in order");
+    }
+    fingerprint_ += print_of(run);
   }
 }
 
-size_t IdentitySet::find(const SampleSpan& span) const {
-  // Spans of one shard do not overlap, so their ends are in order too.
-  const auto ends_before = [](const SampleSpan& have, const SampleSpan& wanted) {
-    return std::tuple(have.shard, have.epoch, have.end) <= place_of(wanted);
-  };
-  // Shards under way are the newest: by steps that double, from the back, old ones are not even read.
-  size_t low = 0, high = spans_.size();
+size_t IdentitySet::find(uint32_t shard, uint64_t first) const {
+  // Runs do not overlap, so their ends are in order too.
+  const auto ends_before = [](const SampleRun& have, const Place& wanted) { return end_of(have) <= wanted; };
+  const Place wanted{shard, first};
+  // What is under way lies at the back: by steps that double, from there, old runs are not even read.
+  size_t low = 0, high = runs_.size();
   for (size_t step = 1; high > 0; step *= 2) {
     const size_t at = high > step ? high - step : 0;
-    if (ends_before(spans_[at], span)) {
+    if (ends_before(runs_[at], wanted)) {
       low = at + 1;
       break;
     }
     high = at;
   }
-  const auto first = spans_.begin();
-  return static_cast<size_t>(std::lower_bound(first + static_cast<ptrdiff_t>(low),
-                                              first + static_cast<ptrdiff_t>(high), span, ends_before) -
-                             first);
-}
-
-bool IdentitySet::has_finished(uint32_t shard) const {
-  const auto run = std::lower_bound(finished_.begin(), finished_.end(), shard,
-                                    [](const ShardRun& have, uint32_t wanted) { return have.last < wanted; });
-  return run != finished_.end() && run->first <= shard;
+  const auto begin = runs_.begin();
+  return static_cast<size_t>(std::lower_bound(begin + static_cast<ptrdiff_t>(low),
+                                              begin + static_cast<ptrdiff_t>(high), wanted, ends_before) -
+                             begin);
 }
 
 IdentitySet::Has IdentitySet::has(const SampleSpan& span) const {
-  if (has_finished(span.shard)) return Has::all;
-  const size_t at = find(span);
-  if (at == spans_.size()) return Has::none;
-  const SampleSpan& next = spans_[at];
-  if (shard_of(next) != shard_of(span) || next.first >= span.end) return Has::none;
-  return next.first <= span.first && span.end <= next.end ? Has::all : Has::some;
+  const size_t at = find(span.shard, span.first);
+  if (at == runs_.size() || begin_of(runs_[at]) >= Place{span.shard, span.end}) return Has::none;
+  const bool all = begin_of(runs_[at]) <= begin_of(span) && Place{span.shard, span.end} <= end_of(runs_[at]);
+  return all ? Has::all : Has::some;
 }
 
 IdentitySet::Has IdentitySet::has(std::span<const SampleSpan> spans) const {
@@ -121,52 +122,27 @@ IdentitySet::Has IdentitySet::has(std::span<const SampleSpan> spans) const {
 }
 
 void IdentitySet::add(const SampleSpan& span) {
-  const size_t at = find(span);
-  const bool before =
-      at > 0 && shard_of(spans_[at - 1]) == shard_of(span) && spans_[at - 1].end == span.first;
-  const bool after =
-      at < spans_.size() && shard_of(spans_[at]) == shard_of(span) && spans_[at].first == span.end;
-  if (before && after) {
-    fingerprint_ -= print_of(spans_[at - 1]) + print_of(spans_[at]);
-    spans_[at - 1].end = spans_[at].end;
-    fingerprint_ += print_of(spans_[at - 1]);
-    spans_.erase(spans_.begin() + static_cast<ptrdiff_t>(at));
-    return;
+  const size_t at = find(span.shard, span.first);
+  SampleRun run{span.shard, span.shard, span.first, span.whole_tail ? kShardEnd : span.end};
+  const bool before = at > 0 && side_by_side(end_of(runs_[at - 1]), begin_of(run));
+  const bool after = at < runs_.size() && side_by_side(end_of(run), begin_of(runs_[at]));
+  size_t place = at;  // of the run that takes it up
+  if (before) {
+    place = at - 1;
+    run.first_shard = runs_[place].first_shard, run.first = runs_[place].first;
+    fingerprint_ -= print_of(runs_[place]);
   }
-  if (!before && !after) {
-    spans_.insert(spans_.begin() + static_cast<ptrdiff_t>(at), span);
-    fingerprint_ += print_of(span);
-    return;
+  if (after) {
+    run.last_shard = runs_[at].last_shard, run.end = runs_[at].end;
+    fingerprint_ -= print_of(runs_[at]);
   }
-  SampleSpan& grown = spans_[before ? at - 1 : at];
-  fingerprint_ -= print_of(grown);
-  (before ? grown.end : grown.first) = before ? span.end : span.first;
-  fingerprint_ += print_of(grown);
-}
-
-void IdentitySet::finish(uint32_t shard) {
-  if (has_finished(shard)) return;
-  const auto [from, to] =
-      std::equal_range(spans_.begin(), spans_.end(), SampleSpan{shard, 0, 0, 0},
-                       [](const SampleSpan& a, const SampleSpan& b) { return a.shard < b.shard; });
-  for (auto span = from; span != to; ++span) fingerprint_ -= print_of(*span);
-  spans_.erase(from, to);
-  auto next = std::lower_bound(finished_.begin(), finished_.end(), shard,
-                               [](const ShardRun& have, uint32_t wanted) { return have.last < wanted; });
-  ShardRun run{shard, shard};
-  if (next != finished_.end() && shard != UINT32_MAX && next->first == shard + 1) {
-    run.last = next->last;
-    fingerprint_ -= print_of(*next);
-    next = finished_.erase(next);
-  }
-  if (next != finished_.begin() && std::prev(next)->last + uint64_t{1} == shard) {
-    --next;
-    fingerprint_ -= print_of(*next);
-    next->last = run.last;
+  if (before && after) runs_.erase(runs_.begin() + static_cast<ptrdiff_t>(at));
+  if (before || after) {
+    runs_[place] = run;
   } else {
-    next = finished_.insert(next, run);
+    runs_.insert(runs_.begin() + static_cast<ptrdiff_t>(at), run);
   }
-  fingerprint_ += print_of(*next);
+  fingerprint_ += print_of(run);
 }
 
 }  // namespace springtide

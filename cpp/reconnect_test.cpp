@@ -171,7 +171,7 @@ TEST(a_part_that_is_refused_goes_to_the_new_owner_and_speaks_for_these_slots_onl
     }
     CHECK(fell_by(before, direct, 2));
     for (uint32_t slot = 0; slot < kSlots; ++slot)
-      CHECK(cluster.stores[moved.server_of_slot[slot]]->applied(slot).spans().size() == 1);
+      CHECK(cluster.stores[moved.server_of_slot[slot]]->applied(slot).runs().size() == 1);
   }
 }
 

@@ -136,14 +136,14 @@ TEST(a_push_that_names_no_slots_does_not_speak_for_one_that_came_later_and_a_nam
   const Routed elsewhere = plan(cluster.placement, {}, 4, 9);
   const Part nothing{&elsewhere, nullptr};
   old.push(std::span(&nothing, 1), named(1, 0))->wait();
-  CHECK(cluster.stores[to]->applied(slot).spans().empty());
+  CHECK(cluster.stores[to]->applied(slot).runs().empty());
   named_slots.push(std::span(&nothing, 1), named(2, 0))->wait();
-  CHECK(cluster.stores[to]->applied(slot).spans().size() == 1);
+  CHECK(cluster.stores[to]->applied(slot).runs().size() == 1);
   cluster.placement.epoch = 4;
   cluster.placement.server_of_slot = moved;
   RemoteBackend fresh(cluster.options(false));
   fresh.push(std::span(&nothing, 1), named(1, 0))->wait();
-  CHECK(cluster.stores[to]->applied(slot).spans().size() == 2);
+  CHECK(cluster.stores[to]->applied(slot).runs().size() == 2);
 }
 
 CHECK_MAIN

@@ -97,25 +97,15 @@ void SlotIdentities::put(uint32_t slot, IdentitySet set) {
   join_equal();
 }
 
-void SlotIdentities::finish(std::span<const uint32_t> shards) {
-  for (Group& group : groups_) {
-    for (const uint32_t shard : shards) group.set.finish(shard);
-  }
-  join_equal();
-}
-
-size_t SlotIdentities::spans() const {
+size_t SlotIdentities::runs() const {
   size_t sum = 0;
-  for (const Group& group : groups_) sum += group.set.spans().size() + group.set.finished().size();
+  for (const Group& group : groups_) sum += group.set.runs().size();
   return sum;
 }
 
 size_t SlotIdentities::bytes() const {
   size_t sum = group_of_.capacity() * sizeof(uint32_t) + groups_.capacity() * sizeof(Group);
-  for (const Group& group : groups_) {
-    sum += group.set.spans().capacity() * sizeof(SampleSpan);
-    sum += group.set.finished().capacity() * sizeof(ShardRun);
-  }
+  for (const Group& group : groups_) sum += group.set.runs().capacity() * sizeof(SampleRun);
   return sum;
 }
 

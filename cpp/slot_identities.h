@@ -35,9 +35,8 @@ class SlotIdentities {
 
   const IdentitySet& of(uint32_t slot) const { return groups_[group_of_[slot]].set; }
   void put(uint32_t slot, IdentitySet set);  // replaces what the slot remembered
-  void finish(std::span<const uint32_t> shards);
   size_t sets() const { return groups_.size(); }
-  size_t spans() const;  // in all of them
+  size_t runs() const;  // in all of them
   size_t bytes() const;
 
  private:

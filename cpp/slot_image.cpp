@@ -14,7 +14,7 @@ namespace springtide {
 namespace {
 
 constexpr uint32_t kMagic = 0x53545353;  // "SSTS"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr size_t kLeastRoom = 64 << 10, kPage = 4096;
 
 #pragma pack(push, 1)
@@ -28,7 +28,7 @@ struct SlotHead {
   uint64_t seed, clock;
   uint8_t full;
   uint32_t tables;
-  uint64_t spans, finished;  // of the identities
+  uint64_t runs;  // of the identities
 };
 struct TableHead {
   uint16_t id;
@@ -103,9 +103,7 @@ TableImage read_table(Reader& r) {
 SlotImage read_slot(Reader& r) {
   auto slot = r.get<SlotHead>();
   SlotImage image{slot.slot, slot.slots, slot.seed, slot.clock, slot.full != 0, {}, {}};
-  std::vector<SampleSpan> spans = r.all<SampleSpan>(slot.spans);
-  std::vector<ShardRun> finished = r.all<ShardRun>(slot.finished);
-  image.identities = IdentitySet(std::move(spans), std::move(finished));
+  image.identities = IdentitySet(r.all<SampleRun>(slot.runs));
   for (uint32_t i = 0; i < slot.tables; ++i) image.tables.push_back(read_table(r));
   return image;
 }
@@ -166,8 +164,7 @@ uint64_t checksum(std::span<const uint8_t> bytes) {
 }
 
 size_t ImageWriter::bytes_of_image(const SlotImage& about, std::span<const TableShape> shapes) {
-  size_t bytes = sizeof(Head) + sizeof(SlotHead) + bytes_in(about.identities.spans()) +
-                 bytes_in(about.identities.finished());
+  size_t bytes = sizeof(Head) + sizeof(SlotHead) + bytes_in(about.identities.runs());
   for (const TableShape& t : shapes) {
     uint64_t row_bytes = 16 + uint64_t{t.dim} * bytes_of(t.dtype) + uint64_t{t.state_floats} * 4;
     bytes += sizeof(TableHead) + t.rows * row_bytes + t.waiting * 20 + t.gone * 8;
@@ -182,20 +179,18 @@ void ImageWriter::make_room(size_t bytes) {
 }
 
 ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes) {
-  const std::vector<SampleSpan>& spans = about.identities.spans();
-  const std::vector<ShardRun>& finished = about.identities.finished();
+  const std::vector<SampleRun>& runs = about.identities.runs();
   const auto put = [](std::vector<uint8_t>& to, const void* from, size_t bytes) {
     const auto* first = static_cast<const uint8_t*>(from);
     to.insert(to.end(), first, first + bytes);
   };
   ImageHeads heads;
   heads.slot.resize(sizeof(Head));
-  const SlotHead slot{about.slot,   about.slots,    about.seed,
-                      about.clock,  about.full,     static_cast<uint32_t>(shapes.size()),
-                      spans.size(), finished.size()};
+  const SlotHead slot{about.slot,  about.slots, about.seed,
+                      about.clock, about.full,  static_cast<uint32_t>(shapes.size()),
+                      runs.size()};
   put(heads.slot, &slot, sizeof slot);
-  put(heads.slot, spans.data(), bytes_in(spans));
-  put(heads.slot, finished.data(), bytes_in(finished));
+  put(heads.slot, runs.data(), bytes_in(runs));
   for (const TableShape& t : shapes) {
     const TableHead table{t.id,
                           t.dim,

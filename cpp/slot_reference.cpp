@@ -106,7 +106,7 @@ void encode(const SlotReference& slot, std::vector<uint8_t>& to) {
   Writer w{to};
   const SlotImage& about = slot.about;
   w.field(about.slot), w.field(about.slots), w.field(about.seed), w.field(about.clock);
-  w.field(about.identities.spans()), w.field(about.identities.finished());
+  w.field(about.identities.runs());
   w.field(static_cast<uint32_t>(slot.tables.size()));
   for (const TableReference& table : slot.tables) walk(w, table);
 }
@@ -114,12 +114,11 @@ void encode(const SlotReference& slot, std::vector<uint8_t>& to) {
 SlotReference decode_reference(std::span<const uint8_t> bytes) {
   Reader r{bytes};
   SlotReference slot;
-  std::vector<SampleSpan> spans;
-  std::vector<ShardRun> finished;
+  std::vector<SampleRun> runs;
   uint32_t tables = 0;
   r.field(slot.about.slot), r.field(slot.about.slots), r.field(slot.about.seed), r.field(slot.about.clock);
-  r.field(spans), r.field(finished), r.field(tables);
-  slot.about.identities = IdentitySet(std::move(spans), std::move(finished));
+  r.field(runs), r.field(tables);
+  slot.about.identities = IdentitySet(std::move(runs));
   for (uint32_t i = 0; i < tables; ++i) {
     walk(r, slot.tables.emplace_back());
     check(slot.tables.back());

@@ -179,7 +179,6 @@ OnceStats Store::push_once(const PushRows& rows, std::span<const TableId> hyper_
   return impl_->push_once(rows, hyper_tables, hyper, clock, unique, identity);
 }
 
-void Store::forget(std::span<const uint32_t> shards) { impl_->forget(shards); }
 IdentityStats Store::identity_stats() const { return impl_->identity_stats(); }
 IdentitySet Store::applied(uint32_t slot) const { return impl_->applied(slot); }
 

@@ -64,8 +64,8 @@ struct OnceStats : PushStats {
 };
 
 struct IdentityStats {
-  uint64_t sets = 0;   // one a stripe when all slots have one history
-  uint64_t spans = 0;  // ranges in them
+  uint64_t sets = 0;  // one a stripe when all slots have one history
+  uint64_t runs = 0;  // ranges of samples in them
   uint64_t bytes = 0;
 };
 
@@ -113,10 +113,6 @@ class Store {
   OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
                       std::span<const Hyper> hyper, uint64_t clock, bool unique,
                       const PushIdentity& identity);
-  // Every batch of these shards was acknowledged by all servers and is in a complete checkpoint: slots forget
-  // the details and only remember that the shards are finished, so that a late copy of a push is skipped
-  // still.
-  void forget(std::span<const uint32_t> shards);
   IdentitySet applied(uint32_t slot) const;
   IdentityStats identity_stats() const;
 

@@ -75,7 +75,6 @@ class StoreImpl {
   OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
                       std::span<const Hyper> hyper, uint64_t clock, bool unique,
                       const PushIdentity& identity);
-  void forget(std::span<const uint32_t> shards);
   IdentityStats identity_stats();
   IdentitySet applied(uint32_t slot);
   void assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,

@@ -61,7 +61,7 @@ std::string describe_torn(const Store& store, std::span<const BatchRange> batche
   std::string which;
   for (const BatchRange& batch : batches) {
     if (batch.count == 0) continue;
-    const SampleSpan span{batch.shard, batch.epoch, batch.first, batch.first + batch.count};
+    const SampleSpan span{batch.shard, batch.first, batch.first + batch.count};
     const IdentitySet::Has has = have.has(span);
     if (has == IdentitySet::Has::some) {
       return "slot " + std::to_string(slot) + " has applied a part of " + name_of(span) +
@@ -263,14 +263,6 @@ void StoreImpl::apply(OnceWork& work, PushStats& stats) noexcept {
   for (const Item& item : work.rest) apply_one(item, work.tick, stats);
 }
 
-void StoreImpl::forget(std::span<const uint32_t> shards) {
-  check_process();
-  for (Stripe& stripe : stripes_) {
-    std::lock_guard hold(stripe.lock);
-    stripe.identities.finish(shards);
-  }
-}
-
 IdentitySet StoreImpl::applied(uint32_t slot) {
   check_slot(slot);
   std::lock_guard hold(stripe_of_slot(slot).lock);
@@ -283,7 +275,7 @@ IdentityStats StoreImpl::identity_stats() {
     std::lock_guard hold(stripe.lock);
     sum.sets += stripe.identities.sets();
     sum.bytes += stripe.identities.bytes();
-    sum.spans += stripe.identities.spans();
+    sum.runs += stripe.identities.runs();
   }
   return sum;
 }

@@ -69,10 +69,11 @@ struct Hyper {
   uint64_t step = 0;  // adam's bias correction uses this count when it is not 0, else the row's own
 };
 
-// Identity of trained batches: (epoch, shard, offset) or (partition, first offset, count) on a stream.
+// Identity of trained batches: samples of a shard, or offsets of a stream's partition. The number of a shard
+// is unique in the job, over epochs and data sets.
 struct BatchRange {
-  uint32_t epoch = 0;
-  uint32_t shard = 0;  // or the stream's partition
+  uint32_t shard_samples = 0;  // of the whole shard: finished neighbours become one range. 0: not known
+  uint32_t shard = 0;          // or the stream's partition
   uint64_t first = 0;
   uint64_t count = 0;
 };

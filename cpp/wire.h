@@ -17,7 +17,7 @@ namespace springtide {
 static_assert(std::endian::native == std::endian::little, "frames are laid out as little-endian memory");
 
 constexpr uint32_t kMagic = 0x57445453;     // "STDW"
-constexpr uint16_t kVersion = 5;            // raised whenever a byte changes its meaning
+constexpr uint16_t kVersion = 6;            // raised whenever a byte changes its meaning
 constexpr uint64_t kHandshakeBytes = 4096;  // the largest body before the secret is proved
 
 enum class Kind : uint8_t {

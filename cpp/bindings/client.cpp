@@ -14,8 +14,9 @@ namespace st = springtide;
 
 namespace {
 
-using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>;  // epoch, shard, first, count
-using HyperTuple = std::tuple<uint16_t, float, float, uint64_t>;        // table, lr, weight decay, step
+using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t,
+                              uint64_t>;  // samples of the shard (0: not known), shard, first, count
+using HyperTuple = std::tuple<uint16_t, float, float, uint64_t>;  // table, lr, weight decay, step
 
 st::PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock,
                        const std::vector<BatchTuple>& batches, const std::vector<HyperTuple>& hyper) {
@@ -24,8 +25,8 @@ st::PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock,
   meta.bsp = bsp;
   meta.unique = unique;
   meta.clock = clock;
-  for (const auto& [epoch, shard, first, count] : batches)
-    meta.batches.push_back({epoch, shard, first, count});
+  for (const auto& [samples, shard, first, count] : batches)
+    meta.batches.push_back({samples, shard, first, count});
   for (const auto& [table, lr, decay, count] : hyper) meta.hyper.push_back({table, {lr, decay, count}});
   return meta;
 }

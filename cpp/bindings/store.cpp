@@ -135,7 +135,8 @@ nb::list tables_of(const Store& store) {
   return found;
 }
 
-using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>;  // epoch, shard, first, count
+using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t,
+                              uint64_t>;  // samples of the shard (0: not known), shard, first, count
 using MaskArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatArray grads,
@@ -149,7 +150,7 @@ OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatAr
     values.push_back(value);
   }
   std::vector<BatchRange> batches;
-  for (const auto& [epoch, shard, first, count] : named) batches.push_back({epoch, shard, first, count});
+  for (const auto& [samples, shard, first, count] : named) batches.push_back({samples, shard, first, count});
   std::span<const uint8_t> mask;
   if (speaks_for) mask = {speaks_for->data(), speaks_for->size()};
   const RowRun run{keys.size(), grads.data()};
@@ -158,13 +159,15 @@ OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatAr
                          {batches, mask});
 }
 
-nb::tuple applied(const Store& store, uint32_t slot) {
+// Ranges of samples: first shard, first sample of it, last shard, end in that one (None: all of it).
+nb::list applied(const Store& store, uint32_t slot) {
+  nb::list runs;
   const IdentitySet set = store.applied(slot);
-  nb::list spans, finished;
-  for (const SampleSpan& s : set.spans())
-    spans.append(nb::make_tuple(s.epoch, s.shard, s.first, s.end - s.first));
-  for (const ShardRun& run : set.finished()) finished.append(nb::make_tuple(run.first, run.last));
-  return nb::make_tuple(spans, finished);
+  for (const SampleRun& run : set.runs()) {
+    const nb::object end = run.end == kShardEnd ? nb::none() : nb::object(nb::int_(run.end));
+    runs.append(nb::make_tuple(run.first_shard, run.first, run.last_shard, end));
+  }
+  return runs;
 }
 
 nb::object slots_of(const Store& store, TableId table, const KeyArray& keys) {
@@ -205,14 +208,11 @@ void bind_identities(nb::module_& m, nb::class_<Store>& store) {
       .def_ro("torn", &OnceStats::torn);
   nb::class_<IdentityStats>(m, "IdentityStats")
       .def_ro("sets", &IdentityStats::sets)
-      .def_ro("spans", &IdentityStats::spans)
+      .def_ro("runs", &IdentityStats::runs)
       .def_ro("bytes", &IdentityStats::bytes);
   store
       .def("push_once", push_once, "tables"_a.noconvert(), "keys"_a.noconvert(), "grads"_a.noconvert(),
            "hyper"_a, "batches"_a, "speaks_for"_a.none() = nb::none(), "clock"_a = 0, "unique"_a = false)
-      .def(
-          "forget", [](Store& s, const std::vector<uint32_t>& shards) { s.forget(shards); }, "shards"_a,
-          nb::call_guard<nb::gil_scoped_release>())
       .def("applied", applied, "slot"_a)
       .def("identity_stats", &Store::identity_stats);
 }

@@ -2,7 +2,7 @@
 
 WideDeep, batch 512, one server process and one worker process, the same two for both sides. The cost of a step is the
 CPU time of both processes and the time the worker was blocked. Slots begin with a history of `HISTORY` ranges that do
-not join, as after a long job whose finished shards were never forgotten. Out: `cost_vs_identity_off`. The loop:
+not join, many more than a job has under way. Out: `cost_vs_identity_off`. The loop:
 workers/train_loop.py.
 """
 
@@ -62,12 +62,12 @@ def judge(measured: harness.Rounds, costs: Costs, remembered: dict[str, Any]) ->
             for name in (ON, OFF)
         ]
         rows.append((f"{part}, ms a step", *medians))
-    kept = f"{remembered['spans']:,} ranges in {remembered['sets']} sets, {remembered['bytes'] / 2**20:.1f} MiB"
+    kept = f"{remembered['ranges']:,} ranges in {remembered['sets']} sets, {remembered['bytes'] / 2**20:.1f} MiB"
     return report.Result(
         goals=(report.goal("cost_vs_identity_off", ratio, target=1.03, better="lower"),),
         rounds=measured.count,
         columns=("what", ON, OFF),
         rows=tuple(rows),
         notes=(f"at the end the server's slots remember {kept}",),
-        details={"remembered": {name: remembered[name] for name in ("sets", "spans", "bytes")}},
+        details={"remembered": {name: remembered[name] for name in ("sets", "ranges", "bytes")}},
     )

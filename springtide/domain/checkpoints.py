@@ -73,13 +73,6 @@ class Lineage(NamedTuple):
         return f"it is of run {run} of job {job!r}; this is run {self.run}"
 
 
-class ShardRange(NamedTuple):
-    """Shards `first` to `end`, without `end`."""
-
-    first: int
-    end: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRules:
     """How a job keeps checkpoints."""
@@ -134,18 +127,3 @@ def buddy_of(rank: int, nodes: Mapping[int, str]) -> int | None:
     elsewhere = [other for other in others if nodes[other] != nodes.get(rank)]
     ring = sorted(elsewhere or others, key=lambda other: (other < rank, other))
     return ring[0] if ring else None
-
-
-def newly(before: tuple[ShardRange, ...], now: tuple[ShardRange, ...]) -> list[int]:
-    """The shards of `now` that are not in `before`; both are ascending and do not overlap."""
-    fresh: list[int] = []
-    rest = iter((*before, ShardRange(2**62, 2**62)))
-    known = next(rest)
-    for first, end in now:
-        while first < end:
-            while known.end <= first:
-                known = next(rest)
-            stop = min(end, max(first, known.first))
-            fresh.extend(range(first, stop))
-            first = min(end, known.end) if stop < end else end
-    return fresh

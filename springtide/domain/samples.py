@@ -26,8 +26,12 @@ class SampleRange:
 
     epoch: int
     shard: int
+    """Number of the shard, unique in the job, over epochs and data sets."""
     first: int
     count: int
+    shard_samples: int = 0
+    """Samples of the whole shard, the same whoever says it; 0: not known, as of a partition of a stream. Slots keep
+    whole shards that are side by side as one range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

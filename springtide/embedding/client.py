@@ -196,9 +196,10 @@ class TableClient:
     ) -> _native.Pending:
         """Send the gradients of all parts, one request a server, with the identities of the batches they train.
 
-        `hyper` holds (table id, lr, weight decay, step) for every table; `batches` (epoch, shard, first, count). When
-        ``wait()`` of what comes back returns, every server has the batches: only then do they count as trained. A slot
-        that has them already skips them; one that has some of them refuses the push (PartlyApplied).
+        `hyper` holds (table id, lr, weight decay, step) for every table; `batches` (samples of the whole shard or
+        0, shard, first, count). When ``wait()`` of what comes back returns, every server has the batches: only then do
+        they count as trained. A slot that has them already skips them; one that has some of them refuses the push
+        (PartlyApplied).
         """
         return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
 

@@ -21,7 +21,7 @@ from typing import Protocol
 from springtide import _native, errors
 from springtide.checkpoint.copies import Copies
 from springtide.checkpoint.segments import SegmentWriter
-from springtide.domain.checkpoints import Piece, ShardRange, newly
+from springtide.domain.checkpoints import Piece
 from springtide.embedding import mirroring
 from springtide.embedding.specs import plain_spec
 from springtide.rpc import messages
@@ -92,7 +92,6 @@ class Saver:
         """What was written last; it counts when the next order says that that checkpoint was completed."""
         self._sizes: dict[str, int] = {}
         """Bytes of the segment files that chains are in, by name."""
-        self._forgotten: tuple[ShardRange, ...] = ()
         self._copy = _native.SlotCopy()
         """Of one slot after the other, in the same memory."""
 
@@ -114,7 +113,6 @@ class Saver:
         if not order.part:
             self._settle(order.base)
             lost = self._leave_lost_chains()
-            self._forget(order.forget)
             if self._node:  # those before this one are complete, and needed or not, or were given up
                 self._sweep(order.needed, order.number - 1)
         pace = Pace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
@@ -215,11 +213,6 @@ class Saver:
             return (self._folder / self._home / name).stat().st_size
         except OSError:
             return None
-
-    def _forget(self, finished: tuple[ShardRange, ...]) -> None:
-        if fresh := newly(self._forgotten, finished):
-            self._role.store.forget(fresh)
-            self._forgotten = finished
 
 
 def grown(since: Chain | None, piece: Piece, number: int, cut: int, file: str) -> Chain:

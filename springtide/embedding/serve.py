@@ -171,14 +171,6 @@ class ServerRole:
         """bsp: refuse requests of older generations. Which step the group is after, its leader says."""
         self._server.set_generation(generation, workers)
 
-    def forget(self, shards: Sequence[int]) -> None:
-        """These shards are finished: slots keep that, and drop the details.
-
-        To be called once all servers have acknowledged every batch of them, and a checkpoint that began after that is
-        complete; see docs/design/identities.md.
-        """
-        self.store.forget(list(shards))
-
     def counters(self) -> dict[str, float]:
         """Sums since the start: requests, keys, bytes, nanoseconds in lookups and updates, rows, connections."""
         figures = {name: float(value) for name, value in self._server.stats().items()}
@@ -186,7 +178,7 @@ class ServerRole:
         return figures | {
             "rows": float(self.store.rows()),
             "table_bytes": float(self.store.resident_bytes()),
-            "identity_ranges": float(remembered.spans),
+            "identity_ranges": float(remembered.runs),
             "identity_bytes": float(remembered.bytes),
         }
 

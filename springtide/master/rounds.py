@@ -111,9 +111,9 @@ class Rounds:
 
     def went_back(self, number: int) -> None:
         """A server's slots come from this checkpoint; the book has gone back to it. Was there a newer one?"""
-        record, last = self._doors.record, self.saving.last
+        last = self.saving.last
         if last is None or last.number != number:
-            self.saving.go_back(number, record.book.note())
+            self.saving.go_back(number)
             self._doors.happen(events.Saved(number))
         self._check_lives()  # one under way was noted before the return: slots of that server lack what it has
 

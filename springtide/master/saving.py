@@ -20,7 +20,7 @@ from springtide.checkpoint.manifest import Manifest, name_of, number_in
 from springtide.checkpoint.places import Folder, Remote
 from springtide.data import returning
 from springtide.data.notes import BookNote
-from springtide.domain.checkpoints import CheckpointRules, Lineage, ShardRange, Written
+from springtide.domain.checkpoints import CheckpointRules, Lineage, Written
 from springtide.domain.epochs import EpochPlace
 from springtide.domain.outline import SHARED_KEY
 from springtide.domain.tables import TableSpec
@@ -104,7 +104,6 @@ class Saving:
         """Numbers behind which the job has gone back: slots lack what these have as trained."""
         self._number = rules.numbers_after
         self._next_at = float("-inf")
-        self._finished: tuple[ShardRange, ...] = ()
 
     @property
     def folder(self) -> pathlib.Path:
@@ -243,7 +242,7 @@ class Saving:
         """Note the ledger; what servers copy from now on belongs to this checkpoint. A bsp group is at `step`."""
         self._number += 1
         base = self.last.number if self.last is not None else 0
-        order = messages.Save(self.term, self._number, base, hurry, self._finished)
+        order = messages.Save(self.term, self._number, base, hurry)
         self.round = Round(
             order, note or record.book.note(), tuple(record.once), record.objects, record.places, time.time(),
             frozenset(lives.values()), step, record.state.generation, record.book.era,
@@ -302,7 +301,7 @@ class Saving:
         if now.order.part >= MOST_PARTS:
             return f"{len(covered.missing)} slots change servers all the time, and are in nobody's part"
         part = now.order.part + 1
-        now.order = msgspec.structs.replace(now.order, part=part, slots=covered.missing, forget=())
+        now.order = msgspec.structs.replace(now.order, part=part, slots=covered.missing)
         now.answered = set()
         return None
 
@@ -359,12 +358,8 @@ class Saving:
             self._next_at = min(self._next_at, at + min(AGAIN_S, self.rules.every_s))
         return now.order.number
 
-    def go_back(self, number: int, note: BookNote) -> None:
-        """Slots were restored from this one, though there are newer ones: these do not count any more.
-
-        What servers may forget is what is finished in `note`, the ledger after its return: a slot from an older
-        checkpoint would take a shard for finished of which it lacks rows.
-        """
+    def go_back(self, number: int) -> None:
+        """Slots were restored from this one, though there are newer ones: these do not count any more."""
         for newer in [found for found in reader.numbers(self._place) if found > number]:
             self._number = max(self._number, newer)
             self._remove(newer)
@@ -372,7 +367,6 @@ class Saving:
         self.kept = [manifest for manifest in self.kept if manifest.number <= number]
         self.last = self.kept[-1] if self.kept and self.kept[-1].number == number else None
         self.last_note = msgspec.msgpack.decode(self.last.ledger, type=BookNote) if self.last is not None else None
-        self._finished = finished(note)
 
     def _remove(self, number: int) -> None:
         """Remove a manifest, unless it is another run's, which has taken the folder over."""
@@ -386,8 +380,6 @@ class Saving:
     def _complete(self, manifest: Manifest) -> None:
         self.last, self.trouble = manifest, ""
         self.last_note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
-        if not self.unsure:
-            self._finished = finished(self.last_note)
         self._number = max(self._number, manifest.number)
 
     def is_stored(self, manifest: Manifest) -> BookNote | None:
@@ -399,8 +391,6 @@ class Saving:
             return None
         self.stored = max(self.stored, manifest.number)
         note = msgspec.msgpack.decode(manifest.ledger, type=BookNote)
-        if not manifest.outlasts_a_host:
-            self._finished = finished(note)
         return note
 
 
@@ -408,19 +398,3 @@ def trained(note: BookNote) -> list[tuple[int, int]]:
     """How far each pass is."""
     shards = [(state.base, state.samples_done) for state in note.ledgers]
     return shards + [(state.base, state.samples_done) for state in note.flows]
-
-
-def finished(note: BookNote) -> tuple[ShardRange, ...]:
-    """Shards of which every batch was acknowledged by then, in runs. Of a stream there is nothing to forget: slots
-    remember one run of offsets a partition.
-    """
-    runs: list[ShardRange] = []
-    for state in sorted(note.ledgers, key=lambda state: state.base):
-        first = state.base
-        for shard in [*sorted(state.base + left for left in state.left if left < state.running), None]:
-            end = state.base + state.running if shard is None else shard
-            if first < end:
-                joins = runs and runs[-1].end == first
-                runs[-1:] = [ShardRange(runs[-1].first, end)] if joins else [*runs[-1:], ShardRange(first, end)]
-            first = end + 1
-    return tuple(runs)

@@ -73,7 +73,7 @@ from springtide.rpc.together import Meet as Meet
 from springtide.rpc.together import Met as Met
 from springtide.rpc.together import Regroup as Regroup
 
-VERSION = 9
+VERSION = 10
 """Raised when a message changes meaning; both sides must have the same."""
 
 

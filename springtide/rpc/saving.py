@@ -5,7 +5,7 @@ In: `embedding.saving`, `embedding.mirroring` and `embedding.copying`. Next: `ma
 own `embedding.mirroring` takes copies and gives files away. All of them are part of `rpc.messages`.
 """
 
-from springtide.domain.checkpoints import Buddy, ShardRange, Written
+from springtide.domain.checkpoints import Buddy, Written
 from springtide.domain.tables import TableSpec
 from springtide.rpc.nouns import Message
 
@@ -32,8 +32,6 @@ class Save(Message, frozen=True):
     """The last complete one: what was written for it need not be written again. 0: there is none."""
     hurry: bool = False
     """Somebody waits for it."""
-    forget: tuple[ShardRange, ...] = ()
-    """All shards that were finished before the last complete one began: details of their identities can go."""
     part: int = 0
     """Not 0: all have written what they owned, and some slots were under way: whoever owns these now writes them."""
     slots: tuple[int, ...] = ()

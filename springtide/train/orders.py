@@ -95,7 +95,7 @@ def leased(
                         shards.indices(card, epoch=grant.epoch, index=grant.nth, first=grant.first, end=grant.end),
                     )
                 leases.keep_up(card, claim.end - claim.begin)
-                yield order_of(grant, claim, read[1], rank, group, unit)
+                yield order_of(grant, claim, read[1], rank, group, unit, shard_samples=whole(card, grant))
                 continue
             answer = leases.more(card)
             if isinstance(answer, messages.End) and (card.in_step or not hands.busy):
@@ -108,14 +108,24 @@ def leased(
         leases.close()
 
 
-def order_of(grant: Grant, claim: Claim, indices: Indices, rank: int, group: int, unit: int = 1) -> Order:
+def whole(card: DatasetCard, grant: Grant) -> int:
+    """Samples of the shard of a lease, as names of batches say it; 0: more than fits there."""
+    size = shards.size(card, grant.nth)
+    return size if size < 2**32 else 0
+
+
+def order_of(
+    grant: Grant, claim: Claim, indices: Indices, rank: int, group: int, unit: int = 1, *, shard_samples: int = 0
+) -> Order:
     """This rank's part of a batch; `indices` are those of the whole lease."""
     whole = claim.end - claim.begin
     part = shards.rank_part(whole, rank=rank, workers=group, unit=unit)
     count, first = part.stop - part.start, claim.begin + part.start
     return Order(
         indices=indices[first - grant.first : first - grant.first + count],
-        ranges=(SampleRange(epoch=grant.epoch, shard=grant.shard, first=first, count=count),),
+        ranges=(
+            SampleRange(epoch=grant.epoch, shard=grant.shard, first=first, count=count, shard_samples=shard_samples),
+        ),
         share=count / whole,
         claim=claim,
         whole=indices[claim.begin - grant.first : claim.end - grant.first],

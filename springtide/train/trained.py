@@ -15,6 +15,7 @@ from springtide.train.batches import Handed
 from springtide.train.hands import Claim
 
 Name = tuple[int, int, int, int]
+"""Samples of the whole shard (0: not known), the shard, first sample, count."""
 
 
 @dataclass(slots=True)
@@ -32,11 +33,11 @@ class Trained:
         """The loop has this batch now. Parts of one are side by side, and have one name and one claim."""
         order = handed.order
         for one in order.ranges:
-            epoch, shard, first, count = self.ranges[-1] if self.ranges else (-1, -1, -1, 0)
-            if (epoch, shard, first + count) == (one.epoch, one.shard, one.first):
-                self.ranges[-1] = (epoch, shard, first, count + one.count)
+            samples, shard, first, count = self.ranges[-1] if self.ranges else (0, -1, -1, 0)
+            if (shard, first + count) == (one.shard, one.first):
+                self.ranges[-1] = (samples, shard, first, count + one.count)
             else:
-                self.ranges.append((one.epoch, one.shard, one.first, one.count))
+                self.ranges.append((one.shard_samples, one.shard, one.first, one.count))
         self.samples += order.samples
         self.counting += 0 if order.borrowed else order.samples
         self.group_samples += order.samples / order.share

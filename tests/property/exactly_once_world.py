@@ -216,7 +216,7 @@ class World:
             np.array([KEYS[slot, push.shard, push.batch] for slot in push.keys], dtype=np.int64),
             np.full(len(push.keys), -1.0, dtype=np.float32),
             HYPER,
-            [(0, push.shard, push.batch * GRID, GRID)],
+            [(BATCHES * GRID, push.shard, push.batch * GRID, GRID)],
             mask,
             unique=True,
         )
@@ -323,8 +323,6 @@ class World:
                 self.saving.note = self.book.note()
             return
         self.saved, self.saving = self.saving, None
-        for store in self.stores.values():
-            store.forget(finished_shards(self.saved.note))
 
     def die(self) -> None:
         """A server is lost: its slots come back from the last checkpoint, and the ledger goes back to that."""
@@ -359,13 +357,3 @@ class World:
 
     def idle(self) -> None:
         """Nothing goes wrong this time."""
-
-
-def finished_shards(note) -> list[int]:
-    """Shards of which a ledger says that all is trained."""
-    return [
-        ledger.base + running
-        for ledger in note.ledgers
-        for running in range(ledger.running + bool(ledger.cut))
-        if running not in ledger.left
-    ]

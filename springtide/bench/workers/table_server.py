@@ -32,7 +32,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
             "figure": role.store.rows(),
             "cpu_s": used.ru_utime + used.ru_stime,
             "sets": remembered.sets,
-            "spans": remembered.spans,
+            "ranges": remembered.runs,
             "bytes": remembered.bytes,
         }
 

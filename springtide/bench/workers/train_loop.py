@@ -23,7 +23,7 @@ from springtide.zoo.batches import ClickBatch
 
 Round = Callable[[dict[str, Any]], dict[str, Any]]
 TABLES, DENSE = 26, 13
-OLD_EPOCH, HISTORY_A_PUSH = 1 << 20, 1000  # ranges that never join, and lie before those of the loop
+OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 1000  # ranges that never join, of a shard that is none of the loop
 
 
 class Clicks(Dataset[Any]):
@@ -71,7 +71,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
         feed = iter(batches)
         step: Any = batches._follower
         for first in range(0, options.get("history", 0), HISTORY_A_PUSH):
-            named = [(OLD_EPOCH, 0, 2 * at, 1) for at in range(first, first + HISTORY_A_PUSH)]
+            named = [(0, OLD_SHARD, 2 * at, 1) for at in range(first, first + HISTORY_A_PUSH)]
             step._client.push([], step=0, hyper=[], batches=named).wait()
 
     def measure(request: dict[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_slots_come_back_with_their_identities_and_no_others(saved):
         str(folder), 2
     )
     assert part(store) == held[2]
-    assert all(store.applied(slot) == ([], []) for slot in range(stores.SLOTS) if slot not in SLOTS)
+    assert all(store.applied(slot) == [] for slot in range(stores.SLOTS) if slot not in SLOTS)
 
 
 def test_a_damaged_checkpoint_is_left_for_the_one_before_and_nothing_of_it_stays(saved, caplog):

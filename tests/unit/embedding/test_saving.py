@@ -9,7 +9,6 @@ import types
 import pytest
 
 from springtide.checkpoint import reader
-from springtide.domain.checkpoints import ShardRange
 from springtide.embedding import restoring, saving
 from springtide.rpc import messages
 from tests.unit.checkpoint import stores
@@ -140,7 +139,7 @@ def test_a_slot_that_leaves_while_it_is_copied_is_not_claimed(tmp_path):
         """The store of a server that loses slot 4 in the middle of its copy."""
 
         slots = store.slots
-        cut, tables, forget = store.cut, store.tables, store.forget
+        cut, tables = store.cut, store.tables
 
         def copy_slot(self, slot, *how):
             role.mine.discard(4) if slot == 4 else None
@@ -216,15 +215,16 @@ def test_whatever_keeps_a_save_from_being_done_is_told_and_leaves_nothing(tmp_pa
     assert saver.save(order(2)).written is not None
 
 
-def test_details_of_shards_that_a_checkpoint_has_are_forgotten(server):
+def test_shards_that_are_through_take_no_room_in_images_whether_checkpoints_are_complete_or_not(server):
     role, saver = server
-    for shard in range(4):
-        stores.train(role.store, range(64), batch=(0, shard, 0, 10))
-    saver.save(order(1))
-    assert len(role.store.applied(0)[0]) == 4
-    saver.save(order(2, base=1, forget=(ShardRange(0, 2), ShardRange(3, 4))))
-    spans, finished = role.store.applied(0)
-    assert [span[1] for span in spans] == [2] and finished == [(0, 1), (3, 3)]
+    stores.train(role.store, range(64))
+    sizes = []
+    for number, shards in enumerate((range(1), range(1, 1000)), 1):
+        for shard in shards:
+            stores.train(role.store, (), batch=(10, shard, 0, 10))
+        sizes.append(saver.save(order(number)).written.size)
+    assert sizes[0] == sizes[1]
+    assert role.store.applied(0)[-1] == (0, 0, 999, None)
 
 
 def test_between_slots_it_rests_unless_somebody_waits(tmp_path):

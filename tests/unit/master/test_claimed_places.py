@@ -88,7 +88,7 @@ def test_one_that_was_taken_over_publishes_nothing_removes_nothing_of_the_other_
         assert "was taken over by run run2" in job.told()[-1]["why"]
         assert {name: content for name, content in contents(job.folder).items() if ".run1." not in name} == theirs
         assert not list(job.folder.glob("*-000002.run1.*")), "what it wrote itself does not fill the disk"
-        job.master.rounds.saving.go_back(1, job.master.record.book.note())
+        job.master.rounds.saving.go_back(1)
         assert reader.read(str(job.folder), 2).run == "run2"
 
     with_job(test, tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from springtide import errors
 from springtide.checkpoint.manifest import name_of
 from springtide.data.book import Book
-from springtide.domain.checkpoints import CheckpointRules, ShardRange
+from springtide.domain.checkpoints import CheckpointRules
 from springtide.domain.cluster import Role, RoleExit, RoleKind
 from springtide.domain.epochs import EpochPlace
 from springtide.domain.job import JobSpec, Phase
@@ -152,8 +152,7 @@ def test_the_book_goes_back_to_the_checkpoint_that_was_read_though_a_newer_one_w
     with_job(test, tmp_path)
 
 
-def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_or_may_be_forgotten(tmp_path):
-    """Else restored slots would take shards for finished of which they lack rows. Nor if it is stored only now."""
+def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_though_it_is_stored_only_now(tmp_path):
     book, saving = Book(workers=1), Saving(CheckpointRules(every_s=1.0), tmp_path, stores.CLAIM)
     notes = {}
     for number in (1, 2):
@@ -166,14 +165,13 @@ def test_after_a_return_to_an_older_checkpoint_nothing_newer_counts_or_may_be_fo
     lost = msgspec.structs.replace(made, apart={"": "n0"})  # only a copy in storage would have outlasted that host
     record = Record(JobSpec(name="job", slots=64))
     record.book = book
-    assert saving.begin(record, {}, hurry=False, at=0.0).forget == (ShardRange(0, 2),)
+    saving.begin(record, {}, hurry=False, at=0.0)
     saving.abandon("a server was lost", 0.0)
     book.restore(notes[1])
-    saving.go_back(1, book.note())
+    saving.go_back(1)
     assert saving.is_stored(lost) is None and saving.stored == 0
     order = saving.begin(record, {}, hurry=False, at=0.0)
-    assert (order.forget, order.base) == ((ShardRange(0, 1),), 1)
-    assert order.number > 2 and not (tmp_path / name_of(2)).exists()
+    assert order.base == 1 and order.number > 2 and not (tmp_path / name_of(2)).exists()
 
 
 def test_said_twice_the_return_happens_once(tmp_path):

@@ -90,15 +90,15 @@ def test_the_first_one_is_copied_at_once_by_the_servers_and_published_by_the_mas
     with_job(test, tmp_path, rules=stored(tmp_path))
 
 
-def test_identities_are_forgotten_and_ends_are_told_only_when_it_is_in_storage(tmp_path):
+def test_ends_are_told_only_when_it_is_in_storage(tmp_path):
     async def test(job):
         await all_trained(job, tmp_path)
         book, rounds = job.master.record.book, job.master.rounds
-        assert book.waits_to_end and rounds.saving._finished == ((0, 1),)
+        assert book.waits_to_end
         job.tick(1)
         assert rounds.saving.round is None, "it has only to be copied"
         await copy(job)
-        assert not book.waits_to_end and rounds.saving._finished == ((0, 4),)
+        assert not book.waits_to_end
         assert reader.latest(f"file://{tmp_path}/copy").manifest.number == 2
 
     with_job(test, tmp_path, rules=stored(tmp_path))

@@ -8,7 +8,6 @@ from tests.unit.train import clicks
 from tests.unit.train.conftest import SLOTS
 
 SAMPLES = 200
-FIRST_VALUES = (0, _native.FIRST_VALUES)
 
 
 def prepared(job, **options):
@@ -18,33 +17,38 @@ def prepared(job, **options):
 
 
 def remembered(job):
-    """Samples by (epoch, shard), the same at every slot of its owner."""
-    return {name: samples for name, samples in all_remembered(job).items() if name != FIRST_VALUES}
+    """Ranges of samples, the same at every slot of its owner."""
+    return [run for run in all_remembered(job) if run[0] != _native.FIRST_VALUES]
 
 
 def all_remembered(job):
     owned = [job.stores[slot % len(job.stores)].applied(slot) for slot in range(SLOTS)]
     assert all(one == owned[0] for one in owned), "slots have different histories"
-    spans, finished = owned[0]
-    assert finished == []
-    return {(epoch, shard): (first, count) for epoch, shard, first, count in spans}
+    return owned[0]
+
+
+def shards(count):
+    """The first `count` shards, whole: so small a data set has a shard a batch."""
+    return [(0, 0, count - 1, None)]
+
+
+def first_values(tables):
+    """What stands for the first values of the first `tables` tables."""
+    return (_native.FIRST_VALUES, 0, _native.FIRST_VALUES, tables)
 
 
 @pytest.mark.parametrize("servers", [1, 2])
 def test_every_batch_of_every_epoch_is_remembered_by_every_slot(served_job, servers):
     job = served_job(servers=servers)
     clicks.train(*prepared(job, epochs=2))
-    found = remembered(job)
-    assert {epoch for epoch, _ in found} == {0, 1}
-    assert all(first == 0 for first, _ in found.values())
-    assert sum(count for _, count in found.values()) == 2 * SAMPLES
+    assert remembered(job) == shards(20)
 
 
 @pytest.mark.parametrize(("sync", "tables"), [("async", 4), ("bsp", 3)])
 def test_every_slot_remembers_that_it_has_the_first_values_of_all_tables(served_job, sync, tables):
     job = served_job(servers=2, sync=sync)
     prepared(job, sync=sync)
-    assert all_remembered(job) == {FIRST_VALUES: (0, tables)}, "the embeddings, and async the dense parameters"
+    assert all_remembered(job) == [first_values(tables)], "the embeddings, and async the dense parameters"
 
 
 def test_a_second_pass_is_not_taken_for_the_first(served_job):
@@ -54,7 +58,7 @@ def test_a_second_pass_is_not_taken_for_the_first(served_job):
     weights = model.mlp[0].weight.detach().clone()
     clicks.train(model, optimizer, batches)
     assert not torch.equal(weights, model.mlp[0].weight), "the second pass was skipped as if it had been trained"
-    assert sum(count for _, count in remembered(job).values()) == 2 * SAMPLES
+    assert remembered(job) == shards(20)
 
 
 def test_batches_accumulated_into_one_step_have_one_name(served_job):
@@ -65,7 +69,7 @@ def test_batches_accumulated_into_one_step_have_one_name(served_job):
         if batches.completes_step:
             optimizer.step()
             optimizer.zero_grad()
-    assert sum(count for _, count in remembered(job).values()) == SAMPLES
+    assert remembered(job) == shards(4)
 
 
 def test_gradients_that_wait_for_a_later_batch_are_refused_and_what_to_do_is_said(served_job):
@@ -93,7 +97,7 @@ def test_without_tables_too_a_batch_is_passed_over_by_zero_grad(served_job, to_n
     for x, y in batches:
         (model(x) - y).square().mean().backward()
         optimizer.zero_grad(set_to_none=to_none)
-    assert sum(count for _, count in remembered(job).values()) == 60
+    assert remembered(job) == shards(3)
 
 
 def test_a_batch_that_the_loop_passes_over_is_named_by_itself(served_job):
@@ -108,7 +112,7 @@ def test_a_batch_that_the_loop_passes_over_is_named_by_itself(served_job):
             optimizer.zero_grad()  # thought better of it
         else:
             optimizer.step()
-    assert sum(count for _, count in remembered(job).values()) == SAMPLES
+    assert remembered(job) == shards(10)
 
 
 def test_a_step_that_was_skipped_is_named_all_the_same(served_job):
@@ -121,7 +125,7 @@ def test_a_step_that_was_skipped_is_named_all_the_same(served_job):
         optimizer.found_inf = torch.tensor(1.0)  # what torch.amp.GradScaler leaves for an optimizer that unscales
         optimizer.step()
     assert torch.equal(before, model.mlp[0].weight)
-    assert sum(count for _, count in remembered(job).values()) == SAMPLES
+    assert remembered(job) == shards(10)
 
 
 def test_a_batch_in_hand_when_the_loop_is_left_is_not_named(served_job):
@@ -133,17 +137,17 @@ def test_a_batch_in_hand_when_the_loop_is_left_is_not_named(served_job):
         optimizer.zero_grad()
         clicks.loss_of(model, x, y).backward()
         optimizer.step()
-    assert sum(count for _, count in remembered(job).values()) == 4 * 20
+    assert remembered(job) == shards(4)
 
 
 def test_with_identities_off_nothing_is_remembered(served_job):
     job = served_job(identities=False)
     losses = clicks.train(*prepared(job))
     assert len(losses) == 10
-    assert remembered(job) == {}
+    assert remembered(job) == []
 
 
 def test_in_step_the_step_is_the_identity(served_job):
     job = served_job(sync="bsp")
     clicks.train(*prepared(job))
-    assert remembered(job) == {}
+    assert remembered(job) == []

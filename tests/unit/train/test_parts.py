@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 import springtide as st
 from springtide import config, errors
-from springtide.data import source
+from springtide.data import shards, source
 from springtide.domain.leases import Grant
 from springtide.domain.samples import DatasetCard
 from springtide.rpc import messages
@@ -51,7 +51,8 @@ def test_parts_cover_every_sample_once_and_a_sum_has_the_name_that_its_batch_has
     assert trained.ranges == [] and len(seen) == len(set(seen)) == card.samples_used
     for one in sums:
         (claim,) = one.claims
-        assert one.ranges == [(0, claim.shard, claim.begin, claim.end - claim.begin)]
+        whole = shards.size(card, claim.shard)
+        assert one.ranges == [(whole, claim.shard, claim.begin, claim.end - claim.begin)]
         assert one.samples == claim.end - claim.begin
 
 
