@@ -107,9 +107,9 @@ size_t IdentitySet::find(uint32_t shard, uint64_t first) const {
 
 IdentitySet::Has IdentitySet::has(const SampleSpan& span) const {
   const size_t at = find(span.shard, span.first);
-  if (at == runs_.size() || begin_of(runs_[at]) >= Place{span.shard, span.end}) return Has::none;
+  if (at == runs_.size() || begin_of(runs_[at]) >= end_of(span)) return Has::none;
   const bool all = begin_of(runs_[at]) <= begin_of(span) && Place{span.shard, span.end} <= end_of(runs_[at]);
-  return all ? Has::all : Has::some;
+  return all ? Has::all : Has::some;  // also what was named beyond the end of its shard
 }
 
 IdentitySet::Has IdentitySet::has(std::span<const SampleSpan> spans) const {

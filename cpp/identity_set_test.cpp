@@ -55,6 +55,9 @@ TEST(whole_shards_side_by_side_are_one_range_and_others_are_not) {
   CHECK((set.runs() == std::vector<SampleRun>{{5, 7, 0, kShardEnd}}));
   CHECK(set.has(span(6, 2, 8)) == Has::all && set.has(tail(7, 0, 8)) == Has::all);
   CHECK(set.has(span(4, 0, 1)) == Has::none && set.has(span(8, 0, 1)) == Has::none);
+  set.add(span(3, 8, 9));  // beyond an end that is named later: somebody is wrong, and nothing is applied
+  CHECK(set.has(tail(3, 0, 8)) == Has::some && set.has(span(3, 0, 8)) == Has::none);
+  set = IdentitySet(std::vector<SampleRun>{{5, 7, 0, kShardEnd}});
   set.add(span(9, 0, 8));  // not known to be whole
   set.add(span(10, 0, 8));
   set.add(tail(UINT32_MAX, 0, 8));

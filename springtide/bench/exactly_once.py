@@ -2,7 +2,7 @@
 
 WideDeep, batch 512, one server process and one worker process, the same two for both sides. The cost of a step is the
 CPU time of both processes and the time the worker was blocked. Slots begin with a history of `HISTORY` ranges that do
-not join, many more than a job has under way. Out: `cost_vs_identity_off`. The loop:
+not join, as many as fifty workers have under way. Out: `cost_vs_identity_off`. The loop:
 workers/train_loop.py.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from springtide.bench import Options, harness, peers, report, served, train
 
-HISTORY = 10_000
+HISTORY = 200
 PARTS = ("worker CPU", "server CPU", "blocked")
 ON, OFF = "identities on", "identities off"
 

@@ -23,7 +23,7 @@ from springtide.zoo.batches import ClickBatch
 
 Round = Callable[[dict[str, Any]], dict[str, Any]]
 TABLES, DENSE = 26, 13
-OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 1000  # ranges that never join, of a shard that is none of the loop
+OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 100  # ranges that never join, of a shard that is none of the loop
 
 
 class Clicks(Dataset[Any]):
