@@ -18,8 +18,24 @@ void Connection::serve(const Welcome& terms) {
   if (!local_) tune_tcp(link_.get());
   if (!greeted(terms)) {
     ++state_.count.refused;
-    return close_gently(link_.get());
+    close_gently(link_.get());
+  } else {
+    serve_member();
   }
+  if (has_place_) --state_.count.connections;
+}
+
+// It has proved the secret, and is no stranger from here on. Why there is no place for it; empty: there was.
+std::string Connection::take_place() {
+  if (!state_.handshakes.end(ticket_)) return "the handshake took too long, or others were faster; try again";
+  const uint32_t most = state_.options.max_connections;
+  has_place_ = state_.count.connections++ < most;
+  if (has_place_) return {};
+  --state_.count.connections;
+  return "the server has its " + std::to_string(most) + " connections already";
+}
+
+void Connection::serve_member() {
   ++state_.count.accepted;
   set_timeouts(link_.line(), state_.options.stall_s, state_.options.stall_s);
   RequestHandler handler(state_, link_.line());
@@ -46,7 +62,7 @@ bool Connection::greeted(const Welcome& terms) {
   }
   set_timeouts(link_.line(), patience_s, patience_s);
   FrameHeader who;
-  return greet(link_.line(), state_.options.secret, terms, who).empty();
+  return greet(link_.line(), state_.options.secret, terms, who, [this] { return take_place(); }).empty();
 }
 
 bool Connection::next(RequestHandler& handler) {

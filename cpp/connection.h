@@ -17,9 +17,13 @@ namespace springtide {
 
 class Connection {
  public:
-  Connection(ServerState& state, Fd fd, bool local) : state_(state), link_(std::move(fd)), local_(local) {}
+  Connection(ServerState& state, Fd fd, bool local)
+      : state_(state), link_(std::move(fd)), local_(local), ticket_(state.handshakes.begin(link_.get())) {}
+  ~Connection() { state_.handshakes.end(ticket_); }
 
-  void serve(const Welcome& terms);  // until the peer goes, misbehaves, or one of the two below
+  // Until the peer goes, misbehaves, is a stranger for too long (pending_handshakes.h), or one of the two
+  // below.
+  void serve(const Welcome& terms);
   void stop_reading() { shut_reading(link_.get()); }
   void cut() { shut_both(link_.get()); }
 
@@ -28,6 +32,8 @@ class Connection {
 
  private:
   bool greeted(const Welcome& terms);
+  void serve_member();
+  std::string take_place();
   bool next(RequestHandler& handler);
   bool receive_body(const FrameHeader& header, RequestHandler& handler, std::span<const uint8_t>& body);
   bool receive_window(const FrameHeader& header, RequestHandler& handler);
@@ -38,6 +44,8 @@ class Connection {
   ServerState& state_;
   Link link_;
   bool local_;
+  const uint64_t ticket_;  // until it has proved itself
+  bool has_place_ = false;
   std::unique_ptr<uint8_t[]>
       buffer_;  // of the frame being read; not cleared, so that a large claim costs nothing
   uint64_t capacity_ = 0;

@@ -69,7 +69,8 @@ std::string random_bytes(size_t count) {
   return bytes;
 }
 
-std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who) {
+std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
+                  const std::function<std::string()>& busy) {
   std::string why;
   Io io = Io::ok;
   const std::vector<uint8_t> theirs = expect(line, Kind::hello, kNonce, who, why, io);
@@ -89,6 +90,7 @@ std::string greet(Line line, const std::string& secret, const Welcome& welcome, 
   if (!same_digest(digest_at(body), prove(secret, "springtide client", bytes_of(ours), theirs))) {
     return refuse(line, answer, Status::refused, "the client does not know this job's secret");
   }
+  if (why = busy(); !why.empty()) return refuse(line, answer, Status::busy, why);
   header.kind = static_cast<uint8_t>(Kind::welcome);
   const auto* terms = reinterpret_cast<const uint8_t*>(&welcome);
   if (send_frame(line, header, {terms, sizeof welcome}) != Io::ok)

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "socket.h"
@@ -38,8 +39,9 @@ struct HandshakeRefused : PeerLost {
 };
 
 // Server's side. Empty when the client knows the secret; `who` is its hello. Else why it was refused (and
-// told so).
-std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who);
+// told so). `busy` is asked once it has proved that: why there is no place for it; empty: there is.
+std::string greet(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
+                  const std::function<std::string()>& busy);
 // Client's side. `who` carries rank, incarnation, generation, epoch. PeerLost or HandshakeRefused say what
 // went wrong.
 Welcome introduce(Line line, const std::string& secret, FrameHeader who);

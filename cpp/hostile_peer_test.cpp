@@ -2,6 +2,8 @@
 // server stays up, counts them, and then serves a good client as before.
 #include <sys/socket.h>
 
+#include <array>
+#include <cerrno>
 #include <cstring>
 #include <random>
 
@@ -321,6 +323,54 @@ TEST(a_peer_that_takes_no_replies_loses_its_connection) {
   }
   CHECK(io == Io::failed);
   CHECK(target.serves());
+}
+
+// Whether the server has closed before all bytes of a hello were sent, one at a time.
+bool closed_while_dripping(int fd) {
+  FrameHeader header;
+  header.kind = static_cast<uint8_t>(Kind::hello);
+  header.body_bytes = 32;
+  seal(header);
+  std::array<uint8_t, sizeof header + 32> hello{};
+  std::memcpy(hello.data(), &header, sizeof header);
+  set_timeouts(fd, 0.05, 20);
+  for (const uint8_t byte : hello) {
+    uint8_t any = 0;
+    if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1) return true;
+    if (const ssize_t got = recv(fd, &any, 1, 0); got == 0 || (got < 0 && errno != EAGAIN)) return true;
+  }
+  return false;
+}
+
+TEST(a_byte_now_and_then_does_not_keep_a_stranger_connected) {
+  Target target(0.5);
+  CHECK(closed_while_dripping(target.connect().get()));
+}
+
+TEST(strangers_never_take_the_places_of_members) {
+  Target target(60, 4);
+  Fd member = target.connect_as_member(nullptr);
+  std::vector<Fd> strangers;
+  for (int i = 0; i < 200; ++i) {
+    strangers.push_back(target.connect());
+    if (i % 2 == 0) CHECK(send(strangers.back().get(), "STDW......", 10, MSG_NOSIGNAL) == 10);
+  }
+  read_to_the_end(strangers.front().get());  // the oldest have given way
+  CHECK(target.serves());
+  Fd other = target.connect_as_member(nullptr);
+  FrameHeader header;
+  header.kind = static_cast<uint8_t>(Kind::stats);
+  for (const Fd* one : {&member, &other}) {
+    CHECK(send_frame(one->get(), header, {}) == Io::ok);
+    std::vector<uint8_t> body;
+    std::string why;
+    CHECK(receive_frame(one->get(), header, body, 4096, why) == Io::ok && body.size() == sizeof(ServerStats));
+    header = {};
+    header.kind = static_cast<uint8_t>(Kind::stats);
+  }
+  set_timeouts(strangers.back().get(), 0.05, 20);
+  uint8_t any = 0;
+  CHECK(recv(strangers.back().get(), &any, 1, 0) < 0 && errno == EAGAIN);  // there is room for the newest
 }
 
 TEST(more_connections_than_allowed_are_turned_away_with_a_reason) {

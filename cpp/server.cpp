@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <condition_variable>
 #include <cstring>
 #include <list>
@@ -76,11 +77,22 @@ Welcome Server::Impl::terms() const {
   return terms;
 }
 
+namespace {
+
+int until(Clock::time_point due) {  // milliseconds, for poll()
+  if (due == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
+}
+
+}  // namespace
+
 void Server::Impl::accept_loop() {
   while (!state.stopping) {
     std::array<pollfd, 3> wait = {
         {{wake.get(), POLLIN, 0}, {tcp.get(), POLLIN, 0}, {local.get(), POLLIN, 0}}};
-    if (poll(wait.data(), local ? 3 : 2, -1) < 0 && errno != EINTR) return;
+    if (poll(wait.data(), local ? 3 : 2, until(state.handshakes.shut_overdue())) < 0 && errno != EINTR)
+      return;
     uint64_t signals = 0;
     while ((wait[0].revents & POLLIN) != 0 && read(wake.get(), &signals, sizeof signals) < 0 &&
            errno == EINTR) {
@@ -99,29 +111,16 @@ void Server::Impl::admit(int listener, bool is_local) {
     poll(&pause, 1, 100);
     return;
   }
-  if (state.count.connections >= state.options.max_connections) {
-    ++state.count.refused;
-    if (!is_local && !state.options.tls.empty()) return;  // no words before a handshake: it will try again
-    set_timeouts(fd.get(), 1, 1);
-    FrameHeader nobody;
-    nobody.kind = static_cast<uint8_t>(Kind::welcome);
-    send_failure(
-        fd.get(), nobody, Status::busy,
-        "the server has its " + std::to_string(state.options.max_connections) + " connections already");
-    return;
-  }
   launch(std::move(fd), is_local);
 }
 
 void Server::Impl::launch(Fd fd, bool is_local) {
   const std::lock_guard lock(mutex);
   Connection& connection = connections.emplace_back(state, std::move(fd), is_local);
-  ++state.count.connections;
   try {
     connection.thread = std::thread([this, &connection] {
       connection.serve(terms());
       connection.cut();  // the peer hears of it now, the descriptor goes with the next reap
-      --state.count.connections;
       const std::lock_guard inner(mutex);
       connection.finished = true;
       ended.notify_all();
@@ -130,7 +129,6 @@ void Server::Impl::launch(Fd fd, bool is_local) {
   } catch (
       const std::system_error&) {  // no thread to be had: this client is turned away, the others are served
     ++state.count.refused;
-    --state.count.connections;
     connections.pop_back();
   }
 }

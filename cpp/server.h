@@ -22,9 +22,9 @@ struct ServerOptions {
   uint32_t workers = 1;  // bsp: parts of one step
   uint32_t threads = 1;  // of the store: pieces of a pull are then large enough for all of them
   bool shared_memory = true;
-  uint32_t max_connections = 1024;
+  uint32_t max_connections = 1024;  // of members; others have a few places of their own
   uint64_t max_frame_bytes = 1ULL << 30;
-  double handshake_s = 10;  // for each of the two answers of a client that connects
+  double handshake_s = 10;  // for all of a handshake, from accept() on
   double stall_s =
       30;  // a peer that stops in the middle of a frame, or takes no reply, for longer is dropped
   double step_wait_s = 300;
@@ -39,7 +39,7 @@ struct ServerStats {
   uint64_t bytes_in = 0, bytes_out = 0;  // bodies and headers, also those that lay in shared memory
   uint64_t lookup_ns = 0, update_ns = 0, step_wait_ns = 0;
   uint64_t created = 0, evicted = 0;
-  uint64_t connections = 0;  // open now
+  uint64_t connections = 0;  // open now, of members
   uint64_t accepted = 0;     // ever, with the secret proved
   uint64_t shared = 0;       // of these, over shared memory
   uint64_t refused = 0;      // version, secret, too many

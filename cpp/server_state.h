@@ -14,6 +14,7 @@
 
 #include "bsp_steps.h"
 #include "gifts.h"
+#include "pending_handshakes.h"
 #include "quiet.h"
 #include "server.h"
 #include "staleness.h"
@@ -31,6 +32,7 @@ struct Owned {
   std::vector<uint16_t> owner = {};  // by slot: who has it as far as is known here; kNobody: not known
   std::map<uint16_t, std::string> addresses = {};  // host:port of servers that slots went to
 };
+constexpr size_t kMostStrangers = 64;     // each has a thread; a member needs a few milliseconds among them
 constexpr uint32_t kByName = UINT32_MAX;  // only a push that names the slot speaks for it
 
 struct ServerCounters {
@@ -45,6 +47,7 @@ struct ServerState {
       : store(tables),
         options(o),
         steps(tables, o.workers),
+        handshakes(kMostStrangers, o.handshake_s),
         owned(std::make_shared<const Owned>(Owned{.slots = tables.slots()})) {}
 
   std::shared_ptr<const Owned> ownership() const {
@@ -71,6 +74,7 @@ struct ServerState {
   Store& store;
   const ServerOptions options;
   BspSteps steps;
+  PendingHandshakes handshakes;
   ServerCounters count;
   Staleness staleness;
   std::atomic<uint32_t> generation{0};

@@ -24,7 +24,7 @@ import msgspec
 from springtide import _native, errors
 from springtide.prep import codec, greeting, shared_pages
 from springtide.prep.secure import SecureSocket
-from springtide.rpc import addresses, auth
+from springtide.rpc import addresses, pending
 from springtide.rpc.frames import BadFrame
 
 HEAD = struct.Struct("<4sBBHIIQI")
@@ -310,12 +310,12 @@ def connect(
     With `certificates` (a folder, `rpc.tls`) by TLS, except within this host.
     OSError when nobody listens there, `Rejected` when it is not a process of this job.
     """
-    plain = socket.create_connection(addresses.parse(address), timeout=auth.DEADLINE_S)
+    plain = socket.create_connection(addresses.parse(address), timeout=pending.DEADLINE_S)
     sock: socket.socket | SecureSocket = plain
     try:
         if certificates:
             sock = SecureSocket(plain, certificates, listens=False)
-            sock.settimeout(auth.DEADLINE_S)
+            sock.settimeout(pending.DEADLINE_S)
         name = greeting.call(sock, secret)
         if shared and name and (near := _reach(name, secret)) is not None:
             sock.close()
@@ -330,7 +330,7 @@ def connect(
 def _reach(name: str, secret: bytes) -> socket.socket | None:
     """The listener's Unix socket, if it is on this host."""
     near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    near.settimeout(auth.DEADLINE_S)
+    near.settimeout(pending.DEADLINE_S)
     try:
         near.connect("\0" + name)
     except OSError:

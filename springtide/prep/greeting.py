@@ -9,6 +9,7 @@ prep/channel.py. The proof is that of the control plane (rpc/auth.py), with name
 import hmac
 import secrets
 import socket
+from collections.abc import Callable
 
 import msgspec
 
@@ -59,8 +60,13 @@ Word = Challenge | Answer | Welcome | Stay | Refused
 _decoder: "msgspec.msgpack.Decoder[Word]" = msgspec.msgpack.Decoder(Word)
 
 
-def receive(sock: socket.socket | SecureSocket, secret: bytes, local: str) -> bool:
-    """Listener's part. True once the caller has proved itself and chosen this connection; False when it hung up."""
+def receive(
+    sock: socket.socket | SecureSocket, secret: bytes, local: str, *, proved: Callable[[], object] = lambda: None
+) -> bool:
+    """Listener's part. True once the caller has proved itself and chosen this connection; False when it hung up.
+
+    `proved` is called as soon as the caller is no stranger any more.
+    """
     nonce = secrets.token_bytes(auth.NONCE_BYTES)
     _say(sock, Challenge(VERSION, nonce))
     answer = _hear(sock)
@@ -74,6 +80,7 @@ def receive(sock: socket.socket | SecureSocket, secret: bytes, local: str) -> bo
     if why:
         _say(sock, Refused(why))
         raise auth.Rejected(why)
+    proved()
     _say(sock, Welcome(auth.proof(secret, LISTENER, answer.nonce, nonce), local))
     try:
         return isinstance(_hear(sock), Stay)

@@ -1,7 +1,7 @@
 """Where data workers are called: a TCP port, and for callers of this host a Unix socket besides.
 
-In: whoever connects. Out: a `Channel` for each that has proved itself (prep/greeting.py). Strangers, silent ones and
-garbled ones are dropped after a deadline, each on a thread of its own, so they hold up nobody else.
+In: whoever connects. Out: a `Channel` for each that has proved itself (prep/greeting.py). A handshake has a thread of
+its own, so that nobody holds up another, and limits in number and time (`rpc.pending`).
 """
 
 import contextlib
@@ -16,9 +16,7 @@ import weakref
 from springtide import errors
 from springtide.prep import channel, greeting
 from springtide.prep.secure import SecureSocket
-from springtide.rpc import addresses, auth
-
-GREETINGS = 32  # at once; more callers wait in the kernel's queue
+from springtide.rpc import addresses, pending
 
 _open: "weakref.WeakSet[Listener]" = weakref.WeakSet()
 
@@ -48,7 +46,7 @@ class Listener:
         self.port = int(self._tcp.getsockname()[1])
         self.address = addresses.join(host, self.port)
         self._proved: queue.SimpleQueue[channel.Channel | None] = queue.SimpleQueue()
-        self._greetings = threading.BoundedSemaphore(GREETINGS)
+        self._pending = pending.PendingHandshakes()
         self._waker, self._wake = socket.socketpair()
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name="batch-listener", daemon=True)
@@ -85,30 +83,37 @@ class Listener:
             for sock in (self._tcp, self._unix, self._wake):
                 ready.register(sock, selectors.EVENT_READ)
             while not self._closed:
-                for key, _ in ready.select():
-                    if key.fileobj is not self._wake and self._greetings.acquire(timeout=auth.DEADLINE_S):
+                for key, _ in ready.select(self._pending.drop_overdue()):
+                    if key.fileobj is not self._wake:
                         self._begin(key.fileobj)  # type: ignore[arg-type]
 
     def _begin(self, listening: socket.socket) -> None:
         try:
             sock, _ = listening.accept()
         except OSError:  # the caller has gone again
-            self._greetings.release()
             return
-        threading.Thread(target=self._greet, args=(sock,), name="batch-greeting", daemon=True).start()
+        limits = contextlib.ExitStack()
+        limits.enter_context(self._pending.limited(lambda: _shut(sock)))  # before the next select: it has a deadline
+        threading.Thread(target=self._greet, args=(sock, limits), name="batch-greeting", daemon=True).start()
 
-    def _greet(self, plain: socket.socket) -> None:
+    def _greet(self, plain: socket.socket, limits: contextlib.ExitStack) -> None:
         sock: socket.socket | SecureSocket = plain
-        try:
-            if self._certificates and plain.family != socket.AF_UNIX:
-                sock = SecureSocket(plain, self._certificates, listens=True)
-            sock.settimeout(auth.DEADLINE_S)
-            if greeting.receive(sock, self._secret, self._name if sock.family != socket.AF_UNIX else ""):
-                self._proved.put(channel.Channel(sock))
-                return
-        except (errors.SpringtideError, OSError, EOFError):
-            pass  # a stranger, or one that changed its mind
-        finally:
-            self._greetings.release()
+        with limits:
+            try:
+                if self._certificates and plain.family != socket.AF_UNIX:
+                    sock = SecureSocket(plain, self._certificates, listens=True)
+                sock.settimeout(pending.DEADLINE_S)
+                name = self._name if sock.family != socket.AF_UNIX else ""
+                if greeting.receive(sock, self._secret, name, proved=limits.close):
+                    self._proved.put(channel.Channel(sock))
+                    return
+            except (errors.SpringtideError, OSError, EOFError):
+                pass  # a stranger, or one that changed its mind
         with contextlib.suppress(OSError):
             plain.close()
+
+
+def _shut(sock: socket.socket) -> None:
+    """End whatever waits for this peer."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

@@ -9,7 +9,7 @@ import socket
 from typing import Any
 
 from springtide import _native, errors
-from springtide.rpc import auth
+from springtide.rpc import auth, pending
 
 
 class SecureSocket:
@@ -20,7 +20,7 @@ class SecureSocket:
         self._sock = sock
         role = "" if listens else "data-worker"
         try:
-            self._tls = _native.SecureSocket(sock.fileno(), certificates, listens, role, auth.DEADLINE_S)
+            self._tls = _native.SecureSocket(sock.fileno(), certificates, listens, role, pending.DEADLINE_S)
         except errors.ServerUnreachable as error:
             raise auth.Rejected(str(error)) from error
 

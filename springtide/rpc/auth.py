@@ -11,10 +11,9 @@ import secrets
 import msgspec
 
 from springtide import errors
-from springtide.rpc import frames, messages
+from springtide.rpc import frames, messages, pending
 
 NONCE_BYTES = 32
-DEADLINE_S = 10.0  # a peer that connects and says nothing is dropped after this
 
 _decoder = msgspec.msgpack.Decoder(messages.Handshake)
 
@@ -33,7 +32,8 @@ async def challenge(
 ) -> None:
     """Listener's part: returns once the caller has proved itself and been told which master this is.
 
-    A proof for one `plane` is none for another: peers of a job have their own (`train.shuffling`).
+    `rpc.pending` limits how long that may take. A proof for one `plane` is none for another: peers of a job have their
+    own (`train.shuffling`).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     writer.write(frames.pack(messages.Challenge(messages.VERSION, nonce)))
@@ -53,7 +53,12 @@ async def challenge(
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, plane: str = "") -> int:
-    """Caller's part: returns once both sides have proved themselves; the master's term."""
+    """Caller's part: returns once both sides have proved themselves; the master's term. TimeoutError: too late."""
+    async with asyncio.timeout(pending.DEADLINE_S):
+        return await _answer(reader, writer, secret, plane)
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, plane: str) -> int:
     asked = await _next(reader)
     if not isinstance(asked, messages.Challenge):
         raise Rejected(f"expected a challenge, got {type(asked).__name__}")
@@ -71,5 +76,4 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
 
 
 async def _next(reader: asyncio.StreamReader) -> messages.Handshake:
-    async with asyncio.timeout(DEADLINE_S):
-        return await frames.read(reader, _decoder, limit=frames.MAX_HANDSHAKE_BYTES)
+    return await frames.read(reader, _decoder, limit=frames.MAX_HANDSHAKE_BYTES)

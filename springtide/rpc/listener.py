@@ -16,6 +16,7 @@ import msgspec
 from springtide import errors
 from springtide.domain.cluster import Role
 from springtide.rpc import addresses, auth, connection, frames, messages, tls
+from springtide.rpc.pending import PendingHandshakes
 
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.Call)
@@ -54,6 +55,7 @@ class Listener:
         self._secret, self._handle, self._on_lost, self._term = secret, handle, on_lost, term
         self._calls, self._who, self._certificates = calls, who, certificates
         self._server: asyncio.Server | None = None
+        self._pending = PendingHandshakes()
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int, said: str = "") -> str:
@@ -83,9 +85,10 @@ class Listener:
         peer, admitted = Peer(address=str(writer.get_extra_info("peername"))), False
         try:
             connection.tune(writer.get_extra_info("socket"))
-            await tls.admit(writer, self._certificates)
-            admitted = True
-            await auth.challenge(reader, writer, self._secret, self._term)
+            async with self._pending.handshake():
+                await tls.admit(writer, self._certificates)
+                admitted = True
+                await auth.challenge(reader, writer, self._secret, self._term)
             await self._answer_requests(peer, reader, writer)
         except (OSError, EOFError, TimeoutError, frames.BadFrame, auth.Rejected) as error:
             log.log(

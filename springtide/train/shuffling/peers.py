@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from springtide import errors
-from springtide.rpc import addresses, auth, frames, tls
+from springtide.rpc import addresses, auth, frames, pending, tls
 from springtide.train.hands import Claim
 from springtide.train.shuffling import wire
 from springtide.train.shuffling.run import Run
@@ -66,6 +66,7 @@ class Peers:
         self._known: dict[str, str] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pending = pending.PendingHandshakes()
         self._descriptors: set[int] = set()
         self._closed = False
         self._loop = asyncio.new_event_loop()
@@ -156,7 +157,7 @@ class Peers:
     async def _call(self, name: str, address: str) -> None:
         """One connection to a peer, from its first word to its last. EOFError when it ends."""
         host, port = addresses.parse(address)
-        async with asyncio.timeout(auth.DEADLINE_S):
+        async with asyncio.timeout(pending.DEADLINE_S):
             connecting = tls.connecting(self._certificates)
             reader, writer = await asyncio.open_connection(host, port, limit=BUFFER, **connecting)
         with self._noted(writer):
@@ -192,9 +193,10 @@ class Peers:
         line = Line("", writer, self._loop.time(), self._loop.time())
         try:
             with self._noted(writer):
-                await tls.admit(writer, self._certificates)
-                await auth.challenge(reader, writer, self._secret, 0, plane=wire.PLANE)
-                async with asyncio.timeout(auth.DEADLINE_S):
+                async with self._pending.handshake():
+                    await tls.admit(writer, self._certificates)
+                    await auth.challenge(reader, writer, self._secret, 0, plane=wire.PLANE)
+                async with asyncio.timeout(pending.DEADLINE_S):
                     hello = await frames.read(reader, wire.from_caller, limit=frames.MAX_HANDSHAKE_BYTES)
                 if not isinstance(hello, wire.Hello):
                     raise frames.BadFrame(f"expected a name, got {type(hello).__name__}")

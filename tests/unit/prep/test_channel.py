@@ -14,7 +14,8 @@ import torch
 
 from springtide import errors
 from springtide.prep import channel, codec, greeting, listener
-from springtide.rpc import auth, frames
+from springtide.rpc import auth, frames, pending
+from tests.unit.rpc.strangers import PAUSE_S, is_dropped, is_dropped_while_it_drips, strangers
 
 SECRET = b"a job's secret"
 
@@ -197,6 +198,28 @@ def test_a_listener_that_does_not_know_the_secret_is_not_spoken_to() -> None:
         greeting._say(sock, greeting.Welcome(b"no proof", "somewhere"))
         assert "does not know the job's secret" in str(calling.exception(timeout=60))
         sock.close()
+
+
+def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "MOST", 8)
+    with contextlib.closing(listener.Listener(SECRET)) as listening:
+        before = channel.connect(listening.address, SECRET)
+        first = listening.accept()
+        with strangers(listening.address, 50) as made:
+            caller = channel.connect(listening.address, SECRET, shared=False)
+            accepted = listening.accept()
+            for one, other in ((before, first), (caller, accepted)):
+                one.send(1, "here")
+                assert other.recv().fields == "here"
+                one.close()
+                other.close()
+            assert is_dropped(made[0]) and not is_dropped(made[-1], PAUSE_S)
+
+
+def test_a_byte_now_and_then_does_not_keep_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "DEADLINE_S", 0.3)
+    with contextlib.closing(listener.Listener(SECRET)) as listening:
+        assert is_dropped_while_it_drips(listening.address)
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b""])

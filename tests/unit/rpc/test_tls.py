@@ -11,7 +11,7 @@ import pytest
 
 from springtide import errors
 from springtide.platforms import credentials
-from springtide.rpc import addresses, auth, connection, frames, listener, messages, tls
+from springtide.rpc import addresses, connection, frames, listener, messages, pending, tls
 
 SECRET = b"s" * 32
 NOW = datetime.datetime.now(datetime.UTC)
@@ -104,7 +104,7 @@ def test_a_caller_of_another_job_or_time_or_without_certificate_is_told_why(
     root: pathlib.Path, certificates: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not certificates:
-        monkeypatch.setattr(auth, "DEADLINE_S", 0.2)  # both wait for the other's first word
+        monkeypatch.setattr(pending, "DEADLINE_S", 0.2)  # both wait for the other's first word
 
     async def work(address: str) -> None:
         with pytest.raises(errors.SpringtideError, match=why):
@@ -160,7 +160,7 @@ def test_a_listener_without_tls_is_recognized(root: pathlib.Path) -> None:
 def test_garbage_silence_and_half_a_handshake_cost_their_sender_the_connection(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(pending, "DEADLINE_S", 0.2)
     hello = client_hello(str(root / "mine/worker"))
 
     async def work(address: str) -> None:

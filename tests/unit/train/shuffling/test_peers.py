@@ -13,10 +13,11 @@ from springtide.data.stream.records import Records
 from springtide.domain.leases import Grant
 from springtide.domain.samples import DatasetCard
 from springtide.platforms import credentials
-from springtide.rpc import frames
+from springtide.rpc import frames, pending
 from springtide.train.hands import Claim, Hands
 from springtide.train.shuffling import Run, Unit, peers, wire
 from springtide.train.shuffling.peers import Peers
+from tests.unit.rpc.strangers import PAUSE_S, is_dropped, is_dropped_while_it_drips, strangers
 from tests.waiting import until
 
 SECRET = b"s" * 32
@@ -221,3 +222,13 @@ def test_a_forked_child_holds_no_connection_open():
         until(lambda: not one._shuffle.peers)
         os.close(says)
         os.waitpid(child, 0)
+
+
+def test_workers_meet_however_many_strangers_call(monkeypatch):
+    monkeypatch.setattr(pending, "MOST", 8)
+    with worker("worker-0") as one, strangers(one.way.address, 50) as made, worker("worker-1") as other:
+        meet(one, other)
+        assert is_dropped(made[0]) and not is_dropped(made[-1], PAUSE_S)
+    monkeypatch.setattr(pending, "DEADLINE_S", 0.3)
+    with worker("worker-0") as one:
+        assert is_dropped_while_it_drips(one.way.address)
