@@ -14,8 +14,9 @@ from springtide import errors
 from springtide.domain.epochs import EpochPlace
 from springtide.domain.tables import TableSpec
 
-FORMAT = 2
-"""Raised when the meaning of a field changes; another version's manifest is refused with both numbers."""
+FORMAT = 3
+"""Raised when a field or a slot image changes its meaning. A manifest of another version is refused with both numbers.
+"""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, its length
 _MAGIC = b"ST-CKPT\n"

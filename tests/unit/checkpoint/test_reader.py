@@ -153,3 +153,16 @@ def test_a_spec_is_the_same_after_a_way_through_the_native_core():
     store = stores.store()
     (native,) = store.tables()
     assert specs.native_spec(specs.plain_spec(native)) == native == specs.native_spec(stores.TABLE)
+
+
+def test_a_manifest_and_an_image_of_an_earlier_format_are_refused_with_both_numbers(tmp_path):
+    made = stores.store()
+    stores.train(made, range(10), batch=(10, 0, 0, 10))
+    content = bytearray(manifest.encode(stores.publish(tmp_path, 1, stores.save(made, tmp_path, 1))))
+    content[8] = manifest.FORMAT - 1
+    with pytest.raises(errors.BadInput, match=r"format 2, from another version .* this one reads 3: use the version"):
+        manifest.decode(bytes(content))
+    image = bytearray(made.export_slot(0, 0))
+    image[4] = 2
+    with pytest.raises(errors.BadInput, match="slot image: version 2, this build reads version 3"):
+        made.import_slot(bytes(image))

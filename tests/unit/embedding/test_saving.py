@@ -6,12 +6,17 @@ import os
 import time
 import types
 
+import numpy as np
 import pytest
 
+from springtide import _native
 from springtide.checkpoint import reader
 from springtide.embedding import restoring, saving
 from springtide.rpc import messages
 from tests.unit.checkpoint import stores
+
+NOTHING = (np.empty(0, np.uint16), np.empty(0, np.int64), np.empty(0, np.float32))
+"""Tables, keys and gradients of a push that only says something."""
 
 
 class Role:
@@ -225,6 +230,23 @@ def test_shards_that_are_through_take_no_room_in_images_whether_checkpoints_are_
         sizes.append(saver.save(order(number)).written.size)
     assert sizes[0] == sizes[1]
     assert role.store.applied(0)[-1] == (0, 0, 999, None)
+
+
+def test_each_slot_keeps_its_own_first_values_through_a_long_history_and_a_restore(server, tmp_path):
+    role, saver = server
+    first_values = (_native.FIRST_VALUES, stores.TABLE.id, _native.FIRST_VALUES, stores.TABLE.id + 1)
+    had = np.arange(stores.SLOTS, dtype=np.uint8) % 2
+    role.store.push_once(*NOTHING, [], [(0, _native.FIRST_VALUES, stores.TABLE.id, 1)], had)
+    published = None
+    for number, shards in enumerate((range(500), range(500, 1000)), 1):
+        for shard in shards:
+            stores.train(role.store, (), batch=(10, shard, 0, 10))
+        written = saver.save(order(number, base=number - 1)).written
+        published = stores.publish(tmp_path, number, written, previous=published)
+    again = _native.Store(slots=stores.SLOTS, seed=5)
+    restoring.restore(again, str(tmp_path), 2, range(stores.SLOTS))
+    for slot in range(stores.SLOTS):
+        assert again.applied(slot) == [(0, 0, 999, None), *[first_values] * int(had[slot])]
 
 
 def test_between_slots_it_rests_unless_somebody_waits(tmp_path):
