@@ -48,7 +48,7 @@ class FeedingOptions:
 class KeepingOptions:
     """What a run is told about checkpoints and about its disk: see `launch.keeping`."""
 
-    disk_wait: Annotated[float, typer.Option(min=0, help="Wait so many seconds for a full disk.")] = 600.0
+    disk_wait: Annotated[float, typer.Option(min=0, help="Wait for a full disk: seconds before the job fails.")] = 600.0
     checkpoint_every: Annotated[float | None, typer.Option(min=0, help="Seconds; 0: never.  [default: 30]")] = None
     checkpoint_dir: Annotated[str, typer.Option(help="Folder for them.  [default: the run's]", metavar="DIR")] = ""
     checkpoint_url: Annotated[str, typer.Option(help="Where they are copied to.", metavar="URL")] = ""

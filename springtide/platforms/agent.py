@@ -27,6 +27,7 @@ from springtide.domain.cluster import Life, RoleExit, RoleKind, RoleUsage, Wante
 from springtide.domain.job import Blame, Phase
 from springtide.domain.resources import Limits
 from springtide.platforms import credentials, keeper, reconcile, roles, waiting
+from springtide.platforms.awake import AwakeClock
 from springtide.platforms.base import Launch, Platform
 from springtide.platforms.keeper import START_S, Keeper, NextTerm
 from springtide.platforms.reconcile import POLITE_S
@@ -64,9 +65,11 @@ class Agent:
             variables=plan.environment,
         )  # fmt: skip
         self._secret = pathlib.Path(plan.secret_file) if plan.secret_file else files.secret
+        self._awake = AwakeClock()
         self._keeper = Keeper(
-            platform, files, self._master_launch, next_term or keeper.counting(), disk_s=plan.spec.disk_s, say=say
-        )
+            platform, files, self._master_launch, next_term or keeper.counting(), awake=self._awake,
+            disk_s=plan.spec.disk_s, say=say,
+        )  # fmt: skip
         self._story: events.EventLog | None = None
         self._reconciler = reconcile.Reconciler()
         self._exits: deque[RoleExit] = deque()
@@ -84,7 +87,7 @@ class Agent:
         """Drain the job: workers finish the batch in hand."""
         if not self._stop_why:
             self._stop_why = why
-            self._stop_asked_at = time.monotonic()
+            self._stop_asked_at = self._awake.now()
 
     def kill(self) -> None:
         """Do not wait for anyone."""
@@ -183,9 +186,9 @@ class Agent:
             assert isinstance(outlook, messages.Outlook)
             status = self._last = outlook.status
             if status.phase is Phase.DRAINING and self._stop_asked_at is None:
-                self._stop_asked_at = time.monotonic()  # by another command
+                self._stop_asked_at = self._awake.now()  # by another command
             if status.saving_last and self._stop_asked_at is not None:
-                self._stop_asked_at = time.monotonic()  # workers have ended: what is written now takes its time
+                self._stop_asked_at = self._awake.now()  # workers have ended: what is written now takes its time
             on_status(status)
             if status.phase.over:
                 return status
@@ -203,7 +206,7 @@ class Agent:
         self._news.clear()
 
     def _too_slow_to_stop(self) -> bool:
-        return self._stop_asked_at is not None and time.monotonic() - self._stop_asked_at > self.plan.grace_s
+        return self._stop_asked_at is not None and self._awake.now() - self._stop_asked_at > self.plan.grace_s
 
     async def _tell_exits(self, master: connection.Connection) -> None:
         """Each is forgotten when a master has taken note of it, not before: at the next look, if it cannot now."""
@@ -216,8 +219,7 @@ class Agent:
         """Ask the master, but neither for ever nor when the user has had enough."""
         silence_s = self.plan.spec.silence_s
         try:
-            async with asyncio.timeout(silence_s):
-                return await self._unless_killed(master.ask(request))
+            return await self._unless_killed(self._awake.within(silence_s, master.ask(request)))
         except TimeoutError:
             raise errors.MasterUnreachable(
                 f"the master has been silent for {silence_s:g} s: its process hangs or is stopped"
@@ -244,7 +246,7 @@ class Agent:
 
     def _bring_about(self, wanted: tuple[WantedRole, ...]) -> None:
         lives = [life for life in self._platform.running() if life.role.kind is not RoleKind.MASTER]
-        for step in self._reconciler.steps(wanted, lives, at=time.monotonic()):
+        for step in self._reconciler.steps(wanted, lives, at=self._awake.now()):
             match step:
                 case reconcile.Start(each):
                     self._platform.start(self._role_launch(each), self._ended)
@@ -346,8 +348,8 @@ class Agent:
         await self._tell_exits(master)
 
     async def _until_gone(self, kind: RoleKind, wait_s: float) -> None:
-        deadline = time.monotonic() + wait_s
-        while self._of_kind(kind) and time.monotonic() < deadline and not self._killed.is_set():
+        deadline = self._awake.now() + wait_s
+        while self._of_kind(kind) and self._awake.now() < deadline and not self._killed.is_set():
             await asyncio.sleep(0.01)
 
     def _of_kind(self, kind: RoleKind) -> list[Life]:

@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from springtide import errors
 from springtide.domain.cluster import Life, Role, RoleExit, RoleKind
 from springtide.platforms import waiting
+from springtide.platforms.awake import AwakeClock
 from springtide.platforms.base import Launch, Platform
 from springtide.platforms.waiting import Result
 from springtide.rpc import connection, messages, whereabouts
@@ -55,11 +55,11 @@ class Keeper:
 
     def __init__(
         self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], Launch], next_term: NextTerm, *,
-        disk_s: float = 0.0, say: Callable[[str], None] = lambda _: None,
+        awake: AwakeClock, disk_s: float = 0.0, say: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """`disk_s`: how long a full disk is waited for. `say` gets what the user should know."""
         self._platform, self._files, self._launch, self._next_term = platform, files, launch, next_term
-        self._disk_s, self._say = disk_s, say
+        self._awake, self._disk_s, self._say = awake, disk_s, say
         self.term = 0
         self.last_exit: RoleExit | None = None
         self.why_replaced = ""
@@ -76,15 +76,15 @@ class Keeper:
         self._gone.clear()
         self._listened_at = None
         self._platform.start(self._launch(Life(MASTER, self.term)), self._ended)
-        deadline = time.monotonic() + START_S
+        deadline = self._awake.now() + START_S
         while (said := whereabouts.read(self._files.master)) is None or said.term != self.term:
-            if self._gone.is_set() or time.monotonic() > deadline:
+            if self._gone.is_set() or self._awake.now() > deadline:
                 how = str(self.last_exit) if self._gone.is_set() else f"it did not listen within {START_S:g} s"
                 raise errors.MasterUnreachable(f"the master did not start: {how}. {self._reason()}")
             await asyncio.sleep(0.01)
         if said.error:
             raise connection.as_error(messages.Refused(said.kind, said.error))
-        self._listened_at = time.monotonic()
+        self._listened_at = self._awake.now()
         return said
 
     async def replace(self, error: errors.MasterUnreachable) -> Whereabouts:
@@ -92,32 +92,49 @@ class Keeper:
         await self.soon_gone(DYING_S)
         self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"
         await self.end()
+        deadline, full = self._awake.now() + self._disk_s, False
         while True:
-            await self.until_room()
-            self._count_life()
-            if self._short_lives >= SHORT_LIVES:
-                raise errors.JobFailed(
-                    f"the master has ended {self._short_lives} times as soon as it was started; "
-                    f"last: {self.last_exit}. {self._reason()}"
-                )
-            await asyncio.sleep(PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)])
+            await self.until_room(deadline)
+            if full:
+                await asyncio.sleep(ROOM_LOOK_S)
+            else:
+                await self._after_short_lives()
             try:
                 return await self.start()
+            except errors.DiskFull as error:  # there was room for the probe, and then not for the journal
+                if self._awake.now() >= deadline:
+                    raise
+                log.warning("%s", error)
+                full = True
             except errors.MasterUnreachable as error:
                 log.warning("%s", error)
-                await self.end()
+                full = bool(disk_room.lacking(self._files.root))
+            await self.end()
 
-    async def until_room(self) -> None:
+    async def _after_short_lives(self) -> None:
+        """Pause before the next start, longer after each life that was short; `JobFailed` after too many."""
+        lived_s = 0.0 if self._listened_at is None else self._awake.now() - self._listened_at
+        self._short_lives = self._short_lives + 1 if lived_s < SHORT_LIFE_S else 0
+        if self._short_lives >= SHORT_LIVES:
+            raise errors.JobFailed(
+                f"the master has ended {self._short_lives} times as soon as it was started; "
+                f"last: {self.last_exit}. {self._reason()}"
+            )
+        await asyncio.sleep(PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)])
+
+    async def until_room(self, deadline: float | None = None) -> None:
         """Wait until the run's folder takes files again; `JobFailed` when that takes too long."""
-        began, folder = time.monotonic(), self._files.root
+        folder, told = self._files.root, False
+        deadline = self._awake.now() + self._disk_s if deadline is None else deadline
         while why := disk_room.lacking(folder):
-            if time.monotonic() >= began + self._disk_s:
+            if self._awake.now() >= deadline:
                 raise errors.JobFailed(
                     f"no master can be started: {folder} takes no files ({why}), and has not for {self._disk_s:g} s "
                     "(--disk-wait); free some space and go on with --resume"
                 )
-            if time.monotonic() < began + ROOM_LOOK_S:
+            if not told:
                 self._say(f"{folder} takes no files ({why}): the next master waits for up to {self._disk_s:g} s")
+                told = True
             await asyncio.sleep(ROOM_LOOK_S)
 
     async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -150,10 +167,6 @@ class Keeper:
     def _ended(self, ended: RoleExit) -> None:
         self.last_exit = ended
         self._gone.set()
-
-    def _count_life(self) -> None:
-        lived_s = 0.0 if self._listened_at is None else time.monotonic() - self._listened_at
-        self._short_lives = self._short_lives + 1 if lived_s < SHORT_LIFE_S else 0
 
     def _reason(self) -> str:
         """The last line of its log; on a full disk there is none."""

@@ -7,6 +7,7 @@ import pytest
 from springtide import errors
 from springtide.domain.cluster import Life, RoleExit
 from springtide.platforms import keeper
+from springtide.platforms.awake import AwakeClock
 from springtide.platforms.base import Launch
 from springtide.rpc import whereabouts
 from springtide.rpc.whereabouts import Whereabouts
@@ -55,6 +56,7 @@ def kept(tmp_path, monkeypatch):
 
     def make(play, next_term=None, **more):
         platform, launch = Scripted(files, play), lambda life: Launch(life=life, module="none")
+        more = {"awake": AwakeClock(), **more}
         return platform, keeper.Keeper(platform, files, launch, next_term or keeper.counting(), **more)
 
     return make
@@ -201,6 +203,45 @@ def test_a_full_disk_is_waited_for_before_the_next_master_is_started(kept, monke
 
     asyncio.run(play())
     assert platform.terms == [1, 2]
+
+
+def test_masters_that_find_no_room_for_their_journal_are_followed_by_others_until_there_is_some(kept, monkeypatch):
+    monkeypatch.setattr(keeper, "ROOM_LOOK_S", 0.0)
+    last = keeper.SHORT_LIVES + 3
+
+    def no_room(self, term):
+        if 1 < term < last:
+            said = Whereabouts(term=term, error="no room left to write journal.db", kind="DiskFull")
+            whereabouts.write(self.files.master, said)
+        else:
+            self.listen(term)
+
+    platform, keep = kept(no_room, disk_s=60.0)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        assert (await keep.replace(LOST)).term == last
+
+    asyncio.run(play())
+
+
+def test_a_disk_with_too_little_room_for_a_journal_fails_the_job_when_the_time_is_over(kept):
+    def no_room(self, term):
+        self.listen(1)
+        if term > 1:
+            said = Whereabouts(term=term, error="no room left to write journal.db", kind="DiskFull")
+            whereabouts.write(self.files.master, said)
+
+    platform, keep = kept(no_room, disk_s=0.0)
+
+    async def play():
+        await keep.start()
+        platform.die(1, signal="SIGKILL")
+        with pytest.raises(errors.DiskFull, match=r"no room left to write journal[.]db"):
+            await keep.replace(LOST)
+
+    asyncio.run(play())
 
 
 def test_a_disk_that_stays_full_fails_the_job_when_the_time_is_over(kept, monkeypatch):
