@@ -407,7 +407,7 @@ class Desk:
 
     def _take_report(self, role: Role, incarnation: int, report: messages.Report | None) -> None:
         if report is not None:
-            book, tally = self.record.book, self._tally
+            tally = self._tally
             tally.take(role, report, at=self._clock(), incarnation=incarnation)
             self.autoscale.watching.heard(role, incarnation, report, at=self._clock())
             self._feeding.heard(role, incarnation, report.feed)
@@ -416,7 +416,7 @@ class Desk:
             if (use := tally.cache) is not None and (news := decided(tally.cache_on, use)) is not None:
                 tally.cache_on = use.on
                 self._happen(events.Judged(*news))
-            tally.note(book.samples_trained if book.passes else tally.samples, at=self._clock())
+            tally.note(standing.samples_of(self.record, tally), at=self._clock())
 
     def _remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None) -> None:
         if objects or place is not None:
@@ -444,4 +444,5 @@ class Desk:
             self._assigning.act(now, lost=True)
         if self.state.phase is not before:
             self._changed.turn()
-            self.tell("phase", phase=self.state.phase, why=self.state.why, samples=self._tally.samples)
+            samples = standing.samples_of(self.record, self._tally)
+            self.tell("phase", phase=self.state.phase, why=self.state.why, samples=samples)

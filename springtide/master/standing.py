@@ -22,6 +22,11 @@ from springtide.telemetry.redacting import redact
 MOST_SHOWN = 20  # of the batches that were trained in part: a status is sent ten times a second
 
 
+def samples_of(record: Record, tally: Tally) -> int:
+    """Samples trained so far, each once: by the ledger; by the workers' reports in a job that leases no data."""
+    return record.book.samples_trained if record.book.passes else tally.samples
+
+
 def status_of(
     record: Record, tally: Tally, usage: Mapping[Role, RoleUsage], *, term: int, now: float, lag_s: float = 0.0,
     rounds: Rounds | None = None, moving: int = 0, autoscale: Autoscale | None = None, feeding: Feeding | None = None,
@@ -41,7 +46,7 @@ def status_of(
         trained_s=max(0.0, grew_at - record.leased_at) if record.leased_at is not None else 0.0,
         blame=state.blame,
         detail=redact(state.detail),
-        samples=totals.samples_done - totals.void if totals.samples or book.on_stream else tally.samples,
+        samples=samples_of(record, tally),
         samples_before=record.samples_before,
         samples_per_s=tally.samples_per_s(at=now),
         loss=tally.loss,

@@ -111,6 +111,11 @@ def draw(rng, samples):
     return ids
 
 
+def told_samples(job):
+    """Samples trained by the event that says how the job ended."""
+    return [event["samples"] for event in job.story if event["event"] == "phase"][-1]
+
+
 def differences(folder, ids, *, epochs, batch):
     """What the tables hold beyond, or short of, what the data set says; nothing is what it should be."""
     counts = np.load(folder / "counts.npz")

@@ -63,7 +63,7 @@ def count(
         counting.hurry(folder)
         status = job.wait()
     assert status.phase is Phase.FINISHED, status
-    assert status.samples == len(ids)
+    assert status.samples == counting.told_samples(job) == len(ids)
     counts = dict(np.load(folder / "counts.npz"))
     np.savez(folder / "counts.npz", **{**counts, "small": counts["small"] * BATCH, "rows": counts["rows"] * BATCH})
     return status, counting.differences(folder, ids, epochs=1, batch=BATCH)

@@ -47,7 +47,7 @@ def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
         job.until(lambda status: status.term == 2)
         counting.hurry(tmp_path)
         status = job.wait()
-    assert status.phase is Phase.FINISHED and status.samples == len(ids), status
+        assert status.phase is Phase.FINISHED and status.samples == counting.told_samples(job) == len(ids), status
     assert not (wrong := counting.differences(tmp_path, ids, epochs=1, batch=BATCH)), wrong
 
 

@@ -202,6 +202,26 @@ def test_the_status_adds_up_what_was_reported(tmp_path):
     with_desk(test, tmp_path)
 
 
+@pytest.mark.parametrize("sync", ["async", "bsp"])
+def test_the_end_is_told_with_the_number_of_samples_that_were_trained(tmp_path, sync):
+    async def test(master, clock):
+        peers = await everyone(master, workers=2)
+        card = dataclasses.replace(CARD, in_step=sync == "bsp")
+        words = {"worker-0": (), "worker-1": ()}
+        for _ in range(2 if card.in_step else 1):  # in step both have a part of each shard, else each has one shard
+            for name, done in words.items():
+                leased = await master.handle(peers[name], messages.LeaseRequest(card, done))
+                words[name] = tuple(Progress(each.shard, each.first, each.end, each.end) for each in leased.grants)
+                await master.handle(peers[name], messages.Heartbeat(messages.Report(samples=3)))
+        for name, done in words.items():
+            await master.handle(peers[name], messages.Finish(done))  # without a last report
+        assert master.status().phase is Phase.FINISHED
+        *_, end = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+        assert (end["phase"], end["samples"], master.status().samples) == ("finished", 20, 20)
+
+    with_desk(test, tmp_path, workers=2, sync=sync)
+
+
 def test_members_may_ask_only_for_what_is_theirs(tmp_path):
     async def test(master, clock):
         peers = await everyone(master)
