@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -113,6 +113,11 @@ def load(overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, st
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "1000"}
 """Where torch allocates with mimalloc (64-bit ARM): memory that is free goes back to the system after a second, in ms.
 After 10, which is the default, every batch or step would have its pages put in anew."""
+
+
+def live_variables() -> MutableMapping[str, str]:
+    """The environment of this process itself: what is written to it is seen by all."""
+    return os.environ
 
 
 def child_environment(

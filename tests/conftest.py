@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -128,6 +129,14 @@ def _left_behind(threads: set[threading.Thread], files: dict[int, str], children
     new_files = [f"open file {fd} -> {to}" for fd, to in _open_files().items() if files.get(fd) != to]
     new_children = [f"child process {pid}: {_command(pid)}" for pid in _children() - children]
     return new_threads + new_files + new_children
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> None:
+    """What other tests have compiled is none of this one's business: a process that compiles is not split."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None:
+        dynamo.counters.clear()
 
 
 @pytest.fixture(autouse=True)

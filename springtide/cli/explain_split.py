@@ -73,7 +73,7 @@ def text_of(name: str, told: ScriptReport) -> str:
     if told.touched:
         lines += ["", wrapped(f"Travels although the model does not need it, the loop does: {', '.join(told.touched)}")]
     if told.found_s:
-        lines += ["", f"Found out in {told.found_s:.1f} s. A job finds it out beside its loop, which trains on."]
+        lines += ["", f"Found out in {told.found_s:.2f} s, from calls of the model that the loop made anyway."]
     return "\n".join(lines)
 
 

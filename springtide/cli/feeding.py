@@ -17,4 +17,5 @@ def shown(status: JobStatus) -> str:
 def queue(feed: FeedState) -> str:
     """How full queues are, and how long workers have waited before them."""
     waited = f", waited {feed.waited_s / feed.looped_s:.0%} of the time" if feed.looped_s else ""
-    return f"{feed.queued} of {feed.room} batches ready{waited}"
+    checked = f", {feed.checked} computed here too and equal" if feed.checked else ""
+    return f"{feed.queued} of {feed.room} batches ready{waited}{checked}"

@@ -39,7 +39,10 @@ class FeedingOptions:
         float | None, typer.Option(help="Cores of each of them.  [default: found out]", metavar="CORES")
     ] = None
     split: Annotated[
-        str, typer.Option(help="Part of forward() moves to them: also; to others; not.", metavar="auto|stages|off")
+        str,
+        typer.Option(
+            help="Part of forward() moves to them; verify: and is compared.", metavar="auto|stages|verify|off"
+        ),
     ] = "auto"
     poison: Annotated[str, typer.Option(help="A sample cannot be made: fail, or skip and report it.")] = "fail"
 

@@ -116,6 +116,8 @@ def sentence(event: Event) -> str:
             back = f"{event['role']} is back with its slots of checkpoint {event['checkpoint']} in {event['where']}"
             again = f"{event['samples_again']:,} samples are trained again"
             return "; ".join(filter(None, (*event.get("unusable", ()), back, event.get("mirror", ""), again)))
+        case "finished" if event.get("checked"):
+            return f"{event['role']} has computed {event['checked']} batches of data workers itself too: all were equal"
         case "ended" | "joined" | "ready" | "placed" | "finished" | "exited" | "lost":
             return ""
         case kind if event.get("why"):

@@ -234,7 +234,7 @@ def on_one_line(error: BaseException) -> str:
 def _rows(tensor: torch.Tensor, indices: Indices) -> torch.Tensor:
     first, last = int(indices[0]), int(indices[-1])
     if last - first + 1 == len(indices) and (len(indices) < 3 or bool((np.diff(indices) == 1).all())):
-        return tensor[first : last + 1]  # a run of neighbours is a view: nothing to copy
+        return tensor[first : last + 1].clone()  # as DataLoader does: a loop may write to its batch
     return tensor.index_select(0, torch.from_numpy(indices))
 
 

@@ -219,7 +219,7 @@ class ElasticJob:
     """Cores of each of them; open: found out."""
     split: SplitMode = "auto"
     """What of the model's forward() needs no parameters: done by data workers (auto), by others of them than those
-    that read the data set (stages), or by workers (off)."""
+    that read the data set (stages), by data workers and by workers too, which compare (verify), or by workers (off)."""
     poison: Poison = "fail"
     """A sample cannot be made: fail, or skip it and report it."""
     quota: Quota = field(default_factory=Quota)

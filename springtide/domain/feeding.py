@@ -13,8 +13,8 @@ from springtide import errors
 Poison = Literal["fail", "skip"]
 SHOWN = 10  # indices in a message; there may be thousands
 POISONS: tuple[Poison, ...] = ("fail", "skip")
-SplitMode = Literal["auto", "stages", "off"]
-SPLITS: tuple[SplitMode, ...] = ("auto", "stages", "off")
+SplitMode = Literal["auto", "stages", "verify", "off"]
+SPLITS: tuple[SplitMode, ...] = ("auto", "stages", "verify", "off")
 
 
 def number_of(text: str) -> int | None:
@@ -86,7 +86,8 @@ class FeedRules:
     """Seconds between two decisions."""
     split: SplitMode = "auto"
     """The stateless part of the model's forward(): "auto": it goes with the data set; "stages": to data workers of its
-    own, after those that read the data set; "off": it stays, and data workers only read."""
+    own, after those that read the data set; "verify": it goes with the data set, and trainers compute it too, for every
+    batch, and compare; "off": it stays, and data workers only read."""
     poison: Poison = "fail"
     """When a sample cannot be made: "fail" the job after it was tried often, or "skip" and report it."""
 
@@ -124,6 +125,8 @@ class FeedState:
     """Seconds that it has spent in the part of forward() that could be split off, where that is known."""
     looped_s: float = 0.0
     """Seconds of its loop in all."""
+    checked: int = 0
+    """Mini-batches of data workers that it has computed itself too, and found equal to the bit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,10 @@ the push (`pending_parts`). Next: embedding/gathered.py does the work, train/ pu
 import itertools
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+import torch.overrides
 
 from springtide import _native
 from springtide.embedding import columns, routes, uncompiled
@@ -29,6 +30,15 @@ class Crossed(NamedTuple):
 
     batch: Any
     crossing: tuple[Any, ...]
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """A mode that records torch calls (prep/call_recorder.py): those inside a lookup are none of its business."""
+
+    def at_lookup(self, table: str, inputs: Sequence[Any]) -> None:
+        """A table is about to look up ids."""
+        ...
 
 
 class Caller(Protocol):
@@ -169,6 +179,16 @@ class Lookups:
         if torch.compiler.is_compiling():
             outs: tuple[torch.Tensor, ...] = self._eagerly(module, *inputs, weights=weights)
             return outs
+        if torch._C._len_torch_function_stack():
+            mode = torch.overrides._get_current_function_mode()
+            if isinstance(mode, Recording):
+                binding = getattr(module, "springtide_binding", None)
+                mode.at_lookup(binding.tables[0].name if binding is not None else "", (*inputs, weights))
+                with torch._C.DisableTorchFunction():
+                    return self._run(module, *inputs, weights=weights)
+        return self._run(module, *map(routes.real, inputs), weights=routes.real(weights))
+
+    def _run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
         handle = self._active
         if handle is not None:

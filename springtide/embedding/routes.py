@@ -42,6 +42,13 @@ def is_absent(value: Any) -> bool:
     return getattr(type(value), "springtide_absent", False) is True
 
 
+def real(value: Any) -> Any:
+    """The tensor itself, where something stands for one."""
+    while is_absent(value):
+        value = value.here()
+    return value
+
+
 def key_of(value: Any) -> tuple[Any, ...]:
     """What two tensors have in common that show the same memory in the same way, unchanged in between."""
     if type(value) is not torch.Tensor:

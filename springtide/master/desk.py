@@ -374,7 +374,9 @@ class Desk:
         self._leasing.words(holder, request.progress, era=request.era)
         self._take_report(role, holder.incarnation, request.report)
         self._remember(holder.rank, request.objects, request.place)
-        self.tell("finished", role=str(role), incarnation=holder.incarnation)
+        feed = request.report.feed if request.report is not None else None
+        checked = {"checked": feed.checked} if feed is not None else {}
+        self.tell("finished", role=str(role), incarnation=holder.incarnation, **checked)
         totals, poisoned = self.record.book.totals(), self.record.book.poisoned()
         untrained = totals.total - totals.done - totals.poisoned
         given_up = "; ".join(map(str, poisoned[:3])) or self.record.all_left_out()

@@ -34,7 +34,7 @@ TUNING_KEY = "data workers: tuning"
 """Under which the record keeps how far tuning is: a master that takes over does not begin anew."""
 _NUMBERS = re.compile(r"\d[\d,.:]*")
 PACKAGE_S = 270.0
-"""What data workers are to run is found out beside the loops, with little of their cores: so long nobody is late."""
+"""Trainers record some of their batches, and one writes the package and sends it: so long nobody is late."""
 UNIT, MANY_CORES = 1.0, 8  # cores of one step of size; half of that where there are few
 
 

@@ -56,6 +56,13 @@ class Strand:
             _put_back(before)
 
 
+def mark() -> Any:
+    """Where all global random numbers are: equal to an earlier one where none was drawn since."""
+    memory = _memory()
+    numpys = ctypes.string_at(*memory) if memory is not None else repr(np_random.get_state(legacy=False))
+    return torch.default_generator.get_state().numpy().tobytes(), numpys, random.getstate()
+
+
 def sow(seed: int, name: Sequence[int], *, cuda: bool = False) -> None:
     """Global random numbers begin at (seed, name), and go on from there: for a process that has no others to keep."""
     written = ",".join(map(str, (seed, *name))).encode()

@@ -54,7 +54,8 @@ def choose(values: Sequence[Value]) -> Cut:
             values, frozenset(), raw, "nothing can move" if not everything else "only views of inputs could move"
         )
     lean = _cut(values, minimum(values, views_only=True), raw, "")
-    if lean.bytes <= raw:
+    unsent = {value.name for value in values if value.bytes is None}
+    if lean.bytes <= raw and not unsent.intersection(lean.crossing):
         why = f"everything that may move does: {lean.bytes} bytes cross, inputs are {raw}"
         return _cut(values, lean.moved, raw, why)
     least = _cut(values, minimum(values), raw, "")

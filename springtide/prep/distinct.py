@@ -1,12 +1,14 @@
 """torch.unique of integers in the programs of data workers, natively: the same to the bit in a fraction of the time.
 
-In: the graph of a stage (prep/stages.py), whose calls of unique become calls of `unique2` here. Sparse features are
-made distinct over and over, and torch sorts with comparisons; cpp/distinct.cpp counts, or sorts by digits. What it is
-not made for goes to torch. Next: the program runs on data workers, and is verified with the rest of the split.
+In: a recorded call of unique (prep/moved_program.py), which becomes a call of what is here. Sparse features are made
+distinct over and over, and torch sorts with comparisons; cpp/distinct.cpp counts, or sorts by digits. What it is not
+made for goes to torch. Used by: prep/moved_program.py.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from torch import fx
 
 from springtide import _native
 
@@ -16,11 +18,24 @@ Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _torchs = torch.ops.aten._unique2.default
 
 
-def quicken(graph: fx.Graph) -> None:
-    """Calls of unique that sort, as all of torch.unique() on a CPU, are answered here."""
-    for node in graph.find_nodes(op="call_function", target=_torchs):
-        if len(node.args) < 2 or node.args[1] is True:
-            node.target = unique2
+def unique(
+    input: torch.Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """What torch.unique gives."""
+    if dim is not None or not sorted:
+        return torch.unique(input, sorted, return_inverse, return_counts, dim)
+    found = unique2(input, sorted, return_inverse, return_counts)
+    wanted = (True, return_inverse, return_counts)
+    given = tuple(one for one, asked in zip(found, wanted, strict=True) if asked)
+    return given if len(given) > 1 else given[0]
+
+
+QUICKER: dict[str, Callable[..., Any]] = {"torch.unique": unique, "Tensor.unique": unique}
+"""By the name of a torch function: what is called instead on data workers."""
 
 
 def unique2(

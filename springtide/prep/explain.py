@@ -26,13 +26,16 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A rung of the ladder that did not hold."""
+class Guard:
+    """Something that is compared with every batch before a result of data workers is used."""
 
-    rung: str
-    why: str
     line: str = ""
+    """Where it is read; "": it is not of one line."""
     text: str = ""
+    what: str
+    """What is compared, as it was when the split was made."""
+    breaks: str
+    """What would be noticed, and what happens then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +44,11 @@ class Explanation:
 
     moved: tuple[Group, ...] = ()
     stayed: tuple[Group, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
-    rung: str = ""
-    """How the program was captured; empty: it was not."""
+    guards: tuple[Guard, ...] = ()
     why: str = ""
     """How the cut was chosen, or why there is none."""
     stages: tuple[str, ...] = ()
-    """Name, device and number of operations of each."""
+    """Name and device of each."""
     raw_bytes: int = 0
     """Of the model's inputs, one batch: what would travel without a split."""
     cut_bytes: int = 0
@@ -55,13 +56,13 @@ class Explanation:
     moved_s: float = 0.0
     """Seconds of one batch that move, as measured here."""
     forward_s: float = 0.0
-    """Seconds of one whole forward, served tables standing aside."""
+    """Seconds of one whole forward, as measured here."""
     constants: tuple[str, ...] = ()
-    """Buffers that travel with the stages, once."""
-    verified: int = 0
-    """Further batches on which outputs and gradients were equal bit by bit."""
-    found_s: float = 0.0
-    """Seconds of a core that its rung took, from capture to comparison."""
+    """Tensors that travel with the stages, once."""
+    recorded: int = 0
+    """Forwards of the loop's own that were recorded."""
+    compared: int = 0
+    """Values that cross and were compared bit by bit with those of a recorded forward."""
 
     @property
     def moved_share(self) -> float:
@@ -75,7 +76,7 @@ class Explanation:
             return f"forward() stays whole: {self.why}"
         count = sum(len(group.operations) for group in self.moved)
         return (
-            f"{count} operations of forward() move ({self.moved_share:.0%} of its time, {self.rung}), "
+            f"{count} operations of forward() move ({self.moved_share:.0%} of its time), "
             f"{_size(self.cut_bytes)} a batch for {_size(self.raw_bytes)} of inputs"
         )
 
@@ -101,15 +102,16 @@ class Explanation:
             lines += [f"Stage {number}: {stage}" for number, stage in enumerate(self.stages)]
             if self.constants:
                 lines += _wrap(f"Constants that travel once: {', '.join(self.constants)}")
-        if self.rung:
-            lines.append(f"Captured by: {self.rung}")
+        if self.recorded:
+            lines += _wrap(f"Recorded: {self.recorded} forwards of the loop's own")
         if self.moved:
-            lines.append(f"Verified: outputs equal bit by bit on {self.verified} further batches")
-        if self.refusals:
-            lines += [*([""] if lines[-1] else []), "What did not work:"]
-            for refusal in self.refusals:
-                at = f" at {refusal.line}: {refusal.text}" if refusal.line else ""
-                lines += _wrap(f"{refusal.rung}{at}", "  ") + _wrap(refusal.why, "    ")
+            lines += _wrap(
+                f"Verified: {self.compared} values that cross are equal bit by bit to those of forward() itself; "
+                "nothing that has a gradient moves"
+            )
+        if self.guards:
+            lines += ["", *_wrap("Guards, checked with every batch. What breaks one runs in the trainer:")]
+            lines += _guards(self.guards)
         return "\n".join(lines) + "\n"
 
 
@@ -123,6 +125,14 @@ def _groups(groups: tuple[Group, ...]) -> list[str]:
         lines += _wrap(counted(group.operations), "      ")
         if group.why:
             lines += _wrap(f"because of {group.why}", "      ")
+    return lines
+
+
+def _guards(guards: tuple[Guard, ...]) -> list[str]:
+    lines = []
+    for guard in guards:
+        lines += _wrap(f"{guard.line}: {guard.what}" if guard.line else guard.what, "  ")
+        lines += _wrap(f"broken by {guard.breaks}", "      ")
     return lines
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.data.source import Unreadable
-from springtide.domain.feeding import FeedState
+from springtide.domain.feeding import BatchName, FeedState
 from springtide.prep import chance, codec, dispatch
 from springtide.prep.pool import Answer, Pool, Wanted
 
@@ -51,11 +51,15 @@ class Feed:
         """`certificates`: a folder (`rpc.tls`), where the job has TLS."""
         if room < 1 or most_bytes < 1:
             raise errors.BadInput(f"a queue of {room} batches and {most_bytes} bytes: wanted 1 or more of each")
-        self.asks: tuple[int, ...] = ()
-        """Numbers that go with every request, for `run.keeping(indices, asks)` of the first stage where it has that."""
+        self.asks: Callable[[BatchName | None], tuple[int, ...]] = lambda name: ()
+        """Numbers that go with a request, for `run.keeping(indices, asks)` of the first stage where it has that."""
+        self.draws: Callable[[], bool] = lambda: True
+        """Whether making a batch draws random numbers. If not, global ones are left alone: the loop, in another thread,
+        may draw from them meanwhile."""
         self._pool = Pool(secret, types=types or {}, certificates=certificates)
         self._room, self._most_bytes, self._seed = room, most_bytes, seed
         self._totals = _Totals()
+        self._refused = False
         self._closing = weakref.finalize(self, self._pool.close)  # at exit too, while threads can still end in order
 
     def attach(self, worker: str, address: str) -> None:
@@ -65,6 +69,10 @@ class Feed:
     def detach(self, worker: str) -> None:
         """Ask it for nothing more; what it has been asked for is fetched."""
         self._pool.detach(worker)
+
+    def refuse(self) -> None:
+        """Take nothing more of what data workers make or have made: whatever is still wanted is made here."""
+        self._refused = True
 
     def close(self) -> None:
         """Hang up on all data workers. Nothing is left of it."""
@@ -127,7 +135,7 @@ class Feed:
                         ended = True
                     else:
                         asked = len(one.indices) > 0 and self._pool.workers > 0 and fed()
-                        window.append((self._pool.want(one, tuple(self.asks)) if asked else None, one))
+                        window.append((self._pool.want(one, self.asks(one.name)) if asked else None, one))
                 if not window:
                     return
                 step, one = window[0]
@@ -147,7 +155,7 @@ class Feed:
     def _next(self, step: int | None, one: Wanted, own: Own, timeout_s: float | None) -> Any:
         if not len(one.indices):
             return None
-        answer = Answer() if step is None else self._wait(step, timeout_s)
+        answer = Answer() if step is None or self._refused else self._wait(step, timeout_s)
         if step is not None:
             self._pool.take(step)
         self._totals.taken += 1
@@ -169,7 +177,7 @@ class Feed:
 
     def _make(self, one: Wanted, own: Own) -> Any:
         began = time.monotonic()
-        with chance.seeded(self._seed, one.name):
+        with chance.seeded(self._seed, one.name if self.draws() else None):
             made = own(one.indices)
         self._pool.types.update(codec.types_in(made))
         self._totals.read_s += time.monotonic() - began

@@ -6,7 +6,8 @@ samples; so is an object that could not be rebuilt. Used by: prep/split.py on bo
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,3 +84,69 @@ def _walk(tree: Any, found: list[Any]) -> Shape:
 def is_text(tree: Any) -> bool:
     """Whether this is a list of strings: one leaf."""
     return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(one, str | bytes) for one in tree)
+
+
+@contextmanager
+def substituted(tree: Any, change: Callable[[Any], Any]) -> Iterator[Any]:
+    """The same tree with other leaves, as long as it is needed.
+
+    Lists, dicts and dataclasses stay the same objects, so that what is written to them is seen by who has them; when it
+    is over they have their own leaves again, where nobody has put something else there.
+    """
+    undo: list[Callable[[], None]] = []
+    try:
+        yield _substituted(tree, change, undo)
+    finally:
+        for one in reversed(undo):
+            one()
+
+
+def _substituted(tree: Any, change: Callable[[Any], Any], undo: list[Callable[[], None]]) -> Any:
+    kind = type(tree)
+    if is_text(tree):
+        return change(tree)
+    if kind is list or (isinstance(tree, dict) and (kind is dict or kind in pytree.SUPPORTED_NODES)):
+        for key in range(len(tree)) if kind is list else tuple(tree):
+            _put(tree, key, _substituted(tree[key], change, undo), undo)
+        return tree
+    if kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
+        parts = [_substituted(part, change, undo) for part in tree]
+        if all(new is old for new, old in zip(parts, tree, strict=True)):
+            return tree
+        return kind(parts) if kind is tuple else kind(*parts)
+    if kind in pytree.SUPPORTED_NODES:
+        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(tree)
+        parts = [_substituted(part, change, undo) for part in children]
+        if all(new is old for new, old in zip(parts, children, strict=True)):
+            return tree
+        return pytree.SUPPORTED_NODES[kind].unflatten_fn(parts, context)
+    if nodes.is_record(tree):
+        for field in dataclasses.fields(tree):
+            _set(tree, field.name, _substituted(getattr(tree, field.name), change, undo), undo)
+        return tree
+    return change(tree)
+
+
+def _put(tree: Any, key: Any, new: Any, undo: list[Callable[[], None]]) -> None:
+    old = tree[key]
+    if new is not old:
+        tree[key] = new
+
+        def back() -> None:
+            there = tree.get(key) if isinstance(tree, dict) else tree[key] if key < len(tree) else None
+            if there is new:
+                tree[key] = old
+
+        undo.append(back)
+
+
+def _set(tree: Any, name: str, new: Any, undo: list[Callable[[], None]]) -> None:
+    old = getattr(tree, name)
+    if new is not old:
+        object.__setattr__(tree, name, new)
+
+        def back() -> None:
+            if getattr(tree, name, None) is new:
+                object.__setattr__(tree, name, old)
+
+        undo.append(back)

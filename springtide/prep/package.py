@@ -91,6 +91,16 @@ def load(folder: Path, *, secret: bytes) -> Pipeline:
     return found
 
 
+def unsendable(held: Any) -> str:
+    """Why something cannot be written down; "": it can. (It is not read back here: cloudpickle would set the methods of
+    the script's own classes anew.)"""
+    try:
+        cloudpickle.dumps(held)
+    except Exception as error:  # whatever a user's object raises when it is taken apart
+        return f"what a marked function reads cannot be sent: {type(error).__name__}: {error}"
+    return ""
+
+
 def _checked(folder: Path, secret: bytes) -> Contents:
     sealed = _read(folder / CONTENTS)
     seal, listed = sealed[:SEAL_BYTES], sealed[SEAL_BYTES:]

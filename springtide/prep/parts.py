@@ -1,15 +1,16 @@
 """What becomes of a forward: `Split` in two parts, or `Unsplit`, each with its explanation.
 
-Made by: prep/trial.py. Used by: train/splitting.py, which sends the stages to data workers and runs the rest.
+Made by: prep/split.py. Used by: train/splitting.py, which sends the stages to data workers, and train/split_forward.py,
+which runs the user's forward with what they have made.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from springtide.prep.answering import Answering
 from springtide.prep.explain import Explanation
 from springtide.prep.stage import Stage
-from springtide.prep.staleness import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +19,16 @@ class Split:
 
     stages: tuple[Stage, ...]
     """The first takes the list of the model's input leaves, each the list that the one before made; the last one's list
-    crosses. None instead of a list: this batch is not of the kind that was captured, run the model's own forward."""
-    rest: Callable[[Sequence[Any], Sequence[Any]], Any]
-    """(crossing, leaves) -> what forward returns; of the leaves only those in `needs` are read."""
+    crosses. None instead of a list: this batch is not of the kind that was recorded, run the model's own forward."""
+    answering: Answering
+    """Runs the model's own forward with what crossed."""
     needs: frozenset[int]
-    """Numbers of the input leaves that `rest` reads."""
+    """Numbers of the input leaves that the trainer still reads."""
     explanation: Explanation
     digest: str
-    """Equal on every worker that captured the same program and cut it alike."""
-    watch: Watch
-
-    def stale(self) -> str:
-        """Empty, or what has changed in the model since, so that crossing values are no longer right."""
-        return self.watch.changed()
+    """Equal on every worker that recorded the same program and cut it alike."""
+    threads: int = 0
+    """So many threads of torch's are taken for granted; 0: any number."""
 
     def crossing(self, leaves: Sequence[Any]) -> list[Any] | None:
         """All stages, in this process."""

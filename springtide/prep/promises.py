@@ -1,110 +1,132 @@
-"""A tensor that is promised: what a call of torch's would give, which is made only if somebody wants to see it.
+"""A tensor that is promised: an input or a result of the moved part, which becomes real only if somebody reads it.
 
-In: the call. Out: something that is a tensor to everyone. Given out by: prep/answering.py.
+In: who answers for it. Out: something that is a tensor to everyone. Every torch call with one among its arguments is
+seen: it is answered, or made with the tensors themselves. Given out by: prep/answering.py. Nearly all of them are only
+handed to the next moved call, and never computed.
 """
 
 import sys
-from typing import Any, Protocol
+import threading
+from collections.abc import Sequence, Set
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.utils import _pytree
 
-from springtide.prep import leaves
 
+class Answerer(Protocol):
+    """Who gives out promises while a forward runs."""
 
-class Giver(Protocol):
-    """Who has promised."""
+    thread: int
 
-    def part(self, at: int) -> Any:
-        """One of the values promised."""
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a torch call gives that has a promise among its arguments."""
         ...
 
-
-class Promised:
-    """A call that was promised: made once, if ever."""
-
-    __slots__ = ("_call", "_parts")
-
-    def __init__(self, func: Any, args: Any, kwargs: Any) -> None:
-        self._call, self._parts = (func, args, kwargs), ()
-
-    def part(self, at: int) -> Any:
-        """One of the values that it gives."""
-        if not self._parts:
-            func, args, kwargs = self._call
-            with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-                self._parts = tuple(leaves.flatten(func(*kept(args), **kept(kwargs)))[0])
-        return self._parts[at]
+    def compute(self, slot: int) -> Any:
+        """What was promised."""
+        ...
 
 
 class Promise(torch.Tensor):
     """Stands for a tensor; becomes it when it is touched."""
 
-    springtide_giver: Giver | None
-    springtide_at: int
-    springtide_made: torch.Tensor | None
+    springtide_absent = True
+    """By which others know that its values may not be here: embedding/routes.py."""
+    springtide_running: ClassVar[Answerer | None] = None
+    springtide_slot: int
+    """Its place among the inputs and results of a forward."""
+    springtide_made: Any
+    """The tensor itself, once forward is over."""
 
     @staticmethod
-    def __new__(cls, giver: Giver, at: int) -> "Promise":
-        """Of one part of what is given."""
-        made: Promise = torch.Tensor._make_wrapper_subclass(cls, ())
-        made.springtide_giver, made.springtide_at, made.springtide_made = giver, at, None
+    def __new__(cls, dtype: torch.dtype, device: str, slot: int) -> "Promise":
+        """Of a tensor of this kind."""
+        made: Promise = torch.Tensor._make_wrapper_subclass(
+            cls, (), dtype=dtype, device=torch.device(device), dispatch_sizes_strides_policy="sizes"
+        )
+        made.springtide_slot, made.springtide_made = slot, None
         return made
 
-    def __init__(self, giver: Giver, at: int) -> None:
+    def __init__(self, dtype: torch.dtype, device: str, slot: int) -> None:
         """Everything is done by then."""
 
-    def keep(self) -> torch.Tensor:
+    def here(self) -> Any:
         """The tensor itself."""
-        if self.springtide_made is None:
-            assert self.springtide_giver is not None
-            self.springtide_made = self.springtide_giver.part(self.springtide_at)
-        return self.springtide_made
+        if self.springtide_made is not None:
+            return self.springtide_made
+        running = type(self).springtide_running
+        assert running is not None, "a promise that outlives its forward is kept by then"
+        return running.compute(self.springtide_slot)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Whatever is done with it is done with the tensor."""
-        return func(*kept(args), **kept(kwargs or {}))
+        """An answer, or whatever is done with it is done with the tensor."""
+        running = cls.springtide_running
+        if running is not None and running.thread == threading.get_ident():
+            return running.call(func, args, kwargs)
+        return func(*here(args), **here(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """The same for whoever comes past Python."""
-        return func(*kept(args), **kept(kwargs or {}))
+        """For whoever comes past Python: the tensor itself."""
+        return func(*here(args), **here(kwargs or {}))
 
 
-def kept(tree: Any) -> Any:
+def here(tree: Any) -> Any:
     """The same with the tensors themselves."""
-    return _pytree.tree_map(lambda leaf: leaf.keep() if isinstance(leaf, Promise) else leaf, tree)
+    return _pytree.tree_map(lambda leaf: leaf.here() if isinstance(leaf, Promise) else leaf, tree)
 
 
-class Pool:
-    """Promises that nobody holds any more are given out again: to make one takes as long as many a small call."""
+class Promises:
+    """One promise for each slot, given out once a forward. One that somebody keeps is replaced by a new one."""
 
-    ALONE = 3  # references to one that only the pool has: its own, a variable, the argument of getrefcount
+    ALONE = 2  # references to one that nobody holds: the list's, the argument of getrefcount
+    OWN = 2  # attributes that a promise has if nobody else has given it any
+    COUNTS = hasattr(torch.Tensor, "_use_count")
 
-    def __init__(self) -> None:
-        self._free: list[Promise] = []
-        self._out: list[Promise] = []
+    def __init__(self, kinds: Sequence[tuple[torch.dtype, str] | None]) -> None:
+        """`kinds`: dtype and device of each slot; None: what is there is no tensor."""
+        self.type: Any = type("Promise", (Promise,), {})
+        """Of these promises: `springtide_running` is set in it."""
+        self._kinds = kinds
+        self._all: list[Any] = [self._new(slot) for slot in range(len(kinds))]
+        self._out: list[int] = []
 
-    def take(self, giver: Giver, at: int) -> Promise:
-        """A promise."""
-        if self._free:
-            made = self._free.pop()
-            made.springtide_giver, made.springtide_at = giver, at
-        else:
-            made = Promise(giver, at)
-        self._out.append(made)
-        return made
+    def _new(self, slot: int) -> Any:
+        kind = self._kinds[slot]
+        return None if kind is None else self.type(*kind, slot)
+
+    def take(self, slot: int) -> Any:
+        """The promise of a slot."""
+        self._out.append(slot)
+        return self._all[slot]
 
     def settle(self) -> None:
-        """Forward is over: those that it has left nowhere, and nobody has touched, are free."""
-        out, self._out = self._out, []
-        while out:  # the last first: calls hold those that they were given
-            one = out.pop()
-            if one.springtide_made is None and sys.getrefcount(one) < self.ALONE:
-                one.springtide_giver = None
-                self._free.append(one)
+        """Forward is over: those that somebody holds are computed now, and are theirs."""
+        every, count = self._all, sys.getrefcount
+        kept = [slot for slot in self._out if count(every[slot]) > self.ALONE]
+        with torch._C.DisableTorchFunctionSubclass():  # to be asked about itself, not about what it stands for
+            kept += [slot for slot in self._out if not self._is_as_new(slot)]
+        for slot in dict.fromkeys(kept):
+            every[slot].springtide_made = every[slot].here()
+            every[slot] = self._new(slot)
+        self._out.clear()
 
-    def waiting(self) -> list[Promise]:
-        """All that are out."""
-        return self._out
+    def _is_as_new(self, slot: int) -> bool:
+        one = self._all[slot]
+        alone = self.COUNTS and one._use_count() == 1
+        return alone and one.springtide_slot == slot and len(one.__dict__) == self.OWN
+
+    def compute(self, known: Set[int]) -> None:
+        """Compute all that are held by somebody: what they are made of is about to change. Those of these slots are
+        held once more, by who gives them out."""
+        for slot in self._out:
+            if sys.getrefcount(self._all[slot]) > self.ALONE + (slot in known):
+                self._all[slot].here()
+
+    def drop(self) -> None:
+        """Forward has failed: what was given out is not given out again."""
+        for slot in self._out:
+            self._all[slot] = self._new(slot)
+        self._out.clear()

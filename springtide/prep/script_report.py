@@ -23,7 +23,7 @@ class ScriptReport:
     read_s: float = 0.0
     """Seconds to read and collate a batch: this part moves whatever becomes of forward()."""
     found_s: float = 0.0
-    """Seconds that it took to find this out, once: a job does it beside its loop (prep/beside.py)."""
+    """Seconds that the loop stood still to find this out, once."""
     left: tuple[str, ...] = ()
     """Leaves of a batch that do not travel."""
     touched: tuple[str, ...] = ()

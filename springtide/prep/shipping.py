@@ -2,21 +2,26 @@
 
 In: sample indices, on a data worker. Out: a tree `{"batch": ..., "crossing": [...]}`, in which `Left` stands for a leaf
 that nobody needs. Without a split, or where it does not hold for a batch, `{"batch": ...}` alone: the trainer then runs
-the user's own forward. What the data set raises goes through. Everything here is made of plain classes: it is pickled
-into the job's package. Next: train/splitting.py receives the tree.
+the user's own forward. `changed` in it: the data set has changed itself; `draws`: it draws random numbers. What the
+data set raises goes through.
+Everything here is made of plain classes: it is pickled into the job's package. Next: train/splitting.py receives the
+tree.
 """
 
 import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from springtide.data.source import Fetch, Indices, as_batch
-from springtide.prep import arguments, leaves
+from springtide.prep import arguments, chance, leaves
+from springtide.prep.moved_program import defaulting_to
+from springtide.prep.reachable_state import CopyWatch
+from springtide.prep.stage import Pipeline
 
 Run = Callable[[Sequence[Any]], Sequence[Any] | None]
 
@@ -46,6 +51,9 @@ class First:
     """The first part of what has moved; None: it runs elsewhere, and gets the leaves as they are."""
     left: tuple[tuple[int, arguments.Path], ...] = ()
     """Leaves that the trainer does not need, by their number."""
+    watch: CopyWatch = field(default_factory=CopyWatch, compare=False)
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    """Torch's default type in the trainer: the data set is to have the same."""
 
     def __call__(self, indices: Indices) -> Any:
         """What becomes of these samples."""
@@ -53,7 +61,18 @@ class First:
 
     def keeping(self, indices: Indices, asked: Sequence[int]) -> Any:
         """The same, with some of the `left` leaves, which a trainer has asked for by their number."""
-        batch = as_batch(self.fetch(indices))
+        self.watch.begin(dataset=self.fetch)
+        before = chance.mark()
+        with defaulting_to(self.dtype):
+            batch = as_batch(self.fetch(indices))
+        told: dict[str, Any] = {"draws": True} if chance.mark() != before else {}
+        made = self.made(batch, asked)
+        if changed := self.watch.changed():
+            told["changed"] = changed
+        return {**made, **told}
+
+    def made(self, batch: Any, asked: Sequence[int]) -> dict[str, Any]:
+        """What becomes of a batch that was read."""
         if self.call is None:
             return {"batch": batch}
         try:
@@ -64,7 +83,7 @@ class First:
         except Exception as error:  # whatever a part of the user's forward may raise: it raises again in the trainer
             return {"batch": batch, "unsplit": f"{type(error).__name__}: {error}"}
         if crossing is None:
-            return {"batch": batch, "unsplit": "it is not of the kind that the split was made for"}
+            return {"batch": batch, "unsplit": _why(self.run)}
         left = {path: functools.partial(Left.of, number) for number, path in self.left if number not in asked}
         return {"batch": replaced(batch, left), "crossing": list(crossing)}
 
@@ -82,10 +101,27 @@ class Later:
         try:
             crossing = self.run(made["crossing"])
         except Exception as error:  # as above: it raises again in the trainer
-            return {"batch": made["batch"], "unsplit": f"{type(error).__name__}: {error}"}
+            return {**_without(made), "unsplit": f"{type(error).__name__}: {error}"}
         if crossing is None:
-            return {"batch": made["batch"], "unsplit": "it is not of the kind that the split was made for"}
+            return {**_without(made), "unsplit": _why(self.run)}
         return {**made, "crossing": list(crossing)}
+
+
+def tried(pipeline: Pipeline, batch: Any) -> Any:
+    """What becomes of a batch that is here already, without the data set."""
+    first, *others = pipeline.stages
+    made = first.run.made(batch, ())  # type: ignore[attr-defined]
+    for stage in others:
+        made = stage.run(made)
+    return made
+
+
+def _without(made: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in made.items() if name != "crossing"}
+
+
+def _why(run: Any) -> str:
+    return getattr(run, "why", "") or "it is not of the kind that the split was made for"
 
 
 def dtype_of(left: Left) -> torch.dtype:

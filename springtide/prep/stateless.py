@@ -1,8 +1,8 @@
 """`@springtide.stateless`: the user's word that a function depends on its arguments alone, not on parameters.
 
-It is the last rung of the ladder (prep/capture.py), for what no tracer follows: strings, NumPy, other libraries. A call
-of a marked function whose arguments are the model's inputs, or what another marked call gave, moves to data workers;
-anywhere else the mark does nothing. In: functions and methods. Read by: prep/marked.py.
+It is for what no torch call does: strings, NumPy, other libraries. A call of a marked function whose arguments are the
+model's inputs, or what other moved calls gave, moves to data workers; anywhere else the mark does nothing. In:
+functions and methods. Read by: prep/call_recorder.py and prep/answering.py, while they run a forward.
 """
 
 import functools

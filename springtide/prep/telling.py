@@ -1,81 +1,156 @@
-"""From a split to its explanation: operations grouped by the user's lines, reasons, bytes, seconds.
+"""From a split to its explanation: operations grouped by the user's lines, reasons, bytes, seconds, guards.
 
-In: everything prep/split.py found out. Out: prep/explain.py's `Explanation`.
+In: everything that prep/split.py found out. Out: prep/explain.py's `Explanation`.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-from torch import fx
+import torch
 
-from springtide.prep import captured
-from springtide.prep.captured import Captured, State, operation
+from springtide.prep import terms, torch_functions
+from springtide.prep.call_recorder import CallBook, CallLog, Heard
 from springtide.prep.cut import Cut
-from springtide.prep.explain import Explanation, Group, Refusal
-from springtide.prep.observing import Observed
+from springtide.prep.explain import Explanation, Group, Guard
+from springtide.prep.recorded_program import RecordedProgram
 from springtide.prep.stage import Stage
-from springtide.prep.statefulness import Refused, Sides
+from springtide.prep.terms import Content, Nest, Part, Plain, Times
 
-SILENT = ("getitem", "sym_size", "get_attr")
 CHEAPER = "its result, which is cheaper to make than to send"
+CHANGING = "its arguments, which are others from batch to batch"
+MARK = "A function of yours that depends on its arguments alone moves if you mark it @springtide.stateless"
+SILENT = ("getitem", "size", "shape")
+UNTOLD = ("size", "shape", "set_grad_enabled")
+WHATEVER = Guard(
+    what="everything else that forward() reads in Python",
+    breaks="nothing: forward() itself runs with every batch, and reads it as it is then",
+)
+INPUTS = Guard(
+    what="the inputs of forward(), all their bits",
+    breaks="the loop writing to its batch by whichever way, or asking for an input's gradient",
+)
+SURROUNDINGS = Guard(
+    what="training mode, autocast, default dtype, threads, modes of torch's",
+    breaks="any of them being another than when the split was made",
+)
 
 
 def tell(
-    program: Captured,
-    seen: Observed,
-    sides: Sides,
+    book: CallBook,
+    logs: Sequence[CallLog],
+    program: RecordedProgram,
     cut: Cut,
-    moved: Sequence[fx.Node],
-    stages: Sequence[Stage],
     forward_s: float,
-    shipped: Sequence[State],
+    *,
+    moved: Sequence[Heard],
+    moved_s: float = 0.0,
+    stages: Sequence[Stage] = (),
+    crossing: Sequence[Part] = (),
 ) -> Explanation:
-    """What is to be said of a program that was divided."""
-    gone = set(moved)
+    """What is to be said of a program that was cut."""
+    gone = {call.number for call in moved}
     stay = [
-        node
-        for node in program.graph.nodes
-        if node.op not in ("placeholder", "output", "get_attr")
-        and node not in gone
-        and node not in sides.free
-        and node not in sides.checks
+        call
+        for call in program.calls.values()
+        if call.number not in gone and call.number not in program.free and call.same_as is None
     ]
     return Explanation(
-        moved=_by_line(program, moved, seen, {}),
-        stayed=_by_line(program, stay, seen, {node: sides.stays.get(node, CHEAPER) for node in stay}),
-        rung=program.rung,
-        why=cut.why,
+        moved=_by_line([(call, "") for call in moved]),
+        stayed=(*_stayed(logs[0]), *_by_line([(call, CHANGING) for call in program.others if call.same_as is None]),
+                *_by_line([(call, CHEAPER) for call in stay if not _is_silent(call)])),
+        guards=(*_guards(book, moved), INPUTS, SURROUNDINGS, WHATEVER) if moved else (),
+        why=cut.why if moved else _why_not(logs[0], cut.why),
         stages=tuple(f"{stage.name} on {stage.device}" for stage in stages),
         raw_bytes=cut.raw_bytes,
         cut_bytes=cut.bytes,
-        moved_s=sum(seen.nodes[node.name].seconds for node in moved),
-        forward_s=forward_s,
-        constants=tuple(state.path for state in shipped if state.owner is not None),
+        moved_s=moved_s,
+        forward_s=forward_s or min(log.seconds for log in logs),
+        constants=tuple(dict.fromkeys(_constant(book, one) for call in moved for one in _contents(call))),
+        recorded=len(logs),
+        compared=len(crossing),
+    )  # fmt: skip
+
+
+def _why_not(log: CallLog, why: str) -> str:
+    """Why nothing moves, with the line that stands against it."""
+    if not why.startswith(("nothing", "only")):
+        return f"nothing is worth moving: {why}"
+    if not any(isinstance(leaf, torch.Tensor) for leaf in log.leaves):
+        return f"{why}: the model is given no tensor. {MARK}"
+    first = next((one for one in log.stays if one.reads_input), None)
+    if first is None:
+        return f"{why}: no torch call of forward() reads an input"
+    at = f" ({first.line}: {first.text})" if first.line else ""
+    return f"{why}: {first.operation}{at} reads an input first, and stays because of {first.why}"
+
+
+def _stayed(log: CallLog) -> tuple[Group, ...]:
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for one in log.stays:
+        if one.operation not in UNTOLD:
+            found.setdefault((one.line, one.text, one.why), []).append(one.operation)
+    return tuple(
+        Group(line=line, text=text, operations=tuple(names), why=why) for (line, text, why), names in found.items()
     )
 
 
-def _names(node: fx.Node, program: Captured) -> list[str]:
-    """A node's operation, or those of the graph inside it (what stands under torch.no_grad(), for one)."""
-    inner = [getattr(program.module, str(one.target), None) for one in node.all_input_nodes if one.op == "get_attr"]
-    graphs = [one.graph for one in inner if isinstance(one, fx.GraphModule)]
-    if not graphs:
-        return [operation(node)]
-    return [operation(one) for graph in graphs for one in graph.nodes if one.op == "call_function"]
-
-
-def refused(rung: str, error: Refused) -> Refusal:
-    """The words for a program that was captured and cannot be divided."""
-    line, text = ("", "") if error.node is None else captured.where(error.node)
-    return Refusal(rung=rung, why=str(error), line=line, text=text)
-
-
-def _by_line(program: Captured, nodes: Sequence[fx.Node], seen: Observed, why: dict[fx.Node, str]) -> tuple[Group, ...]:
-    found: dict[tuple[str, str, str], list[fx.Node]] = {}
-    for node in nodes:
-        found.setdefault((*captured.where(node), why.get(node, "")), []).append(node)
+def _by_line(calls: Sequence[tuple[Heard, str]]) -> tuple[Group, ...]:
+    found: dict[tuple[str, str, str], list[Heard]] = {}
+    for call, why in calls:
+        found.setdefault((call.line, call.text, why), []).append(call)
     groups = []
-    for (line, text, reason), own in found.items():
-        names = tuple(name for node in own for name in _names(node, program) if not name.startswith(SILENT))
-        seconds = sum(seen.nodes[node.name].seconds for node in own)
+    for (line, text, why), own in found.items():
+        names = tuple(torch_functions.operation(call.name) for call in own if not _is_silent(call))
         if names:
-            groups.append(Group(line=line, text=text, operations=names, why=reason, seconds=seconds))
+            groups.append(Group(line=line, text=text, operations=names, why=why))
     return tuple(groups)
+
+
+def _is_silent(call: Heard) -> bool:
+    return torch_functions.describes(call.name) or (call.view and torch_functions.operation(call.name) in SILENT)
+
+
+def _guards(book: CallBook, moved: Sequence[Heard]) -> list[Guard]:
+    """Constants of moved calls, by the line that reads them."""
+    plain: dict[tuple[str, str], list[str]] = {}
+    tensors: dict[tuple[str, str], list[str]] = {}
+    for call in moved:
+        place = call.line, call.text
+        for one in _plain((call.args, call.kwargs or ())):
+            plain.setdefault(place, []).append(one)
+        for content in _contents(call):
+            tensors.setdefault(place, []).append(_constant(book, content))
+    found = []
+    for line, text in dict.fromkeys([*plain, *tensors]):
+        if values := list(dict.fromkeys(plain.get((line, text), ()))):
+            shown = ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
+            found.append(Guard(line=line, text=text, what=f"arguments {shown}", breaks="another value of any of them"))
+        for name in dict.fromkeys(tensors.get((line, text), ())):
+            breaks = "any other bit in it, or its gradient being asked for"
+            found.append(Guard(line=line, text=text, what=name, breaks=breaks))
+    return found
+
+
+def _plain(spec: Any) -> list[str]:
+    if isinstance(spec, Plain):
+        return [] if spec.value in (None, ...) else [repr(spec.constant).removeprefix("torch.")]
+    if isinstance(spec, Times):
+        return ["the batch size" if spec.factor == 1 else f"{spec.factor} x the batch size"]
+    if isinstance(spec, Nest | tuple):
+        return [text for one in (spec.items if isinstance(spec, Nest) else spec) for text in _plain(one)]
+    return []
+
+
+def _contents(call: Heard) -> list[Content]:
+    return list(terms.contents_in((call.args, call.kwargs or ())))
+
+
+def _constant(book: CallBook, content: Content) -> str:
+    value = book.constants[content]
+    bytes_ = value.numel() * value.element_size()
+    name = book.names.get(content)
+    return f"{name} ({bytes_} bytes)" if name else f"a tensor of {_shape(value)} ({bytes_} bytes)"
+
+
+def _shape(value: torch.Tensor) -> str:
+    return "x".join(map(str, value.shape)) or "one number"

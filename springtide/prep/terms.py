@@ -1,187 +1,212 @@
-"""What a tensor is, told by how it was made: the second rung knows the values that it answers by their terms.
+"""Arguments of torch calls written down: which input, which earlier result, which constant each of them is.
 
-In: calls of torch's functions, as a forward makes them. Out: a key for each, of the function's name and of what its
-arguments are: inputs of the model, buffers, results of earlier calls, constants. Two forwards, in whichever process,
-make the same value where they make it by the same key. Used by: prep/hearing.py and prep/answering.py.
+In: the arguments of one call, and what is known of the tensors among them. Out: a template, which is hashable, pickles,
+and is filled with the values of another batch. Two forwards, in whichever process, make the same value where they make
+the same call with the same template. Used by: prep/call_recorder.py, prep/moved_program.py, prep/answering.py.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
-PLAIN = frozenset(
-    {
-        int,
-        float,
-        bool,
-        complex,
-        str,
-        type(None),
-        type(...),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-    }
-)
-Key = tuple[str, Hashable, Hashable]
-"""A function's name, its arguments, its named arguments or None."""
+PLAIN = frozenset({
+    bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format,
+})  # fmt: skip
+TYPES = (int, float, bool, complex)
 
 
 class Unknown(Exception):
-    """An argument that has no term: a parameter, something of the user's own."""
+    """An argument that cannot be written down: something of the user's own, or a tensor of unknown making."""
 
 
-class Leaf(NamedTuple):
-    """An input of the model."""
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """An input of the model, by its number."""
 
     number: int
 
 
-class Held(NamedTuple):
-    """A buffer that forward only reads."""
-
-    path: str
-
-
-class Part(NamedTuple):
-    """One of the values that a call gave."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the values that a recorded call gave."""
 
     call: int
     at: int
 
 
-Term = Leaf | Held | Part
-TERMS = frozenset({Leaf, Held, Part})
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A module of the model, by its path: a marked function is a method of it."""
+
+    path: str
 
 
-class Terms:
-    """The terms of all tensors that are known in one forward."""
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A tensor that no recorded call made, by its bits."""
 
-    def __init__(self, leaves: Sequence[Any], held: Mapping[str, torch.Tensor]) -> None:
-        self._known: dict[int, tuple[Term, torch.Tensor]] = {}  # with the tensor: no other gets its id meanwhile
-        self._values: dict[Term, torch.Tensor] = {}
-        for path, value in held.items():
-            self.name(value, Held(path))
-        for number, value in enumerate(leaves):
-            if isinstance(value, torch.Tensor):
-                self.name(value, Leaf(number))
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    digest: bytes
 
-    def name(self, value: torch.Tensor, term: Term) -> None:
-        """From now on, this is what it is."""
-        self._known[id(value)] = term, value
-        self._values[term] = value
 
-    def of(self, value: torch.Tensor) -> Term | None:
-        """What a tensor is; None: unknown."""
-        known = self._known.get(id(value))
-        return None if known is None else known[0]
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number, by its place among those of the call: what it is may follow the size of the batch."""
 
-    def value(self, term: Term) -> torch.Tensor:
-        """The tensor that is this; of several, the last."""
-        return self._values[term]
+    place: int
 
-    def told_as(self, wanted: Any, named: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
-        """Whether a call's arguments are those of a key."""
-        if len(args) != len(wanted) - 1 or (bool(kwargs) is not (named is not None)):
-            return False
-        for at, arg in enumerate(args, 1):
-            one = wanted[at]
-            if type(one) in TERMS:
-                if self._values.get(one) is not arg:
-                    return False
-            elif type(arg) in PLAIN:
-                if one[0] is not type(arg) or one[1] != arg:
-                    return False
-            elif self._told_or_none(arg) != one:
-                return False
-        return not kwargs or self._told_or_none(kwargs) == named
 
-    def _told_or_none(self, value: Any) -> Hashable:
-        try:
-            return self._told(value)
-        except Unknown:
-            return None
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The size of the batch, so many times."""
 
-    def lying_in(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
-        """What lies in the memory that such a call writes to: ids, for `forget`."""
-        written = [one for one in (*args[:1], kwargs.get("out")) if isinstance(one, torch.Tensor)]
-        memory = {_memory(one) for one in written} - {0}
-        own = {id(one) for one in written}
-        return [at for at, (_, one) in self._known.items() if at in own or _memory(one) in memory]
+    factor: int
 
-    def forget(self, written: Sequence[int]) -> None:
-        """These are not what they were."""
-        for at in written:
-            term, value = self._known.pop(at)
-            if self._values.get(term) is value:
-                del self._values[term]
 
-    def key(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key | None:
-        """What a call is; None where an argument is unknown."""
-        try:
-            return name_of(function), self._told(args), self._told(kwargs) if kwargs else None
-        except Unknown:
-            return None
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A constant. Floating-point numbers are told apart by their bits."""
 
-    def _told(self, value: Any) -> Hashable:
-        known = self._known.get(id(value))
-        if known is not None:
-            return known[0]
+    kind: type
+    value: Any
+
+    @property
+    def constant(self) -> Any:
+        """The constant itself."""
+        if self.kind is float:
+            return float.fromhex(self.value)
+        return np.frombuffer(self.value, self.kind)[0] if issubclass(self.kind, np.generic) else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A container of specs: a tuple, list, slice, or a dict with its keys."""
+
+    kind: type
+    items: tuple[Any, ...]
+    keys: tuple[str, ...] = ()
+
+
+Term = Leaf | Part
+Spec = Leaf | Part | Owner | Content | Number | Times | Plain | Nest
+
+
+class Writer:
+    """Writes down the arguments of one call."""
+
+    def __init__(self, term: Callable[[torch.Tensor], Spec | None], other: Callable[[Any], Spec | None]) -> None:
+        """`term` names a tensor, `other` an input that is none, or a module; None: unknown."""
+        self._term, self._other = term, other
+        self.numbers: list[int] = []
+        """Whole numbers among the arguments, in order."""
+
+    def write(self, value: Any) -> Spec:
+        """A spec for a value; `Unknown` where there is none."""
         kind = type(value)
-        if kind in PLAIN:
-            return kind, value
-        if kind is tuple or kind is list:
-            return (kind, *[self._told(one) for one in value])
+        if isinstance(value, torch.Tensor):
+            term = self._term(value)
+            if term is None:
+                raise Unknown
+            return term
+        if kind is int:
+            self.numbers.append(value)
+            return Number(len(self.numbers) - 1)
+        if kind in PLAIN or (kind is type and value in TYPES):
+            return Plain(kind, value)
+        if kind is float and not math.isnan(value):
+            return Plain(kind, value.hex())
+        if isinstance(value, np.generic):
+            return Plain(kind, value.tobytes())
+        if (other := self._other(value)) is not None:
+            return other
+        if kind is tuple or kind is list or kind is torch.Size:
+            return Nest(tuple if kind is torch.Size else kind, tuple([self.write(one) for one in value]))
         if kind is dict:
-            return (dict, *[(name, self._told(one)) for name, one in value.items()])
+            return Nest(dict, tuple([self.write(one) for one in value.values()]), tuple(value))
         if kind is slice:
-            return slice, self._told(value.start), self._told(value.stop), self._told(value.step)
-        if kind is torch.Size:
-            return (tuple, *[(int, one) for one in value])
+            return Nest(slice, (self.write(value.start), self.write(value.stop), self.write(value.step)))
         raise Unknown
 
 
-def parts_in(key: Any) -> list[Term]:
-    """Terms that a key is made of."""
-    if isinstance(key, Leaf | Held | Part):
-        return [key]
-    return [term for one in key for term in parts_in(one)] if isinstance(key, tuple) else []
+def terms_in(spec: Any) -> Iterator[Term]:
+    """Inputs and results that a template names."""
+    if isinstance(spec, Leaf | Part):
+        yield spec
+    elif isinstance(spec, Nest):
+        for one in spec.items:
+            yield from terms_in(one)
+    elif isinstance(spec, tuple):
+        for one in spec:
+            yield from terms_in(one)
 
 
-def writes(function: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function of torch's writes to what it is given, by its name."""
-    name = name_of(function).rpartition(".")[2]
-    if name.startswith("__"):
-        return name in ("__setitem__", "__set__", "__delete__") or (name.startswith("__i") and name not in READING)
-    return name.endswith("_") or "out" in kwargs
+def owners_in(spec: Any) -> Iterator[Owner]:
+    """Modules that a template names."""
+    if isinstance(spec, Owner):
+        yield spec
+    elif isinstance(spec, Nest | tuple):
+        for one in spec.items if isinstance(spec, Nest) else spec:
+            yield from owners_in(one)
 
 
-def _memory(value: torch.Tensor) -> int:
-    """Where a tensor lies, or what was promised; 0: nowhere yet."""
-    if hasattr(value, "springtide_made"):
-        return 0 if value.springtide_made is None else _memory(value.springtide_made)
-    try:
-        with torch._C.DisableTorchFunctionSubclass():
-            return value.untyped_storage().data_ptr()
-    except RuntimeError:
-        return 0
+def contents_in(spec: Any) -> Iterator[Content]:
+    """Constant tensors that a template names."""
+    if isinstance(spec, Content):
+        yield spec
+    elif isinstance(spec, Nest | tuple):
+        for one in spec.items if isinstance(spec, Nest) else spec:
+            yield from contents_in(one)
 
 
-READING = ("__index__", "__int__", "__invert__", "__iter__")
-_names: dict[Any, str] = {}
+def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:
+    """The same template with some of its leaves changed."""
+    if isinstance(spec, Nest):
+        return Nest(spec.kind, tuple([replaced(one, change) for one in spec.items]), spec.keys)
+    if isinstance(spec, tuple):
+        return tuple([replaced(one, change) for one in spec])
+    return change(spec)
 
 
-def name_of(function: Any) -> str:
-    """By which another process knows it too."""
-    found = _names.get(function)
-    if found is None:
-        owner = getattr(function, "__self__", None)
-        if type(function).__name__ == "method-wrapper" and owner is not None:
-            found = f"{owner.__objclass__.__qualname__}.{owner.__name__}.{function.__name__}"
+def filled(spec: Any, values: Mapping[Any, Any], size: int) -> Any:
+    """What a template means: `values` has inputs, results and constant tensors; `size` is that of the batch."""
+    kind = type(spec)
+    if kind is Plain:
+        return spec.constant
+    if kind is Times:
+        return size * spec.factor
+    if kind is Nest:
+        items = [filled(one, values, size) for one in spec.items]
+        if spec.kind is dict:
+            return dict(zip(spec.keys, items, strict=True))
+        return slice(*items) if spec.kind is slice else spec.kind(items)
+    return values[spec]
+
+
+def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -> Any | None:
+    """A template whose numbers are constants or sizes: those of each batch, whose size is given. None: neither.
+
+    A number that is the batch size wherever it was seen may be a constant by chance. Then it is wrong for a batch of
+    another size only, and a call with another number is not taken for this one.
+    """
+    found: list[Any] = []
+    for each in zip(*numbers, strict=True):
+        factor = each[0] // sizes[0] if sizes[0] else 0
+        follows = factor > 0 and all(one == factor * size for one, size in zip(each, sizes, strict=True))
+        if len(set(each)) == 1 and not (follows and len(set(sizes)) == 1 and _is_likely(factor, sizes[0])):
+            found.append(Plain(int, each[0]))
+        elif follows:
+            found.append(Times(factor))
         else:
-            told = (getattr(function, name, "") for name in ("__module__", "__qualname__", "__name__"))
-            found = ".".join(str(one or "") for one in told)
-        _names[function] = found
-    return found
+            return None
+    return replaced(spec, lambda one: found[one.place] if isinstance(one, Number) else one)
+
+
+def _is_likely(factor: int, size: int) -> bool:
+    """Whether a constant would hardly be this multiple of the batch size by chance."""
+    return size > 1 and (factor == 1 or size >= 16)

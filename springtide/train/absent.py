@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree
 
 from springtide.embedding.routes import is_absent
-from springtide.prep import leaves
+from springtide.prep import torch_functions
 
 Read = Callable[[], torch.Tensor]
 
@@ -24,15 +24,20 @@ class Absent(torch.Tensor):
     springtide_read: Read
     springtide_here: torch.Tensor | None
     springtide_version: int
+    springtide_fresh: Read
+    """Reads the values anew, whatever was written to those that are here."""
+    springtide_exposed: bool
+    """Whether somebody has its memory, and can write to it unseen (`.numpy()`, `.data`)."""
 
     @staticmethod
-    def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, read: Read) -> "Absent":
-        """`read` is called once, when the values are wanted."""
+    def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> "Absent":
+        """`read` is called once, when the values are wanted; `fresh`, where they are wanted as they were."""
         made: Absent = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
         made.springtide_read, made.springtide_here, made.springtide_version = read, None, 0
+        made.springtide_fresh, made.springtide_exposed = fresh or read, False
         return made
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, read: Read) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> None:
         """Everything is done by then."""
 
     def here(self) -> torch.Tensor:
@@ -44,8 +49,11 @@ class Absent(torch.Tensor):
 
     @property
     def changed(self) -> bool:
-        """Whether somebody has written to it."""
-        return self.springtide_here is not None and self.springtide_here._version != self.springtide_version
+        """Whether somebody may have written to it, or asks for its gradient."""
+        here = self.springtide_here
+        return here is not None and (
+            self.springtide_exposed or here._version != self.springtide_version or here.requires_grad
+        )
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -59,6 +67,10 @@ class Absent(torch.Tensor):
                 return func(*args, **kwargs)
         if func in STAYING and args and is_absent(args[0]) and _stays(func, *args, **kwargs):
             return args[0]
+        if torch_functions.exposes(torch_functions.name_of(func)):
+            for one in args:
+                if is_absent(one):
+                    one.springtide_exposed = True
         return func(*present(args), **present(kwargs))
 
     @classmethod
@@ -72,21 +84,14 @@ def present(tree: Any) -> Any:
     return _pytree.tree_map(lambda leaf: leaf.here() if is_absent(leaf) else leaf, tree)
 
 
-def whole(tree: Any) -> Any:
-    """The same arguments of a model, which may be the user's own dataclasses, with the real tensors."""
-    return _filled(tree, Absent.here)
+def whole(leaf: Any) -> Any:
+    """The real tensor, where a leaf stands for one: for `leaves.substituted`."""
+    return leaf.here() if is_absent(leaf) else leaf
 
 
-def behind(tree: Any) -> Any:
-    """The same, but each of them stays untouched: the next use reads it as if it were the first."""
-    return _filled(tree, lambda leaf: leaf.springtide_read())
-
-
-def _filled(tree: Any, real: Callable[["Absent"], torch.Tensor]) -> Any:
-    flat, shape = leaves.flatten(tree)
-    if not any(map(is_absent, flat)):
-        return tree
-    return shape.rebuild([real(leaf) if is_absent(leaf) else leaf for leaf in flat])
+def behind(leaf: Any) -> Any:
+    """The same, but the leaf stays untouched: the next use reads it as if it were the first."""
+    return leaf.springtide_read() if is_absent(leaf) else leaf
 
 
 def _getters(*names: str) -> set[Any]:

@@ -47,6 +47,8 @@ class Handed:
     """What a schedule has said about it, where there is one."""
     crossing: tuple[Any, ...] | None = None
     """What data workers have made of it besides: the results of the moved part of forward()."""
+    check: bool = False
+    """Whether those are to be compared with what forward() makes here."""
     unit: "Unit | None" = None
     """Which unit of this rank's part it is, where gradients are summed in the order of the batch; the order is the
     part's."""
@@ -279,7 +281,7 @@ def read(
                 yield _of_rest(collated, order, whole=whole, plain=plain)
                 continue
             came = collated if isinstance(collated, Fed) else Fed(collated)
-            yield Handed(order, as_batch(came.batch), whole, crossing=came.crossing)
+            yield Handed(order, as_batch(came.batch), whole, crossing=came.crossing, check=came.check)
 
 
 def _of_rest(rest: Rest, order: Order, *, whole: bool, plain: bool) -> Handed:

@@ -51,6 +51,9 @@ class Feeding:
         """The package is there, and this worker's program is the one in it."""
         self._unfed = ""
         """Why this worker reads for itself, whoever is there."""
+        self._wrong = ""
+        """Why nothing that data workers have made may be used any more."""
+        splitting.when_wrong = self._distrust
         self._dropped = ""
         self._told_made_here = False
         self._taken, self._read_s, self._looped_s, self._last = 0, 0.0, 0.0, 0.0
@@ -74,7 +77,8 @@ class Feeding:
     @property
     def fed(self) -> bool:
         """Whether data workers are there, and what they make can be used here."""
-        return self._packaged is not None and self._feed is not None and self._feed.state.workers > 0 and self._wanted
+        there = self._packaged is not None and self._feed is not None and self._feed.state.workers > 0
+        return there and self._wanted and not self._wrong
 
     @property
     def state(self) -> FeedState | None:
@@ -84,12 +88,11 @@ class Feeding:
         state = FeedState() if self._feed is None else self._feed.state
         return replace(
             state, taken=state.taken + self._taken, read_s=state.read_s + self._read_s, looped_s=self._looped_s,
-            stateless_s=self._splitting.stateless_s,
+            stateless_s=self._splitting.stateless_s, checked=self._splitting.checked,
         )  # fmt: skip
 
     def close(self) -> None:
         """The script is through."""
-        self._splitting.close()
         if self._feed is not None:
             self._feed.close()
 
@@ -208,8 +211,12 @@ class Feeding:
         """In the loop's thread, when it is done with a batch: see to the package once data workers are wanted."""
         if self._wanted and self._feed is None and not self._unfed:
             self._splitting.watch()
-            if self._splitting.ready and self._splitting.look_beside():
+            if self._splitting.ready:
                 self._prepare()
+        if self._wrong and not self._unfed:
+            self._dropped = self._wrong
+            self._refuse(f"what data workers make was not what this worker makes: {self._wrong}")
+            self._link.note("train without data workers", self._wrong)
         if self._dropped:
             why, self._dropped = self._dropped, ""
             self._splitting.drop(why)
@@ -223,12 +230,9 @@ class Feeding:
         self._feed = Feed(
             self._welcome.secret, seed=self._welcome.seed, types=made.types, certificates=self._welcome.certificates
         )
-        self._splitting.asks = self._ask_for
+        self._feed.asks = self._splitting.asks
+        self._feed.draws = lambda: self._splitting.draws
         threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
-
-    def _ask_for(self, numbers: tuple[int, ...]) -> None:
-        if self._feed is not None:
-            self._feed.asks = numbers
 
     def _agree(self, made: Made) -> None:
         """Write the package, unless another has; be fed if it is of the same program."""
@@ -268,6 +272,12 @@ class Feeding:
             self._link.note(f"hand {moved} to data workers", made.told)
             return found
         return msgspec.msgpack.decode(self._link.lookup(PACKAGE_KEY), type=Package)
+
+    def _distrust(self, why: str) -> None:
+        """Data workers have made something else than this worker would: what is queued is made here instead."""
+        self._wrong = self._wrong or why
+        if self._feed is not None:
+            self._feed.refuse()
 
     def _refuse(self, why: str) -> None:
         self._unfed = why

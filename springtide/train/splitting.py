@@ -1,13 +1,15 @@
 """What of a loop can be made elsewhere: reading, collating, and the part of forward() that needs no parameters.
 
 In: the user's model and data set, batches as the loop gets them. Out: a Pipeline for data workers, and what becomes of
-the batches that they send. Next: watching.py sees how the model is called, prep/split.py cuts it, split_forward.py runs
-what is left of it, absent.py stands for leaves that stayed behind; feeding.py brings the batches.
+the batches that they send. Next: watching.py sees how the model is called and records it, prep/split.py cuts it,
+split_forward.py runs it with what data workers have made, absent.py stands for leaves that stayed behind; feeding.py
+brings the batches.
 """
 
 import functools
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +23,10 @@ from torch import nn
 from springtide import errors
 from springtide.data.source import Source, as_batch
 from springtide.domain.feeding import BatchName, SplitMode
-from springtide.prep import arguments, beside, codec, leaves, shipping, split
+from springtide.prep import arguments, codec, differing, leaves, shipping, split
 from springtide.prep.chance import seeded
 from springtide.prep.explain import Explanation
-from springtide.prep.found import Found
-from springtide.prep.searching import Arguments
+from springtide.prep.reachable_state import ReachableState
 from springtide.prep.stage import Pipeline, Stage
 from springtide.train import absent
 from springtide.train.leading import Leading
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 Indices = NDArray[np.int64]
 SHORT_S = 0.01  # nobody would notice
 OFF = "--split off was asked for"
+CHECKED = 64  # of so many batches one is computed here too, and compared
+REREAD = 4  # of so many of these one is read from the data set here, too
 
 
 class Fed(NamedTuple):
@@ -48,6 +51,8 @@ class Fed(NamedTuple):
     batch: Any
     crossing: tuple[Any, ...] | None = None
     """What the moved part of forward() has made of it; None: nothing, the user's own forward runs."""
+    check: bool = False
+    """Whether that is to be compared with what forward() makes here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +69,13 @@ class Made:
     """Why forward() stays whole; "": a part of it moved."""
     seconds: float = 0.0
     """How long the loop stood still for it."""
-    beside_s: float = 0.0
-    """How long it was looked for beside the loop, which trained on."""
-    in_vain: str = ""
-    """Why what was found there could not be taken, so that the loop stood still."""
 
     @property
     def told(self) -> str:
         """One sentence for the job's story."""
         found = "" if self.explanation is None or self.why else self.explanation.summary
         what = found or f"only the data set moves, forward() stays whole: {self.why}"
-        beside = f"found out in {self.beside_s:.1f} s beside the loop; " if self.beside_s else ""
-        if self.in_vain:
-            beside = f"looked for beside the loop in vain ({self.in_vain}); "
-        return f"{what}; {beside}the loop stood still for {max(self.seconds, SHORT_S):.2g} s"
+        return f"{what}; the loop stood still for {max(self.seconds, SHORT_S):.2g} s"
 
     @property
     def moved(self) -> bool:
@@ -105,10 +103,12 @@ class Splitting:
         """
         self.reread = 0
         """Batches that were read again here, since somebody wanted a leaf that had stayed behind."""
-        self.asks: Callable[[tuple[int, ...]], None] = lambda numbers: None
-        """Told of leaves that are wanted after all, by their numbers: they are to travel from now on."""
+        self.draws = False
+        """Whether the data set was seen to draw random numbers."""
         self.when_ready: Callable[[], None] | None = None
         """Called once enough was seen, between two batches."""
+        self.when_wrong: Callable[[str], None] = lambda why: None
+        """Told when what data workers have made is not what is made here: nothing more of theirs may be used."""
         self._model, self._source, self._seed = model, source, seed
         self._forbidden: Callable[[], str] = (lambda: OFF) if mode == "off" else forbidden
         self._on_split = on_split
@@ -116,15 +116,20 @@ class Splitting:
         self._apart = mode == "stages"
         self._watching = Watching(model)
         self._leading = Leading(model)
-        self._beside: beside.Beside | None = None
-        self._beside_since = self._still_s = 0.0
-        self._in_vain = ""
+        self._every = 1 if mode == "verify" else CHECKED
         self._made: Made | None = None
         self._forward: SplitForward | None = None
         self._paths: list[arguments.Path] = []
         """Leaves that may stay behind; the same list on every worker with the same program."""
         self._wanted: set[int] = set()
         self._seconds_a_batch = 0.0
+        self._checked = self._reread_here = 0
+        self._thread = threading.get_ident()
+        """The loop's own."""
+        self._seen: Any = None
+        """The last batch that the loop has had, until there is a split."""
+        self._data: ReachableState | None = None
+        """What the data set reads, as it was when it was sent to data workers."""
         self._seconds = 0.0
         self._said = False
 
@@ -149,10 +154,14 @@ class Splitting:
 
     def hand_out(self, handed: "Handed") -> Any:
         """What the loop gets as its batch."""
+        self._thread = threading.get_ident()
         if self._forward is not None:
-            self._forward.hand_out(handed.batch, handed.crossing)
+            self._forward.hand_out(handed.batch, handed.crossing, check=handed.check)
             self._seconds += self._seconds_a_batch if handed.crossing is None else 0.0
             return handed.batch
+        if self._made is None:
+            parts, shape = leaves.flatten(handed.batch)  # as it is now: the loop may take something out of it
+            self._seen = shape.rebuild([one.detach() if _is_plain(one) else one for one in parts])
         if self._made is None and self._watching.begun and self._watching.eager:
             self._leading.hand_out()
         return self._watching.hand_out(handed.batch, handed.order.indices)
@@ -169,43 +178,35 @@ class Splitting:
 
     # ---- the split ----
 
-    def look_beside(self) -> bool:
-        """Between two batches, when ready: have the split looked for by another process. True: `make` need not wait."""
-        watched, began = self._watching, time.perf_counter()
-        if self._made is not None or self._forbidden():
-            return True
-        if self._beside is None:
-            watched.end(watched.lacking)
-            if watched.why or watched.call is None:
-                return True
-            first, *more = self._given(watched.call, watched.samples)
-            self._beside = beside.Beside(self._model, first, more)
-            self._beside_since = time.perf_counter()
-        done = self._beside.done
-        self._still_s += time.perf_counter() - began
-        return done
-
     def make(self) -> Made:
         """What data workers are to run, tried on real batches; between two batches.
 
-        Takes some seconds, once; or some hundredths of one where `look_beside` has found it. BadInput where a batch
-        holds what cannot travel; a forward() that cannot be split stays whole.
+        Takes some tenths of a second, once. BadInput where a batch holds what cannot travel; a forward() that cannot be
+        split stays whole.
         """
         if self._made is None:
             self._watching.end(self._watching.lacking)
             began = time.perf_counter()
-            looked_s = began - self._beside_since if self._beside is not None else 0.0
             codec.check(self._one_batch())
             made = self._whole(why) if (why := self._forbidden()) else self._split()
-            still_s = time.perf_counter() - began + self._still_s
-            self._made = replace(made, seconds=still_s, beside_s=looked_s, in_vain=self._in_vain)
+            self._data = self._watched_data()
+            self._made, self._seen = replace(made, seconds=time.perf_counter() - began), None
             log.info("data workers: %s", self._made.told)
         return self._made
 
-    def close(self) -> None:
-        """The loop is over: nobody looks for a split any more."""
-        if self._beside is not None and self._made is None:
-            self._beside.close()
+    def _watched_data(self) -> ReachableState:
+        try:
+            return ReachableState({"dataset": self._source.fetch})
+        except Exception as error:  # whatever a user's object may raise when it is looked at
+            raise errors.BadInput(
+                f"the data set cannot be watched, so nobody would know when it changes: {type(error).__name__}: {error}"
+            ) from error
+
+    @property
+    def checked(self) -> int:
+        """Batches that were made here too, the moved part of forward() at least, and compared."""
+        checked = self._forward.checked if self._forward is not None else self._checked
+        return max(checked, self._reread_here)
 
     @property
     def place(self) -> str:
@@ -222,6 +223,7 @@ class Splitting:
         log.warning("forward() stays whole: %s", why)
         if self._forward is not None:
             self._forward.remove()
+            self._checked = self._forward.checked
             self._forward = None
         self._made = self._whole(why)
 
@@ -233,12 +235,14 @@ class Splitting:
         )
 
     def _one_batch(self) -> Any:
-        """A batch as the data set makes it; None where it raises, which data workers will tell of."""
-        seen, source = self._watching.samples, self._source
-        indices = seen[0].indices if seen else np.arange(min(source.batch_size, source.samples or 0))
+        """A batch as the data set makes it: one that the loop has had, since to read another might change the data set;
+        None where there is none to be had, which data workers will tell of."""
+        if self._seen is not None:
+            return self._seen
+        indices = np.arange(min(self._source.batch_size, self._source.samples or 0))
         try:
             with seeded(self._seed, (0,)):  # the loop's own random numbers stay where they are
-                return as_batch(source.fetch(indices))
+                return as_batch(self._source.fetch(indices))
         except Exception:
             log.info("the first batch cannot be made", exc_info=True)
             return None
@@ -258,61 +262,31 @@ class Splitting:
             return self._whole("the search for a split failed; the worker's log has the error")
 
     def _cut(self, call: arguments.Call, samples: Sequence[Sample]) -> Made:
+        recorded = self._watching.recorded
+        if recorded is None or recorded.why or not recorded.logs:
+            return self._whole(recorded.why if recorded is not None and recorded.why else "no call could be recorded")
         self._paths = whole_leaves(call)
-        given = self._given(call, samples)
-        found = self._found_beside(given)
-        if found is None:
-            found = split.split(self._model, *given[0], more=given[1:])
+        found = split.split(recorded.book, recorded.logs, forward_s=recorded.forward_s)
         if isinstance(found, split.Unsplit):
             return self._whole(found.explanation.why, found.explanation)
-        pipeline = self._pipeline(found, call, samples[0])
-        with seeded(self._seed, (0,)):
-            tree = pipeline(samples[0].indices)
+        batch = self._one_batch()
+        pipeline = self._pipeline(found, call, batch)
+        tree = shipping.tried(pipeline, batch)
         if "crossing" not in tree:
             return self._whole(f"the moved part does not run by itself: {tree.get('unsplit')}", found.explanation)
-        self._seconds_a_batch = _seconds(found, [leaves.flatten(one)[0] for one in given[: len(samples)]])
-        self._forward = SplitForward(self._model, call, found)
+        self._seconds_a_batch = found.explanation.moved_s
+        self._forward = SplitForward(self._model, call, found, sample=batch, on_difference=self._differs)
         types = codec.types_in([tree, shipping.Left(0, (), "")])
         self._on_split()
         digest = hashlib.sha256(f"{found.digest} {call!r}".encode()).hexdigest()[:16]
         return Made(pipeline=pipeline, digest=digest, types=types, explanation=found.explanation)
 
-    def _given(self, call: arguments.Call, samples: Sequence[Sample]) -> list[Arguments]:
-        """What the model was called with, and a smaller batch of the same kind."""
-        return [*((one.args, call.in_order(one.kwargs)) for one in samples), *self._half(call, samples[0])]
+    def _differs(self, why: str) -> None:
+        """What came with a batch is not what is made here. This batch is trained right; no other one is taken."""
+        log.error("data workers give something else than this program: %s", why)
+        self.when_wrong(why)
 
-    def _found_beside(self, given: Sequence[Arguments]) -> Found | None:
-        """What another process has found, if it holds for the model as it is now."""
-        if self._beside is None:
-            return None
-        if not self._beside.done:
-            self._beside.close()
-        found = self._beside.take()
-        if found is None:
-            self._in_vain = self._beside.why
-        if not isinstance(found, split.Split):
-            return found
-        try:
-            return split.confirm(self._model, found, *given[0], more=given[1:])
-        except Exception as error:
-            self._in_vain = f"it does not hold here: {error}"
-            return None
-
-    def _half(self, call: arguments.Call, sample: Sample) -> list[Arguments]:
-        """The arguments of a smaller batch: an epoch's last one is often none of the full size."""
-        count = len(sample.indices) // 2
-        if count < 2:
-            return []
-        try:
-            with seeded(self._seed, (0,)):
-                return [call.fill(as_batch(self._source.fetch(sample.indices[:count])))]
-        except Exception as error:  # a list of samples is shorter then, a collate_fn may take no other size
-            log.info("no smaller batch to try a split with: %s", error)
-            return []
-
-    def _pipeline(self, found: split.Split, call: arguments.Call, sample: Sample) -> Pipeline:
-        with seeded(self._seed, (0,)):
-            batch = as_batch(self._source.fetch(sample.indices))
+    def _pipeline(self, found: split.Split, call: arguments.Call, batch: Any) -> Pipeline:
         flat, _ = leaves.flatten(call.fill(batch))
         needed = {id(flat[number]) for number in found.needs}
         left = [
@@ -336,20 +310,61 @@ class Splitting:
 
     def receive(self, tree: Mapping[str, Any], indices: Indices, name: BatchName | None = None) -> Fed:
         """A batch that a data worker has made of these samples."""
+        if why := self._stale(tree):
+            self._differs(why)
+            return self.own_named(indices, name)
         batch, crossing = tree["batch"], tree.get("crossing")
         if "unsplit" in tree and not self._said:
             self._said = True
             log.warning("a data worker could not run its part of forward(), so it runs here: %s", tree["unsplit"])
+        self.draws |= "draws" in tree
+        check = self.checks(name)
+        if check and self._rereads(name):
+            mine = self.own_named(indices, name)
+            self._reread_here += 1
+            if at := differing.first(mine.batch, batch):
+                self._differs(f"the data set gives another {at} here than on a data worker")
+                return mine
         again = _Again(self.read_again, self._paths, indices, name)
         batch = shipping.filled(batch, again.stand_in)  # a later stage may refuse what the first has left leaves out of
-        return Fed(batch, None if crossing is None else tuple(crossing))
+        return Fed(batch, None if crossing is None else tuple(crossing), check and crossing is not None)
+
+    def _rereads(self, name: BatchName | None) -> bool:
+        """Whether a batch that is compared is also read here: now, when the loop would have read it itself. Not where
+        that draws random numbers and another thread, the loop's, may draw from the same meanwhile."""
+        alone = not self.draws or threading.get_ident() == self._thread
+        return alone and (self._every == 1 or self.checks(name, every=REREAD * self._every))
+
+    def _stale(self, tree: Mapping[str, Any]) -> str:
+        """Why data workers read something else by now than this process would; "": as far as is seen, they do not."""
+        if "changed" in tree:
+            return f"the data set changes while it is read: {tree['changed']}"
+        changed = self._data.changed() if self._data is not None else ""
+        return f"the data set has changed since it was sent to data workers: {changed}" if changed else ""
+
+    def own_named(self, indices: Indices, name: BatchName | None) -> Fed:
+        """A batch that is made here in a data worker's place, with the random numbers that it would have had."""
+        alone = threading.get_ident() == self._thread
+        with seeded(self._seed, name if self.draws and alone else None):
+            return self.own(indices)
+
+    def checks(self, name: BatchName | None, *, every: int | None = None) -> bool:
+        """Whether what data workers make of a batch is compared with what is made here: a random share of them."""
+        every = self._every if every is None else every
+        if every == 1 or name is None:
+            return every == 1
+        drawn = hashlib.blake2b(repr((self._seed, *name)).encode(), digest_size=8).digest()
+        return int.from_bytes(drawn, "little") % every == 0
+
+    def asks(self, name: BatchName | None) -> tuple[int, ...]:
+        """Leaves that are to travel with a batch although the moved part alone reads them, by their numbers."""
+        return tuple(range(len(self._paths))) if self.checks(name) else tuple(sorted(self._wanted))
 
     def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:
         """The whole batch once more, since somebody wants a leaf that had stayed behind."""
         self.reread += 1
         if number not in self._wanted:
             self._wanted.add(number)
-            self.asks(tuple(sorted(self._wanted)))
             log.info("%s is read by the loop after all: it travels from now on", arguments.spelled(self._paths[number]))
         with seeded(self._seed, name):
             return as_batch(self._source.fetch(indices))
@@ -370,7 +385,12 @@ class _Again:
 
     def stand_in(self, left: shipping.Left) -> absent.Absent:
         """For a leaf of it."""
-        return absent.Absent(left.shape, shipping.dtype_of(left), functools.partial(self._leaf, left.number))
+        read, fresh = functools.partial(self._leaf, left.number), functools.partial(self._fresh, left.number)
+        return absent.Absent(left.shape, shipping.dtype_of(left), read, fresh)
+
+    def _fresh(self, number: int) -> torch.Tensor:
+        leaf: torch.Tensor = _at(self._read(self._indices, self._name, number), self._paths[number])
+        return leaf
 
     def _leaf(self, number: int) -> torch.Tensor:
         if self._batch is None:
@@ -385,17 +405,9 @@ def _at(batch: Any, path: Any) -> Any:
     return batch
 
 
+def _is_plain(leaf: Any) -> bool:
+    return type(leaf) is torch.Tensor and not leaf.requires_grad and not vars(leaf)
+
+
 def _can_stay(leaf: Any) -> bool:
     return type(leaf) is torch.Tensor and leaf.layout is torch.strided and leaf.device.type == "cpu"
-
-
-def _seconds(found: split.Split, flats: list[list[Any]]) -> float:
-    """What the moved part takes here, for one batch: the quickest of those tried."""
-    taken = []
-    for flat in flats:
-        made: Any = flat
-        began = time.perf_counter()
-        for stage in found.stages:
-            made = stage.run(made) if made is not None and stage.device == "cpu" else None
-        taken.append(time.perf_counter() - began)
-    return min(taken, default=0.0)

@@ -1,7 +1,7 @@
 """Watches some batches of a loop: which of their leaves become arguments of model(...), which the loop reads itself.
 
-In: batches as they go out, calls of the model. Out: a `Call`, real arguments to try a split with, leaves that the loop
-touches; or the reason why there is no such thing. Next: splitting.py makes the split of it.
+In: batches as they go out, calls of the model. Out: a `Call`, the torch calls of some forwards (recording.py), leaves
+that the loop touches; or the reason why there is no such thing. Next: splitting.py makes the split of it.
 
 Until data workers are wanted it only looks, at real batches (`begin(looking=True)`). Then, from the second batch on,
 the model's arguments are stand-ins (absent.py) with the real tensors behind them: so whoever touches one outside the
@@ -21,6 +21,7 @@ from torch import nn
 
 from springtide.prep import arguments, shipping
 from springtide.train import absent
+from springtide.train.recording import Recording
 
 BATCHES = 4
 """Batches that are watched: one for the arguments, the others for what is done with their leaves."""
@@ -36,11 +37,10 @@ TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
 class Sample(NamedTuple):
-    """A call of the model as it was: real tensors."""
+    """A call of the model that was seen."""
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
     indices: NDArray[np.int64]
+    """Of the samples that it was called with."""
 
 
 class Watching:
@@ -63,7 +63,7 @@ class Watching:
         self._indices: NDArray[np.int64] | None = None
         self._handed = 0
         self._hook: Any = None
-        self._unwrapping = False
+        self._recording: Recording | None = None
         self._looking = True
 
     def begin(self, *, looking: bool = False) -> None:
@@ -71,8 +71,14 @@ class Watching:
         if not self.begun:
             self.begun = True
             self._hook = self._model.register_forward_pre_hook(self._called, with_kwargs=True)
-        if self._looking and not looking:
+        if self._looking and not looking and not self.ready:
             self._looking, self._handed = False, 0
+            self._recording = Recording(self._model)
+
+    @property
+    def recorded(self) -> "Recording | None":
+        """What was recorded of the calls that were seen; None: they were only looked at."""
+        return self._recording
 
     @property
     def lacking(self) -> str:
@@ -88,6 +94,8 @@ class Watching:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
+        if self._recording is not None:
+            self._recording.remove()
 
     def hand_out(self, batch: Any, indices: NDArray[np.int64]) -> Any:
         """What the loop gets in place of this batch."""
@@ -114,28 +122,24 @@ class Watching:
             return leaf
 
         def read() -> torch.Tensor:
-            if not self._unwrapping:
+            if not self._recording or not self._recording.running:
                 self.touched.add(path)
             return leaf
 
         return absent.Absent(tuple(leaf.shape), leaf.dtype, read)
 
-    def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or (self._looking and self.call is not None):
-            return None
-        fits = False
+            return
         if module.training and self._batch is not None:
             self.eager = True
-            fits = self._look(args, kwargs)
-        self._unwrapping = fits
-        try:
-            args, kwargs = absent.behind(args), absent.behind(kwargs)
-        finally:
-            self._unwrapping = False
-        if fits and self._indices is not None and not self._looking:
-            self.samples.append(Sample(args, dict(kwargs), self._indices))
-            self._indices = None  # one call a batch is enough to learn from
-        return args, kwargs
+            if self._look(args, kwargs) and self._recording is not None:
+                assert self.call is not None
+                self._recording.expect(self.call)
+                if self._indices is not None:
+                    self.samples.append(Sample(self._indices))
+                    self._indices = None  # one call a batch is enough to learn from
+                    self._recording.record(keep=len(self.samples) == BATCHES)
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether it is called as before, or for the first time."""

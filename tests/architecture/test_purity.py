@@ -83,9 +83,8 @@ def test_nothing_is_unpickled():
         if "bench/workers" not in sources.short(path)  # a way that ours is measured against
         and touches(sources.imports(path), {"pickle", "cloudpickle", "dill", "marshal", "shelve"})
     ]
-    # what a child of this very process, or its parent, has written into memory that only the two have; the user's own
-    # code, sealed by the job's secret, in the job's own folder; never from a socket
-    allowed = ["springtide/prep/found.py", "springtide/prep/package.py", "springtide/prep/sending.py"]
+    # the user's own code, sealed by the job's secret, in the job's own folder; never from a socket
+    allowed = ["springtide/prep/package.py"]
     assert found == allowed, f"pickle elsewhere in the package: {found}"
 
 

@@ -46,7 +46,7 @@ class Crosses(Base):
 
 
 class Branches(Base):
-    """Reads a value in Python in the middle: no export, but dynamo's first graph goes as far as that."""
+    """Reads a value in Python in the middle, and branches on it."""
 
     def forward(self, ids, dense, *, label):
         hashed = (ids * 2654435761 + self.salt) % 997
@@ -56,7 +56,7 @@ class Branches(Base):
 
 
 class Counting(Base):
-    """Counts samples in a buffer, by a length that torch.export takes for a constant."""
+    """Counts samples in a buffer, by a length."""
 
     def __init__(self):
         super().__init__()

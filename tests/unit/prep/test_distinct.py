@@ -1,8 +1,5 @@
 """Distinct integers of data workers' programs are those of torch.unique, to the bit."""
 
-import pickle
-
-import cloudpickle
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from springtide.prep import distinct
-from springtide.prep.split import Split, split
+from springtide.prep.split import Split
+from tests.unit.prep.recorded import answered, splitting
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 
@@ -70,11 +68,23 @@ class Hashed(nn.Module):
         return self.rows(there)[places].sum()
 
 
-def test_a_split_runs_it_on_data_workers():
+def test_a_split_runs_it_on_data_workers(monkeypatch):
     model = Hashed()
-    made = split(model, (drawn(1, (64, 30), 0, 5000),), {}, more=[((drawn(2, (50, 30), 0, 5000),), {})])
-    assert isinstance(made, Split)
-    run = pickle.loads(cloudpickle.dumps(made.stages[0].run))
-    assert "unique2" in run.program.source and "aten._unique2" not in run.program.source
-    ids = drawn(3, (90, 30), 0, 5000)
-    assert torch.equal(made.rest(run([ids]), [ids]), model(ids))
+    calls = [((drawn(seed, (64, 30), 0, 5000),), {}) for seed in range(3)]
+    made = splitting(model, calls)
+    assert isinstance(made, Split), made.explanation.text()
+    ids, times = drawn(3, (90, 30), 0, 5000), []
+    native = distinct._native.distinct
+    monkeypatch.setattr(distinct._native, "distinct", lambda *given: times.append(1) or native(*given))
+    given, answers = answered(made, model.forward, ((ids,), {}))
+    assert torch.equal(given, model(ids)) and answers.complete and times
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"return_inverse": True}, {"return_counts": True}, {"sorted": False}, {"dim": 1}]
+)
+def test_it_takes_the_arguments_of_torch_unique(options):
+    tensor = drawn(5, (64, 30), 0, 90)
+    found, wanted = distinct.unique(tensor, **options), torch.unique(tensor, **options)
+    as_list = lambda made: list(made) if isinstance(made, tuple) else [made]  # noqa: E731
+    assert type(found) is type(wanted) and same(as_list(found), as_list(wanted))

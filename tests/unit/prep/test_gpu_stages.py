@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from springtide.prep import beside, leaves
-from springtide.prep.split import Split, confirm, split
-from springtide.prep.untouched import same
-from tests import waiting
+from springtide.prep import leaves
+from springtide.prep.bits import same
+from springtide.prep.split import Split
+from tests.unit.prep.recorded import answered, splitting
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -46,7 +46,7 @@ def call(size, seed=0):
 
 def test_what_needs_the_gpu_is_a_stage_of_its_own_after_the_cpus():
     model = OnGpu().train()
-    divided = split(model, *call(64), more=[call(64, 1), call(17, 2)])
+    divided = splitting(model, [call(64), call(64, 1), call(64, 2)])
     assert isinstance(divided, Split), divided.explanation.text()
     assert [stage.device for stage in divided.stages] == ["cpu", "cuda"]
     stages = pickle.loads(cloudpickle.dumps(divided.stages))
@@ -58,19 +58,7 @@ def test_what_needs_the_gpu_is_a_stage_of_its_own_after_the_cpus():
     torch.manual_seed(1)
     wanted = own(*call(33, 3)[0])
     torch.manual_seed(1)
-    given = divided.rest(crossing, found)
-    assert same(wanted, given)
+    given, answers = answered(divided, model.forward, call(33, 3), crossing=crossing)
+    assert same(wanted, given) and answers.complete
     wanted.sum().backward(), given.sum().backward()
     assert same(own.top.weight.grad, model.top.weight.grad)
-
-
-def test_a_split_is_looked_for_beside_a_loop_on_the_gpu_by_a_process_of_its_own():
-    model = OnGpu().train()
-    search = beside.Beside(model, call(64), [call(64, 1), call(17, 2)])
-    waiting.until(lambda: search.done, within_s=120)
-    there = search.take()
-    assert isinstance(there, Split), search.why
-    here = split(model, *call(64), more=[call(64, 1), call(17, 2)])
-    assert isinstance(here, Split) and here.digest == there.digest
-    held = confirm(model, there, *call(64), more=[call(64, 1), call(17, 2)])
-    assert held.explanation.verified == 2 and [stage.device for stage in held.stages] == ["cpu", "cuda"]

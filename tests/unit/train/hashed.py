@@ -1,13 +1,9 @@
-"""A model that hashes and crosses its ids before it looks them up, its data, and a split of it made by hand."""
-
-from dataclasses import dataclass
+"""A model that hashes and crosses its ids before it looks them up, and its data."""
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
-
-from springtide.prep.stage import Stage
 
 ROWS, DIM = 40, 4
 
@@ -29,38 +25,6 @@ class Hashed(nn.Module):
 def hashed(raw: torch.Tensor, salt: int) -> torch.Tensor:
     crossed = torch.cat([raw, raw[:, :1] * 31 + raw[:, 1:]], dim=1)
     return (crossed * 2654435761 + salt) % ROWS
-
-
-@dataclass(frozen=True)
-class Hashing:
-    """The part that moves."""
-
-    salt: int
-    most: int = 10**9
-
-    def __call__(self, leaves):
-        return [hashed(leaves[0], self.salt)] if len(leaves[0]) <= self.most else None
-
-
-@dataclass
-class HandMade:
-    """What prep.split.split would find for a Hashed model called as model(raw, dense)."""
-
-    model: Hashed
-    needs: frozenset[int] = frozenset({1})
-    explanation: None = None
-    digest: str = "made by hand"
-    reason: str = ""
-
-    def __post_init__(self) -> None:
-        self.stages = (Stage("hash", Hashing(self.model.salt)),)
-
-    def rest(self, crossing, leaves):
-        (ids,) = crossing
-        return self.model.top(torch.cat([self.model.bag(ids), leaves[1]], dim=1)).squeeze(1)
-
-    def stale(self):
-        return self.reason
 
 
 def data(samples: int = 120) -> TensorDataset:

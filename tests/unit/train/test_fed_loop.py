@@ -8,7 +8,7 @@ import torch
 import springtide
 from springtide.data import source as sources
 from springtide.data.source import Unreadable
-from springtide.prep import package, split
+from springtide.prep import package
 from springtide.prep.feed import Feed, Wanted
 from springtide.prep.serving import Serving
 from springtide.train.splitting import Fed
@@ -33,7 +33,7 @@ class FedLoop:
         self.splitting = job._splitting
         self.splitting.watch()
         self.feed = Feed(SECRET, seed=1)
-        self.splitting.asks = lambda numbers: setattr(self.feed, "asks", numbers)
+        self.feed.asks = self.splitting.asks
         self.serving = None
 
     def read(self, indices):
@@ -72,11 +72,6 @@ class FedLoop:
             if self.serving is not None:
                 self.serving.close()
         return losses, {name: value.clone() for name, value in self.model.state_dict().items()}
-
-
-@pytest.fixture(autouse=True)
-def by_hand(monkeypatch):
-    monkeypatch.setattr(split, "split", lambda model, args, kwargs, *, more=(), known=(): hashed.HandMade(model))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import torch
 from springtide.data import source as sources
 from springtide.domain import caching
 from springtide.domain.feeding import FeedRules
-from springtide.prep import split
 from springtide.rpc.feeding import Feeders
 from springtide.train import sharing, splitting
 from tests.unit.train import hashed, ranks
@@ -19,10 +18,8 @@ BATCH = 16
 
 
 @pytest.fixture
-def by_hand(monkeypatch):
-    """Every rank finds the split that was made by hand, in its own process, and is fed what data workers would make."""
-    monkeypatch.setattr(split, "split", lambda model, args, kwargs, *, more=(), known=(): hashed.HandMade(model))
-    monkeypatch.setattr(splitting.Splitting, "look_beside", lambda self: True)
+def all_fed(monkeypatch):
+    """Every rank is fed what data workers would make."""
     monkeypatch.setattr(ranks.RankLink, "follow_feeders", lambda self, call: call(Feeders(1, 1)))
     fed = {}
 
@@ -67,7 +64,7 @@ def same(ours, theirs):
     )
 
 
-def test_a_group_that_leaves_its_cache_open_is_split_and_then_has_none(by_hand, tmp_path):
+def test_a_group_that_leaves_its_cache_open_is_split_and_then_has_none(all_fed, tmp_path):
     whole = train(tmp_path / "whole", rules=caching.OFF, split="off")
     found = train(tmp_path / "split", rules=caching.CacheRules())
     assert same(found, whole)
@@ -85,7 +82,7 @@ def test_a_group_that_leaves_its_cache_open_is_split_and_then_has_none(by_hand, 
         (caching.OFF, {"reduction": "batch-order:8"}, 'reduction="batch-order"'),
     ],
 )
-def test_what_keeps_a_group_whole_is_said(by_hand, tmp_path, rules, options, why):
+def test_what_keeps_a_group_whole_is_said(all_fed, tmp_path, rules, options, why):
     for _, _, parts, _ in train(tmp_path, rules=rules, **options):
         assert not parts._made.moved and why in parts._made.why
 

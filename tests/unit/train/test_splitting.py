@@ -1,7 +1,6 @@
 """From a watched loop to stages for data workers and back: batches that come with crossings train alike, to the bit."""
 
 import dataclasses
-import os
 
 import cloudpickle
 import numpy as np
@@ -11,33 +10,16 @@ import torch
 import springtide
 from springtide.data import source as sources
 from springtide.embedding import routes
-from springtide.prep import arguments, beside, codec, shipping, split
+from springtide.prep import arguments, codec, moved_program, shipping, split
 from springtide.prep.explain import Explanation
 from springtide.prep.shipping import Left
-from springtide.prep.stage import Stage
 from springtide.train.absent import Absent
 from springtide.train.splitting import Fed, Splitting
 from springtide.train.watching import BATCHES
-from tests import waiting
 from tests.unit.train import hashed
 
 BATCH = 8
 CALL = arguments.Call(tuple(arguments.Leaf(routes.Route((("item", place),))) for place in (0, 1)), ())
-
-
-@pytest.fixture
-def by_hand(monkeypatch):
-    """The split is the one made by hand; gives the list of them."""
-    made = []
-
-    def cut(model, args, kwargs, *, more=(), known=()):
-        assert len(more) == BATCHES  # the other batches, and a smaller one
-        made.append(hashed.HandMade(model))
-        return made[-1]
-
-    monkeypatch.setattr(split, "split", cut)
-    yield made
-    made.clear()  # models, and with them connections
 
 
 class Training:
@@ -50,12 +32,11 @@ class Training:
         epochs=2,
         touch=lambda batch: None,
         job=None,
-        beside=False,
         model=None,
         dataset=None,
         **options,
     ):
-        self.fed, self.number, self.touch, self.beside = fed, 0, touch, beside
+        self.fed, self.number, self.touch = fed, 0, touch
         self.made = self.package = None
         training = self
 
@@ -77,7 +58,7 @@ class Training:
         if not len(indices):
             return None
         self.number += 1
-        if self.splitting.ready and self.made is None and (not self.beside or self.splitting.look_beside()):
+        if self.splitting.ready and self.made is None:
             self.made = self.splitting.make()
             self.package = cloudpickle.loads(cloudpickle.dumps(self.made.pipeline))
         if self.made is None or not self.fed(self.number):
@@ -104,7 +85,7 @@ def same(ours, theirs):
 
 
 @pytest.fixture
-def plain(monkeypatch, by_hand):
+def plain(monkeypatch):
     return Training(monkeypatch).run()
 
 
@@ -112,7 +93,7 @@ def plain(monkeypatch, by_hand):
     "fed",
     [lambda number: True, lambda number: number % 2 == 0, lambda number: number % 5 < 3, lambda number: number > 20],
 )
-def test_fed_or_not_and_switching_at_any_batch_trains_the_same_model(monkeypatch, by_hand, plain, fed):
+def test_fed_or_not_and_switching_at_any_batch_trains_the_same_model(monkeypatch, plain, fed):
     training = Training(monkeypatch, fed)
     assert same(training.run(), plain)
     fed_batches = sum(fed(number) for number in range(BATCHES + 1, training.number + 1))
@@ -120,38 +101,12 @@ def test_fed_or_not_and_switching_at_any_batch_trains_the_same_model(monkeypatch
     assert training.splitting._forward.whole_calls == training.splitting.reread == 0
 
 
-def test_a_split_that_torch_has_captured_trains_the_same_model(monkeypatch):
-    plain = Training(monkeypatch).run()
+def test_what_moved_is_told_and_what_only_it_reads_stays_behind(monkeypatch):
     training = Training(monkeypatch, lambda number: number % 4 > 0)
-    assert same(training.run(), plain)
+    training.run()
     assert training.made.moved and training.splitting._forward.split_calls > 15
-    assert training.splitting._forward.whole_calls == training.splitting.reread == 0
     assert "operations of forward() move" in training.made.told and "the loop stood still" in training.made.told
     assert training.package(np.arange(BATCH))["batch"][0] == Left(0, (BATCH, 3), "int64")
-
-
-def test_a_split_that_is_found_beside_the_loop_trains_the_same_model_whenever_it_comes(monkeypatch):
-    plain = Training(monkeypatch, epochs=4).run()
-    here, split_here = os.getpid(), split.split
-    monkeypatch.setattr(
-        split, "split", lambda *args, **more: pytest.fail("here") if os.getpid() == here else split_here(*args, **more)
-    )
-
-    meanwhile = []
-
-    def train_some_meanwhile(batch):
-        search = training.splitting._beside
-        if search is not None and training.made is None:
-            meanwhile.append(batch)
-        if len(meanwhile) == 10:
-            waiting.until(lambda: search.done)
-
-    training = Training(monkeypatch, lambda number: number % 4 > 0, epochs=4, touch=train_some_meanwhile, beside=True)
-    assert same(training.run(), plain)
-    assert training.made is not None and training.made.moved and meanwhile
-    assert training.made.beside_s > training.made.seconds
-    assert "beside the loop; the loop stood still for 0." in training.made.told
-    assert training.splitting._forward.split_calls > 15 and training.splitting._forward.whole_calls == 0
 
 
 class Baskets(torch.utils.data.Dataset):
@@ -188,9 +143,7 @@ def test_batches_with_lists_of_tensors_are_trained_whatever_their_length(monkeyp
     def trained(fed):
         torch.manual_seed(0)
         model, dataset = OfLists(), Baskets(each_item=each_item)
-        training = Training(
-            monkeypatch, fed, model=model, dataset=dataset, beside=True, collate_fn=dataset.collate, shuffle=False
-        )
+        training = Training(monkeypatch, fed, model=model, dataset=dataset, collate_fn=dataset.collate, shuffle=False)
         losses = []
         for items, sizes, y in training.batches:
             training.optimizer.zero_grad()
@@ -200,7 +153,6 @@ def test_batches_with_lists_of_tensors_are_trained_whatever_their_length(monkeyp
             losses.append(loss.item())
         return (losses, training.model.state_dict()), training
 
-    monkeypatch.setattr(beside, "Beside", Here)
     plain, _ = trained(lambda number: False)
     found, training = trained(lambda number: True)
     assert same(found, plain) and len(found[0]) == 2 * 16
@@ -209,23 +161,14 @@ def test_batches_with_lists_of_tensors_are_trained_whatever_their_length(monkeyp
         assert "not called alike with every batch (test_splitting.py:" in training.made.why
 
 
-class Here:
-    """Instead of a search in another process: what is not there is looked for in this one."""
-
-    done, why = True, "it is to be done here"
-
-    def __init__(self, model, given, more):
-        self.take = lambda: None
-
-
-def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch, by_hand):
+def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch):
     training = Training(monkeypatch, lambda number: True)
     training.run()
     lookups = training.job._wired.step._lookups
     assert lookups.hits == training.splitting._forward.split_calls - 1
 
 
-def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(monkeypatch, by_hand, served_job):
+def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(monkeypatch, served_job):
     training = Training(monkeypatch, lambda number: number % 3 > 0, job=served_job())
     step = training.job._wired.step
     ahead = []
@@ -236,7 +179,7 @@ def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(m
     assert fed - 3 <= sum(ahead) <= fed
 
 
-def test_what_only_the_moved_part_reads_stays_behind(monkeypatch, by_hand):
+def test_what_only_the_moved_part_reads_stays_behind(monkeypatch):
     training = Training(monkeypatch, lambda number: True)
     training.run()
     tree = training.package(np.arange(4))
@@ -246,60 +189,63 @@ def test_what_only_the_moved_part_reads_stays_behind(monkeypatch, by_hand):
     assert type(fed.batch[0]) is Absent and torch.equal(fed.batch[0].clone(), hashed.data()[:4][0])
 
 
-def test_a_leaf_that_the_loop_reads_travels(monkeypatch, by_hand):
+def test_a_leaf_that_the_loop_reads_travels(monkeypatch):
     training = Training(monkeypatch, lambda number: True, touch=lambda batch: batch[0].sum())
     training.run()
     assert training.splitting.reread == 0 and type(training.package(np.arange(4))["batch"][0]) is torch.Tensor
 
 
-def test_a_leaf_that_is_wanted_later_is_read_again_and_then_asked_for(monkeypatch, by_hand, plain):
-    asked = []
+def test_a_leaf_that_is_wanted_later_is_read_again_and_then_asked_for(monkeypatch, plain):
     training = Training(monkeypatch, lambda number: True)
     training.touch = lambda batch: batch[0].sum() if training.number > 20 else None
-    training.splitting.asks = asked.append
     assert same(training.run(), plain)
-    assert training.splitting.reread == 10 and asked == [(0,)]
+    assert training.splitting.reread == 10 and training.splitting.asks(None) == (0,)
     assert type(training.package.stages[0].run.keeping(np.arange(4), (0,))["batch"][0]) is torch.Tensor
 
 
-def test_a_batch_that_the_moved_part_does_not_fit_comes_whole():
-    small = hashed.Hashing(7, most=3)
-    first = shipping.First(sources.open_source(hashed.data()).fetch, CALL, small, ((0, (("item", 0),)),))
-    assert set(first(np.arange(4))) == {"batch", "unsplit"} and set(first(np.arange(3))) == {"batch", "crossing"}
+def test_a_batch_that_the_moved_part_does_not_fit_comes_whole(monkeypatch):
+    training = Training(monkeypatch)
+    training.run()
+    first = training.package.stages[0].run
+    (kind,) = {one for one in first.run.kinds.values() if one.dtype is torch.int64}
+    other = dataclasses.replace(kind, dtype=torch.int32)
+    first.run.kinds = {number: other if one == kind else one for number, one in first.run.kinds.items()}
+    assert set(first(np.arange(4))) == {"batch", "unsplit"}
 
 
-def test_a_moved_part_that_fits_no_batch_is_no_split(monkeypatch, by_hand, plain):
-    monkeypatch.setattr(hashed.Hashing, "__call__", lambda self, leaves: None)
-    training = Training(monkeypatch, lambda number: True)
-    assert same(training.run(), plain) and not training.made.moved
+def test_a_moved_part_that_fits_no_batch_is_no_split(monkeypatch, plain):
+    monkeypatch.setattr(shipping.First, "made", lambda self, batch, asked: {"batch": batch, "unsplit": "it is odd"})
+    training = Training(monkeypatch)
+    assert same(training.run(), plain)
+    assert not training.made.moved and training.made.why == "the moved part does not run by itself: it is odd"
 
 
-def test_a_moved_part_that_raises_leaves_it_to_the_trainer(monkeypatch, by_hand, plain, caplog):
+def test_a_moved_part_that_raises_leaves_it_to_the_trainer(monkeypatch, plain, caplog):
     def breaks(batch):
         if training.number == 20:
-            monkeypatch.setattr(hashed.Hashing, "__call__", lambda self, leaves: [1 / 0])
+            monkeypatch.setattr(moved_program.MovedProgram, "__call__", lambda self, leaves: [1 / 0])
 
     training = Training(monkeypatch, lambda number: True, touch=breaks)
     assert same(training.run(), plain)
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_after_it_is_dropped_the_own_forward_trains_what_still_comes(monkeypatch, by_hand, plain):
+def test_after_it_is_dropped_the_own_forward_trains_what_still_comes(monkeypatch, plain):
     training = Training(monkeypatch, lambda number: True)
     training.touch = lambda batch: training.splitting.drop("others cut otherwise") if training.number == 20 else None
     assert same(training.run(), plain)
     assert "forward" not in vars(training.model)
 
 
-def test_two_stages_of_a_split_are_stages_of_the_package(monkeypatch, by_hand, plain):
-    class Two(hashed.HandMade):
-        def __post_init__(self):
-            self.stages = (Stage("wrap", list), Stage("hash", hashed.Hashing(self.model.salt)))
+def test_two_stages_of_a_split_are_stages_of_the_package(monkeypatch, plain):
+    def label(call):
+        return "cuda" if call.name.endswith("remainder") else "cpu"
 
-    monkeypatch.setattr(split, "split", lambda model, *given, **more: Two(model))
+    whole = split.split
+    monkeypatch.setattr(split, "split", lambda *given, **more: whole(*given, **more, label=label))
     training = Training(monkeypatch, lambda number: True)
     assert same(training.run(), plain)
-    assert [stage.name for stage in training.package.stages] == ["read", "hash"]
+    assert [stage.name for stage in training.package.stages] == ["read", "forward-1"]
 
 
 def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain, caplog):
@@ -317,7 +263,7 @@ def test_a_split_that_fails_leaves_the_data_set_alone_to_move(monkeypatch, plain
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_finding_out_what_moves_draws_no_random_numbers_of_the_loop(monkeypatch, by_hand, enabled):
+def test_finding_out_what_moves_draws_no_random_numbers_of_the_loop(monkeypatch, enabled):
     if not enabled:
         monkeypatch.setattr(split, "split", lambda *_, **__: split.Unsplit(Explanation(why="so")))
     training = Training(monkeypatch)
@@ -340,7 +286,7 @@ def test_finding_out_what_moves_draws_no_random_numbers_of_the_loop(monkeypatch,
     assert same_after == [True] and training.made.moved is enabled
 
 
-def test_time_in_the_part_that_could_move_is_known_before_and_after(monkeypatch, by_hand):
+def test_time_in_the_part_that_could_move_is_known_before_and_after(monkeypatch):
     training = Training(monkeypatch, lambda number: number > 10)
     seen = []
     training.touch = lambda batch: seen.append(training.splitting.stateless_s)
@@ -348,7 +294,7 @@ def test_time_in_the_part_that_could_move_is_known_before_and_after(monkeypatch,
     assert seen[BATCHES] > 0 and 0 < seen[8] < seen[9] and seen[10] == seen[-1]
 
 
-def test_equal_programs_have_equal_digests_and_others_do_not(by_hand):
+def test_equal_programs_have_equal_digests_and_others_do_not():
     def digest(*, named=False):
         model = hashed.make()
         splitting = Splitting(model, sources.open_source(hashed.data(), batch_size=BATCH))

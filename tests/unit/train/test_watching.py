@@ -34,20 +34,38 @@ def watched(use, *, model=None, batches=BATCHES):
     return watching
 
 
-def test_after_some_batches_the_call_and_real_arguments_are_known():
+def test_after_some_batches_the_call_is_known_and_all_but_the_first_are_recorded():
     watching = watched(lambda model, batch: model(batch.x, scale=2.0))
     assert watching.ready and not watching.why and not watching.touched
-    assert len(watching.samples) == BATCHES
-    for seed, sample in enumerate(watching.samples):
-        assert torch.equal(sample.args[0], torch.rand(4, 3, generator=torch.Generator().manual_seed(seed)))
-        assert type(sample.args[0]) is torch.Tensor and sample.kwargs == {"scale": 2.0}
+    assert len(watching.samples) == BATCHES and watching.recorded.forward_s > 0
+    logs = watching.recorded.logs
+    assert [[call.name for call in log.calls.values()] for log in logs] == [["Tensor.mul"]] * (BATCHES - 1)
+    last = torch.rand(4, 3, generator=torch.Generator().manual_seed(BATCHES - 1))
+    assert torch.equal(logs[-1].leaves[0], last) and logs[-1].leaves[1] == 2.0
+    assert torch.equal(next(iter(logs[-1].calls.values())).parts[0].value, last * 2)
     assert watching.place.startswith("test_watching.py:")
+
+
+def test_forward_runs_once_for_each_batch():
+    times = []
+
+    class Counting(Net):
+        def forward(self, x):
+            times.append(type(x))
+            return super().forward(x)
+
+    watched(lambda model, batch: model(batch.x), model=Counting())
+    assert times == [torch.Tensor] * BATCHES
 
 
 def test_no_hook_is_left_behind():
     model = Net()
     watched(lambda model, batch: model(batch.x), model=model)
-    assert not model._forward_pre_hooks and not model._forward_hooks
+    assert not model._forward_pre_hooks and not model._forward_hooks and "forward" not in vars(model)
+
+
+def test_a_second_call_with_a_batch_is_the_models_own_reading_too():
+    assert not watched(lambda model, batch: model(batch.x) + model(batch.x)).touched
 
 
 def test_the_loop_gets_the_same_numbers_while_it_is_watched():
@@ -139,8 +157,11 @@ class Columns:
 
 
 def test_a_batch_of_the_users_own_class_comes_to_the_model_with_real_tensors():
+    seen = []
+
     class Whole(Net):
         def forward(self, batch):
+            seen.append(type(batch.columns))
             return self.top(batch.columns)
 
     model = Whole()
@@ -150,4 +171,4 @@ def test_a_batch_of_the_users_own_class_comes_to_the_model_with_real_tensors():
         model(watching.hand_out(Columns(torch.rand(4, 3)), INDICES))
         watching.taken_back()
     assert watching.ready and not watching.why and not watching.touched, "only the model has read it"
-    assert all(type(sample.args[0].columns) is torch.Tensor for sample in watching.samples)
+    assert seen == [torch.Tensor] * BATCHES

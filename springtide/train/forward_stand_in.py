@@ -1,0 +1,53 @@
+"""Something in the place of a model's forward(): hooks, `state_dict` and copies of the model stay as they were.
+
+In: a model. It is put into the instance, and taken out again by `remove`. Next: recording.py, split_forward.py.
+"""
+
+import abc
+import copy
+import functools
+import types
+from typing import Any
+
+from torch import nn
+
+
+class ForwardStandIn(abc.ABC):
+    """Stands as `forward` in the model itself until it is removed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        functools.update_wrapper(self, model.forward)
+        self._model = model
+        self._instances_own = "forward" in vars(model)
+        self._before: Any = model.forward if self._instances_own else None
+        model.forward = self
+
+    def remove(self) -> None:
+        """The model is the user's own again."""
+        if vars(self._model).get("forward") is self:
+            if self._instances_own:
+                self._model.forward = self._before
+            else:
+                del self._model.forward
+
+    def own(self, *args: Any, **kwargs: Any) -> Any:
+        """The user's own forward, as its class has it by now."""
+        if self._instances_own:
+            return self._before(*args, **kwargs)
+        return type(self._model).forward(self._model, *args, **kwargs)
+
+    @abc.abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the user's own forward would give."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the model has the user's own forward."""
+        if self._instances_own:
+            return copy.deepcopy(self._before, memo)
+        return types.MethodType(type(self._model).forward, memo.get(id(self._model), self._model))
+
+    def __reduce__(self) -> Any:
+        """So has one that is pickled."""
+        if self._instances_own:
+            return functools.partial, (self._before,)
+        return getattr, (self._model, "forward")  # looked up in the class: the instance has no attributes by then
