@@ -7,6 +7,8 @@ file: SQLite keeps a write-ahead log, and every transaction takes the write lock
 import contextlib
 import fcntl
 import pathlib
+import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -256,8 +258,22 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.text_factory = lambda text: text.decode(errors="replace")  # one bad row must not hide all others
     path = connection.execute("PRAGMA database_list").fetchone()[2]
     mode = file_systems.sqlite_journal_mode(pathlib.Path(path)) if path else "memory"
-    for pragma in (f"journal_mode={mode}", "synchronous=NORMAL", f"busy_timeout={int(BUSY_S * 1000)}"):
+    _set_journal_mode(connection, mode)
+    for pragma in ("synchronous=NORMAL", f"busy_timeout={int(BUSY_S * 1000)}"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _set_journal_mode(connection: Any, mode: str) -> None:
+    """Set the journal mode of a new file. SQLite itself does not wait for another process that does the same."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute(f"PRAGMA journal_mode={mode}")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -195,6 +195,16 @@ def test_numbers_that_are_none_are_left_out(opened):
     assert found.throughput is None and found.features == {"b": 1.0, "c\N{REPLACEMENT CHARACTER}": "?"}
 
 
+def test_a_new_file_that_another_process_is_writing_is_waited_for(path, monkeypatch):
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("begin immediate")
+    waited = []
+    monkeypatch.setattr(store.time, "sleep", lambda seconds: (waited.append(seconds), other.execute("rollback")))
+    with closing(store.open_store(str(path))) as opened:
+        assert waited and opened.count() == 0
+    other.close()
+
+
 WRITER = """
 import sys
 from springtide.brain import store
