@@ -48,6 +48,7 @@ def meeting(work):
 
 def test_a_master_serves_members_whatever_strangers_do(monkeypatch):
     monkeypatch.setattr(pending, "MOST", 8)
+    monkeypatch.setattr(pending, "DEADLINE_S", 600.0)
 
     async def work(address):
         member = await connection.connect(address, SECRET, within_s=60)

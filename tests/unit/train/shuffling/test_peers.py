@@ -226,6 +226,7 @@ def test_a_forked_child_holds_no_connection_open():
 
 def test_workers_meet_however_many_strangers_call(monkeypatch):
     monkeypatch.setattr(pending, "MOST", 8)
+    monkeypatch.setattr(pending, "DEADLINE_S", 600.0)
     with worker("worker-0") as one, strangers(one.way.address, 50) as made, worker("worker-1") as other:
         meet(one, other)
         assert is_dropped(made[0]) and not is_dropped(made[-1], PAUSE_S)
