@@ -8,7 +8,7 @@ from springtide.domain.job import JobSpec, Phase
 from springtide.platforms import local_reach
 from springtide.telemetry import runs
 from springtide.testing.cluster import LocalCluster
-from tests.process import counting, disks
+from tests.process import counting, disks, running
 
 pytestmark = [pytest.mark.process, disks.needs_root]
 BATCH = 32
@@ -52,11 +52,10 @@ def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
 
 
 def test_a_disk_that_stays_full_fails_the_job_and_is_named(tmp_path):
-    ids = counting.draw(np.random.default_rng(48), 300 * BATCH)
-    script = counting.write(tmp_path, ids)
+    script = tmp_path / running.script(tmp_path, running.loop(body="import time; time.sleep(0.02)", samples=10**12))
     with (
         disks.disk(tmp_path / "disk", "8m") as small,
-        LocalCluster(script, [tmp_path, 1, BATCH, 0.1], spec=spec_of(tmp_path, disk_s=1.0), folder=small) as job,
+        LocalCluster(script, spec=spec_of(tmp_path, disk_s=1.0), folder=small) as job,
     ):
         job.until(lambda status: status.samples)
         disks.fill(small / "others")

@@ -1,7 +1,6 @@
 """A job outlives whoever reads what it prints: `2>&1 | head`, a collector that dies or stops, a full `/dev/full`."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -45,17 +44,16 @@ def read_by_us(folder):
 
 
 def status(folder):
-    """What `springtide status --json` says."""
-    command = [sys.executable, "-m", "springtide.cli.app", "status", "--json"]
-    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-    return json.loads(said.splitlines()[-1])
+    """What `springtide status` goes by."""
+    (run,) = runs.find(folder / ".springtide/runs")
+    return local_reach.LocalReach(run).status()
 
 
 def all_was_trained(folder):
     """Whether the job has finished and its log has every line."""
     log = (folder / ".springtide/runs/train/logs/worker-0.log").read_text().splitlines()
     found = status(folder)
-    return (found["phase"], found["samples"], len(log), log[-1]) == ("finished", 8000, 401, "trained 8000")
+    return (found.phase, found.samples, len(log), log[-1]) == (Phase.FINISHED, 8000, 401, "trained 8000")
 
 
 def test_a_job_goes_on_when_its_reader_leaves(tmp_path):
@@ -75,6 +73,7 @@ def test_a_job_whose_output_finds_no_room_goes_on(tmp_path):
     assert all_was_trained(tmp_path)
 
 
+@pytest.mark.soak  # how output waits for its reader is tested in tests/unit/telemetry/test_output.py
 def test_a_job_does_not_wait_for_a_reader_that_has_stopped_reading(tmp_path):
     running.script(tmp_path, CHATTY)
     story = tmp_path / ".springtide/runs/train/events.jsonl"
@@ -93,7 +92,7 @@ def test_a_job_that_nobody_reads_still_drains_when_it_is_asked_to(tmp_path):
         reader.close()
         job.send_signal(signal.SIGINT)
         assert job.wait(running.PATIENCE_S) == 130
-    assert status(tmp_path)["phase"] == "stopped"
+    assert status(tmp_path).phase is Phase.STOPPED
 
 
 def test_a_job_whose_keeper_fails_has_failed(tmp_path):
