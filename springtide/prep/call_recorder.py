@@ -193,7 +193,7 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._inside:
             return func(*args, **kwargs)
-        if source_lines.is_ours():  # a served table, at its own work
+        if source_lines.is_served_table():
             self._escape((args, kwargs))
             return func(*args, **kwargs)
         name = torch_functions.name_of(func)

@@ -177,7 +177,7 @@ class Serving:
                 received = trainer.channel.recv()
                 self._hear(trainer, words.read(received.kind, received.fields))
         except (EOFError, OSError, BadFrame) as error:
-            log.info("a trainer is gone: %s", error)
+            log.info("a trainer is gone: %s", str(error))  # not the error: its frames hold the package
         finally:
             self._forget(trainer)
 

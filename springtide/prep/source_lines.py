@@ -12,6 +12,8 @@ import torch
 
 OWN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep, "<")
 """Torch's files, this package's, and code that is in no file."""
+TABLES = os.path.join(OWN[1], "embedding", "")
+"""Code of served tables. Other files of this package may be models (zoo), which are split like any other."""
 PYTHON = os.path.dirname(os.__file__) + os.sep
 PACKAGES = f"{os.sep}site-packages{os.sep}"
 
@@ -31,12 +33,12 @@ def users_line() -> tuple[str, str]:
     return place(installed.f_code.co_filename, installed.f_lineno) if installed is not None else ("", "")
 
 
-def is_ours() -> bool:
-    """Whether the innermost code that is running, but for torch's and what records it, is this package's."""
+def is_served_table() -> bool:
+    """Whether the innermost code that is running, but for torch's and what records it, is a served table's."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith((OWN[0], "<")):
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename.startswith(OWN[1])
+    return frame is not None and frame.f_code.co_filename.startswith(TABLES)
 
 
 def is_users(path: str) -> bool:

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 import springtide as st
 
-folder, pause_s, changes = pathlib.Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+folder, pause_s, changes, lies = pathlib.Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "lies"
 hurry = folder / "hurry"
 TEACHER = [torch.ones(2)]
 random.seed(3)
@@ -48,6 +48,11 @@ class Through(torch.autograd.Function):
         return grad
 
 
+@st.stateless
+def marked(raw):
+    return raw + len(sys.argv)  # which is another number in a data worker
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -56,6 +61,7 @@ class Model(nn.Module):
 
     def forward(self, raw, dense):
         self.calls["count"] += 1
+        raw = marked(raw) if lies else raw + 5
         ids = torch.unique(raw * 2654435761 % 500, return_inverse=True)[1].view(raw.shape)
         ids = (ids + (random.random() < 0.1) + self.calls["count"] // 50) % 500
         y = torch.log1p(dense * 3) / self.settings.temperature + TEACHER[0]
@@ -105,7 +111,7 @@ np.savez(folder / "model.npz", losses=losses, calls=model.calls["count"], teache
 """
 
 
-def trained(folder, *, workers, changes, seen):
+def trained(folder, *, workers, changes=90, lies=False, made=10, seen=lambda job: None):
     """Train it; the job, and what came out. `seen` is called when most of it is trained."""
     folder.mkdir()
     script = folder / "train.py"
@@ -114,9 +120,10 @@ def trained(folder, *, workers, changes, seen):
         name="hostile", workers=1, servers=1, heartbeat_s=0.1, seed=3,
         feeding=FeedRules(workers=workers, split="verify" if workers else "auto"),
     )  # fmt: skip
-    with LocalCluster(script, [folder, 0.2, changes], spec=rules, folder=folder) as job:
+    arguments = [folder, 0.2, changes, "lies" if lies else "plain"]
+    with LocalCluster(script, arguments, spec=rules, folder=folder) as job:
         if workers:
-            job.until(lambda status: status.feed is not None and status.feed.made >= 10)
+            job.until(lambda status: status.feed is not None and status.feed.made >= made)
         counting.hurry(folder)
         job.until(lambda status: pathlib.Path(folder, "used").exists() or status.phase.over)
         seen(job)
@@ -126,19 +133,41 @@ def trained(folder, *, workers, changes, seen):
     return job, dict(np.load(folder / "model.npz"))
 
 
-@pytest.mark.timeout(400)
-def test_a_job_with_hidden_state_trains_the_same_model_with_data_workers_and_tells_what_it_has_compared(tmp_path):
-    _, wanted = trained(tmp_path / "alone", workers=0, changes=90, seen=lambda job: None)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What the program trains without data workers."""
+    return trained(tmp_path_factory.mktemp("alone") / "job", workers=0)[1]
 
-    def seen(job):
-        job.until(lambda status: status.feed is not None and status.feed.checked >= 20)
 
-    job, given = trained(tmp_path / "fed", workers=1, changes=90, seen=seen)
+def assert_same(given, wanted):
     assert wanted.keys() == given.keys()
     for name, one in wanted.items():
         assert one.tobytes() == given[name].tobytes(), name
-    assert int((tmp_path / "fed" / "used").read_text()) > 20
+
+
+def why_without(job):
     (why,) = [each["why"] for each in job.story if each.get("what") == "train without data workers"]
-    assert why == "worker-0: the data set has changed since it was sent to data workers: dataset.weights"
+    return why
+
+
+@pytest.mark.timeout(400)
+def test_a_job_with_hidden_state_trains_the_same_model_with_data_workers_and_tells_what_it_has_compared(
+    alone, tmp_path
+):
+    def seen(job):
+        job.until(lambda status: status.feed is not None and status.feed.checked >= 20)
+
+    job, given = trained(tmp_path / "fed", workers=1, seen=seen)
+    assert_same(given, alone)
+    assert int((tmp_path / "fed" / "used").read_text()) > 20
+    assert why_without(job) == "worker-0: the data set has changed since it was sent to data workers: dataset.weights"
     (checked,) = [each["checked"] for each in job.story if each["event"] == "finished"]
     assert checked >= 20
+
+
+@pytest.mark.timeout(400)
+def test_a_difference_that_no_guard_sees_is_found_by_comparing_and_the_same_model_is_trained(alone, tmp_path):
+    job, given = trained(tmp_path / "fed", workers=1, lies=True, made=1)
+    assert_same(given, alone)
+    why = why_without(job)
+    assert "marked" in why and "gives other bits than the data worker's" in why

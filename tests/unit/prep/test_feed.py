@@ -106,6 +106,19 @@ def test_with_nobody_attached_the_trainer_makes_them_itself():
         assert fed.feed.state.room == 0 and fed.feed.state.read_s > 0
 
 
+def test_what_is_queued_when_data_workers_are_no_longer_trusted_is_made_here():
+    own = []
+    with Fed(serve(lambda indices: doubled(indices) + 1), room=4) as fed:
+        reading = fed.feed.read(batches(12), lambda indices: own.append(int(indices[0])) or doubled(indices))
+        wrong = [next(reading), next(reading)]
+        until(lambda: fed.feed.state.queued > 0)
+        fed.feed.refuse()
+        made = list(reading)
+    assert firsts(wrong) == [1, 9]
+    assert firsts(made) == [8 * n for n in range(2, 12)]
+    assert own == [4 * n for n in range(2, 12)]
+
+
 def test_workers_are_used_from_when_they_come_and_not_while_the_trainer_wants_none():
     own = []
     wants = True

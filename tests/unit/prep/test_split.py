@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from springtide.bench.workers import text_clicks
 from springtide.prep import leaves
 from springtide.prep.bits import same
 from springtide.prep.split import Split, Unsplit
@@ -231,6 +232,13 @@ def test_what_is_made_of_an_input_after_forward_has_written_to_it_stays():
     model = Writing().train()
     divided = splitting(model, [batch(64, 1), batch(64, 2)])
     assert isinstance(divided, Split) and moved(divided) == {"mul", "remainder", "unique"}
+
+
+def test_a_model_that_comes_with_this_package_is_split_like_any_other():
+    drawn = text_clicks.Clicks(64)
+    model = text_clicks.Model(8)
+    calls = [(text_clicks.collate([drawn[at] for at in range(first, first + 8)])[:2], {}) for first in (0, 8, 16)]
+    assert {"bucketize", "unique", "remainder"} <= moved(splitting(model, calls))
 
 
 def test_a_model_without_anything_stateless_says_so_with_its_line():

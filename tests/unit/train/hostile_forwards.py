@@ -1,5 +1,6 @@
 """Programs whose forward() has a backward of its own, draws, counts or keeps something."""
 
+import copy
 import random
 
 import numpy as np
@@ -127,6 +128,33 @@ class TeacherOutside(Program):
             TEACHER.append(torch.ones(1, 2))
         if number % 3 == 0:
             TEACHER[0].data.mul_(0.9).add_(self.model.top.weight.data[:, :2] * 0.1)
+
+
+class TaughtByANetwork(Net):
+    """A teacher that is a module, in a list, so that it is no part of this one."""
+
+    def __init__(self):
+        super().__init__()
+        self.teacher = [copy.deepcopy(self.top).requires_grad_(False)]
+
+    def features(self, dense):
+        with torch.no_grad():
+            taught = torch.log1p(dense) * self.teacher[0].weight[:, :2] + self.teacher[0].bias
+        return dense + taught
+
+
+@program
+class TeacherNetworkInAList(Program):
+    """An average of weights, updated by `.data`."""
+
+    net = TaughtByANetwork
+
+    def after(self, number):
+        for own, trained in zip(self.model.teacher[0].parameters(), self.model.top.parameters(), strict=True):
+            own.data.lerp_(trained.data, 0.1)
+
+    def outside(self):
+        return [one.detach().clone() for one in self.model.teacher[0].parameters()]
 
 
 @program
