@@ -115,25 +115,6 @@ def test_a_stopped_worker_is_fenced_after_its_silence_and_replaced(tmp_path):
         assert job.finish()[0] == 130
 
 
-def test_no_role_outlives_a_killed_agent_nor_do_their_children(tmp_path):
-    body = (
-        "if not trained:\n"
-        "    import subprocess\n"
-        "    child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE)\n"
-        "    print('child', child.pid, flush=True)"
-    )
-    running.script(tmp_path, running.loop(body=body, samples=10**12))
-    with running.springtide("run", "train.py", "--servers", "2", "--workers", "2", folder=tmp_path) as job:
-        child = int(job.wait_for("child ").removeprefix("child "))
-        pids = joined(job, {"server-0", "server-1", "worker-0", "worker-1"})
-        assert all(running.alive(pid) for pid in (*pids.values(), child))
-        job.send(signal.SIGKILL)
-        job.finish()
-        waiting.until(
-            lambda: not any(running.alive(pid) for pid in (*pids.values(), child)), "all processes of the job are gone"
-        )
-
-
 def watchdog_of(job, *before):
     """The process id of the command's watchdog, once it is another than those before."""
 
@@ -148,10 +129,16 @@ def watchdog_of(job, *before):
     return waiting.until(found, "there is a watchdog")
 
 
-def test_a_killed_watchdog_is_replaced_and_still_no_role_outlives_the_command(tmp_path):
-    running.script(tmp_path, FOREVER)
+def test_a_killed_watchdog_is_replaced_and_no_role_outlives_the_command_nor_do_their_children(tmp_path):
+    body = (
+        "if not trained:\n"
+        "    import subprocess\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE)\n"
+        "    print('child', child.pid, flush=True)"
+    )
+    running.script(tmp_path, running.loop(body=body, samples=10**12))
     with running.springtide("run", "train.py", "--workers", "2", folder=tmp_path) as job:
-        job.wait_for("training")
+        job.wait_for("child ")
         pids = joined(job, {"server-0", "worker-0", "worker-1"})
         first = watchdog_of(job)
         running.kill(first)
@@ -162,11 +149,13 @@ def test_a_killed_watchdog_is_replaced_and_still_no_role_outlives_the_command(tm
         last = watchdog_of(job, first, second)
         running.kill(pids["server-0"])
         running.wait_for_event(job, "joined", role="server-0", incarnation=1)
+        logs = [job.folder / f".springtide/runs/train/logs/worker-{rank}.log" for rank in (0, 1)]
+        children = [int(line.split()[1]) for log in logs for line in log.read_text().splitlines() if "child" in line]
         pids = [*job.roles().values(), master_of(job), last]
-        assert all(running.alive(pid) for pid in pids)
+        assert all(running.alive(pid) for pid in pids) and any(running.alive(pid) for pid in children)
         job.send(signal.SIGKILL)
         job.finish()
-        waiting.until(lambda: not any(running.alive(pid) for pid in pids), "all processes of the job are gone")
+        waiting.until(lambda: not any(map(running.alive, (*pids, *children))), "all processes of the job are gone")
 
 
 def test_no_role_outlives_a_command_that_is_killed_together_with_its_watchdog(tmp_path):
