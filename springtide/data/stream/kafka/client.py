@@ -111,7 +111,7 @@ def topic_id(address: Address, tell: Tell, most_s: float) -> str:
     try:
         found = answer.result(most_s + 1.0).topic_id
     except (KafkaException, TimeoutError) as error:
-        log.info("topic %r: no id: %s", address.topic, error)
+        log.info("topic %r: no id: %s", address.topic, str(error))  # the error itself would keep the client
         return ""
     bits = (found.get_most_significant_bits(), found.get_least_significant_bits()) if found is not None else (0, 0)
     return str(found) if any(bits) else ""
