@@ -27,8 +27,9 @@ help:
 env: $(STAMPS)/deps native
 
 # The compiler works beside pip, which has the processor first: pip uses one core and waits for the network. Several goals
-# (`make clean env`) are for one after the other, but for those of set-up.
-ONE_BY_ONE := $(filter-out env setup-extra,$(MAKECMDGOALS))
+# (`make clean env`) are for one after the other, but for those of set-up and
+# the two that change nothing.
+ONE_BY_ONE := $(filter-out env setup-extra check native-tests,$(MAKECMDGOALS))
 ifeq ($(and $(ONE_BY_ONE),$(word 2,$(MAKECMDGOALS))),)
 MAKEFLAGS += -j2
 endif
